@@ -1,0 +1,412 @@
+//! The engine: what the tick thread, or a [`Driver`](crate::Driver), turns.
+//!
+//! [`Engine::turn`] is the whole data path:
+//!
+//! ```text
+//!   turn:  take in  ->  advance  ->  hand over  ->  tidy  ->  when to come back
+//!            |             |             |            |
+//!          intake        wheel         front        sweep, settle, trim
+//! ```
+//!
+//! The engine is the only owner of the wheel; nothing here is locked. Every step is bounded (S19),
+//! and what it leaves is done by the next turn, which the answer asks for at once.
+//!
+//! - N1 A task's entry is in exactly one of: a lane, the wheel, the front, the refused, an
+//!   executor's queue. A cancelled task leaves its entry behind, stale; whoever meets it drops it.
+//! - N2 What is due is handed over by deadline, and at equal deadlines by the order of scheduling
+//!   (S3): the intake gives records in that order, the wheel keeps it, the front sorts stably.
+//! - N3 A turn never answers with a time later than the earliest live deadline needs.
+
+use std::sync::Arc;
+
+use crate::executor::own::OwnExecutor;
+use crate::executor::{DueBatch, DueTask, Executor};
+use crate::front::{Entry, Front};
+use crate::hub::{Admission, Hub, TurningMark, When};
+use crate::intake::Inlet;
+use crate::observe::{caught, quietly};
+use crate::oneshot::Returned;
+use crate::task::{Closure, Phase, holder, memory, trim};
+use crate::tick::{Moment, Tick};
+use crate::wheel::Buckets;
+
+/// How many tasks are handed over at once.
+const BATCH: usize = 256;
+/// How many tasks a turn hands over, before it looks at the intake again.
+const HAND_OVER: usize = 4 * BATCH;
+/// How many entries a turn looks at in a sweep.
+const SWEEP: usize = 2048;
+/// How many entries a turn moves ahead of their time.
+const SETTLE: usize = 2048;
+/// How many entries a turn looks at to find the next live one; beyond that it may come back early.
+const LOOK_AHEAD: usize = 4096;
+/// So many stale entries are no reason for a sweep.
+const STALE: usize = 4096;
+
+/// How exactly a deadline is met: see [`Builder::precision`](crate::Builder::precision).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// To the tick: what is due within a tick runs together at its end. One wake-up serves them
+    /// all.
+    #[default]
+    Tick,
+    /// To the deadline: far tasks wait in the wheel, and those of the tick that comes next are
+    /// served one by one, each at its own time, as from a heap.
+    Exact,
+}
+
+/// When to turn again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// At once: this turn's share was not all there is to do.
+    Again,
+    /// At once: something has come in since the cut.
+    Newer,
+    /// Then, or when something earlier comes in.
+    At(Moment),
+    /// When something comes in.
+    Idle,
+    /// Never: the scheduler has ended.
+    Ended,
+}
+
+/// The engine of one scheduler.
+pub(crate) struct Engine {
+    hub: Arc<Hub>,
+    /// `None` once the scheduler has ended.
+    executor: Option<Box<dyn Executor>>,
+    precision: Precision,
+    inlet: Inlet,
+    wheel: Buckets<Entry>,
+    front: Front,
+    /// What the wheel has just given out.
+    given_out: Vec<Entry>,
+    batch: DueBatch,
+    refused: Refused,
+    is_sweeping: bool,
+    /// When memory that has stayed free until then goes back.
+    trim_at: Option<Moment>,
+}
+
+/// Tasks that an executor would not take.
+#[derive(Default)]
+struct Refused {
+    tasks: Vec<Entry>,
+    again_at: Option<Moment>,
+}
+
+/// An entry whose task has been cancelled.
+struct Stale;
+
+impl Engine {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        executor: Box<dyn Executor>,
+        precision: Precision,
+        wheel_size: usize,
+    ) -> Engine {
+        let timeline = hub.timeline;
+        let now = timeline.passed(hub.now());
+        Engine {
+            batch: DueBatch::new(Arc::<Hub>::clone(&hub)),
+            wheel: Buckets::new(wheel_size, timeline.tick_nanos(), now),
+            hub,
+            executor: Some(executor),
+            precision,
+            inlet: Inlet::new(),
+            front: Front::new(),
+            given_out: Vec::new(),
+            refused: Refused::default(),
+            is_sweeping: false,
+            trim_at: None,
+        }
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// The cut of a turn that begins now; see [`intake`](crate::intake).
+    pub(crate) fn cut(&self) -> u64 {
+        self.hub.intake.cut(self.hub.now().0)
+    }
+
+    /// One turn: does what is due of what was scheduled before the cut, or a bounded share of it,
+    /// and says when to come back.
+    pub(crate) fn turn(&mut self, cut: u64) -> Next {
+        let _mark = TurningMark::new(&self.hub);
+        if self.hub.is_closing() {
+            self.shut_down();
+            return Next::Ended;
+        }
+        let now = self.hub.now();
+        self.take_in(cut);
+        self.advance(now);
+        self.retry_refused(now);
+        self.hand_over(now);
+        let is_tidy = self.tidy();
+        self.next(now, cut, is_tidy)
+    }
+
+    // ----- take in -------------------------------------------------------------------------
+
+    /// Files what was scheduled before the cut.
+    fn take_in(&mut self, cut: u64) {
+        let mut tasks = 0;
+        for record in self.inlet.gather(&self.hub.intake, cut) {
+            file(&mut self.wheel, &mut self.front, Entry::from(record));
+            tasks += 1;
+        }
+        if tasks > 0 {
+            self.hub.hooks.observe(|observer| observer.took_in(tasks));
+        }
+    }
+
+    // ----- advance -------------------------------------------------------------------------
+
+    /// Moves the wheel to the present, and what it gives out to the front.
+    fn advance(&mut self, now: Moment) {
+        let passed = self.hub.timeline.passed(now);
+        let to = match self.precision {
+            Precision::Tick => passed,
+            // The bucket of the tick that is passing: its entries wait in the front for their own
+            // deadlines.
+            Precision::Exact => Tick(passed.0.saturating_add(1)),
+        };
+        if to > self.wheel.now() {
+            self.wheel.advance(to, &mut self.given_out);
+            self.front.append(&mut self.given_out);
+        }
+    }
+
+    // ----- hand over -----------------------------------------------------------------------
+
+    /// Brings the refused back, a tick after they were refused (S18).
+    fn retry_refused(&mut self, now: Moment) {
+        if self.refused.again_at.is_some_and(|at| at <= now) {
+            self.refused.again_at = None;
+            self.refused.tasks.drain(..).for_each(|entry| self.front.insert(entry));
+        }
+    }
+
+    /// Hands over what is due, in batches of one executor each; at most [`HAND_OVER`] tasks.
+    fn hand_over(&mut self, now: Moment) {
+        let mut owner: Option<Arc<OwnExecutor>> = None;
+        for _ in 0..HAND_OVER {
+            let Some(entry) = self.front.pop(now) else { break };
+            let Ok(own) = self.own_executor_of(entry) else { continue };
+            if number_of(own.as_ref()) != number_of(owner.as_ref()) || self.batch.len() == BATCH {
+                self.flush(owner.take());
+                owner = own;
+            }
+            self.batch.push(entry.due());
+        }
+        self.flush(owner);
+    }
+
+    /// The executor of an entry, if it has one of its own.
+    fn own_executor_of(&self, entry: Entry) -> Result<Option<Arc<OwnExecutor>>, Stale> {
+        if !entry.has_own_executor() {
+            return Ok(None);
+        }
+        let word = holder::pending_word(entry.key()).ok_or(Stale)?;
+        self.hub.own_executors.find(word.executor()).map(Some).ok_or(Stale)
+    }
+
+    /// Hands the batch over.
+    fn flush(&mut self, owner: Option<Arc<OwnExecutor>>) {
+        let tasks = self.batch.len();
+        if tasks == 0 {
+            return;
+        }
+        let executor = match (&owner, &self.executor) {
+            (Some(own), _) => own.executor(),
+            (None, Some(executor)) => &**executor,
+            (None, None) => return,
+        };
+        let batch = &mut self.batch;
+        let handed = caught(|| executor.execute_batch(batch));
+        handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
+        let refused = self.collect_refused(owner.is_some());
+        self.hub.hooks.observe(|observer| observer.handed_over(tasks - refused));
+        quietly(|| drop(owner)); // perhaps its last owner
+    }
+
+    /// Keeps what an executor has refused or left.
+    fn collect_refused(&mut self, has_own_executor: bool) -> usize {
+        let (mut refused, mut strangers) = (Vec::new(), Vec::new());
+        self.batch.settle(&mut refused, &mut strangers);
+        for stranger in strangers {
+            self.adopt(stranger);
+        }
+        if !refused.is_empty() {
+            let tick = self.hub.timeline.tick_nanos().get();
+            self.refused.again_at.get_or_insert(self.hub.now().after_nanos(tick));
+            let entries = refused.iter().map(|due| Entry::again(*due, has_own_executor));
+            self.refused.tasks.extend(entries);
+            self.hub.rejected.add(refused.len() as u64);
+            self.hub.hooks.observe(|observer| observer.rejected(refused.len()));
+        }
+        refused.len()
+    }
+
+    /// An executor gave back a task that is not ours: it becomes one, or nobody would run it.
+    fn adopt(&self, task: DueTask) {
+        let when = When::At(task.deadline());
+        let closure = Closure::once(move || task.run());
+        let admitted = self.hub.admit(when, Admission::once(closure, None));
+        admitted.err().into_iter().for_each(|(_, refused)| self.hub.drop_body(refused.body));
+    }
+
+    // ----- tidy ----------------------------------------------------------------------------
+
+    /// Sweeps stale entries when they outnumber the live ones, and moves some far entries near. A
+    /// bounded share; true when there is nothing left to do.
+    fn tidy(&mut self) -> bool {
+        if self.wheel.len() > STALE && !self.is_sweeping {
+            self.is_sweeping = self.wheel.len() - STALE > 2 * self.hub.pending();
+        }
+        if self.is_sweeping {
+            let wheel = &mut self.wheel;
+            let is_done = memory::looking_around(|| wheel.sweep(SWEEP, |entry| is_live(*entry)));
+            self.is_sweeping = !is_done;
+        }
+        self.wheel.settle(SETTLE) && !self.is_sweeping
+    }
+
+    /// What is done only when there is nothing else to do: memory of a peak goes back.
+    fn trim(&mut self, now: Moment) -> bool {
+        self.front.shrink();
+        self.given_out.shrink_to(BATCH);
+        if trim::slice() {
+            return true;
+        }
+        match self.trim_at {
+            Some(at) if at <= now => {
+                self.trim_at = None;
+                trim::begin()
+            }
+            None if trim::watch() => {
+                self.trim_at = Some(now.after(trim::GRACE));
+                false
+            }
+            _ => false,
+        }
+    }
+
+    // ----- when to come back ---------------------------------------------------------------
+
+    /// N3.
+    fn next(&mut self, now: Moment, cut: u64, is_tidy: bool) -> Next {
+        let front = &mut self.front;
+        memory::looking_around(|| front.skip(|entry| !is_live(entry)));
+        let is_due = self.front.next().is_some_and(|next| next <= now);
+        if is_due || !is_tidy || self.inlet.is_behind(cut) {
+            return Next::Again;
+        }
+        if self.has_news() {
+            return Next::Newer;
+        }
+        if self.trim(now) {
+            return Next::Again;
+        }
+        let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, self.trim_at];
+        match times.into_iter().flatten().min() {
+            None | Some(Moment::NEVER) => Next::Idle,
+            Some(at) => Next::At(at),
+        }
+    }
+
+    /// When the wheel has to be advanced for its earliest live entry.
+    fn wheel_needs(&mut self) -> Option<Moment> {
+        let wheel = &mut self.wheel;
+        let first = memory::looking_around(|| wheel.first(LOOK_AHEAD, |entry| is_live(*entry)))?;
+        let (first, timeline) = (Moment(first), &self.hub.timeline);
+        match self.precision {
+            _ if first == Moment::NEVER => None,
+            Precision::Tick => Some(timeline.end_of(timeline.covering(first))),
+            Precision::Exact => Some(first),
+        }
+    }
+
+    /// Whether something has come in that no turn has taken yet; the sleeper's last look.
+    pub(crate) fn has_news(&self) -> bool {
+        self.hub.is_closing() || self.inlet.has_more(&self.hub.intake)
+    }
+
+    /// A task due before this must wake a sleeper that will wake at `at` anyway.
+    pub(crate) fn threshold(&self, at: Moment) -> Moment {
+        match self.precision {
+            // What is due in the tick that ends at `at` is served then.
+            Precision::Tick => {
+                Moment(at.0.saturating_sub(self.hub.timeline.tick_nanos().get() - 1))
+            }
+            Precision::Exact => at,
+        }
+    }
+
+    // ----- the end -------------------------------------------------------------------------
+
+    /// Closes the intake, collects what is pending, and fulfils the end. Once.
+    fn shut_down(&mut self) {
+        let Some(executor) = self.executor.take() else { return };
+        let returned = self.collect_leftovers();
+        let leftovers = returned.len();
+        if self.hub.end.is_wanted() {
+            self.hub.end.fulfil(returned);
+        } else {
+            // S24
+            for task in returned {
+                self.hub.drop_task(task.key, Phase::Returned);
+            }
+            self.hub.end.fulfil(Vec::new());
+        }
+        self.hub.hooks.observe(|observer| observer.stopped(leftovers));
+        quietly(|| drop(executor));
+    }
+
+    /// All that is pending, in order of deadlines, each marked as returned.
+    fn collect_leftovers(&mut self) -> Vec<Returned> {
+        let mut entries = Vec::new();
+        entries.append(&mut self.refused.tasks);
+        self.front.drain(&mut entries);
+        self.wheel.drain(&mut entries);
+        let records = self.inlet.close(&self.hub.intake);
+        entries.extend(records.into_iter().map(Entry::from));
+        entries.sort_by_key(|entry| entry.moment()); // stable; N2
+        let returned = entries.into_iter().filter_map(|entry| {
+            let (key, deadline) = (entry.key(), entry.moment());
+            let (kind, period) = self.hub.give_back(key)?;
+            Some(Returned { key, deadline, kind, period })
+        });
+        returned.collect()
+    }
+}
+
+impl Drop for Engine {
+    /// A driver that is dropped ends its scheduler.
+    fn drop(&mut self) {
+        let _mark = TurningMark::new(&self.hub);
+        self.hub.stop();
+        self.shut_down();
+    }
+}
+
+/// Whether an entry's task is still to run.
+fn is_live(entry: Entry) -> bool {
+    holder::pending_word(entry.key()).is_some()
+}
+
+/// Puts an entry where it belongs: what is due now, or whose tick has been given out, in front; the
+/// rest into the wheel.
+fn file(wheel: &mut Buckets<Entry>, front: &mut Front, entry: Entry) {
+    if entry.is_due_now() || wheel.tick_of(entry.moment().0) <= wheel.now() {
+        front.insert(entry);
+    } else {
+        wheel.insert(entry);
+    }
+}
+
+fn number_of(own: Option<&Arc<OwnExecutor>>) -> u32 {
+    own.map_or(0, |own| own.number())
+}

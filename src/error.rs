@@ -1,0 +1,165 @@
+//! What can go wrong, as types. Each message says what to do instead.
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use thiserror::Error;
+
+/// Why a task was not accepted.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler};
+///
+/// let scheduler = Scheduler::new();
+/// let refused = scheduler.schedule_repeatedly(Duration::ZERO, Duration::ZERO, || ());
+/// assert_eq!(refused.unwrap_err(), ScheduleError::ZeroPeriod);
+/// ```
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The scheduler has been stopped, or is being stopped.
+    #[error("the scheduler is closed: schedule before `close` or `stop`, or build a new one")]
+    Closed,
+    /// As many tasks are pending as the scheduler may hold.
+    #[error(
+        "the scheduler is full: wait until tasks have run, cancel some, or raise `Builder::max_pending`"
+    )]
+    Full,
+    /// A repeating task needs a period, or a gap, above zero.
+    #[error(
+        "the period is zero: give a period of at least one nanosecond, or schedule each run with `schedule_once`"
+    )]
+    ZeroPeriod,
+}
+
+/// Why a task was not accepted, together with the task itself.
+///
+/// What [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) returns. It never
+/// gives out a reference to the task, so it can be shared between threads whenever the task can be
+/// sent, and passes through `?` into `Box<dyn Error + Send + Sync>`.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler};
+///
+/// let scheduler = Scheduler::new();
+/// scheduler.close()?;
+/// let refused = scheduler.try_schedule_once(Duration::ZERO, || println!("too late"));
+/// let refused = refused.unwrap_err();
+/// assert_eq!(refused.reason(), ScheduleError::Closed);
+/// let task = refused.into_task();
+/// task(); // still ours to run
+/// # Ok::<(), tickwheel::CloseError>(())
+/// ```
+pub struct TryScheduleError<F> {
+    reason: ScheduleError,
+    /// A mutex that nobody locks: it makes the error `Sync` for every task that is `Send`.
+    task: Mutex<F>,
+}
+
+impl<F> TryScheduleError<F> {
+    pub(crate) fn new(reason: ScheduleError, task: F) -> Self {
+        TryScheduleError { reason, task: Mutex::new(task) }
+    }
+
+    /// Why the task was not accepted.
+    pub fn reason(&self) -> ScheduleError {
+        self.reason
+    }
+
+    /// The task, as it was given.
+    pub fn into_task(self) -> F {
+        self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F> fmt::Debug for TryScheduleError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TryScheduleError").field("reason", &self.reason).finish_non_exhaustive()
+    }
+}
+
+impl<F> fmt::Display for TryScheduleError<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl<F> std::error::Error for TryScheduleError<F> {}
+
+impl<F> From<TryScheduleError<F>> for ScheduleError {
+    fn from(error: TryScheduleError<F>) -> ScheduleError {
+        error.reason
+    }
+}
+
+/// Why [`Scheduler::close`](crate::Scheduler::close) could not wait for the end.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The tick thread did not come to its end within the shutdown timeout. The stop stands, and a
+    /// later `close` can still collect what was pending.
+    #[error(
+        "the tick thread is still busy after the shutdown timeout: a task or an executor blocks it; call `close` again to collect what was pending, or raise `Builder::shutdown_timeout`"
+    )]
+    Timeout,
+    /// Called from a task that runs on the tick thread, which would wait for itself. Nothing was
+    /// closed.
+    #[error(
+        "`close` was called on the tick thread, which would wait for itself: call `stop` there, or `close` from another thread"
+    )]
+    OnTickThread,
+}
+
+/// Why a scheduler could not be built.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::{BuildError, Scheduler};
+///
+/// let error = Scheduler::builder().tick(Duration::ZERO).build().unwrap_err();
+/// assert!(matches!(error, BuildError::ZeroTick));
+/// assert!(error.to_string().contains("1 ms"));
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The tick is zero.
+    #[error("the tick is zero: give a tick above zero, 1 ms is the default")]
+    ZeroTick,
+    /// The wheel size is not a power of two.
+    #[error("a wheel of {0} buckets: the size must be a power of two, such as {near}", near = nearest_power(*.0))]
+    WheelSize(usize),
+    /// The operating system did not start the tick thread.
+    #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
+    Thread(#[source] io::Error),
+}
+
+/// The power of two that a user probably meant.
+fn nearest_power(size: usize) -> usize {
+    size.clamp(1, 1 << 20).next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s27_errors_can_be_sent_and_shared() {
+        fn check<E: std::error::Error + Send + Sync + 'static>() {}
+        check::<ScheduleError>();
+        check::<CloseError>();
+        check::<BuildError>();
+        // A task that is `Send` but not `Sync` still gives an error that is both.
+        check::<TryScheduleError<std::cell::Cell<u8>>>();
+    }
+
+    #[test]
+    fn a_wheel_size_error_names_a_size_that_works() {
+        assert_eq!(BuildError::WheelSize(1000).to_string().matches("1024").count(), 1);
+        assert!(BuildError::WheelSize(0).to_string().contains("such as 1"));
+        assert!(nearest_power(usize::MAX).is_power_of_two());
+    }
+}

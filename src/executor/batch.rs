@@ -1,0 +1,104 @@
+//! Many tasks that are due, handed over at once.
+//!
+//! The engine owns one batch and fills it anew for each hand-over, so that handing over neither
+//! allocates nor counts references. What is in it is names ([`Due`]), by value; a [`DueTask`], which
+//! keeps its scheduler alive by itself, is made only for who asks for one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::due::{Due, DueTask, Host, Rejected};
+
+/// Tasks that are due, in order of their deadlines. An iterator over [`DueTask`]s, which leaves out
+/// those that have been cancelled meanwhile.
+///
+/// See [`Executor::execute_batch`](crate::Executor::execute_batch).
+pub struct DueBatch {
+    host: Arc<dyn Host>,
+    due: Vec<Due>,
+    /// How many of `due` have been taken out.
+    taken: usize,
+    refused: Vec<Due>,
+    /// Tasks of others that an executor gave back here.
+    strangers: Vec<DueTask>,
+}
+
+impl DueBatch {
+    pub(crate) fn new(host: Arc<dyn Host>) -> DueBatch {
+        DueBatch { host, due: Vec::new(), taken: 0, refused: Vec::new(), strangers: Vec::new() }
+    }
+
+    /// How many tasks are left in it, cancelled ones included.
+    pub fn len(&self) -> usize {
+        self.due.len() - self.taken
+    }
+
+    /// Whether all have been taken out.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs all that is left, here and now and in order.
+    pub fn run_all(&mut self) {
+        while let Some(due) = self.take_one() {
+            self.host.run(due);
+        }
+    }
+
+    /// Puts a task back that could not be taken; it is handed over again later.
+    pub fn reject(&mut self, rejected: Rejected) {
+        match rejected.into_task().into_due(self.host.id()) {
+            Ok(due) => self.refused.push(due),
+            Err(stranger) => self.strangers.push(stranger),
+        }
+    }
+
+    fn take_one(&mut self) -> Option<Due> {
+        let due = self.due.get(self.taken).copied()?;
+        self.taken += 1;
+        Some(due)
+    }
+
+    pub(crate) fn push(&mut self, due: Due) {
+        self.due.push(due);
+    }
+
+    /// All that is left, appended to `into`, and the scheduler that they belong to.
+    pub(super) fn take_all(&mut self, into: &mut Vec<Due>) -> &Arc<dyn Host> {
+        into.extend_from_slice(&self.due[self.taken..]);
+        self.taken = self.due.len();
+        &self.host
+    }
+
+    /// What came back: what was refused or left, and the tasks of others. The batch is empty then.
+    pub(crate) fn settle(&mut self, refused: &mut Vec<Due>, strangers: &mut Vec<DueTask>) {
+        refused.append(&mut self.refused);
+        refused.extend_from_slice(&self.due[self.taken..]);
+        strangers.append(&mut self.strangers);
+        self.due.clear();
+        self.taken = 0;
+    }
+}
+
+impl Iterator for DueBatch {
+    type Item = DueTask;
+
+    fn next(&mut self) -> Option<DueTask> {
+        loop {
+            let due = self.take_one()?;
+            if self.host.is_pending(due) {
+                return Some(DueTask::held(Arc::clone(&self.host), due));
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.len()))
+    }
+}
+
+impl fmt::Debug for DueBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DueBatch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,187 @@
+//! One task that is due.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::key::TaskKey;
+use crate::observe::discard;
+use crate::tick::Moment;
+
+/// A task of a scheduler, by name: what the wheel and the batches hold by value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) deadline: Moment,
+    pub(crate) key: TaskKey,
+}
+
+/// The scheduler behind a task that is due. The core implements it; this file need not know it.
+pub(crate) trait Host: Send + Sync {
+    /// Claims the task and runs it, unless it was cancelled. Never unwinds.
+    fn run(&self, due: Due);
+    /// Claims the task and drops it, unless it was cancelled. Never unwinds.
+    fn forfeit(&self, due: Due);
+    /// Whether it is still to run.
+    fn is_pending(&self, due: Due) -> bool;
+    /// Whether it is one run of a series.
+    fn is_repeating(&self, due: Due) -> bool;
+    fn now(&self) -> Instant;
+    fn instant(&self, moment: Moment) -> Instant;
+    /// Tells hosts apart.
+    fn id(&self) -> u32;
+}
+
+/// A task whose time has come, on its way to being run.
+///
+/// Until it runs it can still be cancelled; then [`run`](DueTask::run) does nothing. A `DueTask`
+/// that is dropped without having run counts as dropped, and its closure is dropped.
+///
+/// ```
+/// use std::time::Instant;
+/// use tickwheel::{DueTask, Executor, Inline};
+///
+/// // What a scheduler does can be done by anybody:
+/// let task = DueTask::new(Instant::now(), || println!("hello"));
+/// assert!(!task.is_repeating());
+/// Inline.execute(task).expect("inline takes everything");
+/// ```
+pub struct DueTask(Inner);
+
+enum Inner {
+    Held {
+        host: Arc<dyn Host>,
+        due: Due,
+    },
+    Loose {
+        deadline: Instant,
+        task: Box<dyn FnOnce() + Send>,
+    },
+    /// Run, or taken apart.
+    Empty,
+}
+
+impl DueTask {
+    /// A task that belongs to no scheduler, to feed an [`Executor`] with.
+    pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
+        DueTask(Inner::Loose { deadline, task: Box::new(f) })
+    }
+
+    pub(crate) fn held(host: Arc<dyn Host>, due: Due) -> DueTask {
+        DueTask(Inner::Held { host, due })
+    }
+
+    /// Runs the task here and now. Does nothing when it was cancelled meanwhile. A panic of the
+    /// task is caught; a task of a scheduler reports it there.
+    pub fn run(mut self) {
+        match std::mem::replace(&mut self.0, Inner::Empty) {
+            Inner::Held { host, due } => host.run(due),
+            Inner::Loose { task, .. } => {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
+                    discard(panic);
+                }
+            }
+            Inner::Empty => {}
+        }
+    }
+
+    /// When it was due.
+    pub fn deadline(&self) -> Instant {
+        match &self.0 {
+            Inner::Held { host, due } => host.instant(due.deadline),
+            Inner::Loose { deadline, .. } => *deadline,
+            Inner::Empty => Instant::now(),
+        }
+    }
+
+    /// How long ago it was due, on its scheduler's clock.
+    pub fn lateness(&self) -> Duration {
+        let now = match &self.0 {
+            Inner::Held { host, .. } => host.now(),
+            Inner::Loose { .. } | Inner::Empty => Instant::now(),
+        };
+        now.saturating_duration_since(self.deadline())
+    }
+
+    /// Whether it is one run of a series.
+    pub fn is_repeating(&self) -> bool {
+        match &self.0 {
+            Inner::Held { host, due } => host.is_repeating(*due),
+            Inner::Loose { .. } | Inner::Empty => false,
+        }
+    }
+
+    /// The bare name of a task of that host; the task itself when it is anybody else's.
+    pub(crate) fn into_due(mut self, owner: u32) -> Result<Due, DueTask> {
+        match &self.0 {
+            Inner::Held { host, due } if host.id() == owner => {
+                let due = *due;
+                self.0 = Inner::Empty;
+                Ok(due)
+            }
+            _ => Err(self),
+        }
+    }
+}
+
+impl Drop for DueTask {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.0, Inner::Empty) {
+            Inner::Held { host, due } => host.forfeit(due),
+            Inner::Loose { .. } | Inner::Empty => {}
+        }
+    }
+}
+
+impl fmt::Debug for DueTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DueTask")
+            .field("deadline", &self.deadline())
+            .field("is_repeating", &self.is_repeating())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A task that an executor would not take; it goes back to its scheduler, which hands it over
+/// again later.
+///
+/// ```
+/// use std::time::Instant;
+/// use tickwheel::{DueTask, Executor, Rejected};
+///
+/// /// An executor that is full.
+/// struct Full;
+///
+/// impl Executor for Full {
+///     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+///         Err(Rejected::new(task))
+///     }
+/// }
+///
+/// let rejected = Full.execute(DueTask::new(Instant::now(), || ())).unwrap_err();
+/// rejected.into_task().run();
+/// ```
+#[derive(Debug)]
+pub struct Rejected(DueTask);
+
+impl Rejected {
+    /// Refuses this task.
+    pub fn new(task: DueTask) -> Rejected {
+        Rejected(task)
+    }
+
+    /// The task.
+    pub fn into_task(self) -> DueTask {
+        self.0
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the executor refused the task: run it by `into_task().run()`, or hand it over again",
+        )
+    }
+}
+
+impl std::error::Error for Rejected {}

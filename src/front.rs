@@ -1,0 +1,217 @@
+//! What comes next: the tasks that the wheel has given out, in the order in which they will run.
+//!
+//! ```text
+//!   wheel --- a tick's bucket, sorted ---> ready  [ e e e e e ]--.
+//!                                                                +--> pop: the earlier of both
+//!   intake -- for a tick that has been --> late   (a heap)    --'
+//!             given out, or due now
+//! ```
+//!
+//! - F1 `ready` is sorted by deadline, and equal deadlines are in the order of scheduling: buckets
+//!   come tick by tick, each is sorted by a stable sort, and a later tick has only later deadlines.
+//! - F2 What is `late` was scheduled after all of `ready` with the same deadline, because that had
+//!   come through the wheel before. So at equal deadlines `ready` goes first, and `late` among
+//!   itself by a count.
+//!
+//! With `Precision::Tick` the wheel gives out only what has passed, and everything here is due.
+//! With `Precision::Exact` it gives out the bucket that is next as well, and each entry waits here
+//! for its own deadline.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::executor::due::Due;
+use crate::intake::lane::Record;
+use crate::key::TaskKey;
+use crate::tick::Moment;
+use crate::wheel::Timed;
+
+/// A task as the wheel holds it, by value: 16 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    deadline: u64,
+    /// The slot in the low 28 bits, then the flags.
+    slot_and_flags: u32,
+    generation: u32,
+}
+
+/// It was due when it was scheduled, and waits for no tick (S5).
+const DUE_NOW: u32 = 1 << 28;
+/// It has an executor of its own.
+const OWN_EXECUTOR: u32 = 1 << 29;
+const SLOT: u32 = DUE_NOW - 1;
+
+impl Entry {
+    pub(crate) fn new(key: TaskKey, deadline: Moment, due_now: bool, own_executor: bool) -> Entry {
+        let due_now = if due_now { DUE_NOW } else { 0 };
+        let own_executor = if own_executor { OWN_EXECUTOR } else { 0 };
+        Entry {
+            deadline: deadline.0,
+            slot_and_flags: key.slot | due_now | own_executor,
+            generation: key.generation,
+        }
+    }
+
+    pub(crate) fn record(self, stamp: u64) -> Record {
+        let name = u64::from(self.slot_and_flags) << 32 | u64::from(self.generation);
+        Record { deadline: self.deadline, stamp, name }
+    }
+
+    /// The same task, to be handed over again.
+    pub(crate) fn again(due: Due, own_executor: bool) -> Entry {
+        Entry::new(due.key, due.deadline, true, own_executor)
+    }
+
+    pub(crate) fn key(self) -> TaskKey {
+        TaskKey { slot: self.slot_and_flags & SLOT, generation: self.generation }
+    }
+
+    pub(crate) fn moment(self) -> Moment {
+        Moment(self.deadline)
+    }
+
+    pub(crate) fn is_due_now(self) -> bool {
+        self.slot_and_flags & DUE_NOW != 0
+    }
+
+    pub(crate) fn has_own_executor(self) -> bool {
+        self.slot_and_flags & OWN_EXECUTOR != 0
+    }
+
+    pub(crate) fn due(self) -> Due {
+        Due { deadline: self.moment(), key: self.key() }
+    }
+}
+
+impl From<Record> for Entry {
+    fn from(record: Record) -> Entry {
+        Entry {
+            deadline: record.deadline,
+            slot_and_flags: (record.name >> 32) as u32,
+            generation: record.name as u32,
+        }
+    }
+}
+
+impl Timed for Entry {
+    fn deadline(&self) -> u64 {
+        self.deadline
+    }
+}
+
+/// The tasks that come next, in order.
+pub(crate) struct Front {
+    ready: VecDeque<Entry>,
+    late: BinaryHeap<Reverse<(u64, u64, Entry)>>,
+    /// How many ever came late; F2.
+    count: u64,
+}
+
+impl Front {
+    pub(crate) fn new() -> Front {
+        Front { ready: VecDeque::new(), late: BinaryHeap::new(), count: 0 }
+    }
+
+    /// Takes in what the wheel has given out; F1.
+    pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
+        given_out.sort_by_key(|entry| entry.deadline);
+        self.ready.extend(given_out.drain(..));
+    }
+
+    /// Takes in what came after its tick had been given out, or need not wait for it; F2.
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        self.late.push(Reverse((entry.deadline, self.count, entry)));
+        self.count += 1;
+    }
+
+    /// The earliest deadline.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        let ready = self.ready.front().map(|entry| entry.deadline);
+        let late = self.late.peek().map(|Reverse((deadline, ..))| *deadline);
+        ready.into_iter().chain(late).min().map(Moment)
+    }
+
+    /// The next task, if it is due.
+    pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
+        let next = self.next().filter(|next| *next <= now)?;
+        if self.ready.front().is_some_and(|entry| entry.deadline == next.0) {
+            return self.ready.pop_front(); // F2
+        }
+        self.late.pop().map(|Reverse((.., entry))| entry)
+    }
+
+    /// Drops what is at the head for nothing, so that nobody wakes up for it.
+    pub(crate) fn skip(&mut self, mut is_stale: impl FnMut(Entry) -> bool) {
+        while self.ready.front().is_some_and(|entry| is_stale(*entry)) {
+            self.ready.pop_front();
+        }
+        while self.late.peek().is_some_and(|Reverse((.., entry))| is_stale(*entry)) {
+            self.late.pop();
+        }
+    }
+
+    /// Everything, in order.
+    pub(crate) fn drain(&mut self, into: &mut Vec<Entry>) {
+        into.extend(std::iter::from_fn(|| self.pop(Moment::NEVER)));
+    }
+
+    /// Gives room back that a peak has left.
+    pub(crate) fn shrink(&mut self) {
+        const KEPT: usize = 1024;
+        let (ready, late) = (&mut self.ready, &mut self.late);
+        if ready.is_empty() && ready.capacity() > KEPT {
+            ready.shrink_to(KEPT);
+        }
+        if late.is_empty() && late.capacity() > KEPT {
+            late.shrink_to(KEPT);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(deadline: u64, slot: u32) -> Entry {
+        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, false)
+    }
+
+    fn slots(front: &mut Front) -> Vec<u32> {
+        let mut all = Vec::new();
+        front.drain(&mut all);
+        all.into_iter().map(|entry| entry.key().slot).collect()
+    }
+
+    #[test]
+    fn s3_late_ones_find_their_place_and_equal_ones_keep_their_order() {
+        let mut front = Front::new();
+        front.append(&mut vec![entry(5, 0), entry(3, 1), entry(5, 2)]);
+        front.insert(entry(5, 3));
+        front.insert(entry(4, 4));
+        front.insert(entry(5, 5));
+        front.append(&mut vec![entry(8, 7), entry(7, 6)]);
+        assert_eq!(slots(&mut front), [1, 4, 0, 2, 3, 5, 6, 7]);
+    }
+
+    #[test]
+    fn s1_nothing_comes_before_its_time() {
+        let mut front = Front::new();
+        front.append(&mut vec![entry(5, 0)]);
+        front.insert(entry(4, 1));
+        assert_eq!(front.pop(Moment(3)), None);
+        assert_eq!(front.pop(Moment(4)), Some(entry(4, 1)));
+        assert_eq!(front.pop(Moment(4)), None);
+    }
+
+    #[test]
+    fn an_entry_survives_its_way_through_the_lane() {
+        let key = TaskKey { slot: SLOT, generation: u32::MAX };
+        for (now, own) in [(false, true), (true, false)] {
+            let entry = Entry::new(key, Moment(42), now, own);
+            let back = Entry::from(entry.record(7));
+            assert_eq!(back, entry);
+            assert_eq!((back.key(), back.is_due_now(), back.has_own_executor()), (key, now, own));
+        }
+        assert_eq!(size_of::<Entry>(), 16);
+    }
+}

@@ -1,0 +1,309 @@
+//! What a schedule gives back: the [`Cancellable`].
+//!
+//! A handle names a task by slot and generation. It owns nothing, so dropping it costs nothing, and
+//! a stale one finds another generation and leaves it alone (S10).
+//!
+//! One thing a name cannot tell for ever: *how* the task ended, once its slot has been used again.
+//! So whoever wins the cancel notes it in its own handle, and a handle that is cloned shares that
+//! note with its clones, through a `Family` that is made by the first `clone`.
+//!
+//! - K1 A cancel that wins stores `cancelled`, and then, if the handle is shared, tells the family.
+//!   A `clone` makes the family, then stores `shared`, then looks at the word of the holder. The
+//!   word's transition, that look, and both sides of `shared` are `SeqCst`: either the cancel sees
+//!   that the handle is shared, or the clone sees in the word that the task was cancelled, and
+//!   tells the family itself.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use once_cell::race::OnceBox;
+
+use crate::hub;
+use crate::key::TaskKey;
+use crate::observe::caught;
+use crate::task::{Cancelled, Phase, holder};
+
+/// A handle to a scheduled task or series: asks about it, and cancels it.
+///
+/// Dropping the handle does nothing to the task; for the opposite see
+/// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may
+/// outlive its scheduler.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let scheduler = Scheduler::new();
+/// let timeout = scheduler.schedule_once(Duration::from_secs(30), || println!("no answer"))?;
+/// // The answer is here:
+/// assert!(timeout.cancel());
+/// assert!(timeout.is_cancelled() && timeout.is_done());
+/// assert!(!timeout.cancel(), "only one cancel wins");
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+pub struct Cancellable(Inner);
+
+enum Inner {
+    Task(TaskHandle),
+    Other(Arc<dyn Cancel>),
+    AlreadyCancelled,
+}
+
+/// Anything that can be cancelled: behind an `Arc` it becomes a [`Cancellable`].
+///
+/// # Contract
+///
+/// `cancel` returns true for exactly one caller, and only if it thereby prevented a run. After
+/// that the task does not start, and what it captured has been dropped, unless it is running.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use tickwheel::{Cancel, Cancellable};
+///
+/// #[derive(Default)]
+/// struct Request {
+///     cancelled: AtomicBool,
+/// }
+///
+/// impl Cancel for Request {
+///     fn cancel(&self) -> bool {
+///         !self.cancelled.swap(true, Ordering::AcqRel)
+///     }
+///     fn is_cancelled(&self) -> bool {
+///         self.cancelled.load(Ordering::Acquire)
+///     }
+///     fn is_done(&self) -> bool {
+///         self.is_cancelled()
+///     }
+/// }
+///
+/// let handle = Cancellable::from(Arc::new(Request::default()));
+/// assert!(handle.cancel() && !handle.cancel());
+/// ```
+pub trait Cancel: Send + Sync + 'static {
+    /// Prevents what has not started; see the contract.
+    fn cancel(&self) -> bool;
+    /// Whether it was ended by a cancel that won.
+    fn is_cancelled(&self) -> bool;
+    /// Whether it will never run again, for whatever reason.
+    fn is_done(&self) -> bool;
+}
+
+impl<C: Cancel> From<Arc<C>> for Cancellable {
+    fn from(other: Arc<C>) -> Cancellable {
+        Cancellable(Inner::Other(other))
+    }
+}
+
+impl Cancellable {
+    pub(crate) fn new(key: TaskKey, hub: u32) -> Cancellable {
+        let (cancelled, shared) = (AtomicBool::new(false), AtomicBool::new(false));
+        let family = OnceBox::new();
+        Cancellable(Inner::Task(TaskHandle { key, hub, cancelled, shared, family }))
+    }
+
+    /// A handle to nothing: it says that it was cancelled.
+    pub fn already_cancelled() -> Cancellable {
+        Cancellable(Inner::AlreadyCancelled)
+    }
+
+    /// Cancels the task. True for exactly one caller, and only if that prevented its run (for a
+    /// series: all further runs).
+    ///
+    /// What the task captured has been dropped when this returns, unless the task is running. Tasks
+    /// that wait in an executor's queue, or among the leftovers of a close, are cancelled too.
+    pub fn cancel(&self) -> bool {
+        match &self.0 {
+            Inner::Task(task) => task.cancel(),
+            Inner::Other(other) => other.cancel(),
+            Inner::AlreadyCancelled => false,
+        }
+    }
+
+    /// Whether it was ended by a cancel that won.
+    pub fn is_cancelled(&self) -> bool {
+        match &self.0 {
+            Inner::Task(task) => task.is_cancelled(),
+            Inner::Other(other) => other.is_cancelled(),
+            Inner::AlreadyCancelled => true,
+        }
+    }
+
+    /// Whether it will never run again, for whatever reason. While a one-shot runs this is still
+    /// false.
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            Inner::Task(task) => task.is_done(),
+            Inner::Other(other) => other.is_done(),
+            Inner::AlreadyCancelled => true,
+        }
+    }
+
+    /// Ties the task to a scope: it is cancelled when the guard is dropped.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let scheduler = Scheduler::new();
+    /// {
+    ///     let _alarm = scheduler
+    ///         .schedule_once(Duration::from_secs(5), || eprintln!("still busy after 5 s"))?
+    ///         .cancel_on_drop();
+    ///     // ... work ...
+    /// }
+    /// assert_eq!(scheduler.pending(), 0);
+    /// # Ok::<(), tickwheel::ScheduleError>(())
+    /// ```
+    pub fn cancel_on_drop(self) -> CancelOnDrop {
+        CancelOnDrop { handle: Some(self) }
+    }
+}
+
+impl Clone for Cancellable {
+    fn clone(&self) -> Cancellable {
+        Cancellable(match &self.0 {
+            Inner::Task(task) => Inner::Task(task.clone()),
+            Inner::Other(other) => Inner::Other(Arc::clone(other)),
+            Inner::AlreadyCancelled => Inner::AlreadyCancelled,
+        })
+    }
+}
+
+impl fmt::Debug for Cancellable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancellable")
+            .field("is_cancelled", &self.is_cancelled())
+            .field("is_done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
+#[derive(Debug)]
+#[must_use = "dropping the guard cancels the task"]
+pub struct CancelOnDrop {
+    /// `None` once it was let go.
+    handle: Option<Cancellable>,
+}
+
+impl CancelOnDrop {
+    /// Lets the task go its own way again.
+    pub fn into_handle(mut self) -> Cancellable {
+        self.handle.take().unwrap_or_else(Cancellable::already_cancelled)
+    }
+}
+
+impl std::ops::Deref for CancelOnDrop {
+    type Target = Cancellable;
+
+    fn deref(&self) -> &Cancellable {
+        const NOTHING: &Cancellable = &Cancellable(Inner::AlreadyCancelled);
+        self.handle.as_ref().unwrap_or(NOTHING)
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.handle {
+            handle.cancel();
+        }
+    }
+}
+
+/// The handle of a task of a scheduler.
+struct TaskHandle {
+    key: TaskKey,
+    hub: u32,
+    /// This very handle won the cancel.
+    cancelled: AtomicBool,
+    /// There is a family; K1.
+    shared: AtomicBool,
+    family: OnceBox<Family>,
+}
+
+/// What a handle and its clones know together: whether one of them has cancelled.
+#[derive(Clone, Default)]
+struct Family(Arc<AtomicBool>);
+
+impl Family {
+    // Relaxed: it tells what happened, and publishes nothing.
+    fn tell(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn knows(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl TaskHandle {
+    fn cancel(&self) -> bool {
+        let body = match holder::cancel(self.key) {
+            Cancelled::Lost => return false,
+            Cancelled::Doomed => {
+                hub::count_cancel(self.hub, true);
+                None
+            }
+            Cancelled::Won { was, body } => {
+                hub::count_cancel(self.hub, was == Phase::Pending);
+                Some(body)
+            }
+        };
+        self.note();
+        if let Err(panic) = caught(|| drop(body)) {
+            hub::report(self.hub, panic); // S9
+        }
+        true
+    }
+
+    /// K1.
+    fn note(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+        if self.shared.load(Ordering::SeqCst) {
+            self.family.get().into_iter().for_each(Family::tell);
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+            || self.family.get().is_some_and(Family::knows)
+            || self.was_cancelled_by_word()
+    }
+
+    /// What the holder's word remembers; K1.
+    fn was_cancelled_by_word(&self) -> bool {
+        holder::word_in_order(self.key).is_some_and(|word| {
+            let doomed = word.generation() == self.key.generation && word.phase() == Phase::Doomed;
+            doomed || word.ended_by_cancel(self.key.generation) == Some(true)
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        holder::word(self.key).is_none_or(|word| {
+            word.generation() != self.key.generation || word.phase() == Phase::Doomed
+        })
+    }
+}
+
+impl Clone for TaskHandle {
+    /// K1.
+    fn clone(&self) -> TaskHandle {
+        let family = self.family.get_or_init(Box::default);
+        self.shared.store(true, Ordering::SeqCst);
+        if self.is_cancelled() {
+            family.tell();
+        }
+        let clone = OnceBox::new();
+        let _ = clone.set(Box::new(family.clone())); // it is new, so it is empty
+        TaskHandle {
+            key: self.key,
+            hub: self.hub,
+            cancelled: AtomicBool::new(false),
+            shared: AtomicBool::new(true),
+            family: clone,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One thread's queue into the engine: one writer, one reader, unbounded, no lock.
+//!
+//! ```text
+//!   reader                                       writer
+//!     v                                            v
+//!   [ 128 records ] -> [ 128 records ] -> [ ... free ]      spare: [ ] [ ]
+//!      `taken` = 37             `published` = 260
+//! ```
+//!
+//! A chain of blocks. The writer fills the last one and publishes each record by raising
+//! `published`; the reader empties the first one, and gives emptied blocks back through `spare`, so
+//! that a steady flow allocates nothing.
+//!
+//! - L1 Records below `published` are written and not written again until the reader has taken
+//!   them; the swap that raises `published` is the Release that the reader's load acquires.
+//! - L2 The reader goes on to the next block only for a record that is published, and by then the
+//!   writer has let go of the block before; so an emptied block is the reader's alone.
+//! - L3 The high bit of `published` says that the lane is closed. It is set once, by the reader. A
+//!   writer whose swap returns it has published nothing: it puts the old value back.
+//!
+//! The words of a record are atomics that are only ever loaded and stored, Relaxed: that is a plain
+//! move on every machine, and needs no `unsafe`.
+
+use std::sync::{Arc, OnceLock};
+
+use super::seat::Seat;
+use crate::sync::{AtomicU64, Ordering};
+
+/// How many records a block holds.
+const BLOCK: usize = 128;
+
+/// L3.
+pub(super) const CLOSED: u64 = 1 << 63;
+
+/// What a producer tells the engine of a task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) deadline: u64,
+    pub(crate) stamp: u64,
+    /// Slot, flags and generation: see [`Entry`](crate::front::Entry).
+    pub(crate) name: u64,
+}
+
+pub(super) struct Block {
+    records: [[AtomicU64; 3]; BLOCK],
+    next: OnceLock<Arc<Block>>,
+}
+
+impl Block {
+    fn new() -> Arc<Block> {
+        let records = std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
+        Arc::new(Block { records, next: OnceLock::new() })
+    }
+
+    /// Relaxed: published by the lane; L1.
+    fn put(&self, place: usize, record: Record) {
+        let [deadline, stamp, name] = &self.records[place];
+        deadline.store(record.deadline, Ordering::Relaxed);
+        stamp.store(record.stamp, Ordering::Relaxed);
+        name.store(record.name, Ordering::Relaxed);
+    }
+
+    fn get(&self, place: usize) -> Record {
+        let [deadline, stamp, name] = &self.records[place];
+        Record {
+            deadline: deadline.load(Ordering::Relaxed),
+            stamp: stamp.load(Ordering::Relaxed),
+            name: name.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The writer's end: whoever has it may write the lane and the seat's counters.
+pub(crate) struct Producer {
+    pub(crate) seat: Arc<Seat>,
+    block: Option<Arc<Block>>,
+    /// How many records it has published.
+    published: u64,
+}
+
+/// The lane was closed; nothing was published.
+pub(crate) struct Refused;
+
+impl Producer {
+    pub(super) fn new(seat: Arc<Seat>) -> Producer {
+        Producer { seat, block: None, published: 0 }
+    }
+
+    /// Publishes a record. The one read-modify-write of a schedule: it publishes, it is the
+    /// producer's half of the sleep protocol, and it tells of a close (G1, G2).
+    #[inline]
+    pub(crate) fn push(&mut self, record: Record) -> Result<(), Refused> {
+        let place = self.published as usize % BLOCK;
+        if place == 0 {
+            self.begin_block();
+        }
+        let Some(block) = &self.block else { return Err(Refused) };
+        block.put(place, record);
+        let before = self.seat.published.swap(self.published + 1, Ordering::SeqCst);
+        if before & CLOSED != 0 {
+            // Nobody reads a closed lane any more, so there is nothing to order.
+            self.seat.published.store(before, Ordering::Relaxed);
+            return Err(Refused);
+        }
+        self.published += 1;
+        self.seat.signal();
+        Ok(())
+    }
+
+    /// How many records it has published so far.
+    pub(crate) fn published(&self) -> u64 {
+        self.published
+    }
+
+    #[cold]
+    fn begin_block(&mut self) {
+        let fresh = self.seat.spare.pop().unwrap_or_else(Block::new);
+        match self.block.replace(Arc::clone(&fresh)) {
+            // The reader looks for it only once a record in it is published.
+            Some(last) => drop(last.next.set(fresh)),
+            None => {
+                *self.seat.first() = Some(fresh);
+            }
+        }
+    }
+}
+
+/// The reader's end.
+pub(super) struct Consumer {
+    seat: Arc<Seat>,
+    block: Option<Arc<Block>>,
+    taken: u64,
+}
+
+impl Consumer {
+    pub(super) fn new(seat: &Arc<Seat>) -> Consumer {
+        Consumer { seat: Arc::clone(seat), block: None, taken: 0 }
+    }
+
+    pub(super) fn unlist(&self) {
+        self.seat.unlist();
+    }
+
+    /// Appends what is published, in order, at most so many; true when that leaves some.
+    pub(super) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) -> bool {
+        let published = self.seat.published.load(Ordering::SeqCst) & !CLOSED; // G2, L1
+        let wanted = published - self.taken;
+        let end = self.taken + wanted.min(at_most as u64);
+        while self.taken < end {
+            let place = self.taken as usize % BLOCK;
+            if place == 0 {
+                self.next_block();
+            }
+            let Some(block) = &self.block else { break };
+            let run = (end - self.taken).min((BLOCK - place) as u64) as usize;
+            into.extend((place..place + run).map(|place| block.get(place)));
+            self.taken += run as u64;
+        }
+        end < published
+    }
+
+    /// L2.
+    fn next_block(&mut self) {
+        let next = match &self.block {
+            Some(block) => block.next.get().cloned(),
+            None => self.seat.first().take(),
+        };
+        if let Some(emptied) = std::mem::replace(&mut self.block, next) {
+            self.give_back(emptied);
+        }
+    }
+
+    /// When the spare blocks are many, it is dropped: a rare peak pays for itself.
+    fn give_back(&self, mut block: Arc<Block>) {
+        if let Some(mine) = Arc::get_mut(&mut block) {
+            mine.next = OnceLock::new();
+            let _ = self.seat.spare.push(block);
+        }
+    }
+
+    /// L3. Nothing that is published later is ever taken.
+    pub(super) fn close(&self) {
+        self.seat.close();
+    }
+}

@@ -1,0 +1,197 @@
+//! A thread's seat at a scheduler, and how a thread finds it.
+//!
+//! A seat has one owner at a time: the thread that holds its [`Producer`]. When the thread ends,
+//! the seat is left to the next one. A thread whose thread-locals are already gone borrows a seat
+//! for the length of one call.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+
+use super::Signals;
+use super::lane::{Block, CLOSED, Producer};
+use crate::limit::Limit;
+use crate::parking::Doorbell;
+use crate::stats::Counts;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+
+/// How many emptied blocks a lane keeps: room for [`BACKLOG`] records.
+const SPARE_BLOCKS: usize = 64;
+
+/// After so many records a producer wakes the tick thread even if nothing is due soon, so that what
+/// it leaves in its lane, of which most may be cancelled by then, stays bounded.
+const BACKLOG: u64 = 8192;
+
+/// After so many cancels a canceller wakes the tick thread, so that it may sweep.
+const CANCELS: u64 = 8192;
+
+/// What a thread has at a scheduler: the shared part of its lane, and its counters.
+pub(crate) struct Seat {
+    number: usize,
+    /// How many records the lane's writer has published, and whether the lane is closed. Written
+    /// for each task; the reader looks at it once a turn.
+    pub(super) published: CachePadded<AtomicU64>,
+    /// The signal of this seat is up, or its reader is about to look. Cleared by the reader.
+    listed: AtomicBool,
+    first: Mutex<Option<Arc<Block>>>,
+    pub(super) spare: ArrayQueue<Arc<Block>>,
+    pub(crate) counts: CachePadded<Counts>,
+    pub(crate) limit: Option<Arc<Limit>>,
+    bell: Arc<Doorbell>,
+    signals: Arc<Signals>,
+}
+
+impl Seat {
+    pub(super) fn new(
+        number: usize,
+        limit: Option<Arc<Limit>>,
+        bell: Arc<Doorbell>,
+        signals: &Arc<Signals>,
+    ) -> Seat {
+        Seat {
+            number,
+            published: CachePadded::new(AtomicU64::new(0)),
+            listed: AtomicBool::new(false),
+            first: Mutex::new(None),
+            spare: ArrayQueue::new(SPARE_BLOCKS),
+            counts: CachePadded::default(),
+            limit,
+            bell,
+            signals: Arc::clone(signals),
+        }
+    }
+
+    /// The lane's first block, on its way from the writer to the reader.
+    pub(super) fn first(&self) -> MutexGuard<'_, Option<Arc<Block>>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The writer's step after a publication; G2.
+    #[inline]
+    pub(super) fn signal(&self) {
+        if !self.listed.load(Ordering::SeqCst) {
+            // Relaxed: only the writer sets it, and `raise` orders it before the reader's visit.
+            self.listed.store(true, Ordering::Relaxed);
+            self.signals.raise(self.number);
+        }
+    }
+
+    /// The reader's step before a look; G2.
+    pub(super) fn unlist(&self) {
+        self.listed.store(false, Ordering::SeqCst);
+    }
+
+    /// L3.
+    pub(super) fn close(&self) {
+        self.published.fetch_or(CLOSED, Ordering::SeqCst);
+    }
+
+    /// Counts a cancel by the seat's owner. `frees_a_place`: see S25.
+    pub(crate) fn count_cancel(&self, frees_a_place: bool) {
+        self.counts.cancelled.add(1);
+        if frees_a_place {
+            self.count_left();
+        }
+        if self.counts.cancelled.get() % CANCELS == 0 {
+            self.bell.ring_if_asleep();
+        }
+    }
+
+    /// Counts a task that no longer waits, and frees its place.
+    pub(crate) fn count_left(&self) {
+        self.counts.left.add(1);
+        if let Some(limit) = &self.limit {
+            limit.leave();
+        }
+    }
+}
+
+impl Producer {
+    /// Whether so much has been published that the tick thread should look, asleep or not.
+    #[inline]
+    pub(crate) fn has_a_backlog(&self) -> bool {
+        self.published() % BACKLOG == 0
+    }
+}
+
+/// Who a seat is taken at.
+pub(crate) trait Host {
+    /// Its number, which no other scheduler that is alive has.
+    fn id(&self) -> u32;
+    fn take_seat(&self) -> Producer;
+    fn leave_seat(&self, producer: Producer);
+    fn downgrade(&self) -> Weak<dyn Host + Send + Sync>;
+}
+
+/// A seat that this thread has taken.
+struct Taken {
+    host_id: u32,
+    host: Weak<dyn Host + Send + Sync>,
+    producer: Producer,
+}
+
+/// All seats of this thread. The one that was used last is in front.
+struct TakenSeats(RefCell<Vec<Taken>>);
+
+thread_local! {
+    static SEATS: TakenSeats = const { TakenSeats(RefCell::new(Vec::new())) };
+}
+
+impl Drop for TakenSeats {
+    fn drop(&mut self) {
+        for Taken { host, producer, .. } in self.0.get_mut().drain(..) {
+            if let Some(host) = host.upgrade() {
+                host.leave_seat(producer);
+            }
+        }
+    }
+}
+
+/// Gives the calling thread's seat at `host` to `work`, which must not run user code.
+#[inline]
+pub(crate) fn with_seat<R>(host: &dyn Host, work: impl FnOnce(&mut Producer) -> R) -> R {
+    let mut work = Some(work);
+    let mut do_work = |producer: &mut Producer| work.take().map(|work| work(producer));
+    let done = SEATS.try_with(|seats| {
+        let seats = &mut *seats.0.borrow_mut();
+        if seats.first().is_none_or(|seat| seat.host_id != host.id()) {
+            to_the_front(seats, host);
+        }
+        do_work(&mut seats[0].producer)
+    });
+    let done = done.unwrap_or_else(|_| {
+        let mut producer = host.take_seat();
+        let result = do_work(&mut producer);
+        host.leave_seat(producer);
+        result
+    });
+    done.expect("the work is done once, on either way")
+}
+
+/// Gives the calling thread's seat at the scheduler of this number to `work`, if it has one.
+#[inline]
+pub(crate) fn with_seat_of<R>(host_id: u32, work: impl FnOnce(&Seat) -> R) -> Option<R> {
+    let done = SEATS.try_with(|seats| {
+        let seats = seats.0.borrow();
+        let seat = seats.iter().find(|seat| seat.host_id == host_id)?;
+        Some(work(&seat.producer.seat))
+    });
+    done.ok().flatten()
+}
+
+#[cold]
+fn to_the_front(seats: &mut Vec<Taken>, host: &dyn Host) {
+    if let Some(at) = seats.iter().position(|seat| seat.host_id == host.id()) {
+        seats.swap(0, at);
+        return;
+    }
+    // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them
+    // remembers few.
+    seats.retain(|seat| seat.host.strong_count() > 0);
+    let taken = Taken { host_id: host.id(), host: host.downgrade(), producer: host.take_seat() };
+    seats.push(taken);
+    let last = seats.len() - 1;
+    seats.swap(0, last);
+}

@@ -1,0 +1,126 @@
+//! A timer service: millions of pending one-shot and repeating tasks, scheduled from any thread,
+//! cancelled in O(1), run on your own executor.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::Scheduler;
+//!
+//! let scheduler = Scheduler::new();
+//! let timeout = scheduler.schedule_once(Duration::from_secs(30), || println!("no answer"))?;
+//! let beat = scheduler.schedule_repeatedly(Duration::ZERO, Duration::from_secs(1), || println!("beat"))?;
+//! timeout.cancel();
+//! let leftovers = scheduler.close()?; // the beat: it comes back, to be run, dropped or moved
+//! # drop(leftovers);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The picture
+//!
+//! Something decides *when* a task runs, and something decides *where*. When is the wheel's
+//! business, where is an [`Executor`]'s.
+//!
+//! ```text
+//!   your threads                     the tick thread                        the executor
+//!
+//!   schedule_once ──> holder         ┌──────────── turn ─────────────┐
+//!        │            (64 bytes,     │                               │
+//!        │             reused)       │   take in ── advance ── hand ─┼──> Inline, ThreadPool,
+//!        └─> lane ═══════════════════╪═> intake      wheel     over  │    your own
+//!            (one per thread)        │                               │       │
+//!                                    │   tidy, then sleep until the  │       └─> claim, run
+//!   cancel ──> one exchange on       │   next deadline               │
+//!              the holder's word     └───────────────────────────────┘
+//! ```
+//!
+//! A **holder** keeps the closure; its one word says which task lives there and where it stands, and
+//! everybody who wants to run, cancel or return the task races on that word. The **lane** carries
+//! sixteen bytes, deadline and name, to the **wheel**; the holder is not touched again until the
+//! task is due. A cancelled task leaves a stale name behind, which is swept. The tick thread sleeps
+//! until the next deadline, however far; nobody wakes it for a later one.
+//!
+//! # Where to look
+//!
+//! | I want to | use |
+//! | --- | --- |
+//! | run something later, once | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
+//! | run something again and again | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
+//! | call it off | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
+//! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
+//! | meet deadlines to less than a tick | [`Precision::Exact`] |
+//! | stop, and keep what was pending | [`Scheduler::close`], [`Leftovers`] |
+//! | test in virtual time | [`Builder::build_driven`], [`Driver::advance`], [`ManualClock`] |
+//! | turn it from my own event loop | [`Driver::turn`], [`Driver::wake_with`] |
+//! | bound it, and see what it does | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
+//! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
+//! | have just the data structure | [`wheel::Wheel`] |
+//!
+//! # The promises
+//!
+//! They are numbered; the numbers stand in the code and in the names of the tests.
+//!
+//! - **Time.** Never early (S1). At most a tick late, plus what system and executor add (S2). By
+//!   deadline, and at equal deadlines in the order of scheduling (S3). Any [`Duration`] (S4). A zero
+//!   delay does not wait, and never runs on the caller's stack (S5). After a stall what is due runs
+//!   at once and in order (S6). Idle costs nothing (S7).
+//! - **Cancel.** One caller wins, and then the task does not start (S8). The closure is dropped
+//!   before `cancel` returns (S9). A handle never hits another task (S10). Your code never runs
+//!   under a lock of ours (S11).
+//! - **Repeating.** A fixed rate keeps its phase (S12); what was missed is caught up, skipped, or
+//!   starts a new phase (S13); nothing is allocated (S14); a panic ends the series (S15); a task may
+//!   cancel itself (S16).
+//! - **Executor.** Panics are caught, anywhere (S17). What an executor rejects is handed over again
+//!   (S18). Work on the tick thread is bounded per turn (S19).
+//! - **Shutdown.** Every accepted task has exactly one end: run, cancelled, returned, or dropped;
+//!   every other is refused (S20). `close` waits for a bounded time, and is no deadlock anywhere
+//!   (S21). Leftovers can be run (S22). After the stop all is refused (S23). Dropping the last
+//!   handle stops without blocking (S24).
+//! - **Bounds and sight.** A limit that is exact (S25), counters that are exact once things are
+//!   quiet (S26), errors that say what to do (S27).
+//!
+//! How it works inside is told in words in [`design`].
+//!
+//! [`Duration`]: std::time::Duration
+
+#![deny(unsafe_code)] // three files in `task/` are excepted, each with its reason
+
+pub mod wheel;
+
+#[cfg(doc)]
+pub mod design;
+
+mod clock;
+mod driver;
+mod engine;
+mod error;
+mod executor;
+mod front;
+mod handle;
+mod hub;
+mod intake;
+mod key;
+mod limit;
+mod observe;
+mod oneshot;
+mod parking;
+mod repeat;
+mod schedule;
+mod scheduler;
+mod shutdown;
+mod stats;
+mod sync;
+mod task;
+mod tick;
+mod ticker;
+
+pub use clock::{Clock, ManualClock, Sleeper, SystemClock};
+pub use driver::Driver;
+pub use engine::Precision;
+pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
+pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
+pub use handle::{Cancel, CancelOnDrop, Cancellable};
+pub use observe::{Observer, TaskPanic};
+pub use repeat::{MissedTicks, Period, Repeat};
+pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
+pub use scheduler::{Builder, Scheduler};
+pub use shutdown::{IntoIter, Leftovers, PendingTask, Stopping};
+pub use stats::{Lateness, Stats};

@@ -1,0 +1,179 @@
+//! What a program can watch: panics and the tick thread's turns.
+//!
+//! - O1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// The panic of a task, of a captured value's `Drop`, or of an executor, as
+/// [`Builder::on_panic`](crate::Builder::on_panic) is told of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use std::sync::mpsc;
+/// use tickwheel::Scheduler;
+///
+/// let (report, reports) = mpsc::channel();
+/// let scheduler = Scheduler::builder()
+///     .on_panic(move |panic| drop(report.send(panic.message().map(str::to_owned))))
+///     .build()?;
+/// scheduler.schedule_once(Duration::ZERO, || panic!("out of cheese"))?;
+/// assert_eq!(reports.recv()?.as_deref(), Some("out of cheese"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TaskPanic<'a> {
+    payload: &'a (dyn Any + Send),
+}
+
+impl TaskPanic<'_> {
+    /// The text that `panic!` was given, if it was given one.
+    pub fn message(&self) -> Option<&str> {
+        let text = self.payload.downcast_ref::<&'static str>().copied();
+        text.or_else(|| self.payload.downcast_ref::<String>().map(String::as_str))
+    }
+
+    /// Whatever the panic carried.
+    pub fn payload(&self) -> &(dyn Any + Send) {
+        self.payload
+    }
+}
+
+impl fmt::Debug for TaskPanic<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskPanic").field("message", &self.message()).finish_non_exhaustive()
+    }
+}
+
+/// Watches the turns of a scheduler, on the tick thread.
+///
+/// Every method has a body that does nothing, so an observer names only what it wants to see. The
+/// tick thread waits while an observer works.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::time::Duration;
+/// use tickwheel::{Observer, Scheduler};
+///
+/// #[derive(Default)]
+/// struct Handed(Arc<AtomicUsize>);
+///
+/// impl Observer for Handed {
+///     fn handed_over(&self, tasks: usize) {
+///         self.0.fetch_add(tasks, Ordering::Relaxed);
+///     }
+/// }
+///
+/// let handed = Arc::new(AtomicUsize::new(0));
+/// let (scheduler, driver) =
+///     Scheduler::builder().observer(Handed(Arc::clone(&handed))).build_driven()?;
+/// scheduler.schedule_once(Duration::from_secs(1), || ())?;
+/// driver.advance(Duration::from_secs(1));
+/// assert_eq!(handed.load(Ordering::Relaxed), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// So many tasks came in through the intake.
+    fn took_in(&self, tasks: usize) {
+        let _ = tasks;
+    }
+
+    /// So many tasks were handed to an executor.
+    fn handed_over(&self, tasks: usize) {
+        let _ = tasks;
+    }
+
+    /// An executor refused so many tasks; they will be handed over again.
+    fn rejected(&self, tasks: usize) {
+        let _ = tasks;
+    }
+
+    /// There is nothing to do until this instant, or until something new comes (`None`).
+    fn will_sleep(&self, until: Option<Instant>) {
+        let _ = until;
+    }
+
+    /// The tick thread woke from its sleep.
+    fn woke(&self) {}
+
+    /// The scheduler has stopped, with so many tasks left over.
+    fn stopped(&self, leftovers: usize) {
+        let _ = leftovers;
+    }
+}
+
+type PanicHook = Box<dyn Fn(TaskPanic<'_>) + Send + Sync>;
+
+/// The hooks of a scheduler.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) on_panic: Option<PanicHook>,
+    pub(crate) observer: Option<Box<dyn Observer>>,
+}
+
+impl Hooks {
+    /// Tells of a panic, and gets rid of it.
+    pub(crate) fn report(&self, payload: Payload) {
+        if let Some(hook) = &self.on_panic {
+            quietly(|| hook(TaskPanic { payload: &*payload }));
+        }
+        discard(payload);
+    }
+
+    /// Tells the observer, if there is one; O1.
+    pub(crate) fn observe(&self, tell: impl FnOnce(&(dyn Observer + 'static))) {
+        if let Some(observer) = &self.observer {
+            quietly(|| tell(&**observer));
+        }
+    }
+}
+
+/// What a panic carries.
+pub(crate) type Payload = Box<dyn Any + Send>;
+
+/// Runs user code; a panic of it comes back as a value. Whatever the code left half done is its
+/// own: nothing of ours is borrowed by it (S11).
+pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, Payload> {
+    catch_unwind(AssertUnwindSafe(f))
+}
+
+/// Runs user code whose panic is nobody's business.
+pub(crate) fn quietly(f: impl FnOnce()) {
+    if let Err(payload) = caught(f) {
+        discard(payload);
+    }
+}
+
+/// Drops what a panic carried. A payload whose own `Drop` panics is leaked with what it was
+/// replaced by, or it would go on for ever.
+pub(crate) fn discard(payload: Payload) {
+    if let Err(another) = caught(|| drop(payload)) {
+        std::mem::forget(another);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_panics_when_dropped_is_survived() {
+        struct Grenade;
+        impl Drop for Grenade {
+            fn drop(&mut self) {
+                std::panic::panic_any(Grenade);
+            }
+        }
+        quietly(|| std::panic::panic_any(Grenade));
+    }
+
+    #[test]
+    fn a_message_is_found_in_either_kind_of_text() {
+        for payload in [Box::new("text") as Payload, Box::new(String::from("text"))] {
+            assert_eq!(TaskPanic { payload: &*payload }.message(), Some("text"));
+        }
+        assert_eq!(TaskPanic { payload: &7 }.message(), None);
+    }
+}

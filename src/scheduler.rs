@@ -1,0 +1,410 @@
+//! The public face: [`Scheduler`], a cheap handle to a hub.
+
+pub(crate) mod builder;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use once_cell::sync::OnceCell;
+
+use crate::driver::EngineCell;
+use crate::error::{BuildError, CloseError, ScheduleError, TryScheduleError};
+use crate::executor::Executor;
+use crate::executor::own::OwnExecutor;
+use crate::handle::Cancellable;
+use crate::hub::{Admission, Hub, When};
+use crate::repeat::{Period, Repeat};
+use crate::schedule::{RepeatingTask, Schedule, Task};
+use crate::shutdown::{Leftovers, PendingTask, Stopping};
+use crate::stats::Stats;
+use crate::task::state::EXECUTORS;
+use crate::task::{Body, Closure};
+
+pub use builder::Builder;
+
+/// A timer service: schedules tasks from any thread, and runs them on an executor when they are
+/// due.
+///
+/// It is a handle, cheap to clone; clones stand for the same service. When the last one is dropped
+/// the service stops, and what was pending is dropped (on the tick thread; `drop` does not wait).
+/// To keep what is pending, [`close`](Scheduler::close) it.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let (sender, receiver) = mpsc::channel();
+/// let scheduler = Scheduler::new();
+/// scheduler.schedule_once(Duration::from_millis(10), move || drop(sender.send("done")))?;
+/// assert_eq!(receiver.recv()?, "done");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Scheduler {
+    face: Arc<Face>,
+    own: Option<Arc<OwnExecutor>>,
+}
+
+/// What the handles share among themselves only: when it goes, the service stops (S24).
+struct Face {
+    hub: Arc<Hub>,
+    /// The engine of a driven scheduler; dangling for one with a tick thread.
+    driven: Weak<EngineCell>,
+}
+
+impl Drop for Face {
+    fn drop(&mut self) {
+        self.hub.stop();
+    }
+}
+
+static GLOBAL: OnceCell<Scheduler> = OnceCell::new();
+
+impl Scheduler {
+    /// A scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as
+    /// many threads as the machine runs at once, which start on first use.
+    ///
+    /// # Panics
+    ///
+    /// When the system does not start a thread; [`Builder::build`] returns that as an error.
+    pub fn new() -> Scheduler {
+        match Scheduler::builder().build() {
+            Ok(scheduler) => scheduler,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// To choose tick, executor, clock and the rest.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// A scheduler for the whole process, with the defaults, made on first use. It is never
+    /// dropped; do not close it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// Scheduler::global().schedule_once(Duration::from_secs(1), || println!("one second"))?;
+    /// # Ok::<(), tickwheel::ScheduleError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the system does not start a thread; [`try_global`](Scheduler::try_global) returns that
+    /// as an error, and can be tried again.
+    pub fn global() -> &'static Scheduler {
+        match Scheduler::try_global() {
+            Ok(scheduler) => scheduler,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same as [`global`](Scheduler::global), without the panic.
+    ///
+    /// # Errors
+    ///
+    /// When the tick thread could not be started.
+    pub fn try_global() -> Result<&'static Scheduler, BuildError> {
+        GLOBAL.get_or_try_init(|| Scheduler::builder().thread_name("tickwheel-global").build())
+    }
+
+    fn from_hub(hub: Arc<Hub>, driven: Weak<EngineCell>) -> Scheduler {
+        Scheduler { face: Arc::new(Face { hub, driven }), own: None }
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.face.hub
+    }
+
+    /// The present, on the scheduler's clock.
+    pub fn now(&self) -> Instant {
+        self.hub().clock.now()
+    }
+
+    // ----- one-shot ------------------------------------------------------------------------
+
+    /// Runs a task once, when `delay` has passed since this call: never before, and at most a tick
+    /// after, plus what the system and the executor add.
+    ///
+    /// A delay of zero does not wait for a tick. A delay beyond the range of the clock is never:
+    /// the task waits until it is cancelled or returned.
+    ///
+    /// A closure of up to 32 bytes is not allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]; the task is dropped then. To get it
+    /// back: [`try_schedule_once`](Scheduler::try_schedule_once).
+    pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.admit_once(When::After(delay), task).map_err(|(reason, _)| reason)
+    }
+
+    /// Runs a task once, at an instant; one that has passed is due now, without waiting for a tick.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.admit_once(When::At(instant), task).map_err(|(reason, _)| reason)
+    }
+
+    /// As [`schedule_once`](Scheduler::schedule_once), but gives the task back when it is not
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    pub fn try_schedule_once<F>(
+        &self,
+        delay: Duration,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.admit_once(When::After(delay), task)
+            .map_err(|(reason, closure)| TryScheduleError::new(reason, closure.into_inner::<F>()))
+    }
+
+    /// Takes in a one-shot; gives back the very closure that it made of the task.
+    #[inline]
+    fn admit_once<F>(&self, when: When, task: F) -> Result<Cancellable, (ScheduleError, Closure)>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let task = Admission::once(Closure::once(task), self.own_executor());
+        match self.hub().admit(when, task) {
+            Ok(key) => Ok(Cancellable::new(key, self.hub().id())),
+            Err((reason, refused)) => Err((reason, refused.body.closure)),
+        }
+    }
+
+    // ----- repeating -----------------------------------------------------------------------
+
+    /// Runs a task at a fixed rate: run `k` is due at `initial + k * period` after this call,
+    /// however late the runs before it were. Missed runs are caught up with, one by one.
+    ///
+    /// The task is an `FnMut`, so it keeps its state from run to run; runs never overlap. It
+    /// returns `()`, or a [`ControlFlow`](std::ops::ControlFlow) of which `Break` ends the series. A
+    /// panic ends it too.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::ZeroPeriod`], and as [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_repeatedly<R, F>(
+        &self,
+        initial: Duration,
+        period: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::fixed_rate(period), task)
+    }
+
+    /// Runs a task again and again, each time `delay` after the end of the run before.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    pub fn schedule_with_fixed_delay<R, F>(
+        &self,
+        initial: Duration,
+        delay: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::fixed_delay(delay), task)
+    }
+
+    /// Runs a task again and again, as the [`Period`] says.
+    ///
+    /// A period of more than 584 years is taken for that.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    pub fn schedule_periodic<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        mut task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        if period.duration().is_zero() {
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        let closure = Closure::repeating(move || task().flow());
+        let body = Body { closure, executor: self.own_executor() };
+        let series = Admission { body, kind: period.kind(), period: period.nanos() };
+        let admitted = self.hub().admit(When::After(initial), series);
+        let key = admitted.map_err(|(reason, _)| reason)?;
+        Ok(Cancellable::new(key, self.hub().id()))
+    }
+
+    // ----- where ---------------------------------------------------------------------------
+
+    /// The same wheel with another executor: what is scheduled by the returned handle runs there.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{Inline, Scheduler};
+    ///
+    /// let scheduler = Scheduler::new();
+    /// let inline = scheduler.with_executor(Inline);
+    /// inline.schedule_once(Duration::from_millis(1), || println!("on the tick thread"))?;
+    /// # Ok::<(), tickwheel::ScheduleError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When four million such executors of one scheduler are alive.
+    #[must_use]
+    pub fn with_executor(&self, executor: impl Executor) -> Scheduler {
+        let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS);
+        let own = own.expect("fewer than four million executors: clone a handle to share one");
+        Scheduler { face: Arc::clone(&self.face), own: Some(own) }
+    }
+
+    pub(crate) fn own_executor(&self) -> Option<Arc<OwnExecutor>> {
+        self.own.clone()
+    }
+
+    // ----- the end -------------------------------------------------------------------------
+
+    /// Stops the service, waits for the tick thread, and returns what was pending.
+    ///
+    /// It wakes the tick thread at once, and waits for
+    /// [`Builder::shutdown_timeout`] at most. The second close returns no leftovers.
+    ///
+    /// A driven scheduler is closed here as well, unless somebody is just turning it.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError::Timeout`] when the tick thread is still busy; the stop stands, and a later
+    /// close can collect. [`CloseError::OnTickThread`] when called there; nothing is closed then.
+    pub fn close(&self) -> Result<Leftovers, CloseError> {
+        let hub = self.hub();
+        if hub.is_turned_here() {
+            return Err(CloseError::OnTickThread);
+        }
+        self.begin_stop();
+        let leftovers = hub.end.wait_timeout(hub.shutdown_timeout).ok_or(CloseError::Timeout)?;
+        Ok(Leftovers::new(Arc::clone(hub), leftovers))
+    }
+
+    /// Closes, and runs what was pending on the calling thread, a repeating task once. How many
+    /// runs were started.
+    ///
+    /// # Errors
+    ///
+    /// As [`close`](Scheduler::close).
+    pub fn close_and_run(&self) -> Result<usize, CloseError> {
+        Ok(self.close()?.run_all())
+    }
+
+    /// Stops the service without waiting; works everywhere, also inside a task. From now on nothing
+    /// is accepted. What is returned tells when the end has come, and gives what was pending.
+    pub fn stop(&self) -> Stopping {
+        self.begin_stop();
+        Stopping::new(self.hub())
+    }
+
+    fn begin_stop(&self) {
+        let hub = self.hub();
+        hub.end.want();
+        hub.stop();
+        if !hub.is_turned_here() {
+            self.face.driven.upgrade().iter().for_each(|engine| engine.end());
+        }
+    }
+
+    /// Whether it has been stopped, or is being stopped.
+    pub fn is_closed(&self) -> bool {
+        self.hub().is_closing()
+    }
+
+    // ----- sight ---------------------------------------------------------------------------
+
+    /// How many tasks wait for their run, and series have not ended.
+    pub fn pending(&self) -> usize {
+        self.hub().pending()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> Stats {
+        self.hub().stats()
+    }
+}
+
+impl Default for Scheduler {
+    fn default() -> Scheduler {
+        Scheduler::new()
+    }
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("pending", &self.pending())
+            .field("is_closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Schedule for Scheduler {
+    fn now(&self) -> Instant {
+        Scheduler::now(self)
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.schedule_once(delay, task)
+    }
+
+    fn schedule_task_at(
+        &self,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_at(deadline, task)
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_periodic(initial, period, task)
+    }
+}
+
+impl PendingTask {
+    /// Moves it to another scheduler: the remaining delay and the repetition carry on there, on the
+    /// executor of that handle. Handles from before no longer reach the task; the new one does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scheduler::schedule_once`]. The task is dropped then, as it is consumed.
+    pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
+        self.move_to(scheduler.hub(), scheduler.own_executor())
+    }
+}

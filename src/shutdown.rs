@@ -1,0 +1,285 @@
+//! The end of a scheduler as a user meets it: [`Stopping`], [`Leftovers`], [`PendingTask`].
+//!
+//! ```text
+//!   stop() ----> wanted, closing, bell        engine: closes all lanes (G1), collects what is
+//!     |                                               pending, marks each as returned
+//!     v                                          |
+//!   Stopping <---------- End (oneshot) <---------' fulfil
+//!     | wait, wait_timeout, .await
+//!     v
+//!   Leftovers --> PendingTask: run, cancel, reschedule elsewhere, or drop
+//! ```
+//!
+//! - R1 A task that was returned is in the phase `Returned`: handles can still cancel it, and
+//!   whoever claims it first, a run or a cancel, has it (S8).
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::error::ScheduleError;
+use crate::executor::due::Due;
+use crate::executor::own::OwnExecutor;
+use crate::handle::Cancellable;
+use crate::hub::{Admission, Hub, When};
+use crate::observe::caught;
+use crate::oneshot::Returned;
+use crate::task::{Kind, Phase, Running};
+use crate::tick::Moment;
+
+/// A scheduler that is coming to its end: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
+///
+/// It can be waited for, or awaited under any runtime. Whoever is first to take the leftovers gets
+/// them; if nobody takes them, they are dropped with the last handle to the scheduler.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let scheduler = Scheduler::new();
+/// scheduler.schedule_once(Duration::from_secs(3600), || println!("in an hour"))?;
+/// let leftovers = scheduler.stop().wait();
+/// assert_eq!(leftovers.len(), 1);
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+pub struct Stopping {
+    hub: Arc<Hub>,
+}
+
+impl Stopping {
+    pub(crate) fn new(hub: &Arc<Hub>) -> Stopping {
+        Stopping { hub: Arc::clone(hub) }
+    }
+
+    /// Waits for the end, however long it takes.
+    ///
+    /// On the tick thread itself, inside a task, that would be for ever; there it returns at once
+    /// and empty, and the leftovers stay for whoever waits elsewhere.
+    pub fn wait(self) -> Leftovers {
+        if self.hub.is_turned_here() {
+            return Leftovers::new(self.hub, Vec::new());
+        }
+        let leftovers = self.hub.end.wait();
+        Leftovers::new(self.hub, leftovers)
+    }
+
+    /// Waits for the end, but no longer than this.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back when the end has not come in time; at once, on the tick thread.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
+        let timeout = if self.hub.is_turned_here() { Duration::ZERO } else { timeout };
+        match self.hub.end.wait_timeout(timeout) {
+            Some(leftovers) => Ok(Leftovers::new(self.hub, leftovers)),
+            None => Err(self),
+        }
+    }
+}
+
+impl Future for Stopping {
+    type Output = Leftovers;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
+        let leftovers = self.hub.end.poll(context.waker());
+        leftovers.map(|leftovers| Leftovers::new(Arc::clone(&self.hub), leftovers))
+    }
+}
+
+impl fmt::Debug for Stopping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_ended = self.hub.end.has_come();
+        f.debug_struct("Stopping").field("has_ended", &has_ended).finish_non_exhaustive()
+    }
+}
+
+/// The tasks that were pending when a scheduler closed, in order of their deadlines.
+///
+/// Each can be run, cancelled, or moved to another scheduler. Their handles still work: a task that
+/// is cancelled meanwhile does nothing when it is run. Leftovers that are dropped are dropped
+/// tasks.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let (first, second) = (Scheduler::new(), Scheduler::new());
+/// first.schedule_once(Duration::from_millis(20), || println!("carried over"))?;
+/// for task in first.close()? {
+///     task.reschedule(&second)?;
+/// }
+/// assert_eq!(second.pending(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "leftovers that are dropped are tasks that never run"]
+pub struct Leftovers {
+    hub: Arc<Hub>,
+    tasks: std::vec::IntoIter<Returned>,
+}
+
+impl Leftovers {
+    pub(crate) fn new(hub: Arc<Hub>, tasks: Vec<Returned>) -> Leftovers {
+        Leftovers { hub, tasks: tasks.into_iter() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether nothing was pending.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs them all on the calling thread, in order; a repeating task runs once. A panic is
+    /// reported to the scheduler's `on_panic`, and the rest still run. How many were started.
+    pub fn run_all(self) -> usize {
+        self.into_iter().filter_map(|task| task.start().then_some(())).count()
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        for task in self.tasks.by_ref() {
+            self.hub.drop_task(task.key, Phase::Returned);
+        }
+    }
+}
+
+impl IntoIterator for Leftovers {
+    type Item = PendingTask;
+    type IntoIter = IntoIter;
+
+    fn into_iter(self) -> IntoIter {
+        IntoIter(self)
+    }
+}
+
+impl fmt::Debug for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leftovers").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// The iterator over [`Leftovers`].
+#[derive(Debug)]
+pub struct IntoIter(Leftovers);
+
+impl Iterator for IntoIter {
+    type Item = PendingTask;
+
+    fn next(&mut self) -> Option<PendingTask> {
+        let task = self.0.tasks.next()?;
+        Some(PendingTask { hub: Arc::clone(&self.0.hub), task: Some(task) })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.tasks.size_hint()
+    }
+}
+
+impl ExactSizeIterator for IntoIter {}
+
+/// A task that was pending when its scheduler closed.
+///
+/// Dropping it drops the task.
+pub struct PendingTask {
+    hub: Arc<Hub>,
+    /// `None` once it was run, cancelled or moved.
+    task: Option<Returned>,
+}
+
+impl PendingTask {
+    /// How long until it is due, on its old scheduler's clock; zero when it is overdue.
+    pub fn remaining(&self) -> Duration {
+        match self.task {
+            Some(task) if task.deadline == Moment::NEVER => Duration::MAX,
+            Some(task) => task.deadline.since(self.hub.now()),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// When it is due; for never, the farthest that the clock can say.
+    pub fn deadline(&self) -> Instant {
+        let deadline = self.task.map_or(self.hub.timeline.start(), |task| task.deadline);
+        self.hub.timeline.instant(deadline)
+    }
+
+    /// The period or the gap of a repeating task.
+    pub fn period(&self) -> Option<Duration> {
+        let task = self.task.filter(|task| task.kind != Kind::Once)?;
+        Some(Duration::from_nanos(task.period))
+    }
+
+    /// Runs it here and now, unless it was cancelled; a repeating one runs once. A panic is
+    /// reported to the scheduler's `on_panic`.
+    pub fn run(self) {
+        self.start();
+    }
+
+    /// Cancels it. False when a handle has done so before.
+    pub fn cancel(mut self) -> bool {
+        let handle = self.task.take().map(|task| Cancellable::new(task.key, self.hub.id()));
+        handle.is_some_and(|handle| handle.cancel())
+    }
+
+    /// Moves it to another hub, onto this executor of that hub.
+    pub(crate) fn move_to(
+        mut self,
+        hub: &Hub,
+        executor: Option<Arc<OwnExecutor>>,
+    ) -> Result<Cancellable, ScheduleError> {
+        let remaining = self.remaining();
+        let Some((task, running)) = self.claim() else {
+            return Ok(Cancellable::already_cancelled());
+        };
+        let (mut body, claimed) = running.into_body();
+        let old_executor = std::mem::replace(&mut body.executor, executor);
+        claimed.end();
+        let dropped = caught(|| drop(old_executor));
+        dropped.err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
+        let admission = Admission { body, kind: task.kind, period: task.period };
+        match hub.admit(When::After(remaining), admission) {
+            Ok(key) => Ok(Cancellable::new(key, hub.id())),
+            Err((reason, refused)) => {
+                self.hub.drop_body(refused.body);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Runs it; false when it was cancelled before.
+    fn start(mut self) -> bool {
+        let Some((task, running)) = self.claim() else { return false };
+        let due = Due { deadline: task.deadline, key: task.key };
+        self.hub.run_claimed(running, due, false, false);
+        true
+    }
+
+    /// R1.
+    fn claim(&mut self) -> Option<(Returned, Running)> {
+        let task = self.task.take()?;
+        Some((task, Running::claim(task.key, Phase::Returned)?))
+    }
+}
+
+impl Drop for PendingTask {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            self.hub.drop_task(task.key, Phase::Returned);
+        }
+    }
+}
+
+impl fmt::Debug for PendingTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingTask")
+            .field("remaining", &self.remaining())
+            .field("period", &self.period())
+            .finish_non_exhaustive()
+    }
+}

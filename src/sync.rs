@@ -1,0 +1,45 @@
+//! The one place that knows whether the crate runs for real or inside a loom model.
+//!
+//! Everything that takes part in a race that a model explores comes from here. What no model
+//! explores (process-wide tables, thread-locals) uses std directly.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+};
+
+#[cfg(not(loom))]
+pub(crate) use self::real::UnsafeCell;
+#[cfg(not(loom))]
+pub(crate) use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+};
+
+use std::sync::PoisonError;
+
+/// Locks, whether or not a thread panicked while it held the lock: user code never runs under a
+/// lock of ours, so what a lock guards is whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(not(loom))]
+mod real {
+    /// std's cell with loom's face: a pointer that is lent to a closure.
+    #[derive(Debug)]
+    #[repr(transparent)]
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) const fn new(value: T) -> Self {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+}

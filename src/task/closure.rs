@@ -1,0 +1,223 @@
+//! A closure whose type is forgotten: up to 32 bytes lie inline, larger ones in a box.
+//!
+//! A holder must not grow with what a task captured, and a schedule must not allocate for the
+//! usual capture (an `Arc` or two, an id). So a [`Closure`] is four words of room and a pointer to
+//! a table of what can be done with them.
+//!
+//! - C1 `room` holds a value of the type that `table` was made for, or, when that type does not
+//!   fit, a `Box` of it. Only the constructors set both.
+//! - C2 The value is dropped or moved out once: `run_once` takes the closure by value and forgets
+//!   it, and so does nothing else.
+
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
+use std::ops::ControlFlow;
+
+/// How many bytes of a closure lie inline.
+pub(crate) const INLINE_BYTES: usize = 32;
+
+type Room = [MaybeUninit<u64>; INLINE_BYTES / 8];
+
+/// What can be done with a room; each entry is made for the one type that lies in it.
+struct Table {
+    /// Moves the value out and calls it; the room is empty afterwards.
+    run_once: unsafe fn(*mut Room),
+    /// Calls the value in place.
+    run: unsafe fn(*mut Room) -> ControlFlow<()>,
+    /// Drops the value; the room is empty afterwards.
+    drop: unsafe fn(*mut Room),
+    /// The type that lies in the room.
+    holds: fn() -> TypeId,
+}
+
+/// A task's closure, one-shot or repeating.
+pub(crate) struct Closure {
+    table: &'static Table,
+    room: Room,
+    /// It owns something that can be sent, and is never shared.
+    _owns: PhantomData<Box<dyn FnOnce() + Send>>,
+}
+
+// SAFETY: the constructors take only closures that are `Send`, and a box of one is `Send` too.
+unsafe impl Send for Closure {}
+
+/// Whether a value of this type lies in the room itself.
+const fn fits<T>() -> bool {
+    size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()
+}
+
+impl Closure {
+    /// For a task that runs once.
+    pub(crate) fn once<F: FnOnce() + Send + 'static>(f: F) -> Closure {
+        if fits::<F>() {
+            Closure::place(f, &Once::<F>::TABLE)
+        } else {
+            let boxed = Box::new(f);
+            Closure::place(boxed, &Once::<Box<F>>::TABLE)
+        }
+    }
+
+    /// For a task that repeats until it breaks.
+    pub(crate) fn repeating<F: FnMut() -> ControlFlow<()> + Send + 'static>(f: F) -> Closure {
+        if fits::<F>() {
+            Closure::place(f, &Repeating::<F>::TABLE)
+        } else {
+            let boxed = Box::new(f);
+            Closure::place(boxed, &Repeating::<Box<F>>::TABLE)
+        }
+    }
+
+    /// C1: a table made for `T`, and a `T`.
+    fn place<T: Send + 'static>(value: T, table: &'static Table) -> Closure {
+        assert!(fits::<T>()); // a constant: it costs nothing
+        let mut room: Room = [MaybeUninit::uninit(); INLINE_BYTES / 8];
+        // SAFETY: `T` fits into the room in size and alignment, as asserted.
+        unsafe { room.as_mut_ptr().cast::<T>().write(value) };
+        Closure { table, room, _owns: PhantomData }
+    }
+
+    /// Runs a one-shot, and consumes it. A repeating one runs for the last time.
+    pub(crate) fn run_once(self) {
+        let mut this = ManuallyDrop::new(self);
+        let run_once = this.table.run_once;
+        // SAFETY: C1; the value is moved out and `self` is forgotten (C2), also on a panic.
+        unsafe { run_once(&raw mut this.room) }
+    }
+
+    /// Runs a repeating closure. A one-shot only breaks.
+    pub(crate) fn run(&mut self) -> ControlFlow<()> {
+        // SAFETY: C1; the value stays in place.
+        unsafe { (self.table.run)(&raw mut self.room) }
+    }
+
+    /// Moves a one-shot that was made of an `F` out again; for a task that was refused.
+    pub(crate) fn into_inner<F: FnOnce() + Send + 'static>(self) -> F {
+        if fits::<F>() { self.take::<F>() } else { *self.take::<Box<F>>() }
+    }
+
+    fn take<T: 'static>(self) -> T {
+        assert_eq!((self.table.holds)(), TypeId::of::<T>(), "a closure of another type");
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the room holds a `T`, as the table says (C1); `self` is forgotten (C2).
+        unsafe { this.room.as_ptr().cast::<T>().read() }
+    }
+}
+
+impl Drop for Closure {
+    fn drop(&mut self) {
+        // SAFETY: C1, and nobody has moved the value out (C2).
+        unsafe { (self.table.drop)(&raw mut self.room) }
+    }
+}
+
+/// The table of a type that is called once.
+struct Once<F>(PhantomData<F>);
+
+impl<F: FnOnce() + 'static> Once<F> {
+    const TABLE: Table = Table {
+        run_once: |room| {
+            // SAFETY: the caller hands over a room that holds an `F` (C1), and forgets it.
+            let f = unsafe { room.cast::<F>().read() };
+            f();
+        },
+        run: |_| ControlFlow::Break(()),
+        drop: drop_in_room::<F>,
+        holds: TypeId::of::<F>,
+    };
+}
+
+/// The table of a type that is called again and again.
+struct Repeating<F>(PhantomData<F>);
+
+impl<F: FnMut() -> ControlFlow<()> + 'static> Repeating<F> {
+    const TABLE: Table = Table {
+        run_once: |room| {
+            // SAFETY: the caller hands over a room that holds an `F` (C1), and forgets it.
+            let mut f = unsafe { room.cast::<F>().read() };
+            let _ = f();
+        },
+        run: |room| {
+            // SAFETY: the caller has the room to itself, and it holds an `F` (C1).
+            let f = unsafe { &mut *room.cast::<F>() };
+            f()
+        },
+        drop: drop_in_room::<F>,
+        holds: TypeId::of::<F>,
+    };
+}
+
+/// # Safety
+///
+/// The room holds a `T`, and is not used again.
+unsafe fn drop_in_room<T>(room: *mut Room) {
+    // SAFETY: as the caller promises.
+    unsafe { room.cast::<T>().drop_in_place() }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn a_closure_of_any_size_runs_once_and_is_dropped_once() {
+        fn check<const N: usize>() {
+            let alive = Arc::new(());
+            let ran = Arc::new(AtomicUsize::new(0));
+            let make = || {
+                let (alive, ran, weight) = (Arc::clone(&alive), Arc::clone(&ran), [7_u8; N]);
+                Closure::once(move || {
+                    let _hold = alive;
+                    ran.fetch_add(weight.len() + 1, Ordering::Relaxed);
+                })
+            };
+            make().run_once();
+            drop(make());
+            assert_eq!((ran.load(Ordering::Relaxed), Arc::strong_count(&alive)), (N + 1, 1));
+        }
+        check::<0>();
+        check::<16>();
+        check::<17>();
+        check::<1000>();
+    }
+
+    #[test]
+    fn a_capture_of_great_alignment_is_boxed_and_whole() {
+        #[repr(align(64))]
+        struct Wide(u8);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let wide = Wide(3);
+        Closure::once(move || {
+            let wide = wide;
+            sender.send((wide.0, (&raw const wide).addr() % 64)).expect("the receiver lives");
+        })
+        .run_once();
+        assert_eq!(receiver.recv(), Ok((3, 0)));
+    }
+
+    #[test]
+    fn a_repeating_closure_keeps_its_state_until_it_breaks() {
+        let mut left = 3;
+        let mut closure = Closure::repeating(move || {
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let runs = (0..10).take_while(|_| closure.run().is_continue()).count();
+        assert_eq!(runs, 2);
+    }
+
+    #[test]
+    fn a_refused_closure_comes_back_as_it_was() {
+        fn there_and_back<F: FnOnce() + Send + 'static>(f: F) -> F {
+            Closure::once(f).into_inner::<F>()
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let small = sender.clone();
+        there_and_back(move || small.send(1).expect("the receiver lives"))();
+        let weight = [1_usize; 100];
+        there_and_back(move || sender.send(weight.len()).expect("the receiver lives"))();
+        assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 100]);
+    }
+}

@@ -1,0 +1,242 @@
+//! The holder of one task: 64 bytes, one cache line.
+//!
+//! ```text
+//!    0        8         16                                   56         64
+//!    +--------+---------+------------------------------------+----------+
+//!    | word   | period  | closure: a table and 32 bytes      | executor |
+//!    +--------+---------+------------------------------------+----------+
+//!      everybody races    the body: belongs to one at a time
+//! ```
+//!
+//! The word says who owns the body ([`state`](super::state), A2). This file turns that rule into
+//! types: a [`Vacancy`] is a free slot that somebody owns, a [`Running`] is a claimed task. Only
+//! through them is the body reached, so the rest of the crate is safe code.
+//!
+//! - H1 The body is initialised in every phase but `Free`.
+//! - H2 A `Vacancy`, a `Running`, and a canceller that has won are the only ones to touch the
+//!   body, and there is at most one of them per holder.
+//! - H3 While the slot is not in a free list the chunk under the holder stays (M3 in
+//!   [`memory`](super::memory)), so the pointer in a `Vacancy` or a `Running` is good.
+
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use super::closure::Closure;
+use super::memory::{self, FreeSlot};
+use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
+use crate::executor::own::OwnExecutor;
+use crate::key::TaskKey;
+use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
+
+/// What only the task's present owner may touch.
+pub(crate) struct Body {
+    pub(crate) closure: Closure,
+    /// An executor of the task's own, kept alive for as long as the task is.
+    pub(crate) executor: Option<Arc<OwnExecutor>>,
+}
+
+/// One task's place.
+#[repr(C, align(64))]
+pub(crate) struct TaskHolder {
+    word: AtomicRef,
+    /// Nanoseconds between runs; 0 for a one-shot. Written before the word is published.
+    period: AtomicU64,
+    body: UnsafeCell<MaybeUninit<Body>>,
+}
+
+// SAFETY: the body is reached by one owner at a time, as the word decides (H2), and it is `Send`.
+unsafe impl Sync for TaskHolder {}
+// SAFETY: a body may be dropped or run on any thread: closures and executors are `Send`.
+unsafe impl Send for TaskHolder {}
+
+impl TaskHolder {
+    pub(crate) fn new() -> TaskHolder {
+        TaskHolder {
+            word: AtomicRef::new(),
+            period: AtomicU64::new(0),
+            body: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The caller owns the body and it is not initialised (H1, H2).
+    unsafe fn put_body(&self, body: Body) {
+        // SAFETY: the caller is the only one to touch the body.
+        self.body.with_mut(|place| unsafe { (*place).write(body) });
+    }
+
+    /// # Safety
+    ///
+    /// The caller owns the body, it is initialised, and it counts as moved out from now on.
+    unsafe fn take_body(&self) -> Body {
+        // SAFETY: as the caller promises.
+        self.body.with_mut(|place| unsafe { (*place).assume_init_read() })
+    }
+}
+
+const _: () = assert!(cfg!(loom) || size_of::<TaskHolder>() == 64, "one cache line");
+
+/// A free slot that somebody has taken out of the free lists, ready to be filled.
+pub(crate) struct Vacancy {
+    slot: FreeSlot,
+    holder: NonNull<TaskHolder>,
+}
+
+impl Vacancy {
+    pub(crate) fn new(slot: FreeSlot, holder: NonNull<TaskHolder>) -> Vacancy {
+        Vacancy { slot, holder }
+    }
+
+    /// Puts a task in and makes it pending: from now on it can be cancelled by its key.
+    pub(crate) fn fill(self, body: Body, kind: Kind, period: u64) -> TaskKey {
+        let executor = body.executor.as_ref().map_or(0, |own| own.number());
+        // SAFETY: H3; the slot is ours and in no free list.
+        let holder = unsafe { self.holder.as_ref() };
+        let generation = self.slot.generation;
+        // SAFETY: H2; the holder is free, and the slot is ours alone.
+        unsafe { holder.put_body(body) };
+        // Relaxed: published by the word below, like the body.
+        holder.period.store(period, Ordering::Relaxed);
+        holder.word.fill(Word::pending(generation, self.slot.past(), kind, executor));
+        TaskKey { slot: self.slot.index(), generation }
+    }
+}
+
+/// How a cancel came out, with what it has to drop.
+pub(crate) enum Cancelled {
+    /// It prevented the run; the body is the canceller's to drop.
+    Won { was: Phase, body: Body },
+    /// It prevented all further runs of a series; the runner drops the body.
+    Doomed,
+    /// It came too late.
+    Lost,
+}
+
+/// Cancels a task, if it is still to run. The slot is free again when this returns.
+pub(crate) fn cancel(key: TaskKey) -> Cancelled {
+    let won = memory::with_holder(key.slot, |holder| match holder.word.cancel(key.generation) {
+        // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
+        CancelOutcome::Won { was, freed } => Ok((was, freed, unsafe { holder.take_body() })),
+        CancelOutcome::Doomed => Err(Cancelled::Doomed),
+        CancelOutcome::Lost => Err(Cancelled::Lost),
+    });
+    match won {
+        Some(Ok((was, freed, body))) => {
+            memory::free(key.slot, freed);
+            Cancelled::Won { was, body }
+        }
+        Some(Err(outcome)) => outcome,
+        None => Cancelled::Lost, // the chunk is gone, and the task long before it
+    }
+}
+
+/// Takes back a task that nobody else knows of yet: its schedule was refused.
+pub(crate) fn withdraw(key: TaskKey) -> Body {
+    match cancel(key) {
+        Cancelled::Won { body, .. } => body,
+        _ => unreachable!("a task without a handle and without an entry was touched"),
+    }
+}
+
+/// The word of a task's holder, whatever lives there now.
+pub(crate) fn word(key: TaskKey) -> Option<Word> {
+    memory::with_holder(key.slot, |holder| holder.word.load())
+}
+
+/// The same, in one order with every cancel.
+pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
+    memory::with_holder(key.slot, |holder| holder.word.load_in_order())
+}
+
+/// The word of a task that is still pending.
+pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
+    word(key).filter(|word| word.generation() == key.generation && word.phase() == Phase::Pending)
+}
+
+/// Marks a pending task as returned by a close, and tells its kind and period.
+pub(crate) fn give_back(key: TaskKey) -> Option<(Kind, u64)> {
+    memory::with_holder(key.slot, |holder| {
+        // Relaxed: written before the word was published. Read before the step, because after it
+        // a canceller may free the holder for another task.
+        let period = holder.period.load(Ordering::Relaxed);
+        holder.word.give_back(key.generation).map(|word| (word.kind(), period))
+    })
+    .flatten()
+}
+
+/// A task that has been claimed, by whom it will be run or dropped.
+pub(crate) struct Running {
+    key: TaskKey,
+    word: Word,
+    holder: NonNull<TaskHolder>,
+}
+
+impl Running {
+    /// Claims a task that stands in `from`; `None` when it was cancelled, or claimed before.
+    pub(crate) fn claim(key: TaskKey, from: Phase) -> Option<Running> {
+        memory::with_holder(key.slot, |holder| {
+            let word = holder.word.claim(key.generation, from)?;
+            Some(Running { key, word, holder: NonNull::from(holder) })
+        })
+        .flatten()
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.word.kind()
+    }
+
+    pub(crate) fn has_own_executor(&self) -> bool {
+        self.word.executor() != 0
+    }
+
+    /// Nanoseconds between runs; 0 for a one-shot.
+    pub(crate) fn period(&self) -> u64 {
+        // Relaxed: the claim acquired it with the body.
+        self.holder().period.load(Ordering::Relaxed)
+    }
+
+    fn holder(&self) -> &TaskHolder {
+        // SAFETY: H3; the task is claimed by us, so the slot is in no free list.
+        unsafe { self.holder.as_ref() }
+    }
+
+    /// The task will not run again: moves the body out. What is left to do is [`Claimed::end`].
+    pub(crate) fn into_body(self) -> (Body, Claimed) {
+        let cancelled = self.kind() != Kind::Once && !self.holder().word.doom(self.key.generation);
+        // SAFETY: H2; claimed by us, and `Claimed` cannot reach the body again.
+        let body = unsafe { self.holder().take_body() };
+        (body, Claimed { task: self, cancelled })
+    }
+
+    /// Runs a series' closure in place.
+    pub(crate) fn run_in_place(&mut self) -> std::ops::ControlFlow<()> {
+        // SAFETY: H1, H2; claimed by us, and `&mut self` keeps it so during the call. A cancel
+        // meanwhile dooms the task and leaves the body alone.
+        self.holder().body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
+    }
+
+    /// Makes a series pending again, under the same key; `Err` when it was doomed meanwhile.
+    pub(crate) fn rearm(self) -> Result<TaskKey, Running> {
+        if self.holder().word.rearm(self.key.generation) { Ok(self.key) } else { Err(self) }
+    }
+}
+
+/// A claimed task that is over but for [`end`](Claimed::end): its body has been moved out.
+pub(crate) struct Claimed {
+    task: Running,
+    cancelled: bool,
+}
+
+impl Claimed {
+    /// Whether a cancel came during the run, the last one of a series.
+    pub(crate) fn was_cancelled(&self) -> bool {
+        self.cancelled
+    }
+
+    /// Frees the holder.
+    pub(crate) fn end(self) {
+        let freed = self.task.holder().word.end(self.task.word, self.cancelled);
+        memory::free(self.task.key.slot, freed);
+    }
+}

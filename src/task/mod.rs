@@ -1,0 +1,22 @@
+//! A task: its holder, the word that everybody races on, its closure, and the memory under it.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | [`state`] | the states of a holder and the transitions between them, on one atomic word |
+//! | [`closure`] | a closure without a type: 32 bytes inline, larger ones boxed |
+//! | [`holder`] | the holder itself: word, period, body; who may touch the body |
+//! | [`memory`] | where holders live: chunks, free slots, thread caches, and the way back |
+//! | [`trim`] | how memory goes back to the allocator after a peak |
+
+#[expect(unsafe_code, reason = "a closure of any type lies in 32 bytes without a type")]
+pub(crate) mod closure;
+#[expect(unsafe_code, reason = "the body belongs to whom the word says")]
+pub(crate) mod holder;
+#[expect(unsafe_code, reason = "stale handles look into memory that they do not own")]
+pub(crate) mod memory;
+pub(crate) mod state;
+pub(crate) mod trim;
+
+pub(crate) use closure::Closure;
+pub(crate) use holder::{Body, Cancelled, Running};
+pub(crate) use state::{Kind, Phase};

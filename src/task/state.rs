@@ -1,0 +1,337 @@
+//! The states of a task holder, on one atomic word: the [`AtomicRef`].
+//!
+//! In Akka's scheduler a handle is an `AtomicReference` to the present holder, swapped for each
+//! repetition and set to null by a cancel. Here the reference is the holder's own word: it says
+//! *which* task lives in the holder (the generation) and *where that task stands* (the phase), and
+//! each repetition swaps it from running back to pending, unless a cancel came in between.
+//!
+//! ```text
+//!              fill                       claim                      end
+//!   Free(g) ----------> Pending(g) ----------------> Running(g) ----------> Free(g+1)
+//!                        |   ^  |                     |     |                   ^
+//!                        |   |  +-- give back --+     |     | cancel or doom    |
+//!                        |   +------ rearm -----|-----+     v a series          |
+//!                        |                      v        Doomed(g) --- end -----+
+//!                        |                  Returned(g) -- claim -> Running(g)  |
+//!                        +---- cancel ----------+--- cancel --------------------+
+//! ```
+//!
+//! | phase | the task | who may leave it, and how |
+//! | --- | --- | --- |
+//! | `Free` | none | the owner of the free slot: `fill` |
+//! | `Pending` | waits: in the intake, the wheel, or an executor's queue | anybody: `claim` to run or to drop it, `cancel`; the engine at its end: `give back` |
+//! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `doom` of a series; anybody, for a series: `cancel` |
+//! | `Doomed` | a series that will not run again | the runner: `end` |
+//! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel` |
+//!
+//! - A1 Every transition out of a phase that several may leave is a compare-exchange on the whole
+//!   word, generation included, so exactly one wins (S8) and a stale handle never does (S10).
+//! - A2 Whoever wins `claim`, or `cancel` from `Pending` or `Returned`, alone owns the body from
+//!   then on. `Doomed` leaves the body with the runner.
+//! - A3 The generation grows by one each time the holder becomes free, and never wraps: a slot
+//!   whose generations are used up is not used again.
+//! - A4 `fill`, `rearm` and `end` are Release and every transition out is Acquire, so that a new
+//!   owner of the body sees what the last one wrote.
+//!
+//! The word also carries what does not change within a generation: the kind of repetition, and the
+//! number of an executor of the task's own. And it remembers, for the last four generations,
+//! whether they ended by a cancel: see [`Word::ended_by_cancel`].
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Where a task stands; see the table above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    Free,
+    Pending,
+    Running,
+    Doomed,
+    Returned,
+}
+
+/// How a task repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// It does not.
+    Once,
+    /// At a fixed rate; runs that were missed are caught up with one by one.
+    RateBurst,
+    /// At a fixed rate; runs that were missed are left out, the phase stays.
+    RateSkip,
+    /// At a fixed rate; after a miss a new phase starts.
+    RateDelay,
+    /// With a fixed gap from the end of a run to the next.
+    Gap,
+}
+
+/// One value of the word. From the low end: phase 3 bits, kind 3, past outcomes 4, executor 22,
+/// generation 32.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+const KIND_AT: u32 = 3;
+const PAST_AT: u32 = 6;
+const EXECUTOR_AT: u32 = 10;
+const GENERATION_AT: u32 = 32;
+const LOW_3: u64 = 0b111;
+
+/// How many past outcomes a word remembers.
+pub(crate) const PAST_BITS: u32 = 4;
+const PAST_MASK: u64 = (1 << PAST_BITS) - 1;
+
+/// One more than the highest number of an executor that a word can carry.
+pub(crate) const EXECUTORS: u32 = 1 << (GENERATION_AT - EXECUTOR_AT);
+
+impl Word {
+    /// A pending task in a slot with these past outcomes.
+    pub(crate) fn pending(generation: u32, past: u8, kind: Kind, executor: u32) -> Word {
+        debug_assert!(executor < EXECUTORS);
+        Word(
+            u64::from(generation) << GENERATION_AT
+                | u64::from(executor) << EXECUTOR_AT
+                | u64::from(past) << PAST_AT
+                | (kind as u64) << KIND_AT
+                | Phase::Pending as u64,
+        )
+    }
+
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> GENERATION_AT) as u32
+    }
+
+    pub(crate) fn phase(self) -> Phase {
+        match self.0 & LOW_3 {
+            0 => Phase::Free,
+            1 => Phase::Pending,
+            2 => Phase::Running,
+            3 => Phase::Doomed,
+            _ => Phase::Returned,
+        }
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        match (self.0 >> KIND_AT) & LOW_3 {
+            0 => Kind::Once,
+            1 => Kind::RateBurst,
+            2 => Kind::RateSkip,
+            3 => Kind::RateDelay,
+            _ => Kind::Gap,
+        }
+    }
+
+    /// The number of the task's own executor; 0 for the scheduler's.
+    pub(crate) fn executor(self) -> u32 {
+        (self.0 >> EXECUTOR_AT) as u32 & (EXECUTORS - 1)
+    }
+
+    /// The outcomes of past generations, the latest in the lowest bit.
+    pub(crate) fn past(self) -> u8 {
+        ((self.0 >> PAST_AT) & PAST_MASK) as u8
+    }
+
+    /// The same task in another phase.
+    fn in_phase(self, phase: Phase) -> Word {
+        Word(self.0 & !LOW_3 | phase as u64)
+    }
+
+    /// The holder free for the next task, with this outcome remembered.
+    fn freed(self, cancelled: bool) -> Word {
+        let past = (u64::from(self.past()) << 1 | u64::from(cancelled)) & PAST_MASK;
+        let generation = u64::from(self.generation().wrapping_add(1));
+        Word(generation << GENERATION_AT | past << PAST_AT)
+    }
+
+    /// Whether this word's holder was left by a cancel in a generation that is over; `None` when
+    /// the generation is not over, or so long ago that the word no longer knows.
+    pub(crate) fn ended_by_cancel(self, generation: u32) -> Option<bool> {
+        let age = self.generation().wrapping_sub(generation);
+        let remembered = (1..=PAST_BITS).contains(&age);
+        remembered.then(|| self.past() >> (age - 1) & 1 == 1)
+    }
+}
+
+/// How a cancel came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CancelOutcome {
+    /// It prevented the run; the canceller owns the body, and the word is as it now stands.
+    Won { was: Phase, freed: FreedWord },
+    /// It prevented all further runs of a series that is in a run.
+    Doomed,
+    /// The task had run, was running, or was cancelled before.
+    Lost,
+}
+
+/// What a free slot needs to remember of its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreedWord {
+    pub(crate) generation: u32,
+    pub(crate) past: u8,
+}
+
+impl From<Word> for FreedWord {
+    fn from(word: Word) -> FreedWord {
+        FreedWord { generation: word.generation(), past: word.past() }
+    }
+}
+
+/// The word of a holder: which task, and where it stands.
+pub(crate) struct AtomicRef(AtomicU64);
+
+impl AtomicRef {
+    /// The word of a holder that never held a task. No task has generation 0.
+    pub(crate) fn new() -> AtomicRef {
+        AtomicRef(AtomicU64::new(0))
+    }
+
+    /// Pairs with the Release of whoever made the transition that is seen.
+    pub(crate) fn load(&self) -> Word {
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// The same, and in one order with every `cancel`; see `Family` in `handle.rs`.
+    pub(crate) fn load_in_order(&self) -> Word {
+        Word(self.0.load(Ordering::SeqCst))
+    }
+
+    /// `fill`: publishes a task. Only the owner of the free slot may call it, so a store does;
+    /// stale handles compare the generation and leave it alone. A4.
+    pub(crate) fn fill(&self, word: Word) {
+        self.0.store(word.0, Ordering::Release);
+    }
+
+    /// `claim`: from `from` to running. The winner owns the body; A1, A2.
+    pub(crate) fn claim(&self, generation: u32, from: Phase) -> Option<Word> {
+        self.step(generation, from, Phase::Running)
+    }
+
+    /// `give back`: from pending to returned.
+    pub(crate) fn give_back(&self, generation: u32) -> Option<Word> {
+        self.step(generation, Phase::Pending, Phase::Returned)
+    }
+
+    /// `rearm`: a series waits for its next run. False when it was doomed meanwhile.
+    pub(crate) fn rearm(&self, generation: u32) -> bool {
+        self.step(generation, Phase::Running, Phase::Pending).is_some()
+    }
+
+    /// One transition of a task, while it is in the phase `from`; the word after it.
+    fn step(&self, generation: u32, from: Phase, to: Phase) -> Option<Word> {
+        let mut seen = self.load();
+        while seen.generation() == generation && seen.phase() == from {
+            let next = seen.in_phase(to);
+            match self.exchange(seen, next) {
+                Ok(()) => return Some(next),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    }
+
+    /// `doom`: the runner ends a series, and from now on no cancel wins. False when a cancel has
+    /// doomed it before.
+    pub(crate) fn doom(&self, generation: u32) -> bool {
+        self.step(generation, Phase::Running, Phase::Doomed).is_some()
+    }
+
+    /// `end`: the runner frees the holder. Nobody else may leave `Running` of a one-shot, or
+    /// `Doomed`, so a store does. A4.
+    pub(crate) fn end(&self, word: Word, cancelled: bool) -> FreedWord {
+        let freed = word.freed(cancelled);
+        self.0.store(freed.0, Ordering::Release);
+        freed.into()
+    }
+
+    /// `cancel`: A1, A2. `SeqCst` because handles that share their outcome rely on one order of
+    /// cancels and of their own loads.
+    pub(crate) fn cancel(&self, generation: u32) -> CancelOutcome {
+        let mut seen = self.load();
+        loop {
+            if seen.generation() != generation {
+                return CancelOutcome::Lost;
+            }
+            let (next, outcome) = match seen.phase() {
+                was @ (Phase::Pending | Phase::Returned) => {
+                    let freed = seen.freed(true);
+                    (freed, CancelOutcome::Won { was, freed: freed.into() })
+                }
+                Phase::Running if seen.kind() != Kind::Once => {
+                    (seen.in_phase(Phase::Doomed), CancelOutcome::Doomed)
+                }
+                _ => return CancelOutcome::Lost,
+            };
+            match self.exchange(seen, next) {
+                Ok(()) => return outcome,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Acquire, to see the body; Release, so that what the leaver did to the body is seen by the
+    /// next owner (A4); `SeqCst` for `load_in_order`. On x86 and Arm it is the same instruction.
+    fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
+        let exchange = self.0.compare_exchange(seen.0, next.0, Ordering::SeqCst, Ordering::Acquire);
+        exchange.map(drop).map_err(Word)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn filled(kind: Kind) -> AtomicRef {
+        let reference = AtomicRef::new();
+        reference.fill(Word::pending(7, 0, kind, 0));
+        reference
+    }
+
+    #[test]
+    fn a_word_keeps_its_parts_apart() {
+        let word = Word::pending(u32::MAX - 1, 0b1010, Kind::Gap, EXECUTORS - 1);
+        assert_eq!(word.generation(), u32::MAX - 1);
+        assert_eq!(word.past(), 0b1010);
+        assert_eq!((word.kind(), word.executor()), (Kind::Gap, EXECUTORS - 1));
+        assert_eq!(word.in_phase(Phase::Returned).phase(), Phase::Returned);
+    }
+
+    #[test]
+    fn s8_one_cancel_wins_and_a_run_prevents_it() {
+        let task = filled(Kind::Once);
+        assert!(matches!(task.cancel(7), CancelOutcome::Won { was: Phase::Pending, .. }));
+        assert_eq!(task.cancel(7), CancelOutcome::Lost);
+
+        let task = filled(Kind::Once);
+        let word = task.claim(7, Phase::Pending).expect("pending");
+        assert_eq!(task.cancel(7), CancelOutcome::Lost, "a one-shot that runs");
+        assert_eq!(task.end(word, false).generation, 8);
+    }
+
+    #[test]
+    fn s10_a_stale_generation_changes_nothing() {
+        let task = filled(Kind::Once);
+        assert_eq!(task.cancel(6), CancelOutcome::Lost);
+        assert!(task.claim(8, Phase::Pending).is_none());
+        assert!(task.claim(7, Phase::Pending).is_some());
+    }
+
+    #[test]
+    fn s16_a_series_that_is_cancelled_in_its_run_does_not_come_back() {
+        let task = filled(Kind::RateBurst);
+        let word = task.claim(7, Phase::Pending).expect("pending");
+        assert_eq!(task.cancel(7), CancelOutcome::Doomed);
+        assert_eq!(task.cancel(7), CancelOutcome::Lost, "once");
+        assert!(!task.rearm(7) && !task.doom(7));
+        assert_eq!(task.end(word, true), FreedWord { generation: 8, past: 1 });
+    }
+
+    #[test]
+    fn a_word_remembers_its_last_outcomes() {
+        let mut word = Word::pending(1, 0, Kind::Once, 0);
+        for cancelled in [true, false, true, false] {
+            word = word.freed(cancelled);
+        }
+        let told: Vec<_> = (0..=5).map(|generation| word.ended_by_cancel(generation)).collect();
+        assert_eq!(told, [None, Some(true), Some(false), Some(true), Some(false), None]);
+    }
+}

@@ -1,0 +1,53 @@
+//! The tick thread: a loop around [`Engine::turn`].
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use crate::engine::{Engine, Next};
+use crate::hub::Hub;
+use crate::observe::{Observer, quietly};
+use crate::parking::Sleeper;
+use crate::tick::Moment;
+
+/// Starts the thread that turns this engine until the scheduler ends.
+pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: String) -> io::Result<()> {
+    let ticker = Ticker { hub: Arc::clone(engine.hub()), engine, sleeper };
+    thread::Builder::new().name(name).spawn(move || ticker.run()).map(drop)
+}
+
+struct Ticker {
+    hub: Arc<Hub>,
+    engine: Engine,
+    sleeper: Sleeper,
+}
+
+impl Ticker {
+    fn run(mut self) {
+        loop {
+            let cut = self.engine.cut();
+            match self.engine.turn(cut) {
+                Next::Again | Next::Newer => {}
+                Next::At(at) => self.sleep(Some(at)),
+                Next::Idle => self.sleep(None),
+                Next::Ended => break,
+            }
+        }
+    }
+
+    /// Sleeps, unless something has come in since the turn: arm, look, sleep, in this order (P1).
+    fn sleep(&mut self, until: Option<Moment>) {
+        let until_instant = until.map(|at| self.hub.timeline.instant(at));
+        self.hub.hooks.observe(|observer| observer.will_sleep(until_instant));
+        let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
+        self.hub.bell.arm(threshold);
+        if self.engine.has_news() {
+            self.hub.bell.disarm();
+            return;
+        }
+        quietly(|| self.hub.clock.sleep(&self.sleeper, until_instant));
+        self.hub.bell.disarm();
+        self.hub.wakeups.add(1);
+        self.hub.hooks.observe(Observer::woke);
+    }
+}

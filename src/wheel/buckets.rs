@@ -1,0 +1,450 @@
+//! The wheel proper: entries by value, filed by tick.
+//!
+//! - W1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t`
+//!   is the present one or the next one; else in the far store, under its half-turn. What is of a
+//!   tick that has passed is overdue.
+//! - W2 So a bucket never holds entries of two ticks: nothing is looked at before it is due.
+//! - W3 While the far store still has entries of the next half-turn, further ones join them there.
+//!   They are brought in from the front, so entries of one tick stay in the order of insertion.
+//! - W4 The far store has no entry of the present half-turn.
+//! - W5 A bucket's bit is set exactly when its chain is not empty.
+
+use std::num::NonZeroU64;
+
+use super::chain::{Chain, Pool, Position, Timed};
+use super::far::Far;
+use super::occupancy::Occupancy;
+use crate::tick::Tick;
+
+/// Entries by tick.
+pub(crate) struct Buckets<E> {
+    now: Tick,
+    granularity: NonZeroU64,
+    ring: Vec<Chain<E>>,
+    occupancy: Occupancy,
+    far: Far<E>,
+    overdue: Vec<E>,
+    pool: Pool<E>,
+    len: usize,
+    sweep: Sweep,
+    /// The binary logarithm of half the ring's size.
+    half_bits: u32,
+}
+
+/// Where a sweep stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sweep {
+    place: Place,
+    position: Position,
+}
+
+/// A chain of the wheel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Bucket(usize),
+    Half(u64),
+}
+
+impl Sweep {
+    const START: Sweep = Sweep { place: Place::Bucket(0), position: Position::START };
+}
+
+impl<E: Timed> Buckets<E> {
+    /// A wheel of so many buckets (a power of two; at least two are made) that stands at `now`. A
+    /// tick is `granularity` units of the entries' deadlines.
+    pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
+        debug_assert!(size.is_power_of_two());
+        let size = size.max(2);
+        Buckets {
+            now,
+            granularity,
+            ring: vec![Chain::new(); size],
+            occupancy: Occupancy::new(size),
+            far: Far::new(),
+            overdue: Vec::new(),
+            pool: Pool::new(),
+            len: 0,
+            sweep: Sweep::START,
+            half_bits: size.ilog2() - 1,
+        }
+    }
+
+    /// How many entries it holds, stale ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The tick that it has reached.
+    pub(crate) fn now(&self) -> Tick {
+        self.now
+    }
+
+    /// The tick of a deadline: the first that does not end before it.
+    pub(crate) fn tick_of(&self, deadline: u64) -> Tick {
+        Tick(deadline.div_ceil(self.granularity.get()))
+    }
+
+    // ----- where a tick lies ---------------------------------------------------------------
+
+    fn half_of(&self, tick: Tick) -> u64 {
+        tick.0 >> self.half_bits
+    }
+
+    /// The half-turn of the next tick.
+    fn present_half(&self) -> u64 {
+        self.half_of(Tick(self.now.0.saturating_add(1)))
+    }
+
+    fn first_tick(&self, half: u64) -> u64 {
+        half << self.half_bits
+    }
+
+    fn last_tick(&self, half: u64) -> u64 {
+        self.first_tick(half) | ((1 << self.half_bits) - 1)
+    }
+
+    fn offset(&self, tick: u64) -> usize {
+        tick as usize & (self.ring.len() - 1)
+    }
+
+    // ----- in ------------------------------------------------------------------------------
+
+    /// Files an entry; W1, W3.
+    pub(crate) fn insert(&mut self, entry: E) {
+        self.len += 1;
+        let tick = self.tick_of(entry.deadline());
+        if tick <= self.now {
+            return self.overdue.push(entry);
+        }
+        let (half, present) = (self.half_of(tick), self.present_half());
+        let is_near = half == present || (half - present == 1 && !self.far.has(half));
+        if is_near { self.insert_near(entry, tick) } else { self.insert_far(entry, half) }
+    }
+
+    fn insert_near(&mut self, entry: E, tick: Tick) {
+        let offset = self.offset(tick.0);
+        self.pool.push(&mut self.ring[offset], entry);
+        self.occupancy.set(offset);
+    }
+
+    fn insert_far(&mut self, entry: E, half: u64) {
+        let later = self.far.entry(half);
+        self.pool.push(&mut later.chain, entry);
+        later.len += 1;
+    }
+
+    // ----- out -----------------------------------------------------------------------------
+
+    /// Moves on to a tick, and appends to `out` what is of that tick or before: tick by tick, and
+    /// within a tick in the order of insertion. What was overdue comes first.
+    pub(crate) fn advance(&mut self, to: Tick, out: &mut Vec<E>) {
+        let before = out.len();
+        out.append(&mut self.overdue);
+        while self.now < to {
+            self.jump(to);
+            let end = to.min(Tick(self.last_tick(self.present_half())));
+            self.bring_in_share(end);
+            self.give_out(end, out);
+            self.move_to(end);
+        }
+        self.len -= out.len() - before;
+    }
+
+    /// Skips what is empty: if the ring is, up to the first half-turn that has entries, or to `to`.
+    fn jump(&mut self, to: Tick) {
+        if self.occupancy.next(0, self.ring.len() - 1).is_some() {
+            return;
+        }
+        let first = self.far.first_from(0).map(|(half, _)| half);
+        let until = first.map_or(to.0, |half| to.0.min(self.first_tick(half).saturating_sub(1)));
+        self.move_to(Tick(self.now.0.max(until)));
+    }
+
+    /// Sets the present, and brings in the whole half-turn that begins, if one does; W4.
+    fn move_to(&mut self, now: Tick) {
+        self.now = now;
+        self.bring_in(self.present_half(), usize::MAX);
+    }
+
+    /// Gives out the ring's entries up to `end`, which is in the present half-turn.
+    fn give_out(&mut self, end: Tick, out: &mut Vec<E>) {
+        let Some(from) = self.now.0.checked_add(1) else { return };
+        if from > end.0 {
+            return;
+        }
+        let (mut from, last) = (self.offset(from), self.offset(end.0));
+        while let Some(offset) = self.occupancy.next(from, last) {
+            self.pool.take_all(&mut self.ring[offset], out);
+            self.emptied(Place::Bucket(offset));
+            from = offset + 1;
+        }
+    }
+
+    // ----- from far to near ----------------------------------------------------------------
+
+    /// Brings in of the next half-turn what belongs to the ticks up to `end`: as great a share as
+    /// they are of what remains of the present one.
+    fn bring_in_share(&mut self, end: Tick) {
+        let (present, moved) = (self.present_half(), end.0 - self.now.0);
+        let next = present.saturating_add(1);
+        let Some(later) = self.far.get_mut(next) else { return };
+        let len = later.len as u128;
+        let left = self.last_tick(present) - self.now.0;
+        if moved > 0 {
+            let share = (len * u128::from(moved)).div_ceil(u128::from(left));
+            self.bring_in(next, usize::try_from(share).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Brings in about `budget` entries of the next half-turn ahead of their time. True when there
+    /// is nothing left to bring in.
+    pub(crate) fn settle(&mut self, budget: usize) -> bool {
+        self.bring_in(self.present_half().saturating_add(1), budget)
+    }
+
+    /// Moves entries of a half-turn into the ring, about `budget` of them; true when none is left.
+    fn bring_in(&mut self, half: u64, budget: usize) -> bool {
+        let Some(later) = self.far.get_mut(half) else { return true };
+        let (ring, occupancy) = (&mut self.ring, &mut self.occupancy);
+        let (granularity, mask) = (self.granularity.get(), ring.len() - 1);
+        let taken = self.pool.take(&mut later.chain, budget, |pool, entry| {
+            let offset = entry.deadline().div_ceil(granularity) as usize & mask;
+            pool.push(&mut ring[offset], entry);
+            occupancy.set(offset);
+        });
+        later.len -= taken;
+        let is_done = later.chain.is_empty();
+        if taken > 0 {
+            self.rewind(Place::Half(half));
+        }
+        if is_done {
+            self.far.remove(half);
+        }
+        is_done
+    }
+
+    // ----- what comes next -----------------------------------------------------------------
+
+    /// The earliest deadline of a live entry; stale ones that it meets are dropped. When it would
+    /// have to look at more than about `budget` entries it answers with a time that is no later.
+    pub(crate) fn first(
+        &mut self,
+        mut budget: usize,
+        mut is_live: impl FnMut(&E) -> bool,
+    ) -> Option<u64> {
+        self.sweep_overdue(&mut is_live);
+        let overdue = self.overdue.iter().map(Timed::deadline).min();
+        if overdue.is_some() {
+            return overdue;
+        }
+        let near = self.first_near(&mut budget, &mut is_live);
+        let is_certain =
+            near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present_half());
+        if is_certain {
+            return near;
+        }
+        let far = self.first_far(&mut budget, &mut is_live);
+        near.into_iter().chain(far).min()
+    }
+
+    fn first_near(
+        &mut self,
+        budget: &mut usize,
+        is_live: &mut impl FnMut(&E) -> bool,
+    ) -> Option<u64> {
+        let start = self.offset(self.now.0.wrapping_add(1));
+        let last = self.ring.len() - 1;
+        loop {
+            // The ring begins at the next tick; what lies before that offset comes after its end.
+            let wrapped =
+                || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
+            let offset = self.occupancy.next(start, last).or_else(wrapped)?;
+            let (first, dropped) =
+                first_of(&mut self.pool, &mut self.ring[offset], budget, is_live);
+            self.len -= dropped;
+            if dropped > 0 {
+                self.rewind(Place::Bucket(offset));
+            }
+            if first.is_some() {
+                return first;
+            }
+            self.occupancy.clear(offset);
+        }
+    }
+
+    fn first_far(
+        &mut self,
+        budget: &mut usize,
+        is_live: &mut impl FnMut(&E) -> bool,
+    ) -> Option<u64> {
+        loop {
+            let (half, later) = self.far.first_from(0)?;
+            let (first, dropped) = first_of(&mut self.pool, &mut later.chain, budget, is_live);
+            later.len -= dropped;
+            self.len -= dropped;
+            if dropped > 0 {
+                self.rewind(Place::Half(half));
+            }
+            if first.is_some() {
+                return first;
+            }
+            self.far.remove(half);
+        }
+    }
+
+    // ----- sweeping ------------------------------------------------------------------------
+
+    /// Drops stale entries, and goes on where the last call stopped; looks at about `budget` entries.
+    /// True when this call has come to the end of a round.
+    pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
+        let mut looked_at = 0;
+        while looked_at < budget {
+            let Some(step) = self.sweep_step(&mut is_live) else {
+                self.sweep = Sweep::START;
+                self.sweep_overdue(&mut is_live);
+                return true;
+            };
+            looked_at += step;
+        }
+        false
+    }
+
+    fn sweep_overdue(&mut self, is_live: &mut impl FnMut(&E) -> bool) {
+        let before = self.overdue.len();
+        self.overdue.retain(is_live);
+        self.len -= before - self.overdue.len();
+    }
+
+    /// Sweeps one block, or goes on to the next chain; how many entries it looked at, and one for
+    /// its trouble. `None` at the end of the round.
+    fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
+        let place = self.place_from(self.sweep.place)?;
+        if place != self.sweep.place {
+            self.sweep = Sweep { place, position: Position::START };
+        }
+        let mut position = self.sweep.position;
+        let (chain, len) = match place {
+            Place::Bucket(offset) => (&mut self.ring[offset], None),
+            Place::Half(half) => {
+                let later = self.far.get_mut(half)?;
+                (&mut later.chain, Some(&mut later.len))
+            }
+        };
+        let step = self.pool.sweep_block(chain, &mut position, is_live);
+        let is_empty = chain.is_empty();
+        let dropped = step.as_ref().map_or(0, |step| step.dropped);
+        len.into_iter().for_each(|len| *len -= dropped);
+        self.len -= dropped;
+        self.sweep.position = position;
+        if is_empty {
+            self.emptied(place);
+        }
+        let Some(step) = step else {
+            self.sweep = Sweep { place: after(place), position: Position::START };
+            return Some(1);
+        };
+        Some(step.looked_at + 1)
+    }
+
+    /// The first place from this one on that holds something.
+    fn place_from(&mut self, place: Place) -> Option<Place> {
+        let half = match place {
+            Place::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
+                Some(offset) => return Some(Place::Bucket(offset)),
+                None => 0,
+            },
+            Place::Half(half) => half,
+        };
+        self.far.first_from(half).map(|(half, _)| Place::Half(half))
+    }
+
+    /// A chain has no entries any more.
+    fn emptied(&mut self, place: Place) {
+        match place {
+            Place::Bucket(offset) => self.occupancy.clear(offset),
+            Place::Half(half) => self.far.remove(half),
+        }
+        self.rewind(place);
+    }
+
+    /// The blocks of a chain are others now: a sweep that stands in it begins it anew.
+    fn rewind(&mut self, place: Place) {
+        if self.sweep.place == place {
+            self.sweep.position = Position::START;
+        }
+    }
+
+    // ----- all of it -----------------------------------------------------------------------
+
+    /// Takes everything out, in no order of deadlines; equal ones stay in the order of insertion.
+    pub(crate) fn drain(&mut self, out: &mut Vec<E>) {
+        out.append(&mut self.overdue);
+        for chain in &mut self.ring {
+            self.pool.take_all(chain, out);
+        }
+        while let Some((half, later)) = self.far.first_from(0) {
+            self.pool.take_all(&mut later.chain, out);
+            self.far.remove(half);
+        }
+        self.occupancy = Occupancy::new(self.ring.len());
+        self.pool = Pool::new();
+        self.sweep = Sweep::START;
+        self.len = 0;
+    }
+
+    /// Panics with what is broken.
+    pub(crate) fn check_invariants(&self) {
+        let present = self.present_half();
+        let mut entries = self.overdue.len();
+        for (offset, chain) in self.ring.iter().enumerate() {
+            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "W5 at {offset}");
+            entries += self.pool.len(chain);
+            for entry in self.pool.iter(chain) {
+                let tick = self.tick_of(entry.deadline());
+                assert_eq!(self.offset(tick.0), offset, "W1: tick {} at {offset}", tick.0);
+                assert!(tick > self.now, "W1: tick {} has passed", tick.0);
+                assert!(self.half_of(tick) - present <= 1, "W2: tick {} is far", tick.0);
+            }
+        }
+        for (half, later) in self.far.iter() {
+            assert!(half > present, "W4: half-turn {half} is present");
+            assert_eq!(later.len, self.pool.len(&later.chain), "the length of half-turn {half}");
+            assert!(later.len > 0, "half-turn {half} is empty");
+            entries += later.len;
+            for entry in self.pool.iter(&later.chain) {
+                assert_eq!(self.half_of(self.tick_of(entry.deadline())), half, "W1");
+            }
+        }
+        assert_eq!(entries, self.len, "the number of entries");
+        let chains = self.ring.iter().chain(self.far.iter().map(|(_, later)| &later.chain));
+        self.pool.check_invariants(chains);
+    }
+}
+
+/// The earliest deadline of a live entry of a chain, and how many stale ones were dropped for it.
+fn first_of<E: Timed>(
+    pool: &mut Pool<E>,
+    chain: &mut Chain<E>,
+    budget: &mut usize,
+    is_live: &mut impl FnMut(&E) -> bool,
+) -> (Option<u64>, usize) {
+    let Some(min) = chain.min() else { return (None, 0) };
+    if is_live(&min) {
+        return (Some(min.deadline()), 0);
+    }
+    let len = pool.len(chain);
+    if len > *budget {
+        return (Some(min.deadline()), 0); // it is dearer to replace than to believe
+    }
+    *budget -= len;
+    let dropped = pool.prune(chain, is_live);
+    (chain.min().map(|min| min.deadline()), dropped)
+}
+
+/// The place behind a place.
+fn after(place: Place) -> Place {
+    match place {
+        Place::Bucket(offset) => Place::Bucket(offset + 1),
+        Place::Half(half) => Place::Half(half.saturating_add(1)),
+    }
+}

@@ -1,0 +1,318 @@
+//! Chains of entries, in blocks of thirty-one, out of one pool.
+//!
+//! A bucket gets anything from one entry to a million, and is emptied whole. So it is a chain of
+//! blocks: no copying when it grows, no room left over when it is empty, and no allocation once the
+//! pool has as many blocks as are in use at a time.
+//!
+//! ```text
+//!   chain: head ──> [ 31 entries ] ──> [ 31 entries ] ──> [ 5 entries        ] <── tail
+//! ```
+//!
+//! - C1 Entries of a chain are in the order in which they were pushed, whatever is removed.
+//! - C2 No block of a chain is empty. Two neighbours that have been swept do not fit into one.
+//! - C3 `min` is an entry that was pushed, with a deadline no later than that of any entry that is
+//!   still there.
+//! - C4 A block is in one chain, or free, or bare (its room was given back).
+
+/// What lies in the wheel: a small value that knows its deadline.
+///
+/// `Default` fills the places of a block that hold nothing.
+pub(crate) trait Timed: Copy + Default {
+    /// When it is due, in the caller's unit.
+    fn deadline(&self) -> u64;
+}
+
+/// How many entries a block holds: with 16 bytes each it takes 504 bytes.
+const BLOCK: usize = 31;
+
+/// So many free blocks are kept beyond as many as are in use.
+const SPARE: usize = 1024;
+
+/// No block.
+const NIL: u32 = u32::MAX;
+
+struct Block<E> {
+    next: u32,
+    len: u32,
+    entries: [E; BLOCK],
+}
+
+impl<E: Timed> Block<E> {
+    fn entries(&self) -> &[E] {
+        &self.entries[..self.len as usize]
+    }
+
+    fn is_full(&self) -> bool {
+        self.len as usize == BLOCK
+    }
+
+    fn push(&mut self, entry: E) {
+        self.entries[self.len as usize] = entry;
+        self.len += 1;
+    }
+
+    /// Drops what is stale, in place; how many that were.
+    fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) -> usize {
+        let before = self.len as usize;
+        let mut kept = 0;
+        for place in 0..before {
+            let entry = self.entries[place];
+            if is_live(&entry) {
+                self.entries[kept] = entry;
+                kept += 1;
+            }
+        }
+        self.len = kept as u32;
+        before - kept
+    }
+}
+
+/// A list of entries. Its blocks are in the pool.
+#[derive(Clone, Copy)]
+pub(super) struct Chain<E> {
+    head: u32,
+    tail: u32,
+    min: Option<E>,
+}
+
+impl<E: Timed> Chain<E> {
+    pub(super) const fn new() -> Chain<E> {
+        Chain { head: NIL, tail: NIL, min: None }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+
+    /// The earliest entry, or one that was earlier still and is gone; C3.
+    pub(super) fn min(&self) -> Option<E> {
+        self.min.filter(|_| !self.is_empty())
+    }
+
+    fn lower_min(&mut self, entry: E) {
+        if self.min().is_none_or(|min| entry.deadline() < min.deadline()) {
+            self.min = Some(entry);
+        }
+    }
+}
+
+/// Where a sweep stands in a chain: behind this block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Position(u32);
+
+impl Position {
+    /// Before the first block.
+    pub(super) const START: Position = Position(NIL);
+}
+
+/// All blocks.
+pub(super) struct Pool<E> {
+    blocks: Vec<Option<Box<Block<E>>>>,
+    free: Vec<u32>,
+    bare: Vec<u32>,
+}
+
+impl<E: Timed> Pool<E> {
+    pub(super) fn new() -> Pool<E> {
+        Pool { blocks: Vec::new(), free: Vec::new(), bare: Vec::new() }
+    }
+
+    fn block(&self, number: u32) -> &Block<E> {
+        self.blocks[number as usize].as_deref().expect("C4: a block of a chain has its room")
+    }
+
+    fn block_mut(&mut self, number: u32) -> &mut Block<E> {
+        self.blocks[number as usize].as_deref_mut().expect("C4: a block of a chain has its room")
+    }
+
+    fn used(&self) -> usize {
+        self.blocks.len() - self.free.len() - self.bare.len()
+    }
+
+    /// An empty block.
+    fn allocate(&mut self) -> u32 {
+        if let Some(number) = self.free.pop() {
+            let block = self.block_mut(number);
+            (block.next, block.len) = (NIL, 0);
+            return number;
+        }
+        let fresh = Some(Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] }));
+        if let Some(number) = self.bare.pop() {
+            self.blocks[number as usize] = fresh;
+            return number;
+        }
+        self.blocks.push(fresh);
+        u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
+    }
+
+    fn release(&mut self, number: u32) {
+        if self.free.len() > self.used() + SPARE {
+            self.blocks[number as usize] = None;
+            self.bare.push(number);
+        } else {
+            self.free.push(number);
+        }
+    }
+
+    /// Appends an entry; C1.
+    pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) {
+        chain.lower_min(entry);
+        if chain.tail == NIL || self.block(chain.tail).is_full() {
+            let fresh = self.allocate();
+            match chain.tail {
+                NIL => chain.head = fresh,
+                tail => self.block_mut(tail).next = fresh,
+            }
+            chain.tail = fresh;
+        }
+        self.block_mut(chain.tail).push(entry);
+    }
+
+    /// Takes entries from the front, whole blocks, until `budget` is met or the chain is empty. How
+    /// many.
+    pub(super) fn take(
+        &mut self,
+        chain: &mut Chain<E>,
+        budget: usize,
+        mut give: impl FnMut(&mut Self, E),
+    ) -> usize {
+        let mut taken = 0;
+        while chain.head != NIL && taken < budget {
+            let number = chain.head;
+            chain.head = self.block(number).next;
+            taken += self.block(number).entries().len();
+            for place in 0..self.block(number).entries().len() {
+                let entry = self.block(number).entries[place];
+                give(self, entry);
+            }
+            self.release(number);
+        }
+        if chain.head == NIL {
+            *chain = Chain::new();
+        }
+        taken
+    }
+
+    /// Appends the whole chain to a list, and empties it. How many.
+    pub(super) fn take_all(&mut self, chain: &mut Chain<E>, out: &mut Vec<E>) -> usize {
+        let mut taken = 0;
+        while chain.head != NIL {
+            let block = self.block(chain.head);
+            let next = block.next;
+            out.extend_from_slice(block.entries());
+            taken += block.entries().len();
+            self.release(std::mem::replace(&mut chain.head, next));
+        }
+        *chain = Chain::new();
+        taken
+    }
+
+    /// How many entries a chain has.
+    pub(super) fn len(&self, chain: &Chain<E>) -> usize {
+        self.numbers(chain).map(|number| self.block(number).entries().len()).sum()
+    }
+
+    /// The entries of a chain, in order.
+    pub(super) fn iter<'a>(&'a self, chain: &Chain<E>) -> impl Iterator<Item = &'a E> {
+        self.numbers(chain).flat_map(|number| self.block(number).entries())
+    }
+
+    fn numbers(&self, chain: &Chain<E>) -> impl Iterator<Item = u32> + '_ {
+        let mut next = chain.head;
+        std::iter::from_fn(move || {
+            let number = (next != NIL).then_some(next)?;
+            next = self.block(number).next;
+            Some(number)
+        })
+    }
+
+    /// Drops what is stale from the whole chain, and tells the true `min` again. How many it dropped.
+    pub(super) fn prune(
+        &mut self,
+        chain: &mut Chain<E>,
+        mut is_live: impl FnMut(&E) -> bool,
+    ) -> usize {
+        let mut dropped = 0;
+        let mut position = Position::START;
+        while let Some(step) = self.sweep_block(chain, &mut position, &mut is_live) {
+            dropped += step.dropped;
+        }
+        let earliest = self
+            .iter(chain)
+            .copied()
+            .reduce(|min, entry| if entry.deadline() < min.deadline() { entry } else { min });
+        chain.min = earliest;
+        dropped
+    }
+
+    /// Drops what is stale from the block behind `position`, and moves on; `None` at the end. A
+    /// block that is empty then, or fits into the one before, is released; C2.
+    pub(super) fn sweep_block(
+        &mut self,
+        chain: &mut Chain<E>,
+        position: &mut Position,
+        is_live: impl FnMut(&E) -> bool,
+    ) -> Option<Step> {
+        let before = position.0;
+        let number = if before == NIL { chain.head } else { self.block(before).next };
+        if number == NIL {
+            return None;
+        }
+        let looked_at = self.block(number).entries().len();
+        let dropped = self.block_mut(number).retain(is_live);
+        let kept = looked_at - dropped;
+        let room = if before == NIL { 0 } else { BLOCK - self.block(before).entries().len() };
+        if kept <= room {
+            for place in 0..kept {
+                let entry = self.block(number).entries[place];
+                self.block_mut(before).push(entry);
+            }
+            self.unlink(chain, before, number);
+        } else {
+            position.0 = number;
+        }
+        Some(Step { looked_at, dropped })
+    }
+
+    fn unlink(&mut self, chain: &mut Chain<E>, before: u32, number: u32) {
+        let next = self.block(number).next;
+        match before {
+            NIL => chain.head = next,
+            before => self.block_mut(before).next = next,
+        }
+        if chain.tail == number {
+            chain.tail = before;
+        }
+        self.release(number);
+    }
+
+    /// Panics if C1 to C4 are broken for one of the chains, which must be all that there are.
+    pub(super) fn check_invariants<'a>(&self, chains: impl Iterator<Item = &'a Chain<E>>)
+    where
+        E: 'a,
+    {
+        let mut seen = vec![false; self.blocks.len()];
+        for chain in chains {
+            let mut last = NIL;
+            for number in self.numbers(chain) {
+                assert!(!std::mem::replace(&mut seen[number as usize], true), "C4: {number} twice");
+                assert!(self.block(number).len > 0, "C2: block {number} is empty");
+                last = number;
+            }
+            assert_eq!(chain.tail, last, "the tail is the last block");
+            let min = chain.min().map(|min| min.deadline());
+            let early = self.iter(chain).find(|entry| Some(entry.deadline()) < min);
+            assert!(early.is_none(), "C3: an entry is earlier than the least");
+        }
+        for number in self.free.iter().chain(&self.bare) {
+            assert!(!std::mem::replace(&mut seen[*number as usize], true), "C4: {number} is free");
+        }
+        assert!(seen.into_iter().all(|seen| seen), "C4: a block is lost");
+    }
+}
+
+/// What one step of a sweep did.
+pub(super) struct Step {
+    pub(super) looked_at: usize,
+    pub(super) dropped: usize,
+}

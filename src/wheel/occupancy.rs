@@ -1,0 +1,100 @@
+//! Which buckets hold something: a bitmap in two levels.
+//!
+//! The upper level has a bit per word of the lower one, so that the next bucket that is not empty
+//! is found in a few steps, however far it is: with 4096 buckets the upper level is one word.
+
+const WORD: usize = 64;
+
+/// A bit per bucket.
+pub(super) struct Occupancy {
+    words: Vec<u64>,
+    /// Bit `w` of the whole is set when word `w` is not zero.
+    upper: Vec<u64>,
+}
+
+impl Occupancy {
+    pub(super) fn new(buckets: usize) -> Occupancy {
+        let words = buckets.div_ceil(WORD);
+        Occupancy { words: vec![0; words], upper: vec![0; words.div_ceil(WORD)] }
+    }
+
+    pub(super) fn set(&mut self, bucket: usize) {
+        let word = bucket / WORD;
+        self.words[word] |= 1 << (bucket % WORD);
+        self.upper[word / WORD] |= 1 << (word % WORD);
+    }
+
+    pub(super) fn clear(&mut self, bucket: usize) {
+        let word = bucket / WORD;
+        self.words[word] &= !(1 << (bucket % WORD));
+        if self.words[word] == 0 {
+            self.upper[word / WORD] &= !(1 << (word % WORD));
+        }
+    }
+
+    pub(super) fn is_set(&self, bucket: usize) -> bool {
+        self.words[bucket / WORD] >> (bucket % WORD) & 1 == 1
+    }
+
+    /// The first bucket that is set, from `from` on and up to `last` itself.
+    pub(super) fn next(&self, from: usize, last: usize) -> Option<usize> {
+        let found = next_in(&self.words, from, |from| {
+            next_in(&self.upper, from, |from| scan(&self.upper, from))
+        });
+        found.filter(|bucket| *bucket <= last)
+    }
+}
+
+/// The first bit that is set from `from` on: in the word of `from`, or in the one that `next_word`
+/// says comes next.
+fn next_in(
+    words: &[u64],
+    from: usize,
+    next_word: impl FnOnce(usize) -> Option<usize>,
+) -> Option<usize> {
+    let word = from / WORD;
+    let here = words.get(word)? & (u64::MAX << (from % WORD));
+    if here != 0 {
+        return Some(word * WORD + here.trailing_zeros() as usize);
+    }
+    let word = next_word(word + 1)?;
+    Some(word * WORD + words[word].trailing_zeros() as usize)
+}
+
+/// The first word of the uppermost level that is not zero, from `from` on.
+fn scan(words: &[u64], from: usize) -> Option<usize> {
+    (from..words.len()).find(|word| words[*word] != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_bucket_is_the_one_that_a_walk_would_find() {
+        for buckets in [2_usize, 64, 128, 4096, 1 << 15] {
+            let mut occupancy = Occupancy::new(buckets);
+            let set: Vec<_> = (0..buckets).filter(|bucket| bucket * 7919 % 97 == 3).collect();
+            set.iter().for_each(|bucket| occupancy.set(*bucket));
+            let step = buckets / 128 + 1;
+            for from in (0..buckets).step_by(step) {
+                let walked = set.iter().copied().find(|bucket| *bucket >= from);
+                assert_eq!(occupancy.next(from, buckets - 1), walked, "{buckets} from {from}");
+            }
+            for bucket in &set {
+                assert!(occupancy.is_set(*bucket));
+                occupancy.clear(*bucket);
+            }
+            assert_eq!(occupancy.next(0, buckets - 1), None, "all are clear again");
+        }
+    }
+
+    #[test]
+    fn the_last_bucket_of_the_range_counts_and_the_one_after_does_not() {
+        let mut occupancy = Occupancy::new(256);
+        occupancy.set(200);
+        assert_eq!(occupancy.next(3, 200), Some(200));
+        assert_eq!(occupancy.next(3, 199), None);
+        assert_eq!(occupancy.next(201, 255), None);
+    }
+}

@@ -1,0 +1,390 @@
+//! Executors: nothing that they or the tasks do takes the tick thread down, and no task is lost
+//! (S17 to S19).
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tickwheel::{
+    CloseError, DueBatch, DueTask, Executor, Inline, Observer, Rejected, Scheduler, ThreadPool,
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How long a test waits for another thread before it gives up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Refuses what it is told to refuse.
+struct Moody<F>(F);
+
+impl<F: Fn() -> bool + Send + Sync + 'static> Executor for Moody<F> {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        if (self.0)() {
+            return Err(Rejected::new(task));
+        }
+        task.run();
+        Ok(())
+    }
+}
+
+#[test]
+fn s17_panics_of_tasks_executors_observers_and_hooks_cost_nobody_a_run() {
+    struct Rude;
+    impl Observer for Rude {
+        fn took_in(&self, _: usize) {
+            panic!("observer");
+        }
+        fn handed_over(&self, _: usize) {
+            panic!("observer");
+        }
+        fn will_sleep(&self, _: Option<Instant>) {
+            panic!("observer");
+        }
+        fn woke(&self) {
+            panic!("observer");
+        }
+    }
+    let scheduler = Scheduler::builder()
+        .executor(Inline)
+        .observer(Rude)
+        .on_panic(|_| panic!("hook"))
+        .build()
+        .expect("the defaults are good");
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..200 {
+        let sender = sender.clone();
+        let task = move || {
+            sender.send(n).expect("the receiver lives");
+            assert!(n % 2 == 0, "every other task panics");
+        };
+        scheduler.schedule_once(MILLI * (n % 7), task).expect("open");
+    }
+    let mut ran: Vec<u32> = (0..200).map_while(|_| receiver.recv_timeout(PATIENCE).ok()).collect();
+    ran.sort_unstable();
+    assert_eq!(ran, (0..200).collect::<Vec<_>>());
+    // The last panic is counted after the last message, so look once more from a later task.
+    drop(scheduler.close().expect("the tick thread lives"));
+    assert_eq!((scheduler.stats().fired(), scheduler.stats().panicked()), (200, 100));
+}
+
+#[test]
+fn s17_an_executor_that_panics_loses_only_the_task_that_it_held() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&calls);
+    let (scheduler, driver) = Scheduler::builder()
+        .executor_fn(move |task| {
+            assert!(count.fetch_add(1, Ordering::Relaxed) != 1, "the second call panics");
+            task.run();
+        })
+        .build_driven()
+        .expect("the defaults are good");
+    let runs = Arc::new(AtomicUsize::new(0));
+    for _ in 0..5 {
+        let runs = Arc::clone(&runs);
+        scheduler
+            .schedule_once(SECOND, move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+            })
+            .expect("open");
+    }
+    driver.advance(SECOND * 2);
+    assert_eq!((runs.load(Ordering::Relaxed), scheduler.stats().dropped()), (4, 1));
+    assert_eq!(scheduler.pending(), 0);
+}
+
+#[test]
+fn s18_a_rejected_task_is_handed_over_again_in_its_order() {
+    let is_full = Arc::new(AtomicBool::new(true));
+    let full = Arc::clone(&is_full);
+    let (scheduler, driver) = Scheduler::builder()
+        .executor(Moody(move || full.load(Ordering::Relaxed)))
+        .build_driven()
+        .expect("the defaults are good");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for n in 0..4_u32 {
+        let order = Arc::clone(&order);
+        let task = move || order.lock().expect("whole").push(n);
+        scheduler.schedule_once(MILLI * n, task).expect("open");
+    }
+    assert_eq!(driver.advance(MILLI * 10), 0);
+    let rejected = scheduler.stats().rejected();
+    assert!(rejected >= 4, "each was offered: {rejected}");
+    assert!(rejected <= 4 * 12, "once a tick, not in a busy loop: {rejected}");
+    assert_eq!(scheduler.pending(), 4);
+
+    is_full.store(false, Ordering::Relaxed);
+    assert_eq!(driver.advance(MILLI), 4);
+    assert_eq!(*order.lock().expect("whole"), [0, 1, 2, 3]);
+}
+
+#[test]
+fn s18_a_rejected_task_can_be_cancelled_and_is_among_the_leftovers() {
+    let (scheduler, driver) = Scheduler::builder()
+        .executor(Moody(|| true))
+        .build_driven()
+        .expect("the defaults are good");
+    let first = scheduler.schedule_once(SECOND, || ()).expect("open");
+    let second = scheduler.schedule_once(SECOND, || ()).expect("open");
+    let series = scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+    driver.advance(SECOND * 3);
+    assert!(first.cancel());
+    let leftovers = driver.close();
+    assert_eq!(leftovers.len(), 2);
+    assert_eq!(leftovers.run_all(), 2);
+    assert!(second.is_done() && series.is_done());
+}
+
+#[test]
+fn s18_an_executor_that_rejects_at_random_loses_nothing() {
+    let turn = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&turn);
+    let reject = move || count.fetch_add(1, Ordering::Relaxed) % 3 != 0;
+    let (scheduler, driver) =
+        Scheduler::builder().executor(Moody(reject)).build_driven().expect("the defaults are good");
+    let runs = Arc::new(AtomicUsize::new(0));
+    for n in 0..1_000 {
+        let runs = Arc::clone(&runs);
+        let task = move || {
+            runs.fetch_add(1, Ordering::Relaxed);
+        };
+        scheduler.schedule_once(MILLI * (n % 50), task).expect("open");
+    }
+    driver.advance(SECOND * 10);
+    assert_eq!((runs.load(Ordering::Relaxed), scheduler.pending()), (1_000, 0));
+}
+
+#[test]
+fn s18_what_a_batch_executor_leaves_or_gives_back_is_not_lost() {
+    /// Runs the first of each batch, rejects the second, leaves the rest.
+    struct Picky;
+    impl Executor for Picky {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            Err(Rejected::new(task))
+        }
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            batch.next().into_iter().for_each(DueTask::run);
+            if let Some(second) = batch.next() {
+                batch.reject(Rejected::new(second));
+            }
+        }
+    }
+    let (scheduler, driver) =
+        Scheduler::builder().executor(Picky).build_driven().expect("the defaults are good");
+    (0..10).for_each(|_| drop(scheduler.schedule_once(SECOND, || ()).expect("open")));
+    assert_eq!(driver.advance(SECOND), 1);
+    assert_eq!(driver.advance(SECOND), 9);
+}
+
+#[test]
+fn s18_a_strangers_task_that_comes_back_is_run_too() {
+    /// Gives back another task than it was given.
+    struct Swapper(Arc<AtomicUsize>);
+    impl Executor for Swapper {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            let deadline = task.deadline();
+            task.run();
+            let runs = Arc::clone(&self.0);
+            if runs.load(Ordering::Relaxed) > 0 {
+                return Ok(());
+            }
+            let count = move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+            };
+            Err(Rejected::new(DueTask::new(deadline, count)))
+        }
+    }
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (scheduler, driver) = Scheduler::builder()
+        .executor(Swapper(Arc::clone(&runs)))
+        .build_driven()
+        .expect("the defaults are good");
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND * 2);
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn s19_a_flood_of_zero_delays_does_not_stop_the_wheel() {
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("the defaults are good");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flood: Vec<_> = (0..2)
+        .map(|_| {
+            let (scheduler, is_over) = (scheduler.clone(), Arc::clone(&is_over));
+            thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+                    while scheduler.pending() > 100_000 {
+                        thread::yield_now(); // memory is not what this is about
+                    }
+                }
+            })
+        })
+        .collect();
+    let (sender, receiver) = mpsc::channel();
+    scheduler
+        .schedule_once(MILLI * 20, move || sender.send(()).expect("the receiver lives"))
+        .expect("open");
+    let came = receiver.recv_timeout(PATIENCE);
+    is_over.store(true, Ordering::Relaxed);
+    flood.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    came.expect("the wheel turned under the flood");
+}
+
+#[test]
+fn s19_a_million_tasks_of_one_tick_all_run() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let runs = Arc::new(AtomicUsize::new(0));
+    for _ in 0..1_000_000 {
+        let runs = Arc::clone(&runs);
+        scheduler
+            .schedule_once(SECOND, move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+            })
+            .expect("open");
+    }
+    assert_eq!(driver.advance(SECOND), 1_000_000);
+    assert_eq!(runs.load(Ordering::Relaxed), 1_000_000);
+}
+
+#[test]
+fn s21_an_executor_that_blocks_does_not_hold_a_close_beyond_its_time() {
+    let (release, blocked) = mpsc::channel::<()>();
+    let blocked = Mutex::new(blocked);
+    let scheduler = Scheduler::builder()
+        .executor_fn(move |task| {
+            let _ = blocked.lock().expect("whole").recv();
+            task.run();
+        })
+        .shutdown_timeout(MILLI * 50)
+        .build()
+        .expect("the defaults are good");
+    scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+    let later = scheduler.schedule_once(HOUR, || ()).expect("open");
+    thread::sleep(MILLI * 20); // real time: the tick thread has to get stuck
+    let start = Instant::now();
+    assert_eq!(scheduler.close().unwrap_err(), CloseError::Timeout);
+    assert!(start.elapsed() < PATIENCE);
+    assert!(scheduler.is_closed());
+
+    drop(release); // the executor goes on, and a later close collects
+    let leftovers = scheduler.stop().wait();
+    assert_eq!(leftovers.len(), 1);
+    drop(leftovers);
+    assert!(later.is_done());
+}
+
+#[test]
+fn a_pool_runs_tasks_side_by_side_and_none_waits_behind_a_slow_one() {
+    let scheduler =
+        Scheduler::builder().executor(ThreadPool::new(4)).build().expect("the defaults are good");
+    // Four tasks of one tick, hence of one batch, that wait for each other.
+    let together = Arc::new(Barrier::new(4));
+    let (sender, receiver) = mpsc::channel();
+    let due = scheduler.now() + MILLI * 5;
+    for _ in 0..4 {
+        let (together, sender) = (Arc::clone(&together), sender.clone());
+        let task = move || {
+            together.wait();
+            sender.send(thread::current().name().map(str::to_owned)).expect("the receiver lives");
+        };
+        scheduler.schedule_at(due, task).expect("open");
+    }
+    let mut names: Vec<_> = (0..4)
+        .map(|_| receiver.recv_timeout(PATIENCE).expect("no task waits behind another"))
+        .collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 4, "on four threads: {names:?}");
+    assert!(names.iter().flatten().all(|name| name.starts_with("tickwheel-pool-")));
+}
+
+#[test]
+fn a_pool_that_is_dropped_runs_what_it_has_accepted_and_blocks_nobody() {
+    let pool = ThreadPool::named(1, "drained");
+    let (go, wait) = mpsc::channel::<()>();
+    let (sender, receiver) = mpsc::channel();
+    let blocker = DueTask::new(Instant::now(), move || {
+        let _ = wait.recv();
+    });
+    pool.execute(blocker).expect("a thread starts");
+    for n in 0..100 {
+        let sender = sender.clone();
+        let task =
+            DueTask::new(Instant::now(), move || sender.send(n).expect("the receiver lives"));
+        pool.execute(task).expect("a thread lives");
+    }
+    drop(pool); // would hang here if it waited
+    drop((go, sender));
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_pool_survives_tasks_that_panic() {
+    let pool = ThreadPool::new(0); // one, at least
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..20 {
+        let sender = sender.clone();
+        let task = DueTask::new(Instant::now(), move || {
+            sender.send(n).expect("the receiver lives");
+            panic!("task {n}");
+        });
+        pool.execute(task).expect("a thread lives");
+    }
+    drop(sender);
+    assert_eq!(receiver.iter().count(), 20);
+}
+
+#[test]
+fn one_wheel_serves_many_executors() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let called = |name: &'static str| {
+        let names = Arc::clone(&names);
+        scheduler.with_executor(move |task: DueTask| {
+            names.lock().expect("whole").push(name);
+            task.run();
+        })
+    };
+    let (red, blue) = (called("red"), called("blue"));
+    for (n, handle) in [&red, &scheduler, &blue, &red].into_iter().enumerate() {
+        handle.schedule_once(MILLI * n as u32, || ()).expect("open");
+    }
+    let series = blue.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+    drop((red, blue)); // a task keeps its executor
+    driver.advance(SECOND * 2);
+    assert_eq!(*names.lock().expect("whole"), ["red", "blue", "red", "blue", "blue"]);
+    assert!(series.cancel());
+    let alive = Arc::strong_count(&names);
+    assert_eq!(alive, 1, "the executors went with their last task");
+}
+
+#[test]
+fn a_due_task_tells_about_itself_and_is_dropped_if_it_is_not_run() {
+    let (queue, tasks) = mpsc::channel::<DueTask>();
+    let clock = tickwheel::ManualClock::new();
+    let (scheduler, driver) = Scheduler::builder()
+        .clock(clock.clone())
+        .executor_fn(move |task| queue.send(task).expect("the receiver lives"))
+        .build_driven()
+        .expect("the defaults are good");
+    let alive = Arc::new(());
+    let hold = Arc::clone(&alive);
+    let start = scheduler.now();
+    let once = scheduler.schedule_once(SECOND, move || drop(hold)).expect("open");
+    scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+    driver.advance(SECOND);
+    clock.advance(MILLI * 7);
+    let (first, second) = (tasks.recv().expect("handed over"), tasks.recv().expect("handed over"));
+    assert_eq!((first.deadline(), first.lateness()), (start + SECOND, MILLI * 7));
+    assert_eq!((first.is_repeating(), second.is_repeating()), (false, true));
+
+    drop(first);
+    assert_eq!(Arc::strong_count(&alive), 1);
+    assert!(once.is_done() && !once.is_cancelled());
+    second.run();
+    let stats = scheduler.stats();
+    assert_eq!((stats.dropped(), stats.fired(), stats.pending()), (1, 1, 1));
+}
