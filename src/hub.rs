@@ -350,6 +350,10 @@ impl due::Host for Hub {
         self.drop_task(due.key, Phase::Pending);
     }
 
+    fn prefetch(&self, due: Due) {
+        memory::prefetch(due.key.slot);
+    }
+
     fn is_pending(&self, due: Due) -> bool {
         holder::pending_word(due.key).is_some()
     }

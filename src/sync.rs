@@ -26,6 +26,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Asks for a line of memory ahead of its use. Any pointer will do: nothing is read through it.
+#[inline]
+#[expect(unsafe_code, reason = "the intrinsic is marked so before Rust 1.86")]
+#[allow(unused_variables, reason = "a machine without the intrinsic does without")]
+pub(crate) fn prefetch<T>(place: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: every x86-64 has SSE, and a prefetch of a bad address does nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+}
+
 #[cfg(not(loom))]
 mod real {
     /// std's cell with loom's face: a pointer that is lent to a closure.

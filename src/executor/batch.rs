@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use super::due::{Due, DueTask, Host, Rejected};
 
+/// How many tasks ahead of its run a holder is fetched into the cache.
+pub(super) const AHEAD: usize = 8;
+
 /// Tasks that are due, in order of their deadlines. An iterator over [`DueTask`]s, which leaves out
 /// those that have been cancelled meanwhile.
 ///
@@ -55,6 +58,9 @@ impl DueBatch {
 
     fn take_one(&mut self) -> Option<Due> {
         let due = self.due.get(self.taken).copied()?;
+        if let Some(soon) = self.due.get(self.taken + AHEAD) {
+            self.host.prefetch(*soon);
+        }
         self.taken += 1;
         Some(due)
     }

@@ -22,6 +22,8 @@ pub(crate) trait Host: Send + Sync {
     fn run(&self, due: Due);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, due: Due);
+    /// It will be run soon.
+    fn prefetch(&self, due: Due);
     /// Whether it is still to run.
     fn is_pending(&self, due: Due) -> bool;
     /// Whether it is one run of a series.

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use super::batch::AHEAD;
 use super::due::{Due, DueTask, Host, Rejected};
 use super::{DueBatch, Executor};
 
@@ -272,7 +273,12 @@ impl Lot {
     fn run_to_the_end(&self) {
         let Some(host) = &self.host else { return };
         // Relaxed: the lot was published by the queue's lock, and each number is given out once.
-        while let Some(due) = self.due.get(self.taken.fetch_add(1, Ordering::Relaxed)) {
+        loop {
+            let place = self.taken.fetch_add(1, Ordering::Relaxed);
+            let Some(due) = self.due.get(place) else { break };
+            if let Some(soon) = self.due.get(place + AHEAD) {
+                host.prefetch(*soon);
+            }
             host.run(*due);
         }
     }
