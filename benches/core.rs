@@ -271,7 +271,9 @@ fn fire(criterion: &mut Criterion) {
             while runs < count {
                 runs += driver.advance(second) as u64;
             }
-            start.elapsed().mul_f64(count as f64 / runs as f64)
+            // A round of a thousand is the least that can be advanced by.
+            let nanos = start.elapsed().as_nanos() * u128::from(count) / u128::from(runs);
+            Duration::from_nanos(u64::try_from(nanos).expect("less than centuries"))
         });
     });
     group.finish();

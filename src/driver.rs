@@ -145,7 +145,7 @@ impl Driver {
     /// Moves the virtual time, step by step from deadline to deadline, and runs everything in
     /// order, what is scheduled on the way included. How many runs were started.
     ///
-    /// On a clock that cannot be moved, such as [`SystemClock`], it waits until the time has passed.
+    /// On a clock that cannot be moved, such as [`SystemClock`](crate::SystemClock), it waits until the time has passed.
     /// A task that keeps scheduling itself with no delay keeps this call from returning.
     pub fn advance(&self, by: Duration) -> usize {
         let before = self.hub.fired();

@@ -137,7 +137,7 @@ pub(crate) struct Signals {
 const SIGNALS: usize = 64 * 64;
 
 impl Signals {
-    fn new() -> Signals {
+    pub(crate) fn new() -> Signals {
         Signals {
             summary: CachePadded::new(AtomicU64::new(0)),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -156,7 +156,7 @@ impl Signals {
     }
 
     /// Takes all signals down; tells which seats they may have come from.
-    fn lower(&self, seats: usize, mut visit: impl FnMut(usize)) {
+    pub(crate) fn lower(&self, seats: usize, mut visit: impl FnMut(usize)) {
         if !self.any() {
             return;
         }
@@ -247,8 +247,7 @@ impl Inlet {
         self.consumers.append(&mut seats.fresh);
         let mut records = std::mem::take(&mut self.held);
         for consumer in &mut self.consumers {
-            consumer.close();
-            consumer.take(usize::MAX, &mut records);
+            consumer.close(&mut records);
         }
         records.sort_by_key(|record| record.stamp);
         records

@@ -99,6 +99,9 @@ mod hub;
 mod intake;
 mod key;
 mod limit;
+#[cfg(all(test, loom))]
+#[expect(unsafe_code, reason = "loom checks it")]
+mod models;
 mod observe;
 mod oneshot;
 mod parking;

@@ -22,10 +22,11 @@
 //! - P3 The [`Parker`] keeps a token: a wake that comes before the sleep ends it at once.
 
 use std::fmt;
+use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use crate::sync::{Arc, AtomicU64, Condvar, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence_in_models, lock};
 use crate::tick::Moment;
 
 /// One thread's bed: a token and a condition variable.
@@ -44,7 +45,7 @@ impl Parker {
     pub(crate) fn park(&self) {
         let mut token = lock(&self.token);
         if !*token {
-            token = self.bell.wait(token).unwrap_or_else(std::sync::PoisonError::into_inner);
+            token = self.bell.wait(token).unwrap_or_else(PoisonError::into_inner);
         }
         *token = false;
     }
@@ -54,7 +55,7 @@ impl Parker {
         let mut token = lock(&self.token);
         if !*token {
             let woken = self.bell.wait_timeout(token, timeout);
-            token = woken.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            token = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         *token = false;
     }
@@ -72,13 +73,13 @@ impl Parker {
 /// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up.
 #[derive(Debug)]
 pub struct Sleeper {
-    parker: std::sync::Arc<ParkerWaker>,
+    parker: Arc<ParkerWaker>,
 }
 
 impl Sleeper {
     /// A sleeper for the calling thread.
     pub fn new() -> Sleeper {
-        Sleeper { parker: std::sync::Arc::new(ParkerWaker(Parker::new())) }
+        Sleeper { parker: Arc::new(ParkerWaker(Parker::new())) }
     }
 
     /// Sleeps until woken. May return early.
@@ -93,7 +94,7 @@ impl Sleeper {
 
     /// What ends the sleep, from any thread.
     pub fn waker(&self) -> Waker {
-        Waker::from(std::sync::Arc::clone(&self.parker))
+        Waker::from(Arc::clone(&self.parker))
     }
 }
 
@@ -108,11 +109,11 @@ impl Default for Sleeper {
 struct ParkerWaker(Parker);
 
 impl Wake for ParkerWaker {
-    fn wake(self: std::sync::Arc<Self>) {
+    fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
 
-    fn wake_by_ref(self: &std::sync::Arc<Self>) {
+    fn wake_by_ref(self: &Arc<Self>) {
         self.0.unpark();
     }
 }
@@ -141,6 +142,7 @@ impl Doorbell {
     /// look for tasks once more before it sleeps; P1.
     pub(crate) fn arm(&self, threshold: Moment) {
         self.threshold.store(threshold.0.max(AWAKE + 1), Ordering::SeqCst);
+        fence_in_models();
     }
 
     /// The sleeper is up. Relaxed: a producer that still sees the old threshold rings for nothing.
@@ -152,6 +154,7 @@ impl Doorbell {
     /// threshold.
     #[inline]
     pub(crate) fn ring_if_earlier(&self, deadline: Moment, due_now: bool) {
+        fence_in_models();
         let threshold = self.threshold.load(Ordering::SeqCst);
         if threshold != AWAKE && (due_now || deadline.0 < threshold) {
             self.answer(threshold);
@@ -206,15 +209,15 @@ mod tests {
     struct Count(AtomicUsize);
 
     impl Wake for Count {
-        fn wake(self: std::sync::Arc<Self>) {
+        fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
     fn s7_only_an_earlier_deadline_rings_and_only_once() {
-        let count = std::sync::Arc::new(Count::default());
-        let bell = Doorbell::new(Some(Waker::from(std::sync::Arc::clone(&count))));
+        let count = Arc::new(Count::default());
+        let bell = Doorbell::new(Some(Waker::from(Arc::clone(&count))));
         let rung = || count.0.load(Ordering::Relaxed);
 
         bell.ring_if_earlier(Moment(1), true);

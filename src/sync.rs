@@ -3,27 +3,39 @@
 //! Everything that takes part in a race that a model explores comes from here. What no model
 //! explores (process-wide tables, thread-locals) uses std directly.
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard},
 };
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use self::real::UnsafeCell;
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex, MutexGuard},
 };
 
 use std::sync::PoisonError;
+
+/// How many records a block of a lane holds; few in a model, so that it goes from block to block.
+pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// Locks, whether or not a thread panicked while it held the lock: user code never runs under a
 /// lock of ours, so what a lock guards is whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// loom takes `SeqCst` loads and stores for Acquire and Release, and knows only fences to be more. So
+/// where the code relies on one order of `SeqCst` accesses, a model needs a fence between them. For
+/// real this is nothing.
+#[inline]
+pub(crate) fn fence_in_models() {
+    #[cfg(all(test, loom))]
+    loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// Asks for a line of memory ahead of its use. Any pointer will do: nothing is read through it.
@@ -39,7 +51,7 @@ pub(crate) fn prefetch<T>(place: *const T) {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 mod real {
     /// std's cell with loom's face: a pointer that is lent to a closure.
     #[derive(Debug)]

@@ -64,7 +64,7 @@ enum Inner {
 }
 
 impl DueTask {
-    /// A task that belongs to no scheduler, to feed an [`Executor`] with.
+    /// A task that belongs to no scheduler, to feed an [`Executor`](crate::Executor) with.
     pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
         DueTask(Inner::Loose { deadline, task: Box::new(f) })
     }

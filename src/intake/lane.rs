@@ -24,10 +24,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::seat::Seat;
-use crate::sync::{AtomicU64, Ordering};
-
-/// How many records a block holds.
-const BLOCK: usize = 128;
+use crate::sync::{AtomicU64, LANE_BLOCK as BLOCK, Ordering};
 
 /// L3.
 pub(super) const CLOSED: u64 = 1 << 63;
@@ -41,7 +38,7 @@ pub(crate) struct Record {
     pub(crate) name: u64,
 }
 
-pub(super) struct Block {
+pub(crate) struct Block {
     records: [[AtomicU64; 3]; BLOCK],
     next: OnceLock<Arc<Block>>,
 }
@@ -82,7 +79,7 @@ pub(crate) struct Producer {
 pub(crate) struct Refused;
 
 impl Producer {
-    pub(super) fn new(seat: Arc<Seat>) -> Producer {
+    pub(crate) fn new(seat: Arc<Seat>) -> Producer {
         Producer { seat, block: None, published: 0 }
     }
 
@@ -126,26 +123,38 @@ impl Producer {
 }
 
 /// The reader's end.
-pub(super) struct Consumer {
+pub(crate) struct Consumer {
     seat: Arc<Seat>,
     block: Option<Arc<Block>>,
     taken: u64,
 }
 
 impl Consumer {
-    pub(super) fn new(seat: &Arc<Seat>) -> Consumer {
+    pub(crate) fn new(seat: &Arc<Seat>) -> Consumer {
         Consumer { seat: Arc::clone(seat), block: None, taken: 0 }
     }
 
-    pub(super) fn unlist(&self) {
+    pub(crate) fn unlist(&self) {
         self.seat.unlist();
     }
 
     /// Appends what is published, in order, at most so many; true when that leaves some.
-    pub(super) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) -> bool {
+    pub(crate) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) -> bool {
         let published = self.seat.published.load(Ordering::SeqCst) & !CLOSED; // G2, L1
-        let wanted = published - self.taken;
-        let end = self.taken + wanted.min(at_most as u64);
+        let end = published.min(self.taken.saturating_add(at_most as u64));
+        self.take_until(end, into);
+        end < published
+    }
+
+    /// Closes the lane, and appends all that was published before. The closing tells how much that
+    /// is; a later look would not, because a writer that is about to be refused has its record in
+    /// the count for a moment. L3.
+    pub(crate) fn close(&mut self, into: &mut Vec<Record>) {
+        let end = self.seat.close();
+        self.take_until(end, into);
+    }
+
+    fn take_until(&mut self, end: u64, into: &mut Vec<Record>) {
         while self.taken < end {
             let place = self.taken as usize % BLOCK;
             if place == 0 {
@@ -156,7 +165,6 @@ impl Consumer {
             into.extend((place..place + run).map(|place| block.get(place)));
             self.taken += run as u64;
         }
-        end < published
     }
 
     /// L2.
@@ -176,10 +184,5 @@ impl Consumer {
             mine.next = OnceLock::new();
             let _ = self.seat.spare.push(block);
         }
-    }
-
-    /// L3. Nothing that is published later is ever taken.
-    pub(super) fn close(&self) {
-        self.seat.close();
     }
 }

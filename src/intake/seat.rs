@@ -15,7 +15,7 @@ use super::lane::{Block, CLOSED, Producer};
 use crate::limit::Limit;
 use crate::parking::Doorbell;
 use crate::stats::Counts;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence_in_models};
 
 /// How many emptied blocks a lane keeps: room for [`BACKLOG`] records.
 const SPARE_BLOCKS: usize = 64;
@@ -44,7 +44,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn new(
+    pub(crate) fn new(
         number: usize,
         limit: Option<Arc<Limit>>,
         bell: Arc<Doorbell>,
@@ -71,6 +71,7 @@ impl Seat {
     /// The writer's step after a publication; G2.
     #[inline]
     pub(super) fn signal(&self) {
+        fence_in_models();
         if !self.listed.load(Ordering::SeqCst) {
             // Relaxed: only the writer sets it, and `raise` orders it before the reader's visit.
             self.listed.store(true, Ordering::Relaxed);
@@ -81,11 +82,12 @@ impl Seat {
     /// The reader's step before a look; G2.
     pub(super) fn unlist(&self) {
         self.listed.store(false, Ordering::SeqCst);
+        fence_in_models();
     }
 
-    /// L3.
-    pub(super) fn close(&self) {
-        self.published.fetch_or(CLOSED, Ordering::SeqCst);
+    /// Closes the lane; how many records had been published. L3.
+    pub(super) fn close(&self) -> u64 {
+        self.published.fetch_or(CLOSED, Ordering::SeqCst) & !CLOSED
     }
 
     /// Counts a cancel by the seat's owner. `frees_a_place`: see S25.

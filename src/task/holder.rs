@@ -20,13 +20,14 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::closure::Closure;
 use super::memory::{self, FreeSlot};
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
 use crate::executor::own::OwnExecutor;
 use crate::key::TaskKey;
-use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
+use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
 /// What only the task's present owner may touch.
 pub(crate) struct Body {
