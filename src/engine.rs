@@ -40,6 +40,8 @@ const SWEEP: usize = 2048;
 const SETTLE: usize = 2048;
 /// How many entries a turn looks at to find the next live one; beyond that it may come back early.
 const LOOK_AHEAD: usize = 4096;
+/// More buckets than that serve nobody.
+const MOST_BUCKETS: usize = 1 << 22;
 /// So many stale entries are no reason for a sweep.
 const STALE: usize = 4096;
 
@@ -86,6 +88,9 @@ pub(crate) struct Engine {
     is_sweeping: bool,
     /// When memory that has stayed free until then goes back.
     trim_at: Option<Moment>,
+    /// Whether it may ask to be woken for that. A driven engine does not: a peak somewhere in the
+    /// process must not show in its virtual time.
+    wakes_to_trim: bool,
 }
 
 /// Tasks that an executor would not take.
@@ -109,7 +114,7 @@ impl Engine {
         let now = timeline.passed(hub.now());
         Engine {
             batch: DueBatch::new(Arc::<Hub>::clone(&hub)),
-            wheel: Buckets::new(wheel_size, timeline.tick_nanos(), now),
+            wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), now),
             hub,
             executor: Some(executor),
             precision,
@@ -119,7 +124,13 @@ impl Engine {
             refused: Refused::default(),
             is_sweeping: false,
             trim_at: None,
+            wakes_to_trim: false,
         }
+    }
+
+    /// It is turned by a thread that has nothing else to do.
+    pub(crate) fn wake_to_trim(&mut self) {
+        self.wakes_to_trim = true;
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -228,7 +239,7 @@ impl Engine {
         let handed = caught(|| executor.execute_batch(batch));
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
         let refused = self.collect_refused(owner.is_some());
-        self.hub.hooks.observe(|observer| observer.handed_over(tasks - refused));
+        self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         quietly(|| drop(owner)); // perhaps its last owner
     }
 
@@ -277,7 +288,7 @@ impl Engine {
     /// What is done only when there is nothing else to do: memory of a peak goes back.
     fn trim(&mut self, now: Moment) -> bool {
         self.front.shrink();
-        self.given_out.shrink_to(BATCH);
+        self.given_out.shrink_to(HAND_OVER);
         if trim::slice() {
             return true;
         }
@@ -310,7 +321,8 @@ impl Engine {
         if self.trim(now) {
             return Next::Again;
         }
-        let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, self.trim_at];
+        let trim_at = self.trim_at.filter(|_| self.wakes_to_trim);
+        let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, trim_at];
         match times.into_iter().flatten().min() {
             None | Some(Moment::NEVER) => Next::Idle,
             Some(at) => Next::At(at),
@@ -363,6 +375,7 @@ impl Engine {
         }
         self.hub.hooks.observe(|observer| observer.stopped(leftovers));
         quietly(|| drop(executor));
+        quietly(|| self.hub.bell.wakes(None)); // a waker may be a user's, and seats keep the bell
     }
 
     /// All that is pending, in order of deadlines, each marked as returned.

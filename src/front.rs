@@ -157,7 +157,7 @@ impl Front {
 
     /// Gives room back that a peak has left.
     pub(crate) fn shrink(&mut self) {
-        const KEPT: usize = 1024;
+        const KEPT: usize = 16 * 1024;
         let (ready, late) = (&mut self.ready, &mut self.late);
         if ready.is_empty() && ready.capacity() > KEPT {
             ready.shrink_to(KEPT);

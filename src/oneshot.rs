@@ -103,12 +103,13 @@ impl End {
     }
 
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Returned>> {
+        let mine = waker.clone(); // a user's code, so before the lock (S11)
         let mut state = self.lock();
         if let Some(leftovers) = Self::take_from(&mut state) {
             return Poll::Ready(leftovers);
         }
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
-            state.wakers.push(waker.clone());
+            state.wakers.push(mine);
         }
         Poll::Pending
     }

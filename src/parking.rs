@@ -124,17 +124,21 @@ const AWAKE: u64 = 0;
 /// Wakes the one who turns the engine, when it is worth it.
 pub(crate) struct Doorbell {
     threshold: AtomicU64,
-    wakes: Mutex<Option<Waker>>,
+    /// Behind an `Arc`, so that no user's `clone` runs under the lock (S11).
+    wakes: Mutex<Option<Arc<Waker>>>,
 }
 
 impl Doorbell {
     pub(crate) fn new(wakes: Option<Waker>) -> Arc<Doorbell> {
-        Arc::new(Doorbell { threshold: AtomicU64::new(AWAKE), wakes: Mutex::new(wakes) })
+        Arc::new(Doorbell {
+            threshold: AtomicU64::new(AWAKE),
+            wakes: Mutex::new(wakes.map(Arc::new)),
+        })
     }
 
     /// Names who is woken from now on.
     pub(crate) fn wakes(&self, waker: Option<Waker>) {
-        let before = std::mem::replace(&mut *lock(&self.wakes), waker);
+        let before = std::mem::replace(&mut *lock(&self.wakes), waker.map(Arc::new));
         drop(before); // a waker's `Drop` is user code, so it runs with the lock released (S11)
     }
 
@@ -188,7 +192,7 @@ impl Doorbell {
     pub(crate) fn ring(&self) {
         let waker = lock(&self.wakes).clone();
         if let Some(waker) = waker {
-            waker.wake();
+            waker.wake_by_ref();
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::parking::Sleeper;
 use crate::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
-pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: String) -> io::Result<()> {
+pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: String) -> io::Result<()> {
+    engine.wake_to_trim();
     let ticker = Ticker { hub: Arc::clone(engine.hub()), engine, sleeper };
     thread::Builder::new().name(name).spawn(move || ticker.run()).map(drop)
 }

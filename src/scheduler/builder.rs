@@ -72,7 +72,7 @@ impl Builder {
     }
 
     /// How many buckets the wheel has: a power of two, 4096 by default. More buckets mean less
-    /// shuffling of far tasks, and 24 bytes each.
+    /// shuffling of far tasks, and 32 bytes each; no more than four million are made.
     pub fn wheel_size(mut self, buckets: usize) -> Builder {
         self.wheel_size = buckets;
         self

@@ -62,7 +62,7 @@ impl<E: Timed> Buckets<E> {
             occupancy: Occupancy::new(size),
             far: Far::new(),
             overdue: Vec::new(),
-            pool: Pool::new(),
+            pool: Pool::new(size), // a block per bucket: a steady flow of few tasks a tick allocates nothing
             len: 0,
             sweep: Sweep::START,
             half_bits: size.ilog2() - 1,
@@ -387,7 +387,7 @@ impl<E: Timed> Buckets<E> {
             self.far.remove(half);
         }
         self.occupancy = Occupancy::new(self.ring.len());
-        self.pool = Pool::new();
+        self.pool = Pool::new(self.ring.len());
         self.sweep = Sweep::START;
         self.len = 0;
     }

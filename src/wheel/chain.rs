@@ -25,9 +25,6 @@ pub(crate) trait Timed: Copy + Default {
 /// How many entries a block holds: with 16 bytes each it takes 504 bytes.
 const BLOCK: usize = 31;
 
-/// So many free blocks are kept beyond as many as are in use.
-const SPARE: usize = 1024;
-
 /// No block.
 const NIL: u32 = u32::MAX;
 
@@ -110,11 +107,13 @@ pub(super) struct Pool<E> {
     blocks: Vec<Option<Box<Block<E>>>>,
     free: Vec<u32>,
     bare: Vec<u32>,
+    /// So many free blocks are kept beyond as many as are in use.
+    spare: usize,
 }
 
 impl<E: Timed> Pool<E> {
-    pub(super) fn new() -> Pool<E> {
-        Pool { blocks: Vec::new(), free: Vec::new(), bare: Vec::new() }
+    pub(super) fn new(spare: usize) -> Pool<E> {
+        Pool { blocks: Vec::new(), free: Vec::new(), bare: Vec::new(), spare }
     }
 
     fn block(&self, number: u32) -> &Block<E> {
@@ -145,12 +144,16 @@ impl<E: Timed> Pool<E> {
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
+    /// A block is free. If too many are, one or two give their room back: two, because a block that
+    /// is released also lowers what may be kept.
     fn release(&mut self, number: u32) {
-        if self.free.len() > self.used() + SPARE {
-            self.blocks[number as usize] = None;
-            self.bare.push(number);
-        } else {
-            self.free.push(number);
+        self.free.push(number);
+        for _ in 0..2 {
+            if self.free.len() > self.used() + self.spare {
+                let bare = self.free.pop().expect("more than none");
+                self.blocks[bare as usize] = None;
+                self.bare.push(bare);
+            }
         }
     }
 
