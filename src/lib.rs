@@ -127,3 +127,8 @@ pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
 pub use scheduler::{Builder, Scheduler};
 pub use shutdown::{IntoIter, Leftovers, PendingTask, Stopping};
 pub use stats::{Lateness, Stats};
+
+/// The README's code, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
