@@ -1,0 +1,395 @@
+//! Time: never early, at most a tick late, in order, any duration, and idle is free (S1 to S7).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tickwheel::{Driver, Inline, ManualClock, Observer, Precision, Scheduler};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn driven() -> (Scheduler, Driver) {
+    Scheduler::builder().build_driven().expect("the defaults are good")
+}
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
+
+/// Notes when each task ran, on the scheduler's clock, and under which name.
+#[derive(Clone)]
+struct Log {
+    scheduler: Scheduler,
+    runs: Arc<Mutex<Vec<(u64, Instant)>>>,
+}
+
+impl Log {
+    fn new(scheduler: &Scheduler) -> Log {
+        Log { scheduler: scheduler.clone(), runs: Arc::default() }
+    }
+
+    fn task(&self, name: u64) -> impl FnOnce() + Send + 'static {
+        let log = self.clone();
+        move || log.runs.lock().expect("whole").push((name, log.scheduler.now()))
+    }
+
+    fn names(&self) -> Vec<u64> {
+        self.runs.lock().expect("whole").iter().map(|(name, _)| *name).collect()
+    }
+}
+
+#[test]
+fn s01_s02_never_early_and_at_most_a_tick_late_at_any_offset() {
+    let ticks = [1, 1_000, 999_983, 1_000_000, 3_000_000_000].map(Duration::from_nanos);
+    for (tick, precision) in
+        ticks.into_iter().flat_map(|tick| [(tick, Precision::Tick), (tick, Precision::Exact)])
+    {
+        let clock = ManualClock::new();
+        let (scheduler, driver) = Scheduler::builder()
+            .tick(tick)
+            .precision(precision)
+            .wheel_size(64)
+            .clock(clock.clone())
+            .build_driven()
+            .expect("good settings");
+        let log = Log::new(&scheduler);
+        let mut random = Random(tick.as_secs() + u64::from(tick.subsec_nanos()));
+        let mut due = Vec::new();
+        for name in 0..300 {
+            // Scheduled at any offset within a tick, for any part of a tick.
+            let delay = tick * u32::try_from(random.below(200_000)).expect("small") / 1_000;
+            due.push(scheduler.now() + delay);
+            scheduler.schedule_once(delay, log.task(name)).expect("open");
+            driver.advance(tick * u32::try_from(random.below(1_100)).expect("small") / 1_000);
+        }
+        driver.advance(tick * 300);
+        let runs = log.runs.lock().expect("whole");
+        assert_eq!(runs.len(), 300);
+        for (name, at) in runs.iter() {
+            let due = due[usize::try_from(*name).expect("small")];
+            let late = at.checked_duration_since(due);
+            let late = late.unwrap_or_else(|| panic!("task {name} is early at a tick of {tick:?}"));
+            let allowed = match precision {
+                Precision::Tick => tick,
+                Precision::Exact => Duration::ZERO,
+            };
+            assert!(late <= allowed, "task {name} is {late:?} late at a tick of {tick:?}");
+        }
+    }
+}
+
+#[test]
+fn s01_nothing_is_early_on_the_system_clock() {
+    for precision in [Precision::Tick, Precision::Exact] {
+        let scheduler = Scheduler::builder()
+            .executor(Inline)
+            .precision(precision)
+            .build()
+            .expect("a tick thread");
+        let (sender, receiver) = mpsc::channel();
+        let mut random = Random(1);
+        for _ in 0..2_000 {
+            let delay = Duration::from_micros(random.below(150_000));
+            let (sender, due) = (sender.clone(), Instant::now() + delay);
+            let task = move || sender.send((due, Instant::now())).expect("the receiver lives");
+            scheduler.schedule_once(delay, task).expect("open");
+        }
+        drop(sender);
+        for _ in 0..2_000 {
+            let (due, ran) = receiver.recv_timeout(PATIENCE).expect("all run");
+            assert!(ran >= due, "{:?} early", due - ran);
+        }
+    }
+}
+
+#[test]
+fn s03_by_deadline_and_at_equal_deadlines_in_the_order_of_scheduling() {
+    for precision in [Precision::Tick, Precision::Exact] {
+        let (scheduler, driver) =
+            Scheduler::builder().precision(precision).build_driven().expect("good settings");
+        let log = Log::new(&scheduler);
+        let start = scheduler.now();
+        let mut random = Random(3);
+        let mut expected = Vec::new();
+        for name in 0..5_000 {
+            // Few different deadlines, near and far; half of them as instants; now and then a turn.
+            let delay = Duration::from_micros(random.below(40) * 250 + random.below(2) * 9_000_000);
+            let delay = delay + (driver.now() - start);
+            let accepted = if name % 2 == 0 {
+                scheduler.schedule_at(start + delay, log.task(name))
+            } else {
+                scheduler.schedule_once(start + delay - driver.now(), log.task(name))
+            };
+            accepted.expect("open");
+            expected.push((delay, name));
+            if name % 97 == 0 {
+                driver.turn();
+            }
+        }
+        driver.advance(SECOND * 20);
+        expected.sort();
+        let expected: Vec<_> = expected.into_iter().map(|(_, name)| name).collect();
+        assert_eq!(log.names(), expected, "{precision:?}");
+    }
+}
+
+#[test]
+fn s03_the_order_of_scheduling_holds_across_threads() {
+    let (scheduler, driver) = driven();
+    let log = Log::new(&scheduler);
+    let due = scheduler.now() + SECOND;
+    for name in 0..200 {
+        let task = log.task(name);
+        if name % 3 == 0 {
+            scheduler.schedule_at(due, task).expect("open");
+        } else {
+            let scheduler = scheduler.clone();
+            let other = thread::spawn(move || scheduler.schedule_at(due, task).map(drop));
+            other.join().expect("no panic").expect("open");
+        }
+    }
+    driver.advance(SECOND);
+    assert_eq!(log.names(), (0..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn s04_any_duration_and_any_instant() {
+    let (scheduler, driver) = driven();
+    let log = Log::new(&scheduler);
+    let start = scheduler.now();
+    let never: Vec<_> =
+        [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)]
+            .into_iter()
+            .map(|delay| scheduler.schedule_once(delay, log.task(99)).expect("open"))
+            .collect();
+    let mut late = start;
+    while let Some(later) = late.checked_add(Duration::from_secs(1 << 33)) {
+        late = later;
+    }
+    scheduler.schedule_at(late, log.task(98)).expect("open");
+    scheduler.schedule_repeatedly(Duration::MAX, Duration::MAX, || ()).expect("open");
+    scheduler.schedule_once(Duration::from_nanos(1), log.task(2)).expect("open");
+    scheduler.schedule_once(Duration::ZERO, log.task(1)).expect("open");
+    if let Some(past) = start.checked_sub(MILLI) {
+        scheduler.schedule_at(past, log.task(0)).expect("open");
+        assert_eq!(driver.advance(Duration::ZERO), 2, "what is past is due now");
+        assert_eq!(log.names(), [0, 1]);
+    }
+    driver.advance(YEAR * 100);
+    assert_eq!(log.names().last(), Some(&2));
+    assert_eq!(scheduler.pending(), 5, "never is pending");
+    assert!(never[0].cancel());
+    assert_eq!(driver.close().len(), 4);
+}
+
+#[test]
+fn s04_ten_years_of_uptime_change_nothing() {
+    let (scheduler, driver) = driven();
+    let mut runs = 0;
+    for _ in 0..10 {
+        runs += driver.advance(YEAR);
+        let log = Log::new(&scheduler);
+        let start = scheduler.now();
+        for name in 0..5 {
+            let delay = MILLI * u32::try_from(7 * name + 3).expect("small");
+            scheduler.schedule_once(delay, log.task(name)).expect("open");
+        }
+        assert_eq!(driver.advance(SECOND), 5);
+        let runs = log.runs.lock().expect("whole");
+        assert!(runs.iter().all(|(name, at)| *at - start == MILLI * (7 * *name as u32 + 3)));
+    }
+    assert_eq!(runs, 0);
+}
+
+#[test]
+fn s05_a_zero_delay_needs_no_tick_and_never_runs_on_the_callers_stack() {
+    let (scheduler, driver) =
+        Scheduler::builder().tick(HOUR).build_driven().expect("good settings");
+    let log = Log::new(&scheduler);
+    scheduler.schedule_once(Duration::ZERO, log.task(1)).expect("open");
+    assert!(log.names().is_empty(), "not on the caller's stack");
+    driver.turn();
+    assert_eq!(log.names(), [1], "without moving the time");
+
+    // On real threads, with a tick that never comes.
+    let scheduler =
+        Scheduler::builder().tick(HOUR).executor(Inline).build().expect("a tick thread");
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..100 {
+        let sender = sender.clone();
+        let task = move || sender.send(n).expect("the receiver lives");
+        scheduler.schedule_once(Duration::ZERO, task).expect("open");
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n));
+    }
+}
+
+#[test]
+fn s05_a_task_that_schedules_itself_a_million_times_keeps_a_flat_stack() {
+    fn again(scheduler: &Scheduler, left: u32, done: mpsc::Sender<()>) {
+        let inner = scheduler.clone();
+        let task = move || match left {
+            0 => done.send(()).expect("the receiver lives"),
+            _ => again(&inner, left - 1, done),
+        };
+        scheduler.schedule_once(Duration::ZERO, task).expect("open");
+    }
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    let (sender, receiver) = mpsc::channel();
+    again(&scheduler, 1_000_000, sender);
+    receiver.recv_timeout(PATIENCE * 3).expect("the last one");
+}
+
+#[test]
+fn s06_a_jump_of_any_length_runs_what_is_due_at_once_and_in_order() {
+    #[derive(Clone, Default)]
+    struct HandOvers(Arc<AtomicUsize>);
+    impl Observer for HandOvers {
+        fn handed_over(&self, _: usize) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (clock, hand_overs) = (ManualClock::new(), HandOvers::default());
+    let (scheduler, driver) = Scheduler::builder()
+        .clock(clock.clone())
+        .observer(hand_overs.clone())
+        .build_driven()
+        .expect("good settings");
+    let log = Log::new(&scheduler);
+    for name in (0..100).rev() {
+        let delay = HOUR * u32::try_from(name).expect("small") + MILLI;
+        scheduler.schedule_once(delay, log.task(name)).expect("open");
+    }
+    clock.advance(YEAR * 30); // 950 thousand million ticks of which 100 have tasks
+    assert_eq!(driver.turn(), None);
+    assert_eq!(log.names(), (0..100).collect::<Vec<_>>());
+    assert_eq!(hand_overs.0.load(Ordering::Relaxed), 1, "at once");
+}
+
+#[test]
+fn s07_a_turn_says_exactly_when_to_come_back() {
+    let (scheduler, driver) = driven();
+    let start = scheduler.now();
+    assert_eq!(driver.turn(), None);
+    let far = scheduler.schedule_once(HOUR * 10, || ()).expect("open");
+    assert_eq!(driver.turn(), Some(start + HOUR * 10));
+    let near = scheduler.schedule_once(MILLI * 5, || ()).expect("open");
+    let middle = scheduler.schedule_once(MILLI * 2_500, || ()).expect("open");
+    assert_eq!(driver.turn(), Some(start + MILLI * 5));
+    assert!(near.cancel());
+    assert_eq!(driver.turn(), Some(start + MILLI * 2_500), "not for one that was cancelled");
+    assert!(middle.cancel());
+    assert_eq!(driver.turn(), Some(start + HOUR * 10));
+    assert!(far.cancel());
+    assert_eq!(driver.turn(), None, "nothing is pending");
+    scheduler.schedule_once(Duration::MAX, || ()).expect("open");
+    assert_eq!(driver.turn(), None, "never is no time to come back");
+}
+
+#[test]
+fn s07_idle_costs_nothing_and_a_later_deadline_wakes_nobody() {
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    let settled = |wakeups: u64| {
+        let start = Instant::now();
+        while scheduler.stats().wakeups() < wakeups {
+            assert!(start.elapsed() < PATIENCE, "wake-up {wakeups} did not come");
+            thread::yield_now();
+        }
+        thread::sleep(MILLI * 50); // real time: it has to fall asleep
+        scheduler.stats().wakeups()
+    };
+    let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
+    let asleep = settled(0);
+    for n in 0..100 {
+        scheduler.schedule_once(HOUR * (n + 2), || ()).expect("open");
+    }
+    thread::sleep(MILLI * 300); // real time: this is what idle means
+    assert_eq!(scheduler.stats().wakeups(), asleep, "they are all later");
+    scheduler.schedule_once(HOUR / 2, || ()).expect("open");
+    assert_eq!(settled(asleep + 1), asleep + 1, "this one is earlier");
+    assert!(handle.cancel());
+    thread::sleep(MILLI * 100);
+    assert_eq!(scheduler.stats().wakeups(), asleep + 1, "a cancel wakes nobody");
+}
+
+#[test]
+fn a_scheduler_on_a_manual_clock_moves_only_when_told() {
+    let clock = ManualClock::new();
+    let scheduler =
+        Scheduler::builder().clock(clock.clone()).executor(Inline).build().expect("a tick thread");
+    let (sender, receiver) = mpsc::channel();
+    for n in 1..=3_u32 {
+        let sender = sender.clone();
+        let task = move || sender.send(n).expect("the receiver lives");
+        scheduler.schedule_once(HOUR * n, task).expect("open");
+    }
+    for n in 1..=3 {
+        assert!(receiver.try_recv().is_err());
+        clock.advance(HOUR);
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n));
+    }
+}
+
+#[test]
+fn a_driver_on_the_system_clock_waits_for_it() {
+    let (scheduler, driver) =
+        Scheduler::builder().clock(tickwheel::SystemClock).build_driven().expect("good settings");
+    let start = Instant::now();
+    scheduler.schedule_once(MILLI * 10, || ()).expect("open");
+    assert_eq!(driver.advance(MILLI * 20), 1);
+    assert!(start.elapsed() >= MILLI * 20);
+}
+
+#[test]
+fn a_driver_inside_its_own_task_does_nothing() {
+    let (scheduler, driver) = driven();
+    let driver = Arc::new(driver);
+    let inner = Arc::clone(&driver);
+    let (sender, receiver) = mpsc::channel();
+    scheduler
+        .schedule_once(MILLI, move || {
+            let told = (inner.advance(HOUR), inner.turn() == Some(inner.now()));
+            sender.send(told).expect("the receiver lives");
+        })
+        .expect("open");
+    assert_eq!(driver.advance(MILLI), 1);
+    assert_eq!(receiver.try_recv(), Ok((0, true)));
+}
+
+#[test]
+fn a_driver_wakes_whom_it_was_told_to() {
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (scheduler, driver) = driven();
+    let count = Arc::new(Count::default());
+    driver.wake_with(Some(Arc::clone(&count).into()));
+    let woken = || count.0.load(Ordering::Relaxed);
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    driver.turn();
+    scheduler.schedule_once(HOUR * 2, || ()).expect("open");
+    assert_eq!(woken(), 0, "later");
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    assert_eq!(woken(), 1, "earlier, and once");
+    driver.turn();
+    drop(scheduler.stop());
+    assert!(woken() >= 2, "a stop wakes too");
+}

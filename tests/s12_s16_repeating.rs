@@ -1,0 +1,276 @@
+//! Repetition: the phase is kept, what was missed is treated as asked, and nothing is allocated (S12
+//! to S16).
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use tickwheel::{
+    Cancellable, Inline, ManualClock, MissedTicks, Period, ScheduleError, Scheduler, ThreadPool,
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: it passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+/// The begins of the first runs of a series, in milliseconds; a run takes as long as `takes` says.
+fn begins(
+    period: Period,
+    until: Duration,
+    takes: impl Fn(u32) -> u32 + Send + 'static,
+) -> Vec<u128> {
+    let clock = ManualClock::new();
+    let (scheduler, driver) =
+        Scheduler::builder().clock(clock.clone()).build_driven().expect("good settings");
+    let start = scheduler.now();
+    let begins = Arc::new(Mutex::new(Vec::new()));
+    let (log, inner) = (Arc::clone(&begins), scheduler.clone());
+    let mut run = 0;
+    scheduler
+        .schedule_periodic(Duration::ZERO, period, move || {
+            log.lock().expect("whole").push((inner.now() - start).as_millis());
+            clock.advance(MILLI * takes(run));
+            run += 1;
+        })
+        .expect("open");
+    driver.advance(until);
+    drop((scheduler, driver));
+    Arc::into_inner(begins).expect("the series is gone").into_inner().expect("whole")
+}
+
+#[test]
+fn s12_ten_thousand_runs_keep_their_phase() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let start = scheduler.now();
+    let (period, initial) = (Duration::from_micros(33_333), Duration::from_micros(777));
+    let (sender, runs) = mpsc::channel();
+    let inner = scheduler.clone();
+    scheduler
+        .schedule_repeatedly(initial, period, move || {
+            sender.send(inner.now() - start).expect("the receiver lives");
+        })
+        .expect("open");
+    assert_eq!(driver.advance(period * 10_000), 10_000);
+    for (run, at) in (0_u32..).zip(runs.try_iter()) {
+        let due = initial + period * run;
+        assert!(at >= due && at < due + MILLI, "run {run}, due at {due:?}, ran at {at:?}");
+    }
+}
+
+#[test]
+fn s12_runs_never_overlap_on_a_pool() {
+    let scheduler =
+        Scheduler::builder().executor(ThreadPool::new(4)).build().expect("a tick thread");
+    let (running, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (flag, count) = (Arc::clone(&running), Arc::clone(&runs));
+    let series = scheduler
+        .schedule_repeatedly(Duration::ZERO, MILLI, move || {
+            assert!(!flag.swap(true, Ordering::AcqRel), "overlap");
+            std::thread::sleep(MILLI * 3); // real time: longer than the period
+            count.fetch_add(1, Ordering::Relaxed);
+            flag.store(false, Ordering::Release);
+        })
+        .expect("open");
+    let start = Instant::now();
+    while runs.load(Ordering::Relaxed) < 20 {
+        assert!(start.elapsed() < PATIENCE && !series.is_done());
+        std::thread::yield_now();
+    }
+    assert!(series.cancel());
+    assert_eq!(scheduler.stats().panicked(), 0);
+}
+
+#[test]
+fn s13_what_was_missed_is_caught_up_skipped_or_starts_a_new_phase() {
+    // Run 1, due at 10, takes 34 ms: what was due at 20, 30 and 40 is missed.
+    let takes = |run| if run == 1 { 34 } else { 0 };
+    let rate = Period::fixed_rate(MILLI * 10);
+    let until = MILLI * 80;
+    assert_eq!(begins(rate, until, takes), [0, 10, 44, 44, 44, 50, 60, 70, 80]);
+    assert_eq!(begins(rate.missed(MissedTicks::Skip), until, takes), [0, 10, 50, 60, 70, 80]);
+    assert_eq!(begins(rate.missed(MissedTicks::Delay), until, takes), [0, 10, 54, 64, 74]);
+    let gap = Period::fixed_delay(MILLI * 10);
+    assert_eq!(begins(gap, until, takes), [0, 10, 54, 64, 74]);
+}
+
+#[test]
+fn s13_a_run_that_ends_on_the_next_due_time_has_missed_nothing() {
+    let takes = |run| if run == 1 { 10 } else { 0 };
+    for missed in [MissedTicks::Burst, MissedTicks::Skip, MissedTicks::Delay] {
+        let rate = Period::fixed_rate(MILLI * 10).missed(missed);
+        assert_eq!(begins(rate, MILLI * 40, takes), [0, 10, 20, 30, 40], "{missed:?}");
+    }
+}
+
+#[test]
+fn s13_a_fixed_delay_counts_from_the_end_of_each_run() {
+    let gap = Period::fixed_delay(MILLI * 10);
+    assert_eq!(begins(gap, MILLI * 40, |_| 3), [0, 13, 26, 39]);
+    assert_eq!(gap.missed(MissedTicks::Skip), gap, "it misses nothing");
+    assert_eq!(gap.duration(), MILLI * 10);
+}
+
+#[test]
+fn s14_nothing_is_allocated_in_the_steady_state() {
+    let (scheduler, driver) =
+        Scheduler::builder().executor(Inline).build_driven().expect("good settings");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let fire = |count: usize| {
+        for n in 0..count {
+            let (runs, weight) = (Arc::clone(&runs), [n, n, n]); // 32 bytes
+            let task = move || {
+                runs.fetch_add(weight.len(), Ordering::Relaxed);
+            };
+            let delay = MILLI * u32::try_from(n % 7).expect("small");
+            scheduler.schedule_once(delay, task).expect("open");
+            driver.advance(MILLI);
+        }
+        driver.advance(MILLI * 10);
+    };
+    let cancel = |count: usize| {
+        for _ in 0..count {
+            let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
+            assert!(handle.cancel());
+            driver.turn();
+        }
+    };
+    // The first rounds fetch what the later ones use again.
+    (0..2).for_each(|_| fire(10_000));
+    assert_eq!(allocations(|| fire(10_000)), 0, "schedule and fire");
+    (0..3).for_each(|_| cancel(10_000));
+    assert_eq!(allocations(|| cancel(10_000)), 0, "schedule and cancel");
+
+    let count = Arc::clone(&runs);
+    scheduler
+        .schedule_repeatedly(MILLI, MILLI, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        })
+        .expect("open");
+    driver.advance(SECOND);
+    assert_eq!(allocations(|| assert_eq!(driver.advance(SECOND * 10), 10_000)), 0, "repeat");
+
+    let large = [0_u8; 33];
+    let boxed = allocations(|| {
+        scheduler.schedule_once(MILLI, move || assert_eq!(large.len(), 33)).expect("open");
+    });
+    assert_eq!(boxed, 1, "33 bytes lie in a box, so the counter counts");
+}
+
+#[test]
+fn s15_a_panic_ends_the_series_and_is_reported() {
+    let (report, reports) = mpsc::channel();
+    let (scheduler, driver) = Scheduler::builder()
+        .on_panic(move |panic| drop(report.send(panic.message().map(str::to_owned))))
+        .build_driven()
+        .expect("good settings");
+    let alive = Arc::new(());
+    let hold = Arc::clone(&alive);
+    let mut run = 0;
+    let series = scheduler
+        .schedule_repeatedly(SECOND, SECOND, move || {
+            let _hold = &hold;
+            run += 1;
+            assert!(run < 3, "run {run}");
+        })
+        .expect("open");
+    assert_eq!(driver.advance(HOUR), 3);
+    assert!(series.is_done() && !series.is_cancelled() && !series.cancel());
+    assert_eq!(reports.try_iter().flatten().collect::<Vec<_>>(), ["run 3"]);
+    assert_eq!(Arc::strong_count(&alive), 1, "the closure is gone");
+    let stats = scheduler.stats();
+    assert_eq!((stats.fired(), stats.panicked(), stats.pending()), (3, 1, 0));
+}
+
+#[test]
+fn s15_a_zero_period_is_an_error_and_never_runs() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let alive = Arc::new(());
+    let task = || {
+        let hold = Arc::clone(&alive);
+        move || drop(hold.clone())
+    };
+    let zero = Duration::ZERO;
+    for refused in [
+        scheduler.schedule_repeatedly(zero, zero, task()),
+        scheduler.schedule_with_fixed_delay(zero, zero, task()),
+        scheduler.schedule_periodic(zero, Period::fixed_rate(zero), task()),
+    ] {
+        assert_eq!(refused.unwrap_err(), ScheduleError::ZeroPeriod);
+    }
+    assert_eq!(Arc::strong_count(&alive), 1);
+    assert_eq!((driver.advance(SECOND), scheduler.stats().scheduled()), (0, 0));
+}
+
+#[test]
+fn a_break_ends_the_series() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let mut left = 4;
+    let series = scheduler
+        .schedule_with_fixed_delay(SECOND, SECOND, move || {
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .expect("open");
+    assert_eq!(driver.advance(HOUR), 4);
+    assert!(series.is_done() && !series.is_cancelled());
+    assert_eq!(scheduler.pending(), 0);
+}
+
+#[test]
+fn s16_a_task_cancels_itself() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let own = Arc::new(Mutex::new(None::<Cancellable>));
+    let inner = Arc::clone(&own);
+    let alive = Arc::new(());
+    let hold = Arc::clone(&alive);
+    let mut runs = 0;
+    let series = scheduler
+        .schedule_repeatedly(SECOND, SECOND, move || {
+            let _hold = &hold;
+            runs += 1;
+            if runs == 2 {
+                // Out of the lock, so that the handle goes with the closure.
+                let own = inner.lock().expect("whole").take();
+                assert!(own.expect("put there before the run").cancel());
+            }
+        })
+        .expect("open");
+    *own.lock().expect("whole") = Some(series.clone());
+    assert_eq!(driver.advance(HOUR), 2);
+    assert!(series.is_cancelled() && series.is_done());
+    assert_eq!(Arc::strong_count(&alive), 1);
+}

@@ -1,0 +1,244 @@
+//! Bounds and sight: an exact limit, exact counters, and everything can be printed (S25 to S27).
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tickwheel::wheel::Wheel;
+use tickwheel::{
+    BuildError, CloseError, DueTask, Inline, ManualClock, Observer, Period, Precision, Rejected,
+    ScheduleError, Scheduler, SystemClock, ThreadPool, TryScheduleError,
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn s25_the_limit_refuses_the_next_one_and_a_place_is_free_when_it_should_be() {
+    let (scheduler, driver) =
+        Scheduler::builder().max_pending(3).build_driven().expect("good settings");
+    let inner = scheduler.clone();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let tell = Arc::clone(&seen);
+    scheduler
+        .schedule_once(SECOND, move || {
+            // The run has started, so its place is free.
+            tell.store(inner.pending(), Ordering::Relaxed);
+            inner.schedule_once(HOUR, || ()).expect("a place is free");
+        })
+        .expect("the first place");
+    let series = scheduler.schedule_repeatedly(SECOND * 2, SECOND, || ()).expect("the second");
+    let other = scheduler.schedule_once(HOUR, || ()).expect("the third");
+    for _ in 0..3 {
+        assert_eq!(scheduler.schedule_once(SECOND, || ()).unwrap_err(), ScheduleError::Full);
+    }
+    assert_eq!(scheduler.pending(), 3);
+    assert!(other.cancel());
+    assert_eq!(scheduler.pending(), 2, "a cancel frees it at once");
+    let back = scheduler.schedule_once(HOUR * 2, || ()).expect("the third again");
+    driver.advance(SECOND);
+    assert_eq!((seen.load(Ordering::Relaxed), scheduler.pending()), (2, 3));
+
+    driver.advance(SECOND * 10);
+    assert_eq!(scheduler.pending(), 3, "a series holds its place between its runs");
+    assert!(series.cancel());
+    let refused = scheduler.try_schedule_once(HOUR, || ()).map(drop);
+    assert!(refused.is_ok());
+    let count = Arc::clone(&seen);
+    let task = move || {
+        count.store(7, Ordering::Relaxed);
+    };
+    let refused = scheduler.try_schedule_once(HOUR, task).map(drop);
+    let Err(task) = refused.map_err(TryScheduleError::into_task) else { panic!("it is full") };
+    task();
+    assert_eq!(seen.load(Ordering::Relaxed), 7, "the very task");
+    assert!(back.cancel());
+    assert_eq!(driver.close().len(), 2);
+    assert_eq!(scheduler.pending(), 0);
+}
+
+/// Runs, refuses, keeps or drops what it is given.
+struct Moody {
+    queue: Arc<Mutex<Vec<DueTask>>>,
+    mood: Arc<AtomicUsize>,
+}
+impl tickwheel::Executor for Moody {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        match self.mood.load(Ordering::Relaxed) {
+            0 => task.run(),
+            1 => return Err(Rejected::new(task)),
+            2 => self.queue.lock().expect("whole").push(task),
+            _ => drop(task),
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn s26_every_number_is_exact() {
+    let queue = Arc::new(Mutex::new(Vec::<DueTask>::new()));
+    let mood = Arc::new(AtomicUsize::new(0));
+    let (accept, moods) = (Arc::clone(&queue), Arc::clone(&mood));
+    let (scheduler, driver) = Scheduler::builder()
+        .executor(Moody { queue: accept, mood: moods })
+        .build_driven()
+        .expect("good settings");
+    let in_a_second = |count: u32| {
+        for _ in 0..count {
+            scheduler.schedule_once(SECOND, || ()).expect("open");
+        }
+    };
+    in_a_second(5);
+    scheduler.schedule_once(SECOND, || panic!("counted")).expect("open");
+    let series = scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+    driver.advance(SECOND * 2); // 5 and a panic and 2 runs of the series
+    assert!(series.cancel());
+
+    mood.store(1, Ordering::Relaxed);
+    in_a_second(3);
+    driver.advance(SECOND + MILLI * 2); // refused at 1000, 1001 and 1002 ms
+    mood.store(0, Ordering::Relaxed);
+    driver.advance(MILLI);
+
+    mood.store(2, Ordering::Relaxed);
+    in_a_second(4);
+    driver.advance(SECOND);
+    assert_eq!(scheduler.pending(), 4, "handed over is not yet run");
+    let mut held = queue.lock().expect("whole").drain(..).collect::<Vec<_>>();
+    held.pop().expect("four").run();
+    drop(held);
+
+    mood.store(3, Ordering::Relaxed);
+    in_a_second(2);
+    driver.advance(SECOND);
+    scheduler.schedule_once(HOUR, || ()).expect("open").cancel();
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+
+    let stats = scheduler.stats();
+    assert_eq!(stats.scheduled(), 5 + 1 + 1 + 3 + 4 + 2 + 2);
+    assert_eq!(stats.fired(), 5 + 1 + 2 + 3 + 1);
+    assert_eq!(stats.lateness().count(), stats.fired());
+    assert_eq!((stats.cancelled(), stats.panicked()), (2, 1));
+    assert_eq!(stats.dropped(), 3 + 2);
+    assert_eq!(stats.rejected(), 9);
+    assert_eq!((stats.pending(), scheduler.pending()), (1, 1));
+}
+
+#[test]
+fn s26_the_lateness_is_right_within_a_factor_of_two() {
+    let clock = ManualClock::new();
+    let (scheduler, driver) = Scheduler::builder()
+        .clock(clock.clone())
+        .precision(Precision::Exact)
+        .build_driven()
+        .expect("good settings");
+    for late in [0_u64, 3, 1_000, 123_456, 5_000_000, 60_000_000_000] {
+        scheduler.schedule_once(SECOND, || ()).expect("open");
+        clock.advance(SECOND + Duration::from_nanos(late));
+        driver.turn();
+        let max = scheduler.stats().lateness().max();
+        assert_eq!(max, Duration::from_nanos(late), "the latest of all is exact");
+        let told = scheduler.stats().lateness().quantile(1.0).as_nanos();
+        assert!((u128::from(late)..=u128::from(late) * 2).contains(&told), "{late} told as {told}");
+    }
+    let stats = scheduler.stats();
+    assert_eq!(stats.lateness().count(), 6);
+    let middle = stats.lateness().quantile(0.5).as_nanos();
+    assert!((1_000..=2_000).contains(&middle), "{middle}");
+    assert_eq!(stats.lateness().bins().map(|(_, runs)| runs).sum::<u64>(), 6);
+}
+
+#[test]
+fn s26_counters_of_threads_that_have_ended_are_kept() {
+    let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good settings");
+    for _ in 0..50 {
+        let scheduler = scheduler.clone();
+        let thread = thread::spawn(move || {
+            let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
+            scheduler.schedule_once(HOUR, || ()).expect("open");
+            handle.cancel()
+        });
+        assert!(thread.join().expect("no panic"));
+    }
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled(), stats.cancelled(), stats.pending()), (100, 50, 50));
+}
+
+#[test]
+fn an_observer_sees_the_turns() {
+    #[derive(Clone, Default)]
+    struct Seen(Arc<[AtomicU64; 4]>);
+    impl Observer for Seen {
+        fn took_in(&self, tasks: usize) {
+            self.0[0].fetch_add(tasks as u64, Ordering::Relaxed);
+        }
+        fn handed_over(&self, tasks: usize) {
+            self.0[1].fetch_add(tasks as u64, Ordering::Relaxed);
+        }
+        fn stopped(&self, leftovers: usize) {
+            self.0[2].fetch_add(leftovers as u64, Ordering::Relaxed);
+        }
+        fn rejected(&self, tasks: usize) {
+            self.0[3].fetch_add(tasks as u64, Ordering::Relaxed);
+        }
+    }
+    let seen = Seen::default();
+    let (scheduler, driver) =
+        Scheduler::builder().observer(seen.clone()).build_driven().expect("good settings");
+    for n in 0..10 {
+        scheduler.schedule_once(SECOND * n, || ()).expect("open");
+    }
+    driver.advance(SECOND * 4);
+    drop(driver.close());
+    assert_eq!(seen.0.each_ref().map(|n| n.load(Ordering::Relaxed)), [10, 5, 5, 0]);
+}
+
+#[test]
+fn s27_everything_public_can_be_printed() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let handle = scheduler.schedule_once(SECOND, || ()).expect("open");
+    let period = Period::fixed_rate(SECOND);
+    let due = DueTask::new(Instant::now(), || ());
+    let printed = [
+        format!("{scheduler:?} {driver:?} {handle:?} {period:?} {due:?}"),
+        format!("{:?} {:?}", Scheduler::builder(), ThreadPool::new(1)),
+        format!("{Inline:?} {SystemClock:?} {:?}", ManualClock::new()),
+        format!("{:?} {:?}", scheduler.stats(), Wheel::<()>::new(4)),
+        format!("{:?}", Rejected::new(due)),
+        format!("{:?}", handle.clone().cancel_on_drop()),
+    ];
+    assert!(printed.iter().all(|text| text.len() > 10), "{printed:?}");
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    let stopping = scheduler.stop();
+    assert!(format!("{stopping:?}").contains("has_ended: true"), "the engine is at hand");
+    let leftovers = stopping.wait();
+    assert!(format!("{leftovers:?}").contains("len: 1"));
+    let task = leftovers.into_iter().next().expect("one");
+    assert!(format!("{task:?}").contains("remaining"));
+}
+
+#[test]
+fn s27_errors_say_what_to_do() {
+    let told = [
+        (ScheduleError::Closed.to_string(), "build a new one"),
+        (ScheduleError::Full.to_string(), "max_pending"),
+        (ScheduleError::ZeroPeriod.to_string(), "at least one nanosecond"),
+        (CloseError::Timeout.to_string(), "call `close` again"),
+        (CloseError::OnTickThread.to_string(), "call `stop`"),
+        (BuildError::ZeroTick.to_string(), "above zero"),
+        (BuildError::WheelSize(1000).to_string(), "1024"),
+    ];
+    for (text, advice) in told {
+        assert!(text.contains(advice), "{text}");
+    }
+    let builder = Scheduler::builder;
+    assert!(matches!(builder().tick(Duration::ZERO).build(), Err(BuildError::ZeroTick)));
+    assert!(matches!(builder().wheel_size(0).build(), Err(BuildError::WheelSize(0))));
+    assert!(matches!(builder().wheel_size(12).build_driven(), Err(BuildError::WheelSize(12))));
+    // Anything else that can be chosen is taken.
+    for size in [1, 2, 1 << 40] {
+        assert!(builder().wheel_size(size).tick(Duration::MAX).build_driven().is_ok());
+    }
+}
