@@ -73,8 +73,13 @@ fn every_file_uses_only_lower_ones() {
             for used in used_in(line).filter(|used| *used != module) {
                 // What is not a module is something that `lib.rs` re-exports: code inside uses
                 // the module.
-                let lower = rank_of(used).unwrap_or_else(|| panic!("{module} uses `crate::{used}`"));
-                assert!(lower < rank, "{} (rank {rank}) uses {used} (rank {lower})", file.display());
+                let lower =
+                    rank_of(used).unwrap_or_else(|| panic!("{module} uses `crate::{used}`"));
+                assert!(
+                    lower < rank,
+                    "{} (rank {rank}) uses {used} (rank {lower})",
+                    file.display()
+                );
                 uses += 1;
             }
         }

@@ -1,0 +1,249 @@
+//! The public API as programs outside are compiled against it: every name, with its signature.
+
+use std::any::Any;
+use std::error::Error;
+use std::fmt::Debug;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tickwheel::wheel::Wheel;
+use tickwheel::{
+    BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver, DueTask,
+    Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask, Period,
+    Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler,
+    Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn sendable<T: Send + 'static>() {}
+fn shareable<T: Send + Sync + 'static>() {}
+fn printable<T: Debug>() {}
+
+#[test]
+fn what_can_be_sent_shared_cloned_and_printed() {
+    fn handle<T: Clone + Send + Sync + Debug>() {}
+    fn error<T: Error + Send + Sync + 'static>() {}
+    handle::<Scheduler>();
+    handle::<Cancellable>();
+    handle::<ManualClock>();
+    handle::<SystemClock>();
+    handle::<Stats>();
+    handle::<Inline>();
+    shareable::<ThreadPool>();
+    shareable::<Stopping>();
+    shareable::<Leftovers>();
+    shareable::<PendingTask>();
+    shareable::<CancelOnDrop>();
+    sendable::<Driver>();
+    sendable::<Builder>();
+    sendable::<DueTask>();
+    sendable::<Rejected>();
+    shareable::<Arc<dyn Schedule>>();
+    shareable::<Arc<dyn Executor>>();
+    printable::<Period>();
+    printable::<Precision>();
+    printable::<MissedTicks>();
+    printable::<TaskPanic<'_>>();
+    printable::<Wheel<u8>>();
+    // Whatever the task is.
+    printable::<TryScheduleError<fn(*mut u8)>>();
+    error::<ScheduleError>();
+    error::<CloseError>();
+    error::<BuildError>();
+    error::<TryScheduleError<std::cell::Cell<u8>>>();
+}
+
+#[test]
+fn the_builder_by_value() -> Result<(), BuildError> {
+    struct Quiet;
+    impl Observer for Quiet {}
+    let builder: Builder = Scheduler::builder()
+        .tick(Duration::from_millis(2))
+        .wheel_size(512)
+        .precision(Precision::Tick)
+        .precision(Precision::Exact)
+        .executor(Inline)
+        .executor_fn(|task: DueTask| task.run())
+        .executor_fn(DueTask::run)
+        .clock(SystemClock)
+        .thread_name("named")
+        .thread_name(String::from("named"))
+        .max_pending(10)
+        .shutdown_timeout(SECOND)
+        .on_panic(|panic: TaskPanic<'_>| {
+            let _: Option<&str> = panic.message();
+            let _: &(dyn Any + Send) = panic.payload();
+        })
+        .observer(Quiet);
+    let scheduler: Scheduler = builder.build()?;
+    let _: Instant = scheduler.now();
+    let (_scheduler, _driver): (Scheduler, Driver) = Scheduler::builder().build_driven()?;
+    Ok(())
+}
+
+#[test]
+fn the_scheduler() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    let _: Cancellable = scheduler.schedule_once(SECOND, || ())?;
+    let _: Cancellable = scheduler.schedule_repeatedly(SECOND, SECOND, || ())?;
+    let _: Cancellable =
+        scheduler.schedule_repeatedly(SECOND, SECOND, || ControlFlow::Break(()))?;
+    let _: Cancellable = scheduler.schedule_with_fixed_delay(SECOND, SECOND, || ())?;
+    let rate = Period::fixed_rate(SECOND).missed(MissedTicks::Skip).missed(MissedTicks::Burst);
+    let _: Cancellable =
+        scheduler.schedule_periodic(SECOND, rate.missed(MissedTicks::Delay), || ())?;
+    let _: Cancellable = scheduler.schedule_periodic(SECOND, Period::fixed_delay(SECOND), || ())?;
+    let _: Cancellable = scheduler.schedule_at(scheduler.now(), || ())?;
+    let text = String::from("moved");
+    let back: Result<Cancellable, TryScheduleError<_>> =
+        scheduler.try_schedule_once(SECOND, move || drop(text));
+    back?;
+    let mine: Scheduler = scheduler.with_executor(Inline).with_executor(|task: DueTask| task.run());
+    mine.schedule_once(SECOND, || ())?;
+    let _: usize = scheduler.pending();
+    let _: bool = scheduler.is_closed();
+
+    let _: Instant = driver.now();
+    let _: Option<Instant> = driver.turn();
+    let runs: usize = driver.advance(SECOND);
+    assert_eq!(runs, 8);
+
+    let stats: Stats = scheduler.stats();
+    let numbers: [u64; 8] = [
+        stats.scheduled(),
+        stats.fired(),
+        stats.cancelled(),
+        stats.rejected(),
+        stats.panicked(),
+        stats.dropped(),
+        stats.wakeups(),
+        stats.lateness().count(),
+    ];
+    assert_eq!(numbers, [9, 9, 0, 0, 0, 0, 0, 9]);
+    assert_eq!(stats.pending() as usize, scheduler.pending());
+    let _: Duration = stats.lateness().quantile(0.99);
+    let _: Duration = stats.lateness().max();
+
+    let leftovers: Leftovers = driver.close();
+    assert!(!leftovers.is_empty() && leftovers.len() == scheduler.stats().scheduled() as usize - 5);
+    Ok(())
+}
+
+#[test]
+fn the_ends() -> Result<(), Box<dyn Error>> {
+    let make = || Scheduler::builder().executor(Inline).build();
+    let scheduler = make()?;
+    scheduler.schedule_once(SECOND, || ())?;
+    let leftovers: Result<Leftovers, CloseError> = scheduler.close();
+    let other = make()?;
+    for task in leftovers? {
+        let _: Duration = task.remaining();
+        let _: Instant = task.deadline();
+        let _: Option<Duration> = task.period();
+        let moved: Result<Cancellable, ScheduleError> = task.reschedule(&other);
+        moved?;
+    }
+    for _ in 0..2 {
+        other.schedule_once(SECOND, || ())?;
+    }
+    let mut tasks = other.close()?.into_iter();
+    tasks.next().ok_or("three")?.run();
+    tasks.next().ok_or("three")?.cancel();
+    drop(tasks);
+
+    let third = make()?;
+    third.schedule_once(SECOND, || ())?;
+    let runs: Result<usize, CloseError> = third.close_and_run();
+    assert_eq!(runs, Ok(1));
+
+    fn awaited(_: impl Future<Output = Leftovers>) {}
+    awaited(third.stop());
+    let waited: Result<Leftovers, Stopping> = third.stop().wait_timeout(SECOND);
+    assert_eq!(waited.map(Leftovers::run_all).map_err(drop), Ok(0));
+    let _: Leftovers = third.stop().wait();
+    Ok(())
+}
+
+#[test]
+fn handles_over_anything() {
+    struct Own;
+    impl Cancel for Own {
+        fn cancel(&self) -> bool {
+            true
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+    let handle: Cancellable = Arc::new(Own).into();
+    assert!(handle.cancel() && !handle.is_cancelled() && !handle.is_done());
+    let _: CancelOnDrop = handle.clone().cancel_on_drop();
+    assert!(Cancellable::already_cancelled().is_cancelled());
+}
+
+#[test]
+fn executors_of_every_kind() -> Result<(), Box<dyn Error>> {
+    struct Refusing;
+    impl Executor for Refusing {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            let _: (Instant, Duration) = (task.deadline(), task.lateness());
+            let _: bool = task.is_repeating();
+            Err(Rejected::new(task))
+        }
+    }
+    let dynamic: Arc<dyn Executor> = Arc::new(Refusing);
+    let rejected: Rejected = dynamic.execute(DueTask::new(Instant::now(), || ())).unwrap_err();
+    let task: DueTask = rejected.into_task();
+    ThreadPool::new(1).execute(task)?;
+    Inline.execute(DueTask::new(Instant::now(), || ()))?;
+    let closure = |task: DueTask| task.run();
+    closure.execute(DueTask::new(Instant::now(), || ()))?;
+    // An `Arc` of an executor, of whatever kind, is one.
+    let _ = Scheduler::builder().executor(Arc::new(ThreadPool::new(1))).executor(dynamic);
+    Ok(())
+}
+
+#[test]
+fn code_over_any_schedule() -> Result<(), Box<dyn Error>> {
+    fn twice<S: Schedule + ?Sized>(schedule: &S) -> Result<Cancellable, ScheduleError> {
+        let task: Task = Box::new(|| ());
+        schedule.schedule_task(SECOND, task)?;
+        schedule.schedule_task_at(schedule.now() + SECOND, Box::new(|| ()))?;
+        let series: RepeatingTask = Box::new(|| ControlFlow::Continue(()));
+        schedule.schedule_series(SECOND, Period::fixed_rate(SECOND), series)?;
+        schedule.schedule_periodic(SECOND, Period::fixed_delay(SECOND), || ())?;
+        schedule.schedule_once(SECOND, || ())
+    }
+    fn repeats<R: Repeat>(schedule: &Scheduler, task: impl FnMut() -> R + Send + 'static) -> bool {
+        schedule.schedule_repeatedly(SECOND, SECOND, task).is_ok()
+    }
+    let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    assert!(repeats(&scheduler, || ()) && repeats(&scheduler, || ControlFlow::Break(())));
+    let dynamic: Arc<dyn Schedule> = Arc::new(scheduler.clone());
+    twice(&scheduler)?;
+    twice(&dynamic)?;
+    twice(&*dynamic)?;
+    assert_eq!(driver.advance(SECOND), 17);
+    drop(scheduler.stop());
+    assert_eq!(dynamic.schedule_once(SECOND, || ()).unwrap_err(), ScheduleError::Closed);
+    Ok(())
+}
+
+#[test]
+fn clocks_and_the_global_one() -> Result<(), ScheduleError> {
+    let clock = ManualClock::new();
+    let before = clock.now();
+    clock.clone().advance(SECOND);
+    assert_eq!(Clock::now(&clock) - before, SECOND);
+    assert!(SystemClock.now() <= Instant::now());
+    let global: &'static Scheduler = Scheduler::global();
+    assert!(global.schedule_once(SECOND, || ())?.cancel());
+    let _: Scheduler = Scheduler::default();
+    Ok(())
+}
