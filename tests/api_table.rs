@@ -132,6 +132,8 @@ fn the_scheduler() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
+fn awaited(_: impl Future<Output = Leftovers>) {}
+
 #[test]
 fn the_ends() -> Result<(), Box<dyn Error>> {
     let make = || Scheduler::builder().executor(Inline).build();
@@ -159,7 +161,6 @@ fn the_ends() -> Result<(), Box<dyn Error>> {
     let runs: Result<usize, CloseError> = third.close_and_run();
     assert_eq!(runs, Ok(1));
 
-    fn awaited(_: impl Future<Output = Leftovers>) {}
     awaited(third.stop());
     let waited: Result<Leftovers, Stopping> = third.stop().wait_timeout(SECOND);
     assert_eq!(waited.map(Leftovers::run_all).map_err(drop), Ok(0));

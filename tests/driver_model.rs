@@ -86,7 +86,7 @@ struct World {
 
 type Shared = Arc<World>;
 
-/// Refuses every third task while it is told to.
+/// Refuses one task in three while it is told to.
 struct Moody {
     refuses: Arc<AtomicBool>,
     offered: AtomicU64,
@@ -94,8 +94,8 @@ struct Moody {
 
 impl Executor for Moody {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let third = self.offered.fetch_add(1, Ordering::Relaxed) % 3 == 0;
-        if third && self.refuses.load(Ordering::Relaxed) {
+        let offer = self.offered.fetch_add(1, Ordering::Relaxed);
+        if Random(offer).one_in(3) && self.refuses.load(Ordering::Relaxed) {
             return Err(Rejected::new(task));
         }
         task.run();
