@@ -7,6 +7,12 @@
 //!               '   (last one dropped: stop)     '-- Leftovers
 //! ```
 //!
+//! | file | what it is |
+//! | --- | --- |
+//! | here | what is shared, and the way in |
+//! | [`run`] | the ways out |
+//! | [`registry`] | how a handle finds its hub, and who is turning on this thread |
+//!
 //! - B1 `admit` is the one way in: place, deadline, holder, lane, doorbell, in this order, and each
 //!   step is undone if a later one refuses (S20).
 //! - B2 `run` and `forfeit` are the two ways out by an executor; a cancel and a return are the
@@ -14,31 +20,30 @@
 //! - B3 User code runs with no lock and no borrow of ours held, and its panics are caught (S11,
 //!   S17).
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::ops::ControlFlow;
+mod registry;
+mod run;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::error::ScheduleError;
-use crate::executor::due::{self, Due};
 use crate::executor::own::{OwnExecutor, OwnExecutors};
-use crate::front;
+use crate::front::Entry;
 use crate::intake::Intake;
 use crate::intake::lane::{Producer, Refused};
 use crate::intake::seat::{self, with_seat};
 use crate::key::TaskKey;
 use crate::limit::Limit;
-use crate::observe::{Hooks, Payload, caught};
+use crate::observe::Hooks;
 use crate::oneshot::End;
 use crate::parking::Doorbell;
-use crate::repeat::next_run;
 use crate::stats::{Counter, Stats};
-use crate::task::{Body, Closure, Kind, Phase, Running, holder, memory};
+use crate::task::{Body, Closure, Kind, Phase, holder, memory};
 use crate::tick::{Moment, Timeline};
+
+pub(crate) use registry::{TurningMark, count_cancel, report};
 
 /// What all parts of one scheduler share.
 pub(crate) struct Hub {
@@ -93,7 +98,7 @@ impl Admission {
 impl Hub {
     pub(crate) fn new(settings: Settings, bell: Arc<Doorbell>) -> Arc<Hub> {
         Arc::new_cyclic(|me: &Weak<Hub>| Hub {
-            id: register(me),
+            id: registry::register(me),
             intake: Intake::new(settings.clock.tells_calls_apart()),
             timeline: settings.timeline,
             clock: settings.clock,
@@ -152,7 +157,7 @@ impl Hub {
         let Admission { body, kind, period } = task;
         let has_own_executor = body.executor.is_some();
         let key = vacancy.fill(body, kind, period);
-        let entry = front::Entry::new(key, deadline, deadline <= now, has_own_executor);
+        let entry = Entry::new(key, deadline, deadline <= now, has_own_executor);
         if let Err(Refused) = self.announce(entry, now, true) {
             let body = holder::withdraw(key);
             return Err((ScheduleError::Closed, Admission { body, kind, period }));
@@ -162,7 +167,7 @@ impl Hub {
 
     /// Tells the engine of a pending task, and wakes it if need be. `is_new`: it counts as
     /// scheduled, before anybody can see it run (N1).
-    fn announce(&self, entry: front::Entry, now: Moment, is_new: bool) -> Result<(), Refused> {
+    fn announce(&self, entry: Entry, now: Moment, is_new: bool) -> Result<(), Refused> {
         let record = entry.record(self.intake.stamp(now.0));
         let has_a_backlog = with_seat(self, |producer| {
             let counts = &producer.seat.counts;
@@ -177,105 +182,6 @@ impl Hub {
         })?;
         self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || has_a_backlog);
         Ok(())
-    }
-
-    // ----- the ways out --------------------------------------------------------------------
-
-    /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
-    /// goes on.
-    pub(crate) fn run_claimed(&self, task: Running, due: Due, repeats: bool, frees: bool) {
-        let late = self.now().since(due.deadline);
-        let is_series = task.kind() != Kind::Once;
-        with_seat(self, |producer| {
-            let seat = &producer.seat;
-            seat.counts.fired.add(1);
-            seat.counts.record_lateness(late);
-            if frees && !is_series {
-                seat.count_left();
-            }
-        });
-        if is_series { self.run_series(task, due, repeats, frees) } else { self.run_once(task) }
-    }
-
-    fn run_once(&self, task: Running) {
-        let (Body { closure, executor }, claimed) = task.into_body();
-        let ran = caught(|| closure.run_once());
-        let dropped = caught(|| drop(executor));
-        if ran.is_err() {
-            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
-        }
-        claimed.end();
-        ran.err().into_iter().chain(dropped.err()).for_each(|panic| self.hooks.report(panic));
-    }
-
-    fn run_series(&self, mut task: Running, due: Due, repeats: bool, frees: bool) {
-        let ran = caught(|| task.run_in_place());
-        let left_over = match ran {
-            Ok(ControlFlow::Continue(())) if repeats => self.rearm(task, due).err(),
-            _ => Some(task),
-        };
-        if ran.is_err() {
-            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
-        }
-        let dropped = left_over.map(|task| self.finish_series(task, frees));
-        ran.err().into_iter().chain(dropped.flatten()).for_each(|panic| self.hooks.report(panic));
-    }
-
-    /// Sets a series to its next run; gives it back when a cancel or a close has ended it.
-    fn rearm(&self, task: Running, due: Due) -> Result<(), Running> {
-        let now = self.now();
-        let tick = self.timeline.tick_nanos().get();
-        let next = next_run(task.kind(), task.period(), due.deadline, now, tick);
-        let has_own_executor = task.has_own_executor();
-        let key = task.rearm()?;
-        let entry = front::Entry::new(key, next, next <= now, has_own_executor);
-        match self.announce(entry, now, false) {
-            Ok(()) => Ok(()),
-            // The scheduler closed during the run, which so was the last one. If the claim fails,
-            // a cancel has just ended the series.
-            Err(Refused) => Running::claim(key, Phase::Pending).map_or(Ok(()), Err),
-        }
-    }
-
-    /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
-    fn finish_series(&self, task: Running, frees: bool) -> Option<Payload> {
-        let (body, claimed) = task.into_body();
-        if frees && !claimed.was_cancelled() {
-            with_seat(self, |producer| producer.seat.count_left());
-        }
-        let dropped = caught(|| drop(body));
-        claimed.end();
-        dropped.err()
-    }
-
-    /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
-    pub(crate) fn drop_task(&self, key: TaskKey, from: Phase) {
-        let Some(task) = Running::claim(key, from) else { return };
-        let (body, claimed) = task.into_body();
-        let frees = from == Phase::Pending && !claimed.was_cancelled();
-        with_seat(self, |producer| {
-            producer.seat.counts.dropped.add(u64::from(!claimed.was_cancelled()));
-            if frees {
-                producer.seat.count_left();
-            }
-        });
-        let dropped = caught(|| drop(body));
-        claimed.end();
-        dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
-    }
-
-    /// Drops the body of a task that had been accepted once, and was refused elsewhere.
-    pub(crate) fn drop_body(&self, body: Body) {
-        with_seat(self, |producer| producer.seat.counts.dropped.add(1));
-        let dropped = caught(|| drop(body));
-        dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
-    }
-
-    /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.
-    pub(crate) fn give_back(&self, key: TaskKey) -> Option<(Kind, u64)> {
-        let returned = holder::give_back(key)?;
-        with_seat(self, |producer| producer.seat.count_left());
-        Some(returned)
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -337,44 +243,6 @@ impl seat::Host for Hub {
     }
 }
 
-impl due::Host for Hub {
-    /// B2.
-    fn run(&self, due: Due) {
-        if let Some(task) = Running::claim(due.key, Phase::Pending) {
-            self.run_claimed(task, due, true, true);
-        }
-    }
-
-    /// B2.
-    fn forfeit(&self, due: Due) {
-        self.drop_task(due.key, Phase::Pending);
-    }
-
-    fn prefetch(&self, due: Due) {
-        memory::prefetch(due.key.slot);
-    }
-
-    fn is_pending(&self, due: Due) -> bool {
-        holder::pending_word(due.key).is_some()
-    }
-
-    fn is_repeating(&self, due: Due) -> bool {
-        holder::pending_word(due.key).is_some_and(|word| word.kind() != Kind::Once)
-    }
-
-    fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
-    fn instant(&self, moment: Moment) -> Instant {
-        self.timeline.instant(moment)
-    }
-
-    fn id(&self) -> u32 {
-        self.id
-    }
-}
-
 impl Drop for Hub {
     /// Leftovers that nobody has taken go with the hub.
     fn drop(&mut self) {
@@ -382,86 +250,6 @@ impl Drop for Hub {
         for task in leftovers {
             self.drop_task(task.key, Phase::Returned);
         }
-        hubs().alive.remove(&self.id);
-    }
-}
-
-// ----- finding a hub by its number, for handles ------------------------------------------------
-
-/// All hubs that are alive.
-struct Hubs {
-    alive: HashMap<u32, Weak<Hub>>,
-    last: u32,
-}
-
-static HUBS: LazyLock<Mutex<Hubs>> =
-    LazyLock::new(|| Mutex::new(Hubs { alive: HashMap::new(), last: 0 }));
-
-fn hubs() -> MutexGuard<'static, Hubs> {
-    HUBS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Gives a new hub a number that no other has.
-fn register(hub: &Weak<Hub>) -> u32 {
-    let mut hubs = hubs();
-    loop {
-        hubs.last = hubs.last.wrapping_add(1);
-        let id = hubs.last;
-        if let Entry::Vacant(place) = hubs.alive.entry(id) {
-            place.insert(hub.clone());
-            return id;
-        }
-    }
-}
-
-fn find(id: u32) -> Option<Arc<Hub>> {
-    hubs().alive.get(&id)?.upgrade()
-}
-
-/// Counts a cancel, by the calling thread's seat at that hub. A hub that is gone counts no more.
-pub(crate) fn count_cancel(hub: u32, frees_a_place: bool) {
-    let counted = seat::with_seat_of(hub, |seat| seat.count_cancel(frees_a_place));
-    if counted.is_none() {
-        if let Some(hub) = find(hub) {
-            with_seat(&*hub, |producer| producer.seat.count_cancel(frees_a_place));
-        }
-    }
-}
-
-/// Reports the panic of a captured value's `Drop`.
-pub(crate) fn report(hub: u32, panic: Payload) {
-    match find(hub) {
-        Some(hub) => hub.hooks.report(panic),
-        None => crate::observe::discard(panic),
-    }
-}
-
-// ----- who is turning ---------------------------------------------------------------------------
-
-thread_local! {
-    /// The hubs whose engines are being turned on this thread, the innermost last.
-    static TURNING: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Marks the calling thread as the one that turns this hub's engine, until it is dropped.
-pub(crate) struct TurningMark(());
-
-impl TurningMark {
-    pub(crate) fn new(hub: &Hub) -> TurningMark {
-        let _ = TURNING.try_with(|turning| turning.borrow_mut().push(hub.id));
-        TurningMark(())
-    }
-}
-
-impl Drop for TurningMark {
-    fn drop(&mut self) {
-        let _ = TURNING.try_with(|turning| turning.borrow_mut().pop());
-    }
-}
-
-impl Hub {
-    /// Whether the calling thread is inside a turn of this hub's engine.
-    pub(crate) fn is_turned_here(&self) -> bool {
-        TURNING.try_with(|turning| turning.borrow().contains(&self.id)).unwrap_or(false)
+        registry::forget(self.id);
     }
 }

@@ -203,9 +203,11 @@ impl Inlet {
         let mut limit = cut;
         for number in self.visits.drain(..) {
             let consumer = &mut self.consumers[number];
+            consumer.is_unfinished = false;
             consumer.unlist(); // G2: before the look at the lane
             let more = consumer.take(SLICE, &mut self.held);
             if more {
+                consumer.is_unfinished = true;
                 self.unfinished.push(number);
                 let last = self.held.last().map_or(0, |record| record.stamp);
                 limit = limit.min(last.saturating_add(1)); // G4
@@ -224,8 +226,8 @@ impl Inlet {
         let seats = &mut *lock(&intake.seats);
         self.consumers.append(&mut seats.fresh);
         intake.signals.lower(self.consumers.len(), |seat| {
-            if !self.visits.contains(&seat) {
-                self.visits.push(seat);
+            if !self.consumers[seat].is_unfinished {
+                self.visits.push(seat); // else it is among the visits already
             }
         });
     }

@@ -127,11 +127,13 @@ pub(crate) struct Consumer {
     seat: Arc<Seat>,
     block: Option<Arc<Block>>,
     taken: u64,
+    /// The last visit has left something, so the next turn comes by without being called.
+    pub(super) is_unfinished: bool,
 }
 
 impl Consumer {
     pub(crate) fn new(seat: &Arc<Seat>) -> Consumer {
-        Consumer { seat: Arc::clone(seat), block: None, taken: 0 }
+        Consumer { seat: Arc::clone(seat), block: None, taken: 0, is_unfinished: false }
     }
 
     pub(crate) fn unlist(&self) {

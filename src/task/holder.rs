@@ -23,7 +23,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::closure::Closure;
-use super::memory::{self, FreeSlot};
+use super::depot::FreeSlot;
+use super::memory;
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
 use crate::executor::own::OwnExecutor;
 use crate::key::TaskKey;

@@ -5,11 +5,13 @@
 //! | [`state`] | the states of a holder and the transitions between them, on one atomic word |
 //! | [`closure`] | a closure without a type: 32 bytes inline, larger ones boxed |
 //! | [`holder`] | the holder itself: word, period, body; who may touch the body |
-//! | [`memory`] | where holders live: chunks, free slots, thread caches, and the way back |
+//! | [`memory`] | where holders live: chunks, thread caches, and who may look |
+//! | [`depot`] | the free slots that no thread has at hand |
 //! | [`trim`] | how memory goes back to the allocator after a peak |
 
 #[expect(unsafe_code, reason = "a closure of any type lies in 32 bytes without a type")]
 pub(crate) mod closure;
+pub(crate) mod depot;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
 #[expect(unsafe_code, reason = "stale handles look into memory that they do not own")]

@@ -14,7 +14,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::memory::{self, CHUNK, FreeSlot};
+use super::depot::{CHUNK, FreeSlot, depot};
+use super::memory;
 
 /// How many magazines one slice of work sorts: about 50 microseconds.
 const SLICE: usize = 32;
@@ -32,17 +33,17 @@ static TRIMMER: Mutex<Trimmer> = Mutex::new(Trimmer { chunks: None });
 
 /// Whether it is worth coming back after the grace period, and begins to watch what stays free.
 pub(crate) fn watch() -> bool {
-    let mut depot = memory::depot();
-    let bloated = depot.is_bloated();
+    let mut free = depot();
+    let bloated = free.is_bloated();
     if bloated {
-        depot.mark();
+        free.mark();
     }
     bloated
 }
 
 /// Begins a trim, if as much has stayed free since `watch`.
 pub(crate) fn begin() -> bool {
-    if !memory::depot().stayed_bloated() {
+    if !depot().stayed_bloated() {
         return false;
     }
     if let Some(mut trimmer) = trimmer() {
@@ -69,7 +70,7 @@ impl Trimmer {
     fn sort_some(&mut self) -> bool {
         let chunks = self.chunks.get_or_insert_default();
         for _ in 0..SLICE {
-            let magazine = memory::depot().give_up();
+            let magazine = depot().give_up();
             let Some(magazine) = magazine else {
                 self.finish();
                 return false;
@@ -84,11 +85,11 @@ impl Trimmer {
     /// Gives back what could not be taken away.
     fn finish(&mut self) {
         let chunks = self.chunks.take().unwrap_or_default();
-        let mut depot = memory::depot();
+        let mut free = depot();
         for slots in chunks.into_values() {
-            depot.put(slots);
+            free.put(slots);
         }
-        depot.stuck = depot.free();
+        free.stuck = free.free();
     }
 }
 
@@ -100,6 +101,6 @@ fn sort(chunks: &mut HashMap<usize, Vec<FreeSlot>>, slot: FreeSlot) {
     if slots.len() == CHUNK && memory::remove_chunk(chunk) {
         let newest = slots.iter().map(|slot| slot.generation).max().unwrap_or(1);
         chunks.remove(&chunk);
-        memory::depot().lost(chunk, newest);
+        depot().lost(chunk, newest);
     }
 }

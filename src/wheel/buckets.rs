@@ -18,35 +18,35 @@ use crate::tick::Tick;
 
 /// Entries by tick.
 pub(crate) struct Buckets<E> {
-    now: Tick,
-    granularity: NonZeroU64,
-    ring: Vec<Chain<E>>,
-    occupancy: Occupancy,
-    far: Far<E>,
-    overdue: Vec<E>,
-    pool: Pool<E>,
-    len: usize,
-    sweep: Sweep,
+    pub(super) now: Tick,
+    pub(super) granularity: NonZeroU64,
+    pub(super) ring: Vec<Chain<E>>,
+    pub(super) occupancy: Occupancy,
+    pub(super) far: Far<E>,
+    pub(super) overdue: Vec<E>,
+    pub(super) pool: Pool<E>,
+    pub(super) len: usize,
+    pub(super) sweep: Sweep,
     /// The binary logarithm of half the ring's size.
-    half_bits: u32,
+    pub(super) half_bits: u32,
 }
 
 /// Where a sweep stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Sweep {
-    place: Place,
-    position: Position,
+pub(super) struct Sweep {
+    pub(super) place: Place,
+    pub(super) position: Position,
 }
 
 /// A chain of the wheel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Bucket(usize),
     Half(u64),
 }
 
 impl Sweep {
-    const START: Sweep = Sweep { place: Place::Bucket(0), position: Position::START };
+    pub(super) const START: Sweep = Sweep { place: Place::Bucket(0), position: Position::START };
 }
 
 impl<E: Timed> Buckets<E> {
@@ -86,12 +86,12 @@ impl<E: Timed> Buckets<E> {
 
     // ----- where a tick lies ---------------------------------------------------------------
 
-    fn half_of(&self, tick: Tick) -> u64 {
+    pub(super) fn half_of(&self, tick: Tick) -> u64 {
         tick.0 >> self.half_bits
     }
 
     /// The half-turn of the next tick.
-    fn present_half(&self) -> u64 {
+    pub(super) fn present_half(&self) -> u64 {
         self.half_of(Tick(self.now.0.saturating_add(1)))
     }
 
@@ -103,7 +103,7 @@ impl<E: Timed> Buckets<E> {
         self.first_tick(half) | ((1 << self.half_bits) - 1)
     }
 
-    fn offset(&self, tick: u64) -> usize {
+    pub(super) fn offset(&self, tick: u64) -> usize {
         tick as usize & (self.ring.len() - 1)
     }
 
@@ -223,157 +223,6 @@ impl<E: Timed> Buckets<E> {
         is_done
     }
 
-    // ----- what comes next -----------------------------------------------------------------
-
-    /// The earliest deadline of a live entry; stale ones that it meets are dropped. When it would
-    /// have to look at more than about `budget` entries it answers with a time that is no later.
-    pub(crate) fn first(
-        &mut self,
-        mut budget: usize,
-        mut is_live: impl FnMut(&E) -> bool,
-    ) -> Option<u64> {
-        self.sweep_overdue(&mut is_live);
-        let overdue = self.overdue.iter().map(Timed::deadline).min();
-        if overdue.is_some() {
-            return overdue;
-        }
-        let near = self.first_near(&mut budget, &mut is_live);
-        let is_certain =
-            near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present_half());
-        if is_certain {
-            return near;
-        }
-        let far = self.first_far(&mut budget, &mut is_live);
-        near.into_iter().chain(far).min()
-    }
-
-    fn first_near(
-        &mut self,
-        budget: &mut usize,
-        is_live: &mut impl FnMut(&E) -> bool,
-    ) -> Option<u64> {
-        let start = self.offset(self.now.0.wrapping_add(1));
-        let last = self.ring.len() - 1;
-        loop {
-            // The ring begins at the next tick; what lies before that offset comes after its end.
-            let wrapped =
-                || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
-            let offset = self.occupancy.next(start, last).or_else(wrapped)?;
-            let (first, dropped) =
-                first_of(&mut self.pool, &mut self.ring[offset], budget, is_live);
-            self.len -= dropped;
-            if dropped > 0 {
-                self.rewind(Place::Bucket(offset));
-            }
-            if first.is_some() {
-                return first;
-            }
-            self.occupancy.clear(offset);
-        }
-    }
-
-    fn first_far(
-        &mut self,
-        budget: &mut usize,
-        is_live: &mut impl FnMut(&E) -> bool,
-    ) -> Option<u64> {
-        loop {
-            let (half, later) = self.far.first_from(0)?;
-            let (first, dropped) = first_of(&mut self.pool, &mut later.chain, budget, is_live);
-            later.len -= dropped;
-            self.len -= dropped;
-            if dropped > 0 {
-                self.rewind(Place::Half(half));
-            }
-            if first.is_some() {
-                return first;
-            }
-            self.far.remove(half);
-        }
-    }
-
-    // ----- sweeping ------------------------------------------------------------------------
-
-    /// Drops stale entries, and goes on where the last call stopped; looks at about `budget` entries.
-    /// True when this call has come to the end of a round.
-    pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
-        let mut looked_at = 0;
-        while looked_at < budget {
-            let Some(step) = self.sweep_step(&mut is_live) else {
-                self.sweep = Sweep::START;
-                self.sweep_overdue(&mut is_live);
-                return true;
-            };
-            looked_at += step;
-        }
-        false
-    }
-
-    fn sweep_overdue(&mut self, is_live: &mut impl FnMut(&E) -> bool) {
-        let before = self.overdue.len();
-        self.overdue.retain(is_live);
-        self.len -= before - self.overdue.len();
-    }
-
-    /// Sweeps one block, or goes on to the next chain; how many entries it looked at, and one for
-    /// its trouble. `None` at the end of the round.
-    fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
-        let place = self.place_from(self.sweep.place)?;
-        if place != self.sweep.place {
-            self.sweep = Sweep { place, position: Position::START };
-        }
-        let mut position = self.sweep.position;
-        let (chain, len) = match place {
-            Place::Bucket(offset) => (&mut self.ring[offset], None),
-            Place::Half(half) => {
-                let later = self.far.get_mut(half)?;
-                (&mut later.chain, Some(&mut later.len))
-            }
-        };
-        let step = self.pool.sweep_block(chain, &mut position, is_live);
-        let is_empty = chain.is_empty();
-        let dropped = step.as_ref().map_or(0, |step| step.dropped);
-        len.into_iter().for_each(|len| *len -= dropped);
-        self.len -= dropped;
-        self.sweep.position = position;
-        if is_empty {
-            self.emptied(place);
-        }
-        let Some(step) = step else {
-            self.sweep = Sweep { place: after(place), position: Position::START };
-            return Some(1);
-        };
-        Some(step.looked_at + 1)
-    }
-
-    /// The first place from this one on that holds something.
-    fn place_from(&mut self, place: Place) -> Option<Place> {
-        let half = match place {
-            Place::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
-                Some(offset) => return Some(Place::Bucket(offset)),
-                None => 0,
-            },
-            Place::Half(half) => half,
-        };
-        self.far.first_from(half).map(|(half, _)| Place::Half(half))
-    }
-
-    /// A chain has no entries any more.
-    fn emptied(&mut self, place: Place) {
-        match place {
-            Place::Bucket(offset) => self.occupancy.clear(offset),
-            Place::Half(half) => self.far.remove(half),
-        }
-        self.rewind(place);
-    }
-
-    /// The blocks of a chain are others now: a sweep that stands in it begins it anew.
-    fn rewind(&mut self, place: Place) {
-        if self.sweep.place == place {
-            self.sweep.position = Position::START;
-        }
-    }
-
     // ----- all of it -----------------------------------------------------------------------
 
     /// Takes everything out, in no order of deadlines; equal ones stay in the order of insertion.
@@ -418,33 +267,5 @@ impl<E: Timed> Buckets<E> {
         assert_eq!(entries, self.len, "the number of entries");
         let chains = self.ring.iter().chain(self.far.iter().map(|(_, later)| &later.chain));
         self.pool.check_invariants(chains);
-    }
-}
-
-/// The earliest deadline of a live entry of a chain, and how many stale ones were dropped for it.
-fn first_of<E: Timed>(
-    pool: &mut Pool<E>,
-    chain: &mut Chain<E>,
-    budget: &mut usize,
-    is_live: &mut impl FnMut(&E) -> bool,
-) -> (Option<u64>, usize) {
-    let Some(min) = chain.min() else { return (None, 0) };
-    if is_live(&min) {
-        return (Some(min.deadline()), 0);
-    }
-    let len = pool.len(chain);
-    if len > *budget {
-        return (Some(min.deadline()), 0); // it is dearer to replace than to believe
-    }
-    *budget -= len;
-    let dropped = pool.prune(chain, is_live);
-    (chain.min().map(|min| min.deadline()), dropped)
-}
-
-/// The place behind a place.
-fn after(place: Place) -> Place {
-    match place {
-        Place::Bucket(offset) => Place::Bucket(offset + 1),
-        Place::Half(half) => Place::Half(half.saturating_add(1)),
     }
 }

@@ -26,6 +26,7 @@
 //! | `chain` | the blocks in which entries lie |
 //! | `far` | the half-turns that are not in the ring yet |
 //! | `occupancy` | the bitmap |
+//! | `stale` | what comes first of what is alive, and the sweep |
 //! | `keyed` | [`Wheel`]: values with keys on top of it |
 //!
 //! The scheduler uses `buckets` as [`Wheel`] does: both hold the values elsewhere, and small names of
@@ -37,6 +38,7 @@ mod chain;
 mod far;
 mod keyed;
 mod occupancy;
+mod stale;
 
 pub(crate) use buckets::Buckets;
 pub(crate) use chain::Timed;

@@ -1,0 +1,91 @@
+//! Who is alive, and who is turning: what handles and tasks ask about a hub that they do not hold.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::Hub;
+use crate::intake::seat::{self, with_seat};
+use crate::observe::Payload;
+
+/// All hubs that are alive.
+struct Hubs {
+    alive: HashMap<u32, Weak<Hub>>,
+    last: u32,
+}
+
+static HUBS: LazyLock<Mutex<Hubs>> =
+    LazyLock::new(|| Mutex::new(Hubs { alive: HashMap::new(), last: 0 }));
+
+fn hubs() -> MutexGuard<'static, Hubs> {
+    HUBS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a new hub a number that no other has.
+pub(super) fn register(hub: &Weak<Hub>) -> u32 {
+    let mut hubs = hubs();
+    loop {
+        hubs.last = hubs.last.wrapping_add(1);
+        let id = hubs.last;
+        if let Entry::Vacant(place) = hubs.alive.entry(id) {
+            place.insert(hub.clone());
+            return id;
+        }
+    }
+}
+
+fn find(id: u32) -> Option<Arc<Hub>> {
+    hubs().alive.get(&id)?.upgrade()
+}
+
+/// Counts a cancel, by the calling thread's seat at that hub. A hub that is gone counts no more.
+pub(crate) fn count_cancel(hub: u32, frees_a_place: bool) {
+    let counted = seat::with_seat_of(hub, |seat| seat.count_cancel(frees_a_place));
+    if counted.is_none() {
+        if let Some(hub) = find(hub) {
+            with_seat(&*hub, |producer| producer.seat.count_cancel(frees_a_place));
+        }
+    }
+}
+
+/// Reports the panic of a captured value's `Drop`.
+pub(crate) fn report(hub: u32, panic: Payload) {
+    match find(hub) {
+        Some(hub) => hub.hooks.report(panic),
+        None => crate::observe::discard(panic),
+    }
+}
+
+/// A hub is gone; its number may be used again.
+pub(super) fn forget(id: u32) {
+    hubs().alive.remove(&id);
+}
+
+thread_local! {
+    /// The hubs whose engines are being turned on this thread, the innermost last.
+    static TURNING: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Marks the calling thread as the one that turns this hub's engine, until it is dropped.
+pub(crate) struct TurningMark(());
+
+impl TurningMark {
+    pub(crate) fn new(hub: &Hub) -> TurningMark {
+        let _ = TURNING.try_with(|turning| turning.borrow_mut().push(hub.id));
+        TurningMark(())
+    }
+}
+
+impl Drop for TurningMark {
+    fn drop(&mut self) {
+        let _ = TURNING.try_with(|turning| turning.borrow_mut().pop());
+    }
+}
+
+impl Hub {
+    /// Whether the calling thread is inside a turn of this hub's engine.
+    pub(crate) fn is_turned_here(&self) -> bool {
+        TURNING.try_with(|turning| turning.borrow().contains(&self.id)).unwrap_or(false)
+    }
+}

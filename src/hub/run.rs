@@ -1,0 +1,157 @@
+//! The ways out: a task is claimed, and run or dropped.
+//!
+//! Each function here claims the task first, or is given it claimed; so each task has one end (B2).
+//! The order of steps is the same everywhere: count, let the user's code run or drop, free the
+//! holder, report a panic. What others see of a task that is done is so counted before (N1 in
+//! [`stats`](crate::stats)), and a hook finds the task done.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use super::Hub;
+use crate::executor::due::{self, Due};
+use crate::front::Entry;
+use crate::intake::lane::Refused;
+use crate::intake::seat::with_seat;
+use crate::key::TaskKey;
+use crate::observe::{Payload, caught};
+use crate::repeat::next_run;
+use crate::task::{Body, Kind, Phase, Running, holder, memory};
+use crate::tick::Moment;
+
+impl Hub {
+    /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
+    /// goes on.
+    pub(crate) fn run_claimed(&self, task: Running, due: Due, repeats: bool, frees: bool) {
+        let late = self.now().since(due.deadline);
+        let is_series = task.kind() != Kind::Once;
+        with_seat(self, |producer| {
+            let seat = &producer.seat;
+            seat.counts.fired.add(1);
+            seat.counts.record_lateness(late);
+            if frees && !is_series {
+                seat.count_left();
+            }
+        });
+        if is_series { self.run_series(task, due, repeats, frees) } else { self.run_once(task) }
+    }
+
+    fn run_once(&self, task: Running) {
+        let (Body { closure, executor }, claimed) = task.into_body();
+        let ran = caught(|| closure.run_once());
+        let dropped = caught(|| drop(executor));
+        if ran.is_err() {
+            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+        }
+        claimed.end();
+        ran.err().into_iter().chain(dropped.err()).for_each(|panic| self.hooks.report(panic));
+    }
+
+    fn run_series(&self, mut task: Running, due: Due, repeats: bool, frees: bool) {
+        let ran = caught(|| task.run_in_place());
+        let left_over = match ran {
+            Ok(ControlFlow::Continue(())) if repeats => self.rearm(task, due).err(),
+            _ => Some(task),
+        };
+        if ran.is_err() {
+            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+        }
+        let dropped = left_over.map(|task| self.finish_series(task, frees));
+        ran.err().into_iter().chain(dropped.flatten()).for_each(|panic| self.hooks.report(panic));
+    }
+
+    /// Sets a series to its next run; gives it back when a cancel or a close has ended it.
+    fn rearm(&self, task: Running, due: Due) -> Result<(), Running> {
+        let now = self.now();
+        let tick = self.timeline.tick_nanos().get();
+        let next = next_run(task.kind(), task.period(), due.deadline, now, tick);
+        let has_own_executor = task.has_own_executor();
+        let key = task.rearm()?;
+        let entry = Entry::new(key, next, next <= now, has_own_executor);
+        match self.announce(entry, now, false) {
+            Ok(()) => Ok(()),
+            // The scheduler closed during the run, which so was the last one. If the claim fails,
+            // a cancel has just ended the series.
+            Err(Refused) => Running::claim(key, Phase::Pending).map_or(Ok(()), Err),
+        }
+    }
+
+    /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
+    fn finish_series(&self, task: Running, frees: bool) -> Option<Payload> {
+        let (body, claimed) = task.into_body();
+        if frees && !claimed.was_cancelled() {
+            with_seat(self, |producer| producer.seat.count_left());
+        }
+        let dropped = caught(|| drop(body));
+        claimed.end();
+        dropped.err()
+    }
+
+    /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
+    pub(crate) fn drop_task(&self, key: TaskKey, from: Phase) {
+        let Some(task) = Running::claim(key, from) else { return };
+        let (body, claimed) = task.into_body();
+        let frees = from == Phase::Pending && !claimed.was_cancelled();
+        with_seat(self, |producer| {
+            producer.seat.counts.dropped.add(u64::from(!claimed.was_cancelled()));
+            if frees {
+                producer.seat.count_left();
+            }
+        });
+        let dropped = caught(|| drop(body));
+        claimed.end();
+        dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
+    }
+
+    /// Drops the body of a task that had been accepted once, and was refused elsewhere.
+    pub(crate) fn drop_body(&self, body: Body) {
+        with_seat(self, |producer| producer.seat.counts.dropped.add(1));
+        let dropped = caught(|| drop(body));
+        dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
+    }
+
+    /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.
+    pub(crate) fn give_back(&self, key: TaskKey) -> Option<(Kind, u64)> {
+        let returned = holder::give_back(key)?;
+        with_seat(self, |producer| producer.seat.count_left());
+        Some(returned)
+    }
+}
+
+impl due::Host for Hub {
+    /// B2.
+    fn run(&self, due: Due) {
+        if let Some(task) = Running::claim(due.key, Phase::Pending) {
+            self.run_claimed(task, due, true, true);
+        }
+    }
+
+    /// B2.
+    fn forfeit(&self, due: Due) {
+        self.drop_task(due.key, Phase::Pending);
+    }
+
+    fn prefetch(&self, due: Due) {
+        memory::prefetch(due.key.slot);
+    }
+
+    fn is_pending(&self, due: Due) -> bool {
+        holder::pending_word(due.key).is_some()
+    }
+
+    fn is_repeating(&self, due: Due) -> bool {
+        holder::pending_word(due.key).is_some_and(|word| word.kind() != Kind::Once)
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn instant(&self, moment: Moment) -> Instant {
+        self.timeline.instant(moment)
+    }
+
+    fn id(&self) -> u32 {
+        self.id
+    }
+}
