@@ -9,6 +9,9 @@
 
 #![expect(missing_docs, reason = "criterion makes a public function without docs")]
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,26 +23,10 @@ use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
 use tickwheel::wheel::Wheel;
 use tickwheel::{Cancellable, Inline, Precision, Scheduler, ThreadPool};
 
+use common::Random;
+
 /// How many tasks a round schedules, and how many are pending while it is measured.
 const TASKS: usize = 200_000;
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
-
-    /// A timeout of 5 to 60 seconds.
-    fn timeout(&mut self) -> Duration {
-        Duration::from_micros(5_000_000 + self.below(55_000_000))
-    }
-}
 
 /// The floor, in the group that is read against it.
 fn floor(group: &mut BenchmarkGroup<'_, WallTime>) {

@@ -4,6 +4,8 @@
 //!
 //! Virtual time is exact, so the model says of each task to the nanosecond when it will run.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,36 +16,7 @@ use tickwheel::{
     Cancellable, Driver, DueTask, Executor, Leftovers, Period, Precision, Rejected, Scheduler,
 };
 
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, chances: u64) -> bool {
-        self.below(chances) == 0
-    }
-
-    /// Every order of magnitude up to 2^61 ns (73 years) is as likely as another.
-    fn nanos(&mut self) -> u64 {
-        let bits = self.below(62);
-        self.next() >> (64 - bits).min(63)
-    }
-}
-
-fn env(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+use common::{Random, env};
 
 /// What the model knows of a task that is pending. All times are nanoseconds since the start.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +168,7 @@ impl World {
         match choice {
             0 => self.schedule_once(Duration::ZERO, true),
             1 => {
-                let delay = self.random.lock().expect("whole").nanos() >> 10;
+                let delay = self.random.lock().expect("whole").of_any_size(62) >> 10;
                 self.schedule_once(Duration::from_nanos(delay), true);
             }
             2 => self.cancel_one(),
@@ -221,9 +194,9 @@ impl World {
     fn schedule_at(self: &Shared, random: &mut Random) {
         let now = self.now();
         let deadline = if random.one_in(3) {
-            now.saturating_sub(random.nanos())
+            now.saturating_sub(random.of_any_size(62))
         } else {
-            now + random.nanos()
+            now + random.of_any_size(62)
         };
         let id = self.expect(deadline, None, false);
         let instant = self.start + Duration::from_nanos(deadline);
@@ -233,7 +206,7 @@ impl World {
 
     fn schedule_series(self: &Shared, random: &mut Random) {
         let period = self.tick.max(1_000) * (1 + random.below(5)) + random.below(3);
-        let initial = random.nanos() >> 8;
+        let initial = random.of_any_size(62) >> 8;
         let id = self.expect(self.now() + initial, Some(period), false);
         let world = Arc::clone(self);
         let kind = Period::fixed_rate(Duration::from_nanos(period));
@@ -270,7 +243,7 @@ impl World {
     }
 
     fn advance(self: &Shared, driver: &Driver, random: &mut Random) {
-        let mut distance = if random.one_in(4) { 0 } else { random.nanos() };
+        let mut distance = if random.one_in(4) { 0 } else { random.of_any_size(62) };
         // A series runs two hundred times at most, or a run of the model would take for ever.
         let shortest = self.model().pending.values().filter_map(|expected| expected.period).min();
         distance = distance.min(shortest.map_or(u64::MAX, |period| period * 200));
@@ -360,7 +333,7 @@ fn run(seed: u64) {
     let (world, driver) = World::new(&mut random);
     for _ in 0..10 + random.below(60) {
         match random.below(12) {
-            0..4 => world.schedule_once(Duration::from_nanos(random.nanos()), false),
+            0..4 => world.schedule_once(Duration::from_nanos(random.of_any_size(62)), false),
             4 => world.schedule_once(Duration::ZERO, false),
             5 => world.schedule_at(&mut random),
             6 if random.one_in(3) => world.schedule_series(&mut random),

@@ -1,11 +1,15 @@
 //! Time: never early, at most a tick late, in order, any duration, and idle is free (S1 to S7).
 
+mod common;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::{Driver, Inline, ManualClock, Observer, Precision, Scheduler};
+
+use common::Random;
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,19 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn driven() -> (Scheduler, Driver) {
     Scheduler::builder().build_driven().expect("the defaults are good")
-}
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
 }
 
 /// Notes when each task ran, on the scheduler's clock, and under which name.

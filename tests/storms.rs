@@ -3,6 +3,8 @@
 //!
 //! `TICKWHEEL_STORM=20 cargo test --release --test storms` makes them twenty times as long.
 
+mod common;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -12,6 +14,8 @@ use tickwheel::{
     DueTask, Executor, Inline, MissedTicks, Period, Rejected, ScheduleError, Scheduler, ThreadPool,
 };
 
+use common::Random;
+
 const MILLI: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,19 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn times(count: usize) -> usize {
     let factor = std::env::var("TICKWHEEL_STORM").ok().and_then(|factor| factor.parse().ok());
     count * factor.unwrap_or(1)
-}
-
-/// A small generator of random numbers: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
 }
 
 /// What became of each id.

@@ -2,37 +2,14 @@
 //!
 //! `TICKWHEEL_SEED=n` repeats the run of that seed; `TICKWHEEL_RUNS=n` makes so many of them.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tickwheel::wheel::{Key, Wheel};
 
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// Often small, sometimes huge: every order of magnitude is as likely as another.
-    fn distance(&mut self) -> u64 {
-        let bits = self.below(63);
-        self.next() >> (64 - bits).min(63)
-    }
-}
-
-fn env(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+use common::{Random, env};
 
 /// A wheel and what it should be.
 struct Pair {
@@ -75,7 +52,7 @@ impl Pair {
             0 => now.saturating_sub(few),
             1 => u64::MAX - few,
             2 => now.saturating_add(few),
-            _ => now.saturating_add(random.distance()),
+            _ => now.saturating_add(random.of_any_size(63)),
         };
         for _ in 0..if random.below(20) == 0 { 100 } else { 1 } {
             let id = self.inserted;
@@ -107,7 +84,7 @@ impl Pair {
         let to = match random.below(4) {
             0 => now.saturating_add(1),
             1 => self.model.keys().next().map_or(now, |(deadline, _)| *deadline),
-            _ => now.saturating_add(random.distance()),
+            _ => now.saturating_add(random.of_any_size(63)),
         };
         let take = if random.below(8) == 0 { random.below(5) as usize } else { usize::MAX };
         let given: Vec<_> = self.wheel.advance(to).take(take).collect();
