@@ -229,6 +229,20 @@ fn s05_a_zero_delay_needs_no_tick_and_never_runs_on_the_callers_stack() {
 }
 
 #[test]
+fn s05_a_zero_delay_wakes_a_thread_that_sleeps_to_the_end_of_this_very_tick() {
+    let scheduler = Scheduler::builder().tick(HOUR).build().expect("good settings");
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..20 {
+        scheduler.schedule_once(Duration::from_nanos(1), || ()).expect("open");
+        thread::sleep(MILLI); // so that the thread is asleep, which is what this tests
+        let sender = sender.clone();
+        let task = move || sender.send(n).expect("the receiver lives");
+        scheduler.schedule_once(Duration::ZERO, task).expect("open");
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n), "it waits for the hour");
+    }
+}
+
+#[test]
 fn s05_a_task_that_schedules_itself_a_million_times_keeps_a_flat_stack() {
     fn again(scheduler: &Scheduler, left: u32, done: mpsc::Sender<()>) {
         let inner = scheduler.clone();
