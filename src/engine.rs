@@ -26,7 +26,7 @@ use crate::hub::{Admission, Hub, TurningMark, When};
 use crate::intake::Inlet;
 use crate::observe::{caught, quietly};
 use crate::oneshot::Returned;
-use crate::task::{Closure, Phase, holder, memory, trim};
+use crate::task::{Closure, Phase, holder, trim};
 use crate::tick::{Moment, Tick};
 use crate::wheel::Buckets;
 
@@ -279,7 +279,7 @@ impl Engine {
         }
         if self.is_sweeping {
             let wheel = &mut self.wheel;
-            let is_done = memory::looking_around(|| wheel.sweep(SWEEP, |entry| is_live(*entry)));
+            let is_done = wheel.sweep(SWEEP, |entry| is_live(*entry));
             self.is_sweeping = !is_done;
         }
         self.wheel.settle(SETTLE) && !self.is_sweeping
@@ -310,7 +310,7 @@ impl Engine {
     /// N3.
     fn next(&mut self, now: Moment, cut: u64, is_tidy: bool) -> Next {
         let front = &mut self.front;
-        memory::looking_around(|| front.skip(|entry| !is_live(entry)));
+        front.skip(|entry| !is_live(entry));
         let is_due = self.front.next().is_some_and(|next| next <= now);
         if is_due || !is_tidy || self.inlet.is_behind(cut) {
             return Next::Again;
@@ -332,7 +332,7 @@ impl Engine {
     /// When the wheel has to be advanced for its earliest live entry.
     fn wheel_needs(&mut self) -> Option<Moment> {
         let wheel = &mut self.wheel;
-        let first = memory::looking_around(|| wheel.first(LOOK_AHEAD, |entry| is_live(*entry)))?;
+        let first = wheel.first(LOOK_AHEAD, |entry| is_live(*entry))?;
         let (first, timeline) = (Moment(first), &self.hub.timeline);
         match self.precision {
             _ if first == Moment::NEVER => None,

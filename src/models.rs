@@ -67,8 +67,8 @@ fn models_cancel_against_run_and_reuse() {
                 let word = holder.word.claim(1, Phase::Pending)?;
                 holder.take(1);
                 let freed = holder.word.end(word, false);
-                holder.fill(freed.generation, Kind::Once);
-                Some(freed.generation)
+                holder.fill(freed, Kind::Once);
+                Some(freed)
             })
         };
         let stale = {

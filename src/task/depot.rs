@@ -1,91 +1,72 @@
-//! The free slots that no thread has at hand, in whole magazines, and the places of the chunks.
+//! The free slots that no thread has at hand: one bit for each.
 //!
-//! Everything here is behind one lock, which is taken once for 128 tasks and held for a few
-//! instructions. What a chunk is made of, and who looks into one, is the business of
-//! [`memory`](super::memory); its invariants are the ones that are cited here.
+//! ```text
+//!   open     [ 1 0 1 ... ]                 a bit per page: it has a free slot
+//!              |   '-------------.
+//!   pages    [ 0110...1 ] [ 0 ] [ 1...1 ]  a bit per slot; a word is a page, 4 KiB of holders
+//!   bare     [ 0 0 1 ... ]                 a bit per page: the system has it back, or never gave it
+//! ```
+//!
+//! Slots come back in the order in which tasks end, which is none: a list of them would scatter the
+//! next tasks over all of the memory, a cache miss and a miss of the page table for each. A bitmap
+//! puts them in the order of their addresses for nothing. The lowest free slots are taken first, so
+//! that after a peak the upper pages run empty, and can go back to the system.
+//!
+//! Everything here is behind one lock, which is taken once for 128 tasks.
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::memory;
-use super::state::FreedWord;
-
-/// How many holders a chunk has.
-pub(super) const CHUNK: usize = 1 << CHUNK_BITS;
-const CHUNK_BITS: u32 = 10;
 
 /// How many slots there can be in all: 268 million, so that an index leaves four bits free.
 const SLOT_BITS: u32 = 28;
-pub(super) const CHUNKS: usize = 1 << (SLOT_BITS - CHUNK_BITS);
+/// How many holders a block has: two megabytes of them.
+const BLOCK_BITS: u32 = 15;
+pub(super) const BLOCKS: usize = 1 << (SLOT_BITS - BLOCK_BITS);
+/// How many holders lie in a page of 4 KiB, which is as many as a word has bits.
+pub(super) const PAGE: usize = 64;
+const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 
 /// How many free slots a magazine holds.
 pub(super) const MAGAZINE: usize = 128;
 
-pub(super) type Magazine = Vec<FreeSlot>;
+/// Free slots in a thread's hand, the next one last.
+pub(super) type Magazine = Vec<u32>;
 
-/// A slot that nobody uses: its number, its next generation, and its past outcomes.
-#[derive(Clone, Copy)]
-pub(crate) struct FreeSlot {
-    /// The number in the low 28 bits, the outcomes in the high four.
-    index_and_past: u32,
-    pub(crate) generation: u32,
-}
-
-impl FreeSlot {
-    pub(super) fn new(index: u32, freed: FreedWord) -> FreeSlot {
-        let past = u32::from(freed.past) << SLOT_BITS;
-        FreeSlot { index_and_past: index | past, generation: freed.generation }
-    }
-
-    pub(crate) fn index(self) -> u32 {
-        self.index_and_past & ((1 << SLOT_BITS) - 1)
-    }
-
-    pub(crate) fn past(self) -> u8 {
-        (self.index_and_past >> SLOT_BITS) as u8
-    }
-
-    pub(super) fn chunk(self) -> usize {
-        chunk_of(self.index())
-    }
-}
-
-pub(super) fn chunk_of(index: u32) -> usize {
-    (index >> CHUNK_BITS) as usize
+pub(super) fn block_of(index: u32) -> usize {
+    (index >> BLOCK_BITS) as usize & (BLOCKS - 1)
 }
 
 pub(super) fn place_of(index: u32) -> usize {
-    index as usize & (CHUNK - 1)
+    index as usize & ((1 << BLOCK_BITS) - 1)
 }
 
-/// What all threads share: full magazines, and the chunks that are still to be cut up.
 pub(super) struct Depot {
-    full: Vec<Magazine>,
-    empty: Vec<Magazine>,
-    /// Free slots in `full`.
+    pages: Vec<u64>,
+    open: Vec<u64>,
+    bare: Vec<u64>,
+    /// No word of `open` before this one has a bit.
+    lowest: usize,
+    blocks: usize,
+    /// Free slots of pages that are not bare.
     free: usize,
-    /// Slots of all chunks that there are.
-    made: usize,
-    /// Places in the directory whose chunk was taken away, with the first generation that may be
-    /// used there; M4.
-    vacant: Vec<(usize, u32)>,
-    /// The first place in the directory that never had a chunk.
-    untouched: usize,
-    /// A chunk that is being cut up: the next slot, how many are left, and their generation.
-    uncut: (u32, usize, u32),
+    /// All slots of pages that are not bare.
+    resident: usize,
     /// The least that `free` was since [`Depot::mark`]: what nobody has needed for that long.
     low: usize,
     /// How many free slots the last trim could not get rid of.
-    pub(super) stuck: usize,
+    stuck: usize,
 }
 
 static DEPOT: Mutex<Depot> = Mutex::new(Depot {
-    full: Vec::new(),
-    empty: Vec::new(),
+    pages: Vec::new(),
+    open: Vec::new(),
+    bare: Vec::new(),
+    lowest: 0,
+    blocks: 0,
     free: 0,
-    made: 0,
-    vacant: Vec::new(),
-    untouched: 0,
-    uncut: (0, 0, 0),
+    resident: 0,
     low: 0,
     stuck: 0,
 });
@@ -98,64 +79,80 @@ pub(super) fn depot() -> MutexGuard<'static, Depot> {
 const WORTH_TRIMMING: usize = 64 * 1024;
 
 impl Depot {
-    /// A full magazine for an empty one, or an empty one still when no slot is left.
-    pub(super) fn full_for(&mut self, empty: Magazine) -> Magazine {
-        if let Some(full) = self.full.pop() {
-            self.took(full.len());
-            if empty.capacity() != 0 {
-                self.empty.push(empty);
+    // ----- out and in ----------------------------------------------------------------------
+
+    /// Fills a magazine with the lowest free slots, the lowest of all last.
+    pub(super) fn take(&mut self, magazine: &mut Magazine) {
+        while magazine.len() < MAGAZINE {
+            let Some(page) = self.lowest_open() else { break };
+            self.take_from(page, MAGAZINE, magazine);
+        }
+        magazine.reverse();
+    }
+
+    /// One slot, for a thread without a magazine.
+    pub(super) fn take_one(&mut self) -> Option<u32> {
+        let mut one = Magazine::new();
+        let page = self.lowest_open()?;
+        self.take_from(page, 1, &mut one);
+        one.pop()
+    }
+
+    /// Takes in free slots.
+    pub(super) fn put(&mut self, slots: &[u32]) {
+        for slot in slots {
+            let page = *slot as usize / PAGE;
+            self.pages[page] |= 1 << (*slot as usize % PAGE);
+            self.set_open(page);
+        }
+        self.free += slots.len();
+    }
+
+    /// The first page that has a free slot, of a new block if need be.
+    fn lowest_open(&mut self) -> Option<usize> {
+        loop {
+            while let Some(open) = self.open.get(self.lowest) {
+                if *open != 0 {
+                    return Some(self.lowest * 64 + open.trailing_zeros() as usize);
+                }
+                self.lowest += 1;
             }
-            return full;
-        }
-        let mut fresh = empty;
-        fresh.reserve_exact(MAGAZINE);
-        while fresh.len() < MAGAZINE {
-            match self.cut() {
-                Some(slot) => fresh.push(slot),
-                None => break,
+            if self.blocks == BLOCKS || !memory::add_block(self.blocks) {
+                return None;
             }
-        }
-        fresh.reverse(); // so that they are used in the order of their addresses
-        fresh
-    }
-
-    /// An empty magazine for a full one.
-    pub(super) fn empty_for(&mut self, full: Magazine) -> Magazine {
-        self.put(full);
-        self.empty.pop().unwrap_or_else(|| Magazine::with_capacity(MAGAZINE))
-    }
-
-    /// Takes in free slots, however many.
-    pub(super) fn put(&mut self, slots: Magazine) {
-        if !slots.is_empty() {
-            self.free += slots.len();
-            self.full.push(slots);
+            self.blocks += 1;
+            self.pages.resize(self.blocks * PAGES_PER_BLOCK, u64::MAX);
+            self.open.resize(self.pages.len() / 64, u64::MAX);
+            self.bare.resize(self.pages.len() / 64, u64::MAX);
         }
     }
 
-    /// One slot, for a thread without a cache.
-    pub(super) fn take_one(&mut self) -> Option<FreeSlot> {
-        while let Some(last) = self.full.last_mut() {
-            if let Some(slot) = last.pop() {
-                self.took(1);
-                return Some(slot);
-            }
-            self.full.pop();
+    /// Moves slots of a page into a magazine, until it has so many.
+    fn take_from(&mut self, page: usize, full: usize, magazine: &mut Magazine) {
+        if is_set(&self.bare, page) {
+            self.bare[page / 64] &= !(1 << (page % 64));
+            self.free += PAGE;
+            self.resident += PAGE;
         }
-        self.cut()
-    }
-
-    /// Some of the free slots, for the trimmer.
-    pub(super) fn give_up(&mut self) -> Option<Magazine> {
-        let magazine = self.full.pop()?;
-        self.took(magazine.len());
-        Some(magazine)
-    }
-
-    fn took(&mut self, slots: usize) {
-        self.free -= slots;
+        let before = magazine.len();
+        let slots = &mut self.pages[page];
+        while *slots != 0 && magazine.len() < full {
+            magazine.push((page * PAGE) as u32 + slots.trailing_zeros());
+            *slots &= *slots - 1;
+        }
+        if *slots == 0 {
+            self.open[page / 64] &= !(1 << (page % 64));
+        }
+        self.free -= magazine.len() - before;
         self.low = self.low.min(self.free);
     }
+
+    fn set_open(&mut self, page: usize) {
+        self.open[page / 64] |= 1 << (page % 64);
+        self.lowest = self.lowest.min(page / 64);
+    }
+
+    // ----- what could go back --------------------------------------------------------------
 
     /// Begins to watch how much stays free.
     pub(super) fn mark(&mut self) {
@@ -174,45 +171,53 @@ impl Depot {
 
     /// More than is in use, and twice what the last trim could not get rid of.
     fn is_too_much(&self, free: usize) -> bool {
-        let in_use = self.made - self.free;
+        let in_use = self.resident - self.free;
         free > in_use.max(WORTH_TRIMMING) && free > 2 * self.stuck
     }
 
-    /// Free slots at present.
-    pub(super) fn free(&self) -> usize {
-        self.free
+    /// A trim has come to its end.
+    pub(super) fn trimmed(&mut self) {
+        self.stuck = self.free;
     }
 
-    /// A slot that has never been used since its chunk came.
-    fn cut(&mut self) -> Option<FreeSlot> {
-        if self.uncut.1 == 0 {
-            self.uncut = self.carve()?;
+    /// How many pages there are.
+    pub(super) fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Hands over the slots of a whole group of pages, if all are free and some are not bare yet.
+    pub(super) fn take_group(&mut self, group: Range<usize>) -> Option<Range<u32>> {
+        let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);
+        if !is_free || group.clone().all(|page| is_set(&self.bare, page)) {
+            return None;
         }
-        let (index, left, generation) = self.uncut;
-        self.uncut = (index + 1, left - 1, generation);
-        Some(FreeSlot::new(index, FreedWord { generation, past: 0 }))
-    }
-
-    /// Brings a new chunk; `None` when the directory is full.
-    fn carve(&mut self) -> Option<(u32, usize, u32)> {
-        let (chunk, generation) = match self.vacant.pop() {
-            Some(vacant) => vacant,
-            None if self.untouched < CHUNKS => {
-                self.untouched += 1;
-                (self.untouched - 1, 1)
+        for page in group.clone() {
+            self.pages[page] = 0;
+            self.open[page / 64] &= !(1 << (page % 64));
+            if !is_set(&self.bare, page) {
+                self.free -= PAGE;
+                self.resident -= PAGE;
             }
-            None => return None,
-        };
-        memory::place_chunk(chunk);
-        self.made += CHUNK;
-        Some((u32::try_from(chunk).ok()? << CHUNK_BITS, CHUNK, generation))
+        }
+        Some((group.start * PAGE) as u32..(group.end * PAGE) as u32)
     }
 
-    /// The trimmer has taken this chunk away.
-    pub(super) fn lost(&mut self, chunk: usize, next_generation: u32) {
-        self.made -= CHUNK;
-        if next_generation != u32::MAX {
-            self.vacant.push((chunk, next_generation));
+    /// Takes the slots of whole pages back in, which are bare now, or are not.
+    pub(super) fn put_group(&mut self, slots: Range<u32>, is_bare: bool) {
+        for page in slots.start as usize / PAGE..slots.end as usize / PAGE {
+            self.pages[page] = u64::MAX;
+            self.set_open(page);
+            if is_bare {
+                self.bare[page / 64] |= 1 << (page % 64);
+            } else {
+                self.bare[page / 64] &= !(1 << (page % 64));
+                self.free += PAGE;
+                self.resident += PAGE;
+            }
         }
     }
+}
+
+fn is_set(bits: &[u64], at: usize) -> bool {
+    bits[at / 64] >> (at % 64) & 1 == 1
 }

@@ -15,15 +15,12 @@
 //! - H1 The body is initialised in every phase but `Free`.
 //! - H2 A `Vacancy`, a `Running`, and a canceller that has won are the only ones to touch the
 //!   body, and there is at most one of them per holder.
-//! - H3 While the slot is not in a free list the chunk under the holder stays (M3 in
-//!   [`memory`](super::memory)), so the pointer in a `Vacancy` or a `Running` is good.
+//! - H3 Holders are never taken away (M2 in [`memory`](super::memory)), and all zeros are a free one.
 
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::closure::Closure;
-use super::depot::FreeSlot;
 use super::memory;
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
 use crate::executor::own::OwnExecutor;
@@ -52,12 +49,9 @@ unsafe impl Sync for TaskHolder {}
 unsafe impl Send for TaskHolder {}
 
 impl TaskHolder {
-    pub(crate) fn new() -> TaskHolder {
-        TaskHolder {
-            word: AtomicRef::new(),
-            period: AtomicU64::new(0),
-            body: UnsafeCell::new(MaybeUninit::uninit()),
-        }
+    /// The generation of the next task in a free holder; 0 when it never had one.
+    pub(super) fn next_generation(&self) -> u32 {
+        self.word.vacant().map_or(0, Word::generation)
     }
 
     /// # Safety
@@ -79,29 +73,32 @@ impl TaskHolder {
 
 const _: () = assert!(cfg!(loom) || size_of::<TaskHolder>() == 64, "one cache line");
 
-/// A free slot that somebody has taken out of the free lists, ready to be filled.
+/// A free slot that somebody has taken out of the free slots, ready to be filled.
 pub(crate) struct Vacancy {
-    slot: FreeSlot,
-    holder: NonNull<TaskHolder>,
+    slot: u32,
+    holder: &'static TaskHolder,
 }
 
 impl Vacancy {
-    pub(crate) fn new(slot: FreeSlot, holder: NonNull<TaskHolder>) -> Vacancy {
+    pub(crate) fn new(slot: u32, holder: &'static TaskHolder) -> Vacancy {
         Vacancy { slot, holder }
     }
 
     /// Puts a task in and makes it pending: from now on it can be cancelled by its key.
+    #[inline]
     pub(crate) fn fill(self, body: Body, kind: Kind, period: u64) -> TaskKey {
+        let Vacancy { slot, holder } = self;
         let executor = body.executor.as_ref().map_or(0, |own| own.number());
-        // SAFETY: H3; the slot is ours and in no free list.
-        let holder = unsafe { self.holder.as_ref() };
-        let generation = self.slot.generation;
+        let (generation, past) = match holder.word.vacant() {
+            Some(word) => (word.generation(), word.past()),
+            None => (memory::first_generation(slot), 0),
+        };
         // SAFETY: H2; the holder is free, and the slot is ours alone.
         unsafe { holder.put_body(body) };
         // Relaxed: published by the word below, like the body.
         holder.period.store(period, Ordering::Relaxed);
-        holder.word.fill(Word::pending(generation, self.slot.past(), kind, executor));
-        TaskKey { slot: self.slot.index(), generation }
+        holder.word.fill(Word::pending(generation, past, kind, executor));
+        TaskKey { slot, generation }
     }
 }
 
@@ -116,20 +113,18 @@ pub(crate) enum Cancelled {
 }
 
 /// Cancels a task, if it is still to run. The slot is free again when this returns.
+#[inline]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
-    let won = memory::with_holder(key.slot, |holder| match holder.word.cancel(key.generation) {
-        // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
-        CancelOutcome::Won { was, freed } => Ok((was, freed, unsafe { holder.take_body() })),
-        CancelOutcome::Doomed => Err(Cancelled::Doomed),
-        CancelOutcome::Lost => Err(Cancelled::Lost),
-    });
-    match won {
-        Some(Ok((was, freed, body))) => {
-            memory::free(key.slot, freed);
+    let Some(holder) = memory::holder(key.slot) else { return Cancelled::Lost };
+    match holder.word.cancel(key.generation) {
+        CancelOutcome::Won { was, next_generation } => {
+            // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
+            let body = unsafe { holder.take_body() };
+            memory::free(key.slot, next_generation);
             Cancelled::Won { was, body }
         }
-        Some(Err(outcome)) => outcome,
-        None => Cancelled::Lost, // the chunk is gone, and the task long before it
+        CancelOutcome::Doomed => Cancelled::Doomed,
+        CancelOutcome::Lost => Cancelled::Lost,
     }
 }
 
@@ -143,12 +138,12 @@ pub(crate) fn withdraw(key: TaskKey) -> Body {
 
 /// The word of a task's holder, whatever lives there now.
 pub(crate) fn word(key: TaskKey) -> Option<Word> {
-    memory::with_holder(key.slot, |holder| holder.word.load())
+    memory::holder(key.slot).map(|holder| holder.word.load())
 }
 
 /// The same, in one order with every cancel.
 pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
-    memory::with_holder(key.slot, |holder| holder.word.load_in_order())
+    memory::holder(key.slot).map(|holder| holder.word.load_in_order())
 }
 
 /// The word of a task that is still pending.
@@ -158,30 +153,27 @@ pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
 
 /// Marks a pending task as returned by a close, and tells its kind and period.
 pub(crate) fn give_back(key: TaskKey) -> Option<(Kind, u64)> {
-    memory::with_holder(key.slot, |holder| {
-        // Relaxed: written before the word was published. Read before the step, because after it
-        // a canceller may free the holder for another task.
-        let period = holder.period.load(Ordering::Relaxed);
-        holder.word.give_back(key.generation).map(|word| (word.kind(), period))
-    })
-    .flatten()
+    let holder = memory::holder(key.slot)?;
+    // Relaxed: written before the word was published. Read before the step, because after it a
+    // canceller may free the holder for another task.
+    let period = holder.period.load(Ordering::Relaxed);
+    holder.word.give_back(key.generation).map(|word| (word.kind(), period))
 }
 
 /// A task that has been claimed, by whom it will be run or dropped.
 pub(crate) struct Running {
     key: TaskKey,
     word: Word,
-    holder: NonNull<TaskHolder>,
+    holder: &'static TaskHolder,
 }
 
 impl Running {
     /// Claims a task that stands in `from`; `None` when it was cancelled, or claimed before.
+    #[inline]
     pub(crate) fn claim(key: TaskKey, from: Phase) -> Option<Running> {
-        memory::with_holder(key.slot, |holder| {
-            let word = holder.word.claim(key.generation, from)?;
-            Some(Running { key, word, holder: NonNull::from(holder) })
-        })
-        .flatten()
+        let holder = memory::holder(key.slot)?;
+        let word = holder.word.claim(key.generation, from)?;
+        Some(Running { key, word, holder })
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -195,19 +187,14 @@ impl Running {
     /// Nanoseconds between runs; 0 for a one-shot.
     pub(crate) fn period(&self) -> u64 {
         // Relaxed: the claim acquired it with the body.
-        self.holder().period.load(Ordering::Relaxed)
-    }
-
-    fn holder(&self) -> &TaskHolder {
-        // SAFETY: H3; the task is claimed by us, so the slot is in no free list.
-        unsafe { self.holder.as_ref() }
+        self.holder.period.load(Ordering::Relaxed)
     }
 
     /// The task will not run again: moves the body out. What is left to do is [`Claimed::end`].
     pub(crate) fn into_body(self) -> (Body, Claimed) {
-        let cancelled = self.kind() != Kind::Once && !self.holder().word.doom(self.key.generation);
+        let cancelled = self.kind() != Kind::Once && !self.holder.word.doom(self.key.generation);
         // SAFETY: H2; claimed by us, and `Claimed` cannot reach the body again.
-        let body = unsafe { self.holder().take_body() };
+        let body = unsafe { self.holder.take_body() };
         (body, Claimed { task: self, cancelled })
     }
 
@@ -215,12 +202,12 @@ impl Running {
     pub(crate) fn run_in_place(&mut self) -> std::ops::ControlFlow<()> {
         // SAFETY: H1, H2; claimed by us, and `&mut self` keeps it so during the call. A cancel
         // meanwhile dooms the task and leaves the body alone.
-        self.holder().body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
+        self.holder.body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
     }
 
     /// Makes a series pending again, under the same key; `Err` when it was doomed meanwhile.
     pub(crate) fn rearm(self) -> Result<TaskKey, Running> {
-        if self.holder().word.rearm(self.key.generation) { Ok(self.key) } else { Err(self) }
+        if self.holder.word.rearm(self.key.generation) { Ok(self.key) } else { Err(self) }
     }
 }
 
@@ -238,7 +225,7 @@ impl Claimed {
 
     /// Frees the holder.
     pub(crate) fn end(self) {
-        let freed = self.task.holder().word.end(self.task.word, self.cancelled);
+        let freed = self.task.holder.word.end(self.task.word, self.cancelled);
         memory::free(self.task.key.slot, freed);
     }
 }

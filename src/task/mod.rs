@@ -5,17 +5,20 @@
 //! | [`state`] | the states of a holder and the transitions between them, on one atomic word |
 //! | [`closure`] | a closure without a type: 32 bytes inline, larger ones boxed |
 //! | [`holder`] | the holder itself: word, period, body; who may touch the body |
-//! | [`memory`] | where holders live: chunks, thread caches, and who may look |
+//! | [`memory`] | where holders live: blocks, the slots that a thread has at hand, who may look |
 //! | [`depot`] | the free slots that no thread has at hand |
-//! | [`trim`] | how memory goes back to the allocator after a peak |
+//! | [`trim`] | how memory goes back to the system after a peak |
+//! | [`pages`] | what the system is asked for |
 
 #[expect(unsafe_code, reason = "a closure of any type lies in 32 bytes without a type")]
 pub(crate) mod closure;
 pub(crate) mod depot;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
-#[expect(unsafe_code, reason = "stale handles look into memory that they do not own")]
+#[expect(unsafe_code, reason = "a slot number becomes a reference")]
 pub(crate) mod memory;
+#[expect(unsafe_code, reason = "the system's calls for memory")]
+pub(crate) mod pages;
 pub(crate) mod state;
 pub(crate) mod trim;
 

@@ -156,24 +156,11 @@ impl Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelOutcome {
     /// It prevented the run; the canceller owns the body, and the word is as it now stands.
-    Won { was: Phase, freed: FreedWord },
+    Won { was: Phase, next_generation: u32 },
     /// It prevented all further runs of a series that is in a run.
     Doomed,
     /// The task had run, was running, or was cancelled before.
     Lost,
-}
-
-/// What a free slot needs to remember of its word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FreedWord {
-    pub(crate) generation: u32,
-    pub(crate) past: u8,
-}
-
-impl From<Word> for FreedWord {
-    fn from(word: Word) -> FreedWord {
-        FreedWord { generation: word.generation(), past: word.past() }
-    }
 }
 
 /// The word of a holder: which task, and where it stands.
@@ -181,8 +168,16 @@ pub(crate) struct AtomicRef(AtomicU64);
 
 impl AtomicRef {
     /// The word of a holder that never held a task. No task has generation 0.
+    #[cfg(test)]
     pub(crate) fn new() -> AtomicRef {
         AtomicRef(AtomicU64::new(0))
+    }
+
+    /// The word of a free holder, for the owner of its slot; `None` while it is all zero.
+    pub(crate) fn vacant(&self) -> Option<Word> {
+        // Relaxed: the slot came with what its last owner has written.
+        let word = Word(self.0.load(Ordering::Relaxed));
+        (word.0 != 0).then_some(word)
     }
 
     /// Pairs with the Release of whoever made the transition that is seen.
@@ -235,12 +230,12 @@ impl AtomicRef {
         self.step(generation, Phase::Running, Phase::Doomed).is_some()
     }
 
-    /// `end`: the runner frees the holder. Nobody else may leave `Running` of a one-shot, or
-    /// `Doomed`, so a store does. A4.
-    pub(crate) fn end(&self, word: Word, cancelled: bool) -> FreedWord {
+    /// `end`: the runner frees the holder; the generation of the next task there. Nobody else may
+    /// leave `Running` of a one-shot, or `Doomed`, so a store does. A4.
+    pub(crate) fn end(&self, word: Word, cancelled: bool) -> u32 {
         let freed = word.freed(cancelled);
         self.0.store(freed.0, Ordering::Release);
-        freed.into()
+        freed.generation()
     }
 
     /// `cancel`: A1, A2. `SeqCst` because handles that share their outcome rely on one order of
@@ -254,7 +249,7 @@ impl AtomicRef {
             let (next, outcome) = match seen.phase() {
                 was @ (Phase::Pending | Phase::Returned) => {
                     let freed = seen.freed(true);
-                    (freed, CancelOutcome::Won { was, freed: freed.into() })
+                    (freed, CancelOutcome::Won { was, next_generation: freed.generation() })
                 }
                 Phase::Running if seen.kind() != Kind::Once => {
                     (seen.in_phase(Phase::Doomed), CancelOutcome::Doomed)
@@ -304,7 +299,7 @@ mod tests {
         let task = filled(Kind::Once);
         let word = task.claim(7, Phase::Pending).expect("pending");
         assert_eq!(task.cancel(7), CancelOutcome::Lost, "a one-shot that runs");
-        assert_eq!(task.end(word, false).generation, 8);
+        assert_eq!(task.end(word, false), 8);
     }
 
     #[test]
@@ -322,7 +317,8 @@ mod tests {
         assert_eq!(task.cancel(7), CancelOutcome::Doomed);
         assert_eq!(task.cancel(7), CancelOutcome::Lost, "once");
         assert!(!task.rearm(7) && !task.doom(7));
-        assert_eq!(task.end(word, true), FreedWord { generation: 8, past: 1 });
+        assert_eq!(task.end(word, true), 8);
+        assert_eq!(task.vacant().map(Word::past), Some(1));
     }
 
     #[test]

@@ -1,35 +1,31 @@
-//! How memory goes back to the allocator after a peak.
+//! How memory goes back to the system after a peak.
 //!
-//! Free slots lie in the depot in the order in which tasks ended, so the slots of one chunk are
-//! scattered. The trimmer takes magazines out of the depot and sorts their slots by chunk; a chunk
-//! whose slots have all turned up is taken away. In the end what is left goes back to the depot.
+//! A page whose holders are all free needs not be there. The trimmer goes through the depot from the
+//! top, takes such pages into its hands, and gives them back.
 //!
-//! Who pays: the tick thread of any scheduler, in slices of [`SLICE`] magazines, and only when it
-//! has nothing else to do. The depot says when it is worth it: when more slots are free than in
-//! use, and have been for the [`GRACE`] period. One trim goes on at a time.
+//! Who pays: the tick thread of any scheduler, in slices of [`SLICE`] pages, and only when it has
+//! nothing else to do. The depot says when it is worth it: when more slots are free than in use, and
+//! have been for the [`GRACE`] period. One trim goes on at a time.
 //!
-//! A chunk with a single slot in use, or in some thread's magazine, stays.
+//! A page with a single slot in use, or in some thread's magazine, stays.
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::depot::{CHUNK, FreeSlot, depot};
-use super::memory;
+use super::depot::{Depot, PAGE, depot};
+use super::{memory, pages};
 
-/// How many magazines one slice of work sorts: about 50 microseconds.
-const SLICE: usize = 32;
+/// How many pages one slice of work gives back, and how many it looks at for each.
+const SLICE: usize = 64;
+const LOOK: usize = 64;
 
 /// How long memory must have stayed free before it goes back. A program whose tasks come in waves
 /// would otherwise give it back and fetch it again with each wave.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// A trim under way.
-struct Trimmer {
-    chunks: Option<HashMap<usize, Vec<FreeSlot>>>,
-}
-
-static TRIMMER: Mutex<Trimmer> = Mutex::new(Trimmer { chunks: None });
+/// Up to where, from the top, a trim has come; `None` when none is under way.
+static TRIMMER: Mutex<Option<usize>> = Mutex::new(None);
 
 /// Whether it is worth coming back after the grace period, and begins to watch what stays free.
 pub(crate) fn watch() -> bool {
@@ -46,19 +42,31 @@ pub(crate) fn begin() -> bool {
     if !depot().stayed_bloated() {
         return false;
     }
+    memory::put_down();
     if let Some(mut trimmer) = trimmer() {
-        trimmer.chunks.get_or_insert_default();
+        trimmer.get_or_insert_with(|| depot().pages());
     }
     true
 }
 
 /// Does a slice of the trim that is under way. True when there is more to do.
 pub(crate) fn slice() -> bool {
-    trimmer().is_some_and(|mut trimmer| trimmer.chunks.is_some() && trimmer.sort_some())
+    let Some(mut trimmer) = trimmer() else { return false };
+    let Some(below) = *trimmer else { return false };
+    let (taken, below) = take_some(&mut depot(), below);
+    for slots in joined(taken) {
+        let is_bare = memory::discard(slots.clone());
+        depot().put_group(slots, is_bare);
+    }
+    *trimmer = (below > 0).then_some(below);
+    if below == 0 {
+        depot().trimmed();
+    }
+    below > 0
 }
 
 /// `None` when another tick thread is at it.
-fn trimmer() -> Option<MutexGuard<'static, Trimmer>> {
+fn trimmer() -> Option<MutexGuard<'static, Option<usize>>> {
     match TRIMMER.try_lock() {
         Ok(trimmer) => Some(trimmer),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -66,41 +74,38 @@ fn trimmer() -> Option<MutexGuard<'static, Trimmer>> {
     }
 }
 
-impl Trimmer {
-    fn sort_some(&mut self) -> bool {
-        let chunks = self.chunks.get_or_insert_default();
-        for _ in 0..SLICE {
-            let magazine = depot().give_up();
-            let Some(magazine) = magazine else {
-                self.finish();
-                return false;
-            };
-            for slot in magazine {
-                sort(chunks, slot);
+/// Takes free pages out of the depot, from the top downwards; and up to where that came.
+fn take_some(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usize) {
+    // What the system calls a page may be several of ours.
+    let group = (pages::page_bytes() / pages::PAGE_BYTES).max(1);
+    let mut taken = Vec::new();
+    for _ in 0..SLICE * LOOK {
+        if below == 0 || taken.len() >= SLICE {
+            break;
+        }
+        below = below.saturating_sub(group);
+        taken.extend(depot.take_group(below..below + group));
+    }
+    (taken, below)
+}
+
+/// Neighbours as one, so that they cost one call; they came from the top.
+fn joined(pages: Vec<Range<u32>>) -> Vec<Range<u32>> {
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(last) if last.start == page.end && !starts_a_block(last.start) => {
+                last.start = page.start;
             }
+            _ => runs.push(page),
         }
-        true
     }
-
-    /// Gives back what could not be taken away.
-    fn finish(&mut self) {
-        let chunks = self.chunks.take().unwrap_or_default();
-        let mut free = depot();
-        for slots in chunks.into_values() {
-            free.put(slots);
-        }
-        free.stuck = free.free();
-    }
+    runs
 }
 
-/// Puts a slot to those of its chunk, and takes the chunk away when it was the last.
-fn sort(chunks: &mut HashMap<usize, Vec<FreeSlot>>, slot: FreeSlot) {
-    let chunk = slot.chunk();
-    let slots = chunks.entry(chunk).or_default();
-    slots.push(slot);
-    if slots.len() == CHUNK && memory::remove_chunk(chunk) {
-        let newest = slots.iter().map(|slot| slot.generation).max().unwrap_or(1);
-        chunks.remove(&chunk);
-        depot().lost(chunk, newest);
-    }
+fn starts_a_block(slot: u32) -> bool {
+    super::depot::place_of(slot) == 0
 }
+
+const _: () =
+    assert!(cfg!(loom) || pages::PAGE_BYTES == PAGE * size_of::<super::holder::TaskHolder>());
