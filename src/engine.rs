@@ -22,11 +22,12 @@ use std::sync::Arc;
 use crate::executor::own::OwnExecutor;
 use crate::executor::{DueBatch, DueTask, Executor};
 use crate::front::{Entry, Front};
-use crate::hub::{Admission, Hub, TurningMark, When};
+use crate::hub::{Hub, TurningMark, When};
 use crate::intake::Inlet;
 use crate::observe::{caught, quietly};
 use crate::oneshot::Returned;
-use crate::task::{Closure, Phase, holder, trim};
+use crate::task::holder::Repetition;
+use crate::task::{OneShot, Phase, holder, trim};
 use crate::tick::{Moment, Tick};
 use crate::wheel::Buckets;
 
@@ -264,9 +265,9 @@ impl Engine {
     /// An executor gave back a task that is not ours: it becomes one, or nobody would run it.
     fn adopt(&self, task: DueTask) {
         let when = When::At(task.deadline());
-        let closure = Closure::once(move || task.run());
-        let admitted = self.hub.admit(when, Admission::once(closure, None));
-        admitted.err().into_iter().for_each(|(_, refused)| self.hub.drop_body(refused.body));
+        let run = OneShot(move || task.run());
+        let admitted = self.hub.admit(when, run, Repetition::NONE, None);
+        admitted.err().into_iter().for_each(|(_, refused)| self.hub.drop_refused(refused));
     }
 
     // ----- tidy ----------------------------------------------------------------------------

@@ -40,7 +40,9 @@ use crate::observe::Hooks;
 use crate::oneshot::End;
 use crate::parking::Doorbell;
 use crate::stats::{Counter, Stats};
-use crate::task::{Body, Closure, Kind, Phase, holder, memory};
+use crate::task::closure::Closure;
+use crate::task::holder::{Repetition, Vacancy};
+use crate::task::{Content, Phase, holder, memory};
 use crate::tick::{Moment, Timeline};
 
 pub(crate) use registry::{TurningMark, count_cancel, report};
@@ -82,19 +84,6 @@ pub(crate) enum When {
     At(Instant),
 }
 
-/// A task on its way in.
-pub(crate) struct Admission {
-    pub(crate) body: Body,
-    pub(crate) kind: Kind,
-    pub(crate) period: u64,
-}
-
-impl Admission {
-    pub(crate) fn once(closure: Closure, executor: Option<Arc<OwnExecutor>>) -> Admission {
-        Admission { body: Body { closure, executor }, kind: Kind::Once, period: 0 }
-    }
-}
-
 impl Hub {
     pub(crate) fn new(settings: Settings, bell: Arc<Doorbell>) -> Arc<Hub> {
         Arc::new_cyclic(|me: &Weak<Hub>| Hub {
@@ -126,43 +115,55 @@ impl Hub {
     // ----- the way in ----------------------------------------------------------------------
 
     /// Takes a task in, or gives it back; B1.
-    pub(crate) fn admit(
+    #[inline]
+    pub(crate) fn admit<T: Content>(
         &self,
         when: When,
-        task: Admission,
-    ) -> Result<TaskKey, (ScheduleError, Admission)> {
-        if self.is_closing() {
-            return Err((ScheduleError::Closed, task));
-        }
-        if self.limit.as_ref().is_some_and(|limit| !limit.enter()) {
-            return Err((ScheduleError::Full, task));
-        }
-        let admitted = self.place(when, task);
-        if admitted.is_err() {
-            self.limit.iter().for_each(|limit| limit.leave());
-        }
-        admitted
-    }
-
-    /// Puts a task into a holder and its name into the caller's lane.
-    fn place(&self, when: When, task: Admission) -> Result<TaskKey, (ScheduleError, Admission)> {
+        task: T,
+        repetition: Repetition,
+        executor: Option<&Arc<OwnExecutor>>,
+    ) -> Result<TaskKey, (ScheduleError, T)> {
         let now = self.now(); // S1: before anything that takes time, after the call
         let deadline = match when {
             When::After(delay) => now.after(delay),
             When::At(instant) => self.timeline.moment(instant),
         };
-        let Some(vacancy) = memory::vacancy() else {
-            return Err((ScheduleError::Full, task));
+        let vacancy = match self.find_place() {
+            Ok(vacancy) => vacancy,
+            Err(reason) => return Err((reason, task)),
         };
-        let Admission { body, kind, period } = task;
-        let has_own_executor = body.executor.is_some();
-        let key = vacancy.fill(body, kind, period);
-        let entry = Entry::new(key, deadline, deadline <= now, has_own_executor);
-        if let Err(Refused) = self.announce(entry, now, true) {
-            let body = holder::withdraw(key);
-            return Err((ScheduleError::Closed, Admission { body, kind, period }));
+        let key = vacancy.fill(task, repetition, executor);
+        let entry = Entry::new(key, deadline, deadline <= now, executor.is_some());
+        match self.announce(entry, now, true) {
+            Ok(()) => Ok(key),
+            Err(Refused) => Err((ScheduleError::Closed, T::take_back(self.take_back(key)))),
         }
-        Ok(key)
+    }
+
+    /// A place among the pending tasks, and a holder.
+    fn find_place(&self) -> Result<Vacancy, ScheduleError> {
+        if self.is_closing() {
+            return Err(ScheduleError::Closed);
+        }
+        if self.limit.as_ref().is_some_and(|limit| !limit.enter()) {
+            return Err(ScheduleError::Full);
+        }
+        memory::vacancy().ok_or_else(|| {
+            self.leave_place();
+            ScheduleError::Full
+        })
+    }
+
+    fn leave_place(&self) {
+        self.limit.iter().for_each(|limit| limit.leave());
+    }
+
+    /// Undoes what was done for a task that the engine has refused.
+    #[cold]
+    fn take_back(&self, key: TaskKey) -> Closure {
+        self.leave_place();
+        // The executor is not dropped by this: the caller has it too.
+        holder::withdraw(key).closure
     }
 
     /// Tells the engine of a pending task, and wakes it if need be. `is_new`: it counts as

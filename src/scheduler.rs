@@ -13,13 +13,14 @@ use crate::error::{BuildError, CloseError, ScheduleError, TryScheduleError};
 use crate::executor::Executor;
 use crate::executor::own::OwnExecutor;
 use crate::handle::Cancellable;
-use crate::hub::{Admission, Hub, When};
+use crate::hub::{Hub, When};
 use crate::repeat::{Period, Repeat};
 use crate::schedule::{RepeatingTask, Schedule, Task};
 use crate::shutdown::{Leftovers, PendingTask, Stopping};
 use crate::stats::Stats;
+use crate::task::holder::Repetition;
 use crate::task::state::EXECUTORS;
-use crate::task::{Body, Closure};
+use crate::task::{Content, OneShot, Series};
 
 pub use builder::Builder;
 
@@ -143,7 +144,8 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once(When::After(delay), task).map_err(|(reason, _)| reason)
+        let admitted = self.admit(When::After(delay), OneShot(task), Repetition::NONE);
+        admitted.map_err(|(reason, _)| reason)
     }
 
     /// Runs a task once, at an instant; one that has passed is due now, without waiting for a tick.
@@ -155,7 +157,8 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once(When::At(instant), task).map_err(|(reason, _)| reason)
+        let admitted = self.admit(When::At(instant), OneShot(task), Repetition::NONE);
+        admitted.map_err(|(reason, _)| reason)
     }
 
     /// As [`schedule_once`](Scheduler::schedule_once), but gives the task back when it is not
@@ -172,21 +175,21 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        self.admit_once(When::After(delay), task)
-            .map_err(|(reason, closure)| TryScheduleError::new(reason, closure.into_inner::<F>()))
+        let admitted = self.admit(When::After(delay), OneShot(task), Repetition::NONE);
+        admitted.map_err(|(reason, OneShot(task))| TryScheduleError::new(reason, task))
     }
 
-    /// Takes in a one-shot; gives back the very closure that it made of the task.
+    /// Takes a task in, or gives it back.
     #[inline]
-    fn admit_once<F>(&self, when: When, task: F) -> Result<Cancellable, (ScheduleError, Closure)>
-    where
-        F: FnOnce() + Send + 'static,
-    {
-        let task = Admission::once(Closure::once(task), self.own_executor());
-        match self.hub().admit(when, task) {
-            Ok(key) => Ok(Cancellable::new(key, self.hub().id())),
-            Err((reason, refused)) => Err((reason, refused.body.closure)),
-        }
+    fn admit<T: Content>(
+        &self,
+        when: When,
+        task: T,
+        repetition: Repetition,
+    ) -> Result<Cancellable, (ScheduleError, T)> {
+        let hub = self.hub();
+        let key = hub.admit(when, task, repetition, self.own.as_ref())?;
+        Ok(Cancellable::new(key, hub.id()))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -252,12 +255,10 @@ impl Scheduler {
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }
-        let closure = Closure::repeating(move || task().flow());
-        let body = Body { closure, executor: self.own_executor() };
-        let series = Admission { body, kind: period.kind(), period: period.nanos() };
-        let admitted = self.hub().admit(When::After(initial), series);
-        let key = admitted.map_err(|(reason, _)| reason)?;
-        Ok(Cancellable::new(key, self.hub().id()))
+        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        let series = Series(move || task().flow());
+        let admitted = self.admit(When::After(initial), series, repetition);
+        admitted.map_err(|(reason, _)| reason)
     }
 
     // ----- where ---------------------------------------------------------------------------
@@ -282,10 +283,6 @@ impl Scheduler {
         let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS);
         let own = own.expect("fewer than four million executors: clone a handle to share one");
         Scheduler { face: Arc::clone(&self.face), own: Some(own) }
-    }
-
-    pub(crate) fn own_executor(&self) -> Option<Arc<OwnExecutor>> {
-        self.own.clone()
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -405,6 +402,6 @@ impl PendingTask {
     ///
     /// As [`Scheduler::schedule_once`]. The task is dropped then, as it is consumed.
     pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
-        self.move_to(scheduler.hub(), scheduler.own_executor())
+        self.move_to(scheduler.hub(), scheduler.own.as_ref())
     }
 }

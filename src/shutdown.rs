@@ -24,10 +24,11 @@ use crate::error::ScheduleError;
 use crate::executor::due::Due;
 use crate::executor::own::OwnExecutor;
 use crate::handle::Cancellable;
-use crate::hub::{Admission, Hub, When};
+use crate::hub::{Hub, When};
 use crate::observe::caught;
 use crate::oneshot::Returned;
-use crate::task::{Kind, Phase, Running};
+use crate::task::holder::Repetition;
+use crate::task::{Body, Kind, Phase, Running};
 use crate::tick::Moment;
 
 /// A scheduler that is coming to its end: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
@@ -231,22 +232,21 @@ impl PendingTask {
     pub(crate) fn move_to(
         mut self,
         hub: &Hub,
-        executor: Option<Arc<OwnExecutor>>,
+        executor: Option<&Arc<OwnExecutor>>,
     ) -> Result<Cancellable, ScheduleError> {
         let remaining = self.remaining();
         let Some((task, running)) = self.claim() else {
             return Ok(Cancellable::already_cancelled());
         };
-        let (mut body, claimed) = running.into_body();
-        let old_executor = std::mem::replace(&mut body.executor, executor);
+        let (Body { closure, executor: old_executor }, claimed) = running.into_body();
         claimed.end();
         let dropped = caught(|| drop(old_executor));
         dropped.err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
-        let admission = Admission { body, kind: task.kind, period: task.period };
-        match hub.admit(When::After(remaining), admission) {
+        let repetition = Repetition { kind: task.kind, period: task.period };
+        match hub.admit(When::After(remaining), closure, repetition, executor) {
             Ok(key) => Ok(Cancellable::new(key, hub.id())),
             Err((reason, refused)) => {
-                self.hub.drop_body(refused.body);
+                self.hub.drop_refused(refused);
                 Err(reason)
             }
         }

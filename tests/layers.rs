@@ -102,6 +102,13 @@ fn what_is_unsafe_is_where_it_belongs() {
         .map(|file| file.strip_prefix(&root).expect("under the root").display().to_string())
         .collect();
     with_unsafe.sort();
-    let expected = ["models.rs", "sync.rs", "task/closure.rs", "task/holder.rs", "task/memory.rs", "task/pages.rs"];
+    let expected = [
+        "models.rs",
+        "sync.rs",
+        "task/closure.rs",
+        "task/holder.rs",
+        "task/memory.rs",
+        "task/pages.rs",
+    ];
     assert_eq!(with_unsafe, expected);
 }

@@ -16,7 +16,7 @@ use crate::intake::seat::with_seat;
 use crate::key::TaskKey;
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
-use crate::task::{Body, Kind, Phase, Running, holder, memory};
+use crate::task::{Body, Content, Kind, Phase, Running, holder, memory};
 use crate::tick::Moment;
 
 impl Hub {
@@ -103,10 +103,10 @@ impl Hub {
         dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
     }
 
-    /// Drops the body of a task that had been accepted once, and was refused elsewhere.
-    pub(crate) fn drop_body(&self, body: Body) {
+    /// Drops a task that had been accepted once, and was refused elsewhere.
+    pub(crate) fn drop_refused(&self, task: impl Content) {
         with_seat(self, |producer| producer.seat.counts.dropped.add(1));
-        let dropped = caught(|| drop(body));
+        let dropped = caught(|| drop(task));
         dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
     }
 

@@ -5,7 +5,7 @@
 //! a table of what can be done with them.
 //!
 //! - C1 `room` holds a value of the type that `table` was made for, or, when that type does not
-//!   fit, a `Box` of it. Only the constructors set both.
+//!   fit, a `Box` of it. Only [`Content`] sets both.
 //! - C2 The value is dropped or moved out once: `run_once` takes the closure by value and forgets
 //!   it, and so does nothing else.
 
@@ -39,7 +39,7 @@ pub(crate) struct Closure {
     _owns: PhantomData<Box<dyn FnOnce() + Send>>,
 }
 
-// SAFETY: the constructors take only closures that are `Send`, and a box of one is `Send` too.
+// SAFETY: only closures that are `Send` are put in, and a box of one is `Send` too.
 unsafe impl Send for Closure {}
 
 /// Whether a value of this type lies in the room itself.
@@ -47,34 +47,83 @@ const fn fits<T>() -> bool {
     size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()
 }
 
+/// What becomes a closure in a holder, and comes back out of it when the task is refused.
+///
+/// It is written in place. A closure that is made elsewhere and moved in costs a schedule a tenth
+/// more: the move loads in wide words what was just stored in narrow ones, and waits for the stores.
+pub(crate) trait Content: Sized {
+    /// Writes itself into the place.
+    fn write(self, place: &mut MaybeUninit<Closure>);
+    /// What had been written.
+    fn take_back(closure: Closure) -> Self;
+}
+
+/// A task that runs once.
+pub(crate) struct OneShot<F>(pub(crate) F);
+
+/// A task that repeats until it breaks.
+pub(crate) struct Series<F>(pub(crate) F);
+
+impl<F: FnOnce() + Send + 'static> Content for OneShot<F> {
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        if fits::<F>() {
+            put(self.0, &Once::<F>::TABLE, place);
+        } else {
+            put(Box::new(self.0), &Once::<Box<F>>::TABLE, place);
+        }
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        OneShot(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Box<F>>() })
+    }
+}
+
+impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Content for Series<F> {
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        if fits::<F>() {
+            put(self.0, &Repeating::<F>::TABLE, place);
+        } else {
+            put(Box::new(self.0), &Repeating::<Box<F>>::TABLE, place);
+        }
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        Series(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Box<F>>() })
+    }
+}
+
+impl Content for Closure {
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        place.write(self);
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        closure
+    }
+}
+
+/// C1: a table made for `T`, and a `T`.
+#[inline]
+fn put<T: Send + 'static>(value: T, table: &'static Table, place: &mut MaybeUninit<Closure>) {
+    assert!(fits::<T>()); // a constant: it costs nothing
+    let place = place.as_mut_ptr();
+    // SAFETY: both are fields of the place, and `T` fits into the room in size and alignment, as
+    // asserted. Nothing is dropped: the place held nothing.
+    unsafe {
+        (&raw mut (*place).table).write(table);
+        (&raw mut (*place).room).cast::<T>().write(value);
+    }
+}
+
 impl Closure {
-    /// For a task that runs once.
-    pub(crate) fn once<F: FnOnce() + Send + 'static>(f: F) -> Closure {
-        if fits::<F>() {
-            Closure::place(f, &Once::<F>::TABLE)
-        } else {
-            let boxed = Box::new(f);
-            Closure::place(boxed, &Once::<Box<F>>::TABLE)
-        }
-    }
-
-    /// For a task that repeats until it breaks.
-    pub(crate) fn repeating<F: FnMut() -> ControlFlow<()> + Send + 'static>(f: F) -> Closure {
-        if fits::<F>() {
-            Closure::place(f, &Repeating::<F>::TABLE)
-        } else {
-            let boxed = Box::new(f);
-            Closure::place(boxed, &Repeating::<Box<F>>::TABLE)
-        }
-    }
-
-    /// C1: a table made for `T`, and a `T`.
-    fn place<T: Send + 'static>(value: T, table: &'static Table) -> Closure {
-        assert!(fits::<T>()); // a constant: it costs nothing
-        let mut room: Room = [MaybeUninit::uninit(); INLINE_BYTES / 8];
-        // SAFETY: `T` fits into the room in size and alignment, as asserted.
-        unsafe { room.as_mut_ptr().cast::<T>().write(value) };
-        Closure { table, room, _owns: PhantomData }
+    #[cfg(test)]
+    fn of(content: impl Content) -> Closure {
+        let mut place = MaybeUninit::uninit();
+        content.write(&mut place);
+        // SAFETY: it has just been written.
+        unsafe { place.assume_init() }
     }
 
     /// Runs a one-shot, and consumes it. A repeating one runs for the last time.
@@ -91,11 +140,7 @@ impl Closure {
         unsafe { (self.table.run)(&raw mut self.room) }
     }
 
-    /// Moves a one-shot that was made of an `F` out again; for a task that was refused.
-    pub(crate) fn into_inner<F: FnOnce() + Send + 'static>(self) -> F {
-        if fits::<F>() { self.take::<F>() } else { *self.take::<Box<F>>() }
-    }
-
+    /// Moves the value out again.
     fn take<T: 'static>(self) -> T {
         assert_eq!((self.table.holds)(), TypeId::of::<T>(), "a closure of another type");
         let this = ManuallyDrop::new(self);
@@ -168,10 +213,10 @@ mod tests {
             let ran = Arc::new(AtomicUsize::new(0));
             let make = || {
                 let (alive, ran, weight) = (Arc::clone(&alive), Arc::clone(&ran), [7_u8; N]);
-                Closure::once(move || {
+                Closure::of(OneShot(move || {
                     let _hold = alive;
                     ran.fetch_add(weight.len() + 1, Ordering::Relaxed);
-                })
+                }))
             };
             make().run_once();
             drop(make());
@@ -189,10 +234,10 @@ mod tests {
         struct Wide(u8);
         let (sender, receiver) = std::sync::mpsc::channel();
         let wide = Wide(3);
-        Closure::once(move || {
+        Closure::of(OneShot(move || {
             let wide = wide;
             sender.send((wide.0, (&raw const wide).addr() % 64)).expect("the receiver lives");
-        })
+        }))
         .run_once();
         assert_eq!(receiver.recv(), Ok((3, 0)));
     }
@@ -200,10 +245,10 @@ mod tests {
     #[test]
     fn a_repeating_closure_keeps_its_state_until_it_breaks() {
         let mut left = 3;
-        let mut closure = Closure::repeating(move || {
+        let mut closure = Closure::of(Series(move || {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+        }));
         let runs = (0..10).take_while(|_| closure.run().is_continue()).count();
         assert_eq!(runs, 2);
     }
@@ -211,7 +256,7 @@ mod tests {
     #[test]
     fn a_refused_closure_comes_back_as_it_was() {
         fn there_and_back<F: FnOnce() + Send + 'static>(f: F) -> F {
-            Closure::once(f).into_inner::<F>()
+            OneShot::take_back(Closure::of(OneShot(f))).0
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let small = sender.clone();

@@ -20,7 +20,7 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use super::closure::Closure;
+use super::closure::{Closure, Content};
 use super::memory;
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
 use crate::executor::own::OwnExecutor;
@@ -57,9 +57,21 @@ impl TaskHolder {
     /// # Safety
     ///
     /// The caller owns the body and it is not initialised (H1, H2).
-    unsafe fn put_body(&self, body: Body) {
-        // SAFETY: the caller is the only one to touch the body.
-        self.body.with_mut(|place| unsafe { (*place).write(body) });
+    #[inline]
+    unsafe fn put_body(&self, task: impl Content, executor: Option<Arc<OwnExecutor>>) {
+        self.body.with_mut(|place| {
+            // SAFETY: the caller is the only one to touch the body.
+            let place = unsafe { &mut *place }.as_mut_ptr();
+            // SAFETY: fields of the body; a `MaybeUninit` of a field is what the field is before
+            // it is written.
+            let (closure, own) = unsafe {
+                let closure = (&raw mut (*place).closure).cast::<MaybeUninit<Closure>>();
+                (&mut *closure, &raw mut (*place).executor)
+            };
+            task.write(closure);
+            // SAFETY: as above; nothing is there to be dropped.
+            unsafe { own.write(executor) };
+        });
     }
 
     /// # Safety
@@ -72,6 +84,17 @@ impl TaskHolder {
 }
 
 const _: () = assert!(cfg!(loom) || size_of::<TaskHolder>() == 64, "one cache line");
+
+/// How a task repeats, and how often: nanoseconds, 0 for a one-shot.
+#[derive(Clone, Copy)]
+pub(crate) struct Repetition {
+    pub(crate) kind: Kind,
+    pub(crate) period: u64,
+}
+
+impl Repetition {
+    pub(crate) const NONE: Repetition = Repetition { kind: Kind::Once, period: 0 };
+}
 
 /// A free slot that somebody has taken out of the free slots, ready to be filled.
 pub(crate) struct Vacancy {
@@ -86,18 +109,24 @@ impl Vacancy {
 
     /// Puts a task in and makes it pending: from now on it can be cancelled by its key.
     #[inline]
-    pub(crate) fn fill(self, body: Body, kind: Kind, period: u64) -> TaskKey {
+    pub(crate) fn fill(
+        self,
+        task: impl Content,
+        repetition: Repetition,
+        executor: Option<&Arc<OwnExecutor>>,
+    ) -> TaskKey {
         let Vacancy { slot, holder } = self;
-        let executor = body.executor.as_ref().map_or(0, |own| own.number());
+        let Repetition { kind, period } = repetition;
+        let number = executor.map_or(0, |own| own.number());
         let (generation, past) = match holder.word.vacant() {
             Some(word) => (word.generation(), word.past()),
             None => (memory::first_generation(slot), 0),
         };
         // SAFETY: H2; the holder is free, and the slot is ours alone.
-        unsafe { holder.put_body(body) };
+        unsafe { holder.put_body(task, executor.cloned()) };
         // Relaxed: published by the word below, like the body.
         holder.period.store(period, Ordering::Relaxed);
-        holder.word.fill(Word::pending(generation, past, kind, executor));
+        holder.word.fill(Word::pending(generation, past, kind, number));
         TaskKey { slot, generation }
     }
 }

@@ -22,6 +22,6 @@ pub(crate) mod pages;
 pub(crate) mod state;
 pub(crate) mod trim;
 
-pub(crate) use closure::Closure;
+pub(crate) use closure::{Content, OneShot, Series};
 pub(crate) use holder::{Body, Cancelled, Running};
 pub(crate) use state::{Kind, Phase};
