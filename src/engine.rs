@@ -22,7 +22,7 @@ use std::sync::Arc;
 use crate::executor::own::OwnExecutor;
 use crate::executor::{DueBatch, DueTask, Executor};
 use crate::front::{Entry, Front};
-use crate::hub::{Hub, TurningMark, When};
+use crate::hub::{Hub, TurningMark};
 use crate::intake::Inlet;
 use crate::observe::{caught, quietly};
 use crate::oneshot::Returned;
@@ -264,9 +264,9 @@ impl Engine {
 
     /// An executor gave back a task that is not ours: it becomes one, or nobody would run it.
     fn adopt(&self, task: DueTask) {
-        let when = When::At(task.deadline());
+        let times = self.hub.at(task.deadline());
         let run = OneShot(move || task.run());
-        let admitted = self.hub.admit(when, run, Repetition::NONE, None);
+        let admitted = self.hub.admit(times, run, Repetition::NONE, None);
         admitted.err().into_iter().for_each(|(_, refused)| self.hub.drop_refused(refused));
     }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 
 use crate::hub;
-use crate::key::TaskKey;
+use crate::key::{HubId, TaskKey};
 use crate::observe::caught;
 use crate::task::{Cancelled, Phase, holder};
 
@@ -47,8 +47,9 @@ pub struct Cancellable(Inner);
 enum Inner {
     Task(TaskHandle),
     Other(Arc<dyn Cancel>),
-    AlreadyCancelled,
 }
+
+const _: () = assert!(size_of::<Cancellable>() <= 24, "handles are kept by the million");
 
 /// Anything that can be cancelled: behind an `Arc` it becomes a [`Cancellable`].
 ///
@@ -98,15 +99,14 @@ impl<C: Cancel> From<Arc<C>> for Cancellable {
 }
 
 impl Cancellable {
-    pub(crate) fn new(key: TaskKey, hub: u32) -> Cancellable {
-        let (cancelled, shared) = (AtomicBool::new(false), AtomicBool::new(false));
-        let family = OnceBox::new();
-        Cancellable(Inner::Task(TaskHandle { key, hub, cancelled, shared, family }))
+    #[inline]
+    pub(crate) fn new(key: TaskKey, hub: HubId) -> Cancellable {
+        Cancellable(Inner::Task(TaskHandle::new(key, hub)))
     }
 
     /// A handle to nothing: it says that it was cancelled.
     pub fn already_cancelled() -> Cancellable {
-        Cancellable(Inner::AlreadyCancelled)
+        Cancellable(Inner::Task(TaskHandle::of_nothing()))
     }
 
     /// Cancels the task. True for exactly one caller, and only if that prevented its run (for a
@@ -118,7 +118,6 @@ impl Cancellable {
         match &self.0 {
             Inner::Task(task) => task.cancel(),
             Inner::Other(other) => other.cancel(),
-            Inner::AlreadyCancelled => false,
         }
     }
 
@@ -127,7 +126,6 @@ impl Cancellable {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
             Inner::Other(other) => other.is_cancelled(),
-            Inner::AlreadyCancelled => true,
         }
     }
 
@@ -137,7 +135,6 @@ impl Cancellable {
         match &self.0 {
             Inner::Task(task) => task.is_done(),
             Inner::Other(other) => other.is_done(),
-            Inner::AlreadyCancelled => true,
         }
     }
 
@@ -167,7 +164,6 @@ impl Clone for Cancellable {
         Cancellable(match &self.0 {
             Inner::Task(task) => Inner::Task(task.clone()),
             Inner::Other(other) => Inner::Other(Arc::clone(other)),
-            Inner::AlreadyCancelled => Inner::AlreadyCancelled,
         })
     }
 }
@@ -196,12 +192,14 @@ impl CancelOnDrop {
     }
 }
 
+/// What a guard that was let go looks at.
+static NOTHING: Cancellable = Cancellable(Inner::Task(TaskHandle::of_nothing()));
+
 impl std::ops::Deref for CancelOnDrop {
     type Target = Cancellable;
 
     fn deref(&self) -> &Cancellable {
-        const NOTHING: &Cancellable = &Cancellable(Inner::AlreadyCancelled);
-        self.handle.as_ref().unwrap_or(NOTHING)
+        self.handle.as_ref().unwrap_or(&NOTHING)
     }
 }
 
@@ -216,7 +214,7 @@ impl Drop for CancelOnDrop {
 /// The handle of a task of a scheduler.
 struct TaskHandle {
     key: TaskKey,
-    hub: u32,
+    hub: HubId,
     /// This very handle won the cancel.
     cancelled: AtomicBool,
     /// There is a family; K1.
@@ -240,6 +238,19 @@ impl Family {
 }
 
 impl TaskHandle {
+    #[inline]
+    const fn new(key: TaskKey, hub: HubId) -> TaskHandle {
+        let (cancelled, shared) = (AtomicBool::new(false), AtomicBool::new(false));
+        TaskHandle { key, hub, cancelled, shared, family: OnceBox::new() }
+    }
+
+    /// No task has the generation 0, so this one can neither cancel nor be cancelled.
+    const fn of_nothing() -> TaskHandle {
+        let mut handle = TaskHandle::new(TaskKey { slot: 0, generation: 0 }, HubId::FIRST);
+        handle.cancelled = AtomicBool::new(true);
+        handle
+    }
+
     fn cancel(&self) -> bool {
         let body = match holder::cancel(self.key) {
             Cancelled::Lost => return false,
@@ -282,9 +293,10 @@ impl TaskHandle {
     }
 
     fn is_done(&self) -> bool {
-        holder::word(self.key).is_none_or(|word| {
-            word.generation() != self.key.generation || word.phase() == Phase::Doomed
-        })
+        self.cancelled.load(Ordering::Relaxed)
+            || holder::word(self.key).is_none_or(|word| {
+                word.generation() != self.key.generation || word.phase() == Phase::Doomed
+            })
     }
 }
 

@@ -34,7 +34,7 @@ use crate::front::Entry;
 use crate::intake::Intake;
 use crate::intake::lane::{Producer, Refused};
 use crate::intake::seat::{self, with_seat};
-use crate::key::TaskKey;
+use crate::key::{HubId, TaskKey};
 use crate::limit::Limit;
 use crate::observe::Hooks;
 use crate::oneshot::End;
@@ -49,7 +49,7 @@ pub(crate) use registry::{TurningMark, count_cancel, report};
 
 /// What all parts of one scheduler share.
 pub(crate) struct Hub {
-    id: u32,
+    id: HubId,
     pub(crate) timeline: Timeline,
     pub(crate) clock: Box<dyn Clock>,
     pub(crate) hooks: Hooks,
@@ -77,11 +77,11 @@ pub(crate) struct Settings {
     pub(crate) shutdown_timeout: Duration,
 }
 
-/// When a task is to run.
+/// When a task was scheduled, and when it is to run.
 #[derive(Clone, Copy)]
-pub(crate) enum When {
-    After(Duration),
-    At(Instant),
+pub(crate) struct Times {
+    now: Moment,
+    deadline: Moment,
 }
 
 impl Hub {
@@ -104,7 +104,7 @@ impl Hub {
         })
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> HubId {
         self.id
     }
 
@@ -114,20 +114,27 @@ impl Hub {
 
     // ----- the way in ----------------------------------------------------------------------
 
-    /// Takes a task in, or gives it back; B1.
+    /// The times of a task that is to run after a delay. S1: before anything else that takes time.
     #[inline]
+    pub(crate) fn after(&self, delay: Duration) -> Times {
+        let now = self.now();
+        Times { now, deadline: now.after(delay) }
+    }
+
+    /// The times of a task that is to run at an instant.
+    pub(crate) fn at(&self, instant: Instant) -> Times {
+        Times { now: self.now(), deadline: self.timeline.moment(instant) }
+    }
+
+    /// Takes a task in, or gives it back; B1.
     pub(crate) fn admit<T: Content>(
         &self,
-        when: When,
+        times: Times,
         task: T,
         repetition: Repetition,
         executor: Option<&Arc<OwnExecutor>>,
     ) -> Result<TaskKey, (ScheduleError, T)> {
-        let now = self.now(); // S1: before anything that takes time, after the call
-        let deadline = match when {
-            When::After(delay) => now.after(delay),
-            When::At(instant) => self.timeline.moment(instant),
-        };
+        let Times { now, deadline } = times;
         let vacancy = match self.find_place() {
             Ok(vacancy) => vacancy,
             Err(reason) => return Err((reason, task)),
@@ -227,7 +234,7 @@ impl Hub {
 }
 
 impl seat::Host for Hub {
-    fn id(&self) -> u32 {
+    fn id(&self) -> HubId {
         self.id
     }
 

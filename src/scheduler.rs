@@ -13,7 +13,8 @@ use crate::error::{BuildError, CloseError, ScheduleError, TryScheduleError};
 use crate::executor::Executor;
 use crate::executor::own::OwnExecutor;
 use crate::handle::Cancellable;
-use crate::hub::{Hub, When};
+use crate::hub::{Hub, Times};
+use crate::key::TaskKey;
 use crate::repeat::{Period, Repeat};
 use crate::schedule::{RepeatingTask, Schedule, Task};
 use crate::shutdown::{Leftovers, PendingTask, Stopping};
@@ -59,6 +60,18 @@ impl Drop for Face {
     fn drop(&mut self) {
         self.hub.stop();
     }
+}
+
+/// Takes a task in; what is refused is dropped.
+#[inline(never)]
+fn admit_or_drop<T: Content>(
+    hub: &Hub,
+    times: Times,
+    task: T,
+    repetition: Repetition,
+    own: Option<&Arc<OwnExecutor>>,
+) -> Result<TaskKey, ScheduleError> {
+    hub.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
 }
 
 static GLOBAL: OnceCell<Scheduler> = OnceCell::new();
@@ -140,12 +153,13 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]; the task is dropped then. To get it
     /// back: [`try_schedule_once`](Scheduler::try_schedule_once).
+    #[inline]
     pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
     where
         F: FnOnce() + Send + 'static,
     {
-        let admitted = self.admit(When::After(delay), OneShot(task), Repetition::NONE);
-        admitted.map_err(|(reason, _)| reason)
+        let times = self.hub().after(delay);
+        self.admit_or_drop(times, OneShot(task), Repetition::NONE)
     }
 
     /// Runs a task once, at an instant; one that has passed is due now, without waiting for a tick.
@@ -153,12 +167,13 @@ impl Scheduler {
     /// # Errors
     ///
     /// As [`schedule_once`](Scheduler::schedule_once).
+    #[inline]
     pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
     where
         F: FnOnce() + Send + 'static,
     {
-        let admitted = self.admit(When::At(instant), OneShot(task), Repetition::NONE);
-        admitted.map_err(|(reason, _)| reason)
+        let times = self.hub().at(instant);
+        self.admit_or_drop(times, OneShot(task), Repetition::NONE)
     }
 
     /// As [`schedule_once`](Scheduler::schedule_once), but gives the task back when it is not
@@ -175,21 +190,25 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let admitted = self.admit(When::After(delay), OneShot(task), Repetition::NONE);
-        admitted.map_err(|(reason, OneShot(task))| TryScheduleError::new(reason, task))
+        let hub = self.hub();
+        let own = self.own.as_ref();
+        match hub.admit(hub.after(delay), OneShot(task), Repetition::NONE, own) {
+            Ok(key) => Ok(Cancellable::new(key, hub.id())),
+            Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
+        }
     }
 
-    /// Takes a task in, or gives it back.
+    /// Takes a task in. The handle is made here and not further in, so that it is built where it
+    /// will lie.
     #[inline]
-    fn admit<T: Content>(
+    fn admit_or_drop<T: Content>(
         &self,
-        when: When,
+        times: Times,
         task: T,
         repetition: Repetition,
-    ) -> Result<Cancellable, (ScheduleError, T)> {
-        let hub = self.hub();
-        let key = hub.admit(when, task, repetition, self.own.as_ref())?;
-        Ok(Cancellable::new(key, hub.id()))
+    ) -> Result<Cancellable, ScheduleError> {
+        let key = admit_or_drop(self.hub(), times, task, repetition, self.own.as_ref())?;
+        Ok(Cancellable::new(key, self.hub().id()))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -257,8 +276,7 @@ impl Scheduler {
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
         let series = Series(move || task().flow());
-        let admitted = self.admit(When::After(initial), series, repetition);
-        admitted.map_err(|(reason, _)| reason)
+        self.admit_or_drop(self.hub().after(initial), series, repetition)
     }
 
     // ----- where ---------------------------------------------------------------------------

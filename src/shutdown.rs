@@ -24,7 +24,7 @@ use crate::error::ScheduleError;
 use crate::executor::due::Due;
 use crate::executor::own::OwnExecutor;
 use crate::handle::Cancellable;
-use crate::hub::{Hub, When};
+use crate::hub::Hub;
 use crate::observe::caught;
 use crate::oneshot::Returned;
 use crate::task::holder::Repetition;
@@ -243,7 +243,7 @@ impl PendingTask {
         let dropped = caught(|| drop(old_executor));
         dropped.err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
         let repetition = Repetition { kind: task.kind, period: task.period };
-        match hub.admit(When::After(remaining), closure, repetition, executor) {
+        match hub.admit(hub.after(remaining), closure, repetition, executor) {
             Ok(key) => Ok(Cancellable::new(key, hub.id())),
             Err((reason, refused)) => {
                 self.hub.drop_refused(refused);

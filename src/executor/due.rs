@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::key::TaskKey;
+use crate::key::{HubId, TaskKey};
 use crate::observe::discard;
 use crate::tick::Moment;
 
@@ -31,7 +31,7 @@ pub(crate) trait Host: Send + Sync {
     fn now(&self) -> Instant;
     fn instant(&self, moment: Moment) -> Instant;
     /// Tells hosts apart.
-    fn id(&self) -> u32;
+    fn id(&self) -> HubId;
 }
 
 /// A task whose time has come, on its way to being run.
@@ -114,7 +114,7 @@ impl DueTask {
     }
 
     /// The bare name of a task of that host; the task itself when it is anybody else's.
-    pub(crate) fn into_due(mut self, owner: u32) -> Result<Due, DueTask> {
+    pub(crate) fn into_due(mut self, owner: HubId) -> Result<Due, DueTask> {
         match &self.0 {
             Inner::Held { host, due } if host.id() == owner => {
                 let due = *due;

@@ -7,26 +7,27 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Hub;
 use crate::intake::seat::{self, with_seat};
+use crate::key::HubId;
 use crate::observe::Payload;
 
 /// All hubs that are alive.
 struct Hubs {
-    alive: HashMap<u32, Weak<Hub>>,
-    last: u32,
+    alive: HashMap<HubId, Weak<Hub>>,
+    last: HubId,
 }
 
 static HUBS: LazyLock<Mutex<Hubs>> =
-    LazyLock::new(|| Mutex::new(Hubs { alive: HashMap::new(), last: 0 }));
+    LazyLock::new(|| Mutex::new(Hubs { alive: HashMap::new(), last: HubId::FIRST }));
 
 fn hubs() -> MutexGuard<'static, Hubs> {
     HUBS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives a new hub a number that no other has.
-pub(super) fn register(hub: &Weak<Hub>) -> u32 {
+pub(super) fn register(hub: &Weak<Hub>) -> HubId {
     let mut hubs = hubs();
     loop {
-        hubs.last = hubs.last.wrapping_add(1);
+        hubs.last = hubs.last.next();
         let id = hubs.last;
         if let Entry::Vacant(place) = hubs.alive.entry(id) {
             place.insert(hub.clone());
@@ -35,12 +36,12 @@ pub(super) fn register(hub: &Weak<Hub>) -> u32 {
     }
 }
 
-fn find(id: u32) -> Option<Arc<Hub>> {
+fn find(id: HubId) -> Option<Arc<Hub>> {
     hubs().alive.get(&id)?.upgrade()
 }
 
 /// Counts a cancel, by the calling thread's seat at that hub. A hub that is gone counts no more.
-pub(crate) fn count_cancel(hub: u32, frees_a_place: bool) {
+pub(crate) fn count_cancel(hub: HubId, frees_a_place: bool) {
     let counted = seat::with_seat_of(hub, |seat| seat.count_cancel(frees_a_place));
     if counted.is_none() {
         if let Some(hub) = find(hub) {
@@ -50,7 +51,7 @@ pub(crate) fn count_cancel(hub: u32, frees_a_place: bool) {
 }
 
 /// Reports the panic of a captured value's `Drop`.
-pub(crate) fn report(hub: u32, panic: Payload) {
+pub(crate) fn report(hub: HubId, panic: Payload) {
     match find(hub) {
         Some(hub) => hub.hooks.report(panic),
         None => crate::observe::discard(panic),
@@ -58,13 +59,13 @@ pub(crate) fn report(hub: u32, panic: Payload) {
 }
 
 /// A hub is gone; its number may be used again.
-pub(super) fn forget(id: u32) {
+pub(super) fn forget(id: HubId) {
     hubs().alive.remove(&id);
 }
 
 thread_local! {
     /// The hubs whose engines are being turned on this thread, the innermost last.
-    static TURNING: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    static TURNING: RefCell<Vec<HubId>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Marks the calling thread as the one that turns this hub's engine, until it is dropped.

@@ -13,7 +13,7 @@ use crate::executor::due::{self, Due};
 use crate::front::Entry;
 use crate::intake::lane::Refused;
 use crate::intake::seat::with_seat;
-use crate::key::TaskKey;
+use crate::key::{HubId, TaskKey};
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
 use crate::task::{Body, Content, Kind, Phase, Running, holder, memory};
@@ -151,7 +151,7 @@ impl due::Host for Hub {
         self.timeline.instant(moment)
     }
 
-    fn id(&self) -> u32 {
+    fn id(&self) -> HubId {
         self.id
     }
 }

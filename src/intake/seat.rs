@@ -12,6 +12,7 @@ use crossbeam_utils::CachePadded;
 
 use super::Signals;
 use super::lane::{Block, CLOSED, Producer};
+use crate::key::HubId;
 use crate::limit::Limit;
 use crate::parking::Doorbell;
 use crate::stats::Counts;
@@ -121,7 +122,7 @@ impl Producer {
 /// Who a seat is taken at.
 pub(crate) trait Host {
     /// Its number, which no other scheduler that is alive has.
-    fn id(&self) -> u32;
+    fn id(&self) -> HubId;
     fn take_seat(&self) -> Producer;
     fn leave_seat(&self, producer: Producer);
     fn downgrade(&self) -> Weak<dyn Host + Send + Sync>;
@@ -129,7 +130,7 @@ pub(crate) trait Host {
 
 /// A seat that this thread has taken.
 struct Taken {
-    host_id: u32,
+    host_id: HubId,
     host: Weak<dyn Host + Send + Sync>,
     producer: Producer,
 }
@@ -174,7 +175,7 @@ pub(crate) fn with_seat<R>(host: &dyn Host, work: impl FnOnce(&mut Producer) -> 
 
 /// Gives the calling thread's seat at the scheduler of this number to `work`, if it has one.
 #[inline]
-pub(crate) fn with_seat_of<R>(host_id: u32, work: impl FnOnce(&Seat) -> R) -> Option<R> {
+pub(crate) fn with_seat_of<R>(host_id: HubId, work: impl FnOnce(&Seat) -> R) -> Option<R> {
     let done = SEATS.try_with(|seats| {
         let seats = seats.0.borrow();
         let seat = seats.iter().find(|seat| seat.host_id == host_id)?;
