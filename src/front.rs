@@ -23,6 +23,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::executor::due::Due;
 use crate::intake::lane::Record;
 use crate::key::TaskKey;
+use crate::task::memory;
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
@@ -96,6 +97,11 @@ impl From<Record> for Entry {
 impl Timed for Entry {
     fn deadline(&self) -> u64 {
         self.deadline
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        memory::prefetch(self.key().slot);
     }
 }
 

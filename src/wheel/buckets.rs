@@ -55,17 +55,18 @@ impl<E: Timed> Buckets<E> {
     pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
         debug_assert!(size.is_power_of_two());
         let size = size.max(2);
+        let half_bits = size.ilog2() - 1;
         Buckets {
             now,
             granularity,
             ring: vec![Chain::new(); size],
             occupancy: Occupancy::new(size),
-            far: Far::new(),
+            far: Far::new(now.0.saturating_add(1) >> half_bits),
             overdue: Vec::new(),
             pool: Pool::new(size), // a block per bucket: a steady flow of few tasks a tick allocates nothing
             len: 0,
             sweep: Sweep::START,
-            half_bits: size.ilog2() - 1,
+            half_bits,
         }
     }
 
@@ -155,7 +156,7 @@ impl<E: Timed> Buckets<E> {
         if self.occupancy.next(0, self.ring.len() - 1).is_some() {
             return;
         }
-        let first = self.far.first_from(0).map(|(half, _)| half);
+        let first = self.far.first_from(0);
         let until = first.map_or(to.0, |half| to.0.min(self.first_tick(half).saturating_sub(1)));
         self.move_to(Tick(self.now.0.max(until)));
     }
@@ -163,6 +164,7 @@ impl<E: Timed> Buckets<E> {
     /// Sets the present, and brings in the whole half-turn that begins, if one does; W4.
     fn move_to(&mut self, now: Tick) {
         self.now = now;
+        self.far.turn_to(self.present_half());
         self.bring_in(self.present_half(), usize::MAX);
     }
 
@@ -231,8 +233,11 @@ impl<E: Timed> Buckets<E> {
         for chain in &mut self.ring {
             self.pool.take_all(chain, out);
         }
-        while let Some((half, later)) = self.far.first_from(0) {
-            self.pool.take_all(&mut later.chain, out);
+        while let Some(half) = self.far.first_from(0) {
+            if let Some(later) = self.far.get_mut(half) {
+                self.pool.take_all(&mut later.chain, out);
+                later.len = 0;
+            }
             self.far.remove(half);
         }
         self.occupancy = Occupancy::new(self.ring.len());

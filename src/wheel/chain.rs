@@ -20,6 +20,9 @@
 pub(crate) trait Timed: Copy + Default {
     /// When it is due, in the caller's unit.
     fn deadline(&self) -> u64;
+
+    /// Fetches what tells whether it is alive, ahead of the question.
+    fn prefetch(&self) {}
 }
 
 /// How many entries a block holds: with 16 bytes each it takes 504 bytes.
@@ -51,6 +54,7 @@ impl<E: Timed> Block<E> {
     /// Drops what is stale, in place; how many that were.
     fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) -> usize {
         let before = self.len as usize;
+        self.entries().iter().for_each(Timed::prefetch);
         let mut kept = 0;
         for place in 0..before {
             let entry = self.entries[place];
@@ -158,17 +162,24 @@ impl<E: Timed> Pool<E> {
     }
 
     /// Appends an entry; C1.
+    #[inline]
     pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) {
         chain.lower_min(entry);
-        if chain.tail == NIL || self.block(chain.tail).is_full() {
-            let fresh = self.allocate();
-            match chain.tail {
-                NIL => chain.head = fresh,
-                tail => self.block_mut(tail).next = fresh,
-            }
-            chain.tail = fresh;
+        match self.blocks.get_mut(chain.tail as usize) {
+            Some(Some(block)) if !block.is_full() => block.push(entry),
+            _ => self.push_in_a_fresh_block(chain, entry),
         }
-        self.block_mut(chain.tail).push(entry);
+    }
+
+    #[inline(never)]
+    fn push_in_a_fresh_block(&mut self, chain: &mut Chain<E>, entry: E) {
+        let fresh = self.allocate();
+        match chain.tail {
+            NIL => chain.head = fresh,
+            tail => self.block_mut(tail).next = fresh,
+        }
+        chain.tail = fresh;
+        self.block_mut(fresh).push(entry);
     }
 
     /// Takes entries from the front, whole blocks, until `budget` is met or the chain is empty. How

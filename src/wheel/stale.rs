@@ -63,7 +63,8 @@ impl<E: Timed> Buckets<E> {
         is_live: &mut impl FnMut(&E) -> bool,
     ) -> Option<u64> {
         loop {
-            let (half, later) = self.far.first_from(0)?;
+            let half = self.far.first_from(0)?;
+            let later = self.far.get_mut(half)?;
             let (first, dropped) = first_of(&mut self.pool, &mut later.chain, budget, is_live);
             later.len -= dropped;
             self.len -= dropped;
@@ -140,7 +141,7 @@ impl<E: Timed> Buckets<E> {
             },
             Place::Half(half) => half,
         };
-        self.far.first_from(half).map(|(half, _)| Place::Half(half))
+        self.far.first_from(half).map(Place::Half)
     }
 
     /// A chain has no entries any more.
