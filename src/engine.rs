@@ -40,7 +40,11 @@ const SWEEP: usize = 2048;
 /// How many entries a turn moves ahead of their time.
 const SETTLE: usize = 2048;
 /// How many entries a turn looks at to find the next live one; beyond that it may come back early.
-const LOOK_AHEAD: usize = 4096;
+/// With 4096 a churn of timeouts, whose earliest is always the one that was just cancelled, cost the
+/// tick thread 60 ns more per task.
+const LOOK_AHEAD: usize = 256;
+/// How many blocks of the wheel a turn gives back.
+const GIVE_BACK: usize = 1024;
 /// More buckets than that serve nobody.
 const MOST_BUCKETS: usize = 1 << 22;
 /// So many stale entries are no reason for a sweep.
@@ -87,6 +91,8 @@ pub(crate) struct Engine {
     batch: DueBatch,
     refused: Refused,
     is_sweeping: bool,
+    /// The wheel is giving back what it does not need.
+    is_trimming: bool,
     /// When memory that has stayed free until then goes back.
     trim_at: Option<Moment>,
     /// Whether it may ask to be woken for that. A driven engine does not: a peak somewhere in the
@@ -124,6 +130,7 @@ impl Engine {
             given_out: Vec::new(),
             refused: Refused::default(),
             is_sweeping: false,
+            is_trimming: false,
             trim_at: None,
             wakes_to_trim: false,
         }
@@ -290,15 +297,17 @@ impl Engine {
     fn trim(&mut self, now: Moment) -> bool {
         self.front.shrink();
         self.given_out.shrink_to(HAND_OVER);
-        if trim::slice() {
+        self.is_trimming = self.is_trimming && self.wheel.give_back(GIVE_BACK);
+        if trim::slice() || self.is_trimming {
             return true;
         }
         match self.trim_at {
             Some(at) if at <= now => {
                 self.trim_at = None;
-                trim::begin()
+                self.is_trimming = self.wheel.is_bloated();
+                trim::begin() || self.is_trimming
             }
-            None if trim::watch() => {
+            None if trim::watch() || self.wheel.is_bloated() => {
                 self.trim_at = Some(now.after(trim::GRACE));
                 false
             }

@@ -17,6 +17,8 @@
 //! With `Precision::Exact` it gives out the bucket that is next as well, and each entry waits here
 //! for its own deadline.
 
+mod sort;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -111,16 +113,18 @@ pub(crate) struct Front {
     late: BinaryHeap<Reverse<(u64, u64, Entry)>>,
     /// How many ever came late; F2.
     count: u64,
+    /// Room to sort in.
+    spare: Vec<Entry>,
 }
 
 impl Front {
     pub(crate) fn new() -> Front {
-        Front { ready: VecDeque::new(), late: BinaryHeap::new(), count: 0 }
+        Front { ready: VecDeque::new(), late: BinaryHeap::new(), count: 0, spare: Vec::new() }
     }
 
     /// Takes in what the wheel has given out; F1.
     pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
-        given_out.sort_by_key(|entry| entry.deadline);
+        sort::by_deadline(given_out, &mut self.spare);
         self.ready.extend(given_out.drain(..));
     }
 
@@ -138,7 +142,16 @@ impl Front {
     }
 
     /// The next task, if it is due.
+    #[inline]
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
+        if self.late.is_empty() {
+            let is_due = self.ready.front().is_some_and(|entry| entry.deadline <= now.0);
+            return if is_due { self.ready.pop_front() } else { None };
+        }
+        self.pop_of_both(now)
+    }
+
+    fn pop_of_both(&mut self, now: Moment) -> Option<Entry> {
         let next = self.next().filter(|next| *next <= now)?;
         if self.ready.front().is_some_and(|entry| entry.deadline == next.0) {
             return self.ready.pop_front(); // F2
@@ -164,6 +177,7 @@ impl Front {
     /// Gives room back that a peak has left.
     pub(crate) fn shrink(&mut self) {
         const KEPT: usize = 16 * 1024;
+        self.spare.shrink_to(KEPT);
         let (ready, late) = (&mut self.ready, &mut self.late);
         if ready.is_empty() && ready.capacity() > KEPT {
             ready.shrink_to(KEPT);

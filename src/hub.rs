@@ -52,6 +52,7 @@ pub(crate) struct Hub {
     id: HubId,
     pub(crate) timeline: Timeline,
     pub(crate) clock: Box<dyn Clock>,
+    clock_tells_calls_apart: bool,
     pub(crate) hooks: Hooks,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) intake: Intake,
@@ -89,6 +90,7 @@ impl Hub {
         Arc::new_cyclic(|me: &Weak<Hub>| Hub {
             id: registry::register(me),
             intake: Intake::new(settings.clock.tells_calls_apart()),
+            clock_tells_calls_apart: settings.clock.tells_calls_apart(),
             timeline: settings.timeline,
             clock: settings.clock,
             hooks: settings.hooks,

@@ -51,6 +51,19 @@ pub(crate) fn prefetch<T>(place: *const T) {
     }
 }
 
+/// The processor's own count of time, if it has one that costs little: only to tell whether next to
+/// no time has passed. It is nobody's clock.
+#[inline]
+#[allow(clippy::unnecessary_wraps, reason = "other processors have none")]
+pub(crate) fn cycles() -> Option<u64> {
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+    #[expect(unsafe_code, reason = "the intrinsic is marked so")]
+    // SAFETY: every x86-64 has it, and it only reads a counter.
+    return Some(unsafe { std::arch::x86_64::_rdtsc() });
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
+    None
+}
+
 #[cfg(not(all(test, loom)))]
 mod real {
     /// std's cell with loom's face: a pointer that is lent to a closure.

@@ -25,15 +25,30 @@ mod system {
 
     use super::BLOCK_BYTES;
 
-    /// Zeroed memory that stays; `None` when there is none.
-    pub(in crate::task) fn block() -> Option<NonNull<u8>> {
+    /// Zeroed memory that stays; `None` when there is none. `large`: it will be used as a whole, so
+    /// one large page is better than many small ones.
+    pub(in crate::task) fn block(large: bool) -> Option<NonNull<u8>> {
         // Twice as much as needed, so that it holds an aligned block; the rest goes back.
         let mapped = map(2 * BLOCK_BYTES)?;
         let before = mapped.align_offset(BLOCK_BYTES);
         let block = mapped.wrapping_add(before);
         unmap(mapped, before);
         unmap(block.wrapping_add(BLOCK_BYTES), BLOCK_BYTES - before);
+        if large {
+            prefer_large_pages(block, true);
+        }
         NonNull::new(block)
+    }
+
+    /// Asks for a large page under a block, or for small ones. A wish: it may be refused.
+    #[allow(unused_variables, reason = "only Linux can be asked")]
+    fn prefer_large_pages(block: *mut u8, large: bool) {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+            // SAFETY: it changes what the memory is made of, and not what it holds.
+            unsafe { libc::madvise(block.cast(), BLOCK_BYTES, advice) };
+        }
     }
 
     fn map(bytes: usize) -> Option<*mut u8> {
@@ -63,6 +78,9 @@ mod system {
         // Elsewhere `MADV_DONTNEED` is only a hint for swapping.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         const ADVICE: libc::c_int = libc::MADV_FREE;
+        // Or the system would, by and by, make the block one large page again.
+        let block = place.wrapping_sub(place.addr() % BLOCK_BYTES);
+        prefer_large_pages(block, false);
         // SAFETY: the caller lets go of what these pages hold.
         unsafe { libc::madvise(place.cast(), bytes, ADVICE) == 0 }
     }
@@ -81,7 +99,7 @@ mod plain {
 
     use super::BLOCK_BYTES;
 
-    pub(in crate::task) fn block() -> Option<NonNull<u8>> {
+    pub(in crate::task) fn block(_large: bool) -> Option<NonNull<u8>> {
         let layout = Layout::from_size_align(BLOCK_BYTES, BLOCK_BYTES).ok()?;
         // SAFETY: the layout is not of size zero.
         NonNull::new(unsafe { alloc_zeroed(layout) })

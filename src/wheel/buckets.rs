@@ -225,6 +225,18 @@ impl<E: Timed> Buckets<E> {
         is_done
     }
 
+    // ----- memory --------------------------------------------------------------------------
+
+    /// Whether it has more room than is worth keeping.
+    pub(crate) fn is_bloated(&self) -> bool {
+        self.pool.is_bloated()
+    }
+
+    /// Gives room back, of about so many blocks; true when there is more to give.
+    pub(crate) fn give_back(&mut self, blocks: usize) -> bool {
+        self.pool.give_back(blocks)
+    }
+
     // ----- all of it -----------------------------------------------------------------------
 
     /// Takes everything out, in no order of deadlines; equal ones stay in the order of insertion.

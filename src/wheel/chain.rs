@@ -148,17 +148,27 @@ impl<E: Timed> Pool<E> {
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
-    /// A block is free. If too many are, one or two give their room back: two, because a block that
-    /// is released also lowers what may be kept.
     fn release(&mut self, number: u32) {
         self.free.push(number);
-        for _ in 0..2 {
-            if self.free.len() > self.used() + self.spare {
-                let bare = self.free.pop().expect("more than none");
-                self.blocks[bare as usize] = None;
-                self.bare.push(bare);
+    }
+
+    /// Whether more blocks are free than are worth keeping.
+    pub(super) fn is_bloated(&self) -> bool {
+        self.free.len() > self.used() + self.spare
+    }
+
+    /// Gives the room of free blocks back, of so many at most; true when that leaves too many still.
+    /// Not at each release: the allocator would cost a burst of tasks a tenth more.
+    pub(super) fn give_back(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            if !self.is_bloated() {
+                return false;
             }
+            let bare = self.free.pop().expect("more than none");
+            self.blocks[bare as usize] = None;
+            self.bare.push(bare);
         }
+        self.is_bloated()
     }
 
     /// Appends an entry; C1.
@@ -219,6 +229,12 @@ impl<E: Timed> Pool<E> {
         }
         *chain = Chain::new();
         taken
+    }
+
+    /// How many entries a chain has, if that is no more than `most`; it looks no further.
+    pub(super) fn len_up_to(&self, chain: &Chain<E>, most: usize) -> Option<usize> {
+        let mut lens = self.numbers(chain).map(|number| self.block(number).entries().len());
+        lens.try_fold(0, |sum, len| Some(sum + len).filter(|sum| *sum <= most))
     }
 
     /// How many entries a chain has.

@@ -131,7 +131,8 @@ impl<E: Timed> Far<E> {
             let half = next?;
             next = half.checked_add(1).and_then(|from| self.first_from(from));
             let beyond = || self.beyond.get(&half);
-            let later = if is_soon(self.base, half) { self.soon.get(place(half)) } else { beyond() };
+            let later =
+                if is_soon(self.base, half) { self.soon.get(place(half)) } else { beyond() };
             later.map(|later| (half, later))
         })
     }

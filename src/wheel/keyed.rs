@@ -164,6 +164,7 @@ impl<T> Wheel<T> {
         if self.buckets.len() > 2 * self.len + SLACK {
             let slots = &self.slots;
             self.buckets.sweep(usize::MAX, |name| is_alive(slots, name));
+            self.buckets.give_back(usize::MAX);
         }
         Some(value)
     }
@@ -215,6 +216,7 @@ impl<T> Wheel<T> {
     /// If the iterator is dropped early, the rest comes with the next call.
     pub fn advance(&mut self, to: u64) -> Expired<'_, T> {
         self.buckets.advance(Tick(to), &mut self.given_out);
+        self.buckets.give_back(GIVE_BACK);
         if !self.given_out.is_empty() {
             self.due.extend(self.given_out.drain(..));
             self.due.make_contiguous().sort_by_key(|name| name.deadline); // stable
@@ -248,6 +250,8 @@ impl<T> Wheel<T> {
     }
 }
 
+/// How many blocks, which a peak has left, each step gives back.
+const GIVE_BACK: usize = 64;
 /// So many stale entries are no reason for a sweep.
 const SLACK: usize = 64;
 

@@ -172,10 +172,9 @@ fn first_of<E: Timed>(
     if is_live(&min) {
         return (Some(min.deadline()), 0);
     }
-    let len = pool.len(chain);
-    if len > *budget {
+    let Some(len) = pool.len_up_to(chain, *budget) else {
         return (Some(min.deadline()), 0); // it is dearer to replace than to believe
-    }
+    };
     *budget -= len;
     let dropped = pool.prune(chain, is_live);
     (chain.min().map(|min| min.deadline()), dropped)

@@ -1,0 +1,103 @@
+//! What is measured: time of the wall and of the processor, memory, wake-ups.
+
+use std::fs;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Splitmix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A duration between two numbers of microseconds.
+    pub fn micros(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_micros(from + self.next() % (to - from))
+    }
+}
+
+/// A stretch of work on the calling thread: nanoseconds of the wall and of the processor.
+pub struct Stretch {
+    wall: Instant,
+    thread: u64,
+    process: u64,
+}
+
+impl Stretch {
+    pub fn begin() -> Stretch {
+        let (thread, process) = (cpu(libc::CLOCK_THREAD_CPUTIME_ID), process_cpu());
+        Stretch { wall: Instant::now(), thread, process }
+    }
+
+    pub fn wall(&self) -> u64 {
+        u64::try_from(self.wall.elapsed().as_nanos()).expect("a short while")
+    }
+
+    pub fn thread(&self) -> u64 {
+        cpu(libc::CLOCK_THREAD_CPUTIME_ID) - self.thread
+    }
+
+    /// Of all threads, background work included.
+    pub fn process(&self) -> u64 {
+        process_cpu() - self.process
+    }
+}
+
+pub fn process_cpu() -> u64 {
+    cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn cpu(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes into `time`.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Bytes of memory that the process has.
+pub fn resident() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").expect("a Linux system");
+    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("numbers");
+    pages * 4096
+}
+
+/// How often threads other than the first have gone to sleep.
+pub fn sleeps() -> u64 {
+    let me = std::process::id().to_string();
+    let tasks = fs::read_dir("/proc/self/task").expect("a Linux system").flatten();
+    let others = tasks.filter(|task| task.file_name().to_string_lossy() != me);
+    others.map(|task| sleeps_of(&task.path().join("status"))).sum()
+}
+
+fn sleeps_of(status: &std::path::Path) -> u64 {
+    let text = fs::read_to_string(status).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Nanoseconds for each of: `malloc` and `free` of 48 bytes, an uncontended swap, the clock.
+pub fn floor() -> [f64; 3] {
+    const TIMES: u32 = 5_000_000;
+    let word = AtomicU64::new(0);
+    let timed = |work: &mut dyn FnMut()| {
+        let start = Instant::now();
+        (0..TIMES).for_each(|_| work());
+        start.elapsed().as_nanos() as f64 / f64::from(TIMES)
+    };
+    [
+        timed(&mut || drop(black_box(Box::new(black_box([0_u8; 48]))))),
+        timed(&mut || {
+            black_box(&word).swap(1, Ordering::SeqCst);
+        }),
+        timed(&mut || {
+            black_box(Instant::now());
+        }),
+    ]
+}
