@@ -100,10 +100,23 @@ impl Taken<'_> {
         match next {
             Next::At(at) => bell.arm(engine.threshold(at)),
             Next::Idle => bell.arm(Moment::NEVER),
-            Next::Again | Next::Newer | Next::Ended => return,
+            Next::Again | Next::Ended => return,
         }
         if engine.has_news() {
             bell.ring_if_asleep(); // it came between the turn and the arming
+        }
+    }
+
+    /// When to come back: at once, if something came in after the cut.
+    fn answer(&self, next: Next) -> Option<Instant> {
+        let engine = self.engine.as_ref()?;
+        let hub = engine.hub();
+        match next {
+            Next::Ended => None,
+            _ if engine.has_news() => Some(hub.clock.now()),
+            Next::Again => Some(hub.clock.now()),
+            Next::At(at) => Some(hub.timeline.instant(at)),
+            Next::Idle => None,
         }
     }
 }
@@ -135,11 +148,7 @@ impl Driver {
         self.hub.bell.disarm();
         let next = engine.turns();
         engine.arm(next);
-        match next {
-            Next::Again | Next::Newer => Some(self.now()),
-            Next::At(at) => Some(self.hub.timeline.instant(at)),
-            Next::Idle | Next::Ended => None,
-        }
+        engine.answer(next)
     }
 
     /// Moves the virtual time, step by step from deadline to deadline, and runs everything in

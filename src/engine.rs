@@ -67,8 +67,6 @@ pub enum Precision {
 pub(crate) enum Next {
     /// At once: this turn's share was not all there is to do.
     Again,
-    /// At once: something has come in since the cut.
-    Newer,
     /// Then, or when something earlier comes in.
     At(Moment),
     /// When something comes in.
@@ -169,16 +167,21 @@ impl Engine {
 
     // ----- take in -------------------------------------------------------------------------
 
-    /// Files what was scheduled before the cut.
-    fn take_in(&mut self, cut: u64) {
-        let mut tasks = 0;
+    /// Files what was scheduled before the cut. The earliest deadline of it; zero when something is
+    /// due now.
+    fn take_in(&mut self, cut: u64) -> Moment {
+        let (mut tasks, mut earliest) = (0, Moment::NEVER);
         for record in self.inlet.gather(&self.hub.intake, cut) {
-            file(&mut self.wheel, &mut self.front, Entry::from(record));
+            let entry = Entry::from(record);
+            let deadline = if entry.is_due_now() { Moment(0) } else { entry.moment() };
+            earliest = earliest.min(deadline);
+            file(&mut self.wheel, &mut self.front, entry);
             tasks += 1;
         }
         if tasks > 0 {
             self.hub.hooks.observe(|observer| observer.took_in(tasks));
         }
+        earliest
     }
 
     // ----- advance -------------------------------------------------------------------------
@@ -325,10 +328,7 @@ impl Engine {
         if is_due || !is_tidy || self.inlet.is_behind(cut) {
             return Next::Again;
         }
-        if self.has_news() {
-            return Next::Newer;
-        }
-        if self.trim(now) {
+        if !self.has_news() && self.trim(now) {
             return Next::Again;
         }
         let trim_at = self.trim_at.filter(|_| self.wakes_to_trim);
@@ -351,7 +351,21 @@ impl Engine {
         }
     }
 
-    /// Whether something has come in that no turn has taken yet; the sleeper's last look.
+    /// The sleeper's last look, after it has armed the bell: takes in what is there, and tells
+    /// whether all of it would have left the bell alone.
+    pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
+        if self.hub.is_closing() {
+            return false;
+        }
+        if !self.inlet.has_more(&self.hub.intake) {
+            return true;
+        }
+        let cut = self.cut(); // after the arming: so all that did not see it is stamped below
+        let _mark = TurningMark::new(&self.hub);
+        self.take_in(cut) >= threshold && !self.inlet.is_behind(cut)
+    }
+
+    /// Whether something has come in that no turn has taken yet.
     pub(crate) fn has_news(&self) -> bool {
         self.hub.is_closing() || self.inlet.has_more(&self.hub.intake)
     }

@@ -121,6 +121,32 @@ impl Timeline {
     }
 }
 
+/// Divides by the length of a tick, which the wheel does for each task: by a multiplication, because the
+/// processor's division takes 20 to 40 cycles. The method is Granlund's and Montgomery's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granularity {
+    units: NonZeroU64,
+    magic: u64,
+    shifts: [u32; 2],
+}
+
+impl Granularity {
+    pub(crate) fn new(units: NonZeroU64) -> Granularity {
+        let bits = u64::BITS - (units.get() - 1).leading_zeros();
+        let above = (1_u128 << bits) - u128::from(units.get());
+        let magic = ((above << 64) / u128::from(units.get()) + 1) as u64;
+        Granularity { units, magic, shifts: [bits.min(1), bits.saturating_sub(1)] }
+    }
+
+    /// `value / units`, rounded up.
+    #[inline]
+    pub(crate) fn div_ceil(self, value: u64) -> u64 {
+        let high = ((u128::from(self.magic) * u128::from(value)) >> 64) as u64;
+        let quotient = (high + ((value - high) >> self.shifts[0])) >> self.shifts[1];
+        quotient + u64::from(quotient * self.units.get() != value)
+    }
+}
+
 /// The last instant that can be told, by adding ever smaller steps for as long as they fit.
 fn farthest(from: Instant) -> Instant {
     let seconds = (0..64).rev().map(|bit| Duration::from_secs(1 << bit));
@@ -146,6 +172,22 @@ mod tests {
             assert_eq!(end, start.after_nanos(1_000_000), "a delay of {delay} ns");
         }
         assert_eq!(line.passed(start.after_nanos(999_999)), line.passed(start));
+    }
+
+    #[test]
+    fn a_granularity_divides_as_the_processor_does() {
+        let edges = |around: u64| [around.wrapping_sub(1), around, around.wrapping_add(1)];
+        let powers = (0..64).flat_map(|bit| edges(1 << bit));
+        let values: Vec<u64> =
+            powers.chain(edges(1_000_000)).chain(edges(u64::MAX)).chain([3, 7, 12_345]).collect();
+        for units in values.iter().filter_map(|units| NonZeroU64::new(*units)) {
+            let granularity = Granularity::new(units);
+            let multiples = values.iter().flat_map(|value| edges(value.wrapping_mul(units.get())));
+            for value in values.iter().copied().chain(multiples) {
+                let expected = value.div_ceil(units.get());
+                assert_eq!(granularity.div_ceil(value), expected, "{value} / {units}");
+            }
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Ticker {
         loop {
             let cut = self.engine.cut();
             match self.engine.turn(cut) {
-                Next::Again | Next::Newer => {}
+                Next::Again => {}
                 Next::At(at) => self.sleep(Some(at)),
                 Next::Idle => self.sleep(None),
                 Next::Ended => break,
@@ -36,13 +36,15 @@ impl Ticker {
         }
     }
 
-    /// Sleeps, unless something has come in since the turn: arm, look, sleep, in this order (P1).
+    /// Sleeps, unless what has come in since the turn cannot wait: arm, look, sleep, in this order
+    /// (P1). What comes in after the arming rings for itself, so a flow of tasks that are due later
+    /// does not keep the thread up.
     fn sleep(&mut self, until: Option<Moment>) {
         let until_instant = until.map(|at| self.hub.timeline.instant(at));
         self.hub.hooks.observe(|observer| observer.will_sleep(until_instant));
         let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
         self.hub.bell.arm(threshold);
-        if self.engine.has_news() {
+        if !self.engine.can_wait(threshold) {
             self.hub.bell.disarm();
             return;
         }

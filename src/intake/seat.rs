@@ -18,8 +18,8 @@ use crate::parking::Doorbell;
 use crate::stats::Counts;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence_in_models};
 
-/// How many emptied blocks a lane keeps: room for [`BACKLOG`] records.
-const SPARE_BLOCKS: usize = 64;
+/// How many emptied blocks a lane keeps: room for twice [`BACKLOG`] records.
+const SPARE_BLOCKS: usize = 128;
 
 /// After so many records a producer wakes the tick thread even if nothing is due soon, so that what
 /// it leaves in its lane, of which most may be cancelled by then, stays bounded.

@@ -14,12 +14,12 @@ use std::num::NonZeroU64;
 use super::chain::{Chain, Pool, Position, Timed};
 use super::far::Far;
 use super::occupancy::Occupancy;
-use crate::tick::Tick;
+use crate::tick::{Granularity, Tick};
 
 /// Entries by tick.
 pub(crate) struct Buckets<E> {
     pub(super) now: Tick,
-    pub(super) granularity: NonZeroU64,
+    pub(super) granularity: Granularity,
     pub(super) ring: Vec<Chain<E>>,
     pub(super) occupancy: Occupancy,
     pub(super) far: Far<E>,
@@ -58,7 +58,7 @@ impl<E: Timed> Buckets<E> {
         let half_bits = size.ilog2() - 1;
         Buckets {
             now,
-            granularity,
+            granularity: Granularity::new(granularity),
             ring: vec![Chain::new(); size],
             occupancy: Occupancy::new(size),
             far: Far::new(now.0.saturating_add(1) >> half_bits),
@@ -82,7 +82,7 @@ impl<E: Timed> Buckets<E> {
 
     /// The tick of a deadline: the first that does not end before it.
     pub(crate) fn tick_of(&self, deadline: u64) -> Tick {
-        Tick(deadline.div_ceil(self.granularity.get()))
+        Tick(self.granularity.div_ceil(deadline))
     }
 
     // ----- where a tick lies ---------------------------------------------------------------
@@ -208,9 +208,9 @@ impl<E: Timed> Buckets<E> {
     fn bring_in(&mut self, half: u64, budget: usize) -> bool {
         let Some(later) = self.far.get_mut(half) else { return true };
         let (ring, occupancy) = (&mut self.ring, &mut self.occupancy);
-        let (granularity, mask) = (self.granularity.get(), ring.len() - 1);
+        let (granularity, mask) = (self.granularity, ring.len() - 1);
         let taken = self.pool.take(&mut later.chain, budget, |pool, entry| {
-            let offset = entry.deadline().div_ceil(granularity) as usize & mask;
+            let offset = granularity.div_ceil(entry.deadline()) as usize & mask;
             pool.push(&mut ring[offset], entry);
             occupancy.set(offset);
         });
