@@ -111,6 +111,7 @@ mod scheduler;
 mod shutdown;
 mod stats;
 mod sync;
+mod system;
 mod task;
 mod tick;
 mod ticker;

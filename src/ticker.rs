@@ -8,13 +8,18 @@ use crate::engine::{Engine, Next};
 use crate::hub::Hub;
 use crate::observe::{Observer, quietly};
 use crate::parking::Sleeper;
+use crate::system::wake_on_time;
 use crate::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
 pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: String) -> io::Result<()> {
     engine.wake_to_trim();
     let ticker = Ticker { hub: Arc::clone(engine.hub()), engine, sleeper };
-    thread::Builder::new().name(name).spawn(move || ticker.run()).map(drop)
+    let run = move || {
+        wake_on_time();
+        ticker.run();
+    };
+    thread::Builder::new().name(name).spawn(run).map(drop)
 }
 
 struct Ticker {
