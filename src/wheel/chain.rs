@@ -14,6 +14,8 @@
 //!   still there.
 //! - C4 A block is in one chain, or free, or bare (its room was given back).
 
+use crate::sync::prefetch;
+
 /// What lies in the wheel: a small value that knows its deadline.
 ///
 /// `Default` fills the places of a block that hold nothing.
@@ -192,29 +194,45 @@ impl<E: Timed> Pool<E> {
         self.block_mut(fresh).push(entry);
     }
 
-    /// Takes entries from the front, whole blocks, until `budget` is met or the chain is empty. How
+    /// Takes entries from the front, block by block, until `budget` is met or the chain is empty. How
     /// many.
     pub(super) fn take(
         &mut self,
         chain: &mut Chain<E>,
         budget: usize,
-        mut give: impl FnMut(&mut Self, E),
+        mut give: impl FnMut(&mut Self, &[E]),
     ) -> usize {
         let mut taken = 0;
         while chain.head != NIL && taken < budget {
             let number = chain.head;
-            chain.head = self.block(number).next;
-            taken += self.block(number).entries().len();
-            for place in 0..self.block(number).entries().len() {
-                let entry = self.block(number).entries[place];
-                give(self, entry);
-            }
+            let block = self.block(number);
+            let (next, entries, len) = (block.next, block.entries, block.len as usize);
             self.release(number);
+            chain.head = next;
+            taken += len;
+            give(self, &entries[..len]);
         }
         if chain.head == NIL {
             *chain = Chain::new();
         }
         taken
+    }
+
+    /// Fetches the block that the next entry will be pushed into.
+    pub(super) fn prefetch_tail(&self, chain: &Chain<E>) {
+        self.prefetch(chain.tail);
+    }
+
+    /// Fetches the block that will be taken first.
+    pub(super) fn prefetch_head(&self, chain: &Chain<E>) {
+        self.prefetch(chain.head);
+    }
+
+    fn prefetch(&self, number: u32) {
+        if let Some(Some(block)) = self.blocks.get(number as usize) {
+            prefetch(&raw const block.entries);
+            prefetch(&raw const block.len);
+        }
     }
 
     /// Appends the whole chain to a list, and empties it. How many.

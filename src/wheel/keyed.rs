@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 
 use super::buckets::Buckets;
 use super::chain::Timed;
+use crate::sync::prefetch;
 use crate::tick::Tick;
 
 /// The bare data structure: values by deadline, counted in ticks of whatever length. No thread, no
@@ -218,6 +219,9 @@ impl<T> Wheel<T> {
         self.buckets.advance(Tick(to), &mut self.given_out);
         self.buckets.give_back(GIVE_BACK);
         if !self.given_out.is_empty() {
+            for name in &self.given_out {
+                prefetch(&raw const self.slots[name.slot as usize]);
+            }
             self.due.extend(self.given_out.drain(..));
             self.due.make_contiguous().sort_by_key(|name| name.deadline); // stable
         }
