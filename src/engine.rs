@@ -298,8 +298,6 @@ impl Engine {
 
     /// What is done only when there is nothing else to do: memory of a peak goes back.
     fn trim(&mut self, now: Moment) -> bool {
-        self.front.shrink();
-        self.given_out.shrink_to(HAND_OVER);
         self.is_trimming = self.is_trimming && self.wheel.give_back(GIVE_BACK);
         if trim::slice() || self.is_trimming {
             return true;
@@ -307,10 +305,12 @@ impl Engine {
         match self.trim_at {
             Some(at) if at <= now => {
                 self.trim_at = None;
+                self.front.shrink();
+                self.given_out.shrink_to(HAND_OVER);
                 self.is_trimming = self.wheel.is_bloated();
                 trim::begin() || self.is_trimming
             }
-            None if trim::watch() || self.wheel.is_bloated() => {
+            None if trim::watch() || self.wheel.is_bloated() || self.front.is_bloated() => {
                 self.trim_at = Some(now.after(trim::GRACE));
                 false
             }

@@ -174,19 +174,23 @@ impl Front {
         into.extend(std::iter::from_fn(|| self.pop(Moment::NEVER)));
     }
 
-    /// Gives room back that a peak has left.
+    /// Whether a peak has left more room than is worth keeping.
+    pub(crate) fn is_bloated(&self) -> bool {
+        let is_empty = self.ready.is_empty() && self.late.is_empty();
+        let room = self.ready.capacity().max(self.late.capacity()).max(self.spare.capacity());
+        is_empty && room > KEPT
+    }
+
+    /// Gives that room back.
     pub(crate) fn shrink(&mut self) {
-        const KEPT: usize = 16 * 1024;
+        self.ready.shrink_to(KEPT);
+        self.late.shrink_to(KEPT);
         self.spare.shrink_to(KEPT);
-        let (ready, late) = (&mut self.ready, &mut self.late);
-        if ready.is_empty() && ready.capacity() > KEPT {
-            ready.shrink_to(KEPT);
-        }
-        if late.is_empty() && late.capacity() > KEPT {
-            late.shrink_to(KEPT);
-        }
     }
 }
+
+/// So much room, in tasks, is kept.
+const KEPT: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {

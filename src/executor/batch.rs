@@ -69,10 +69,10 @@ impl DueBatch {
         self.due.push(due);
     }
 
-    /// All that is left, appended to `into`, and the scheduler that they belong to.
+    /// All that is left, into an empty list, and the scheduler that they belong to.
     pub(super) fn take_all(&mut self, into: &mut Vec<Due>) -> &Arc<dyn Host> {
-        into.extend_from_slice(&self.due[self.taken..]);
-        self.taken = self.due.len();
+        std::mem::swap(into, &mut self.due);
+        into.drain(..std::mem::take(&mut self.taken));
         &self.host
     }
 

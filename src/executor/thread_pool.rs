@@ -77,7 +77,7 @@ struct Lot {
 }
 
 /// How many spare lots are kept.
-const SPARE_LOTS: usize = 32;
+const SPARE_LOTS: usize = 256;
 
 impl ThreadPool {
     /// A pool of at most so many threads; of one, if that is zero.
