@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU64;
 
-use super::chain::{Chain, Pool, Position, Timed};
+use super::chain::{BLOCK, Chain, Pool, Position, Timed};
 use super::far::Far;
 use super::occupancy::Occupancy;
 use crate::sync::prefetch;
@@ -217,10 +217,15 @@ impl<E: Timed> Buckets<E> {
         let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;
         let taken = self.pool.take(&mut later.chain, budget, |pool, entries| {
             // They go to buckets all over the ring. Fetched together they cost a third.
-            entries.iter().for_each(|entry| prefetch(&raw const ring[offset_of(entry)]));
-            entries.iter().for_each(|entry| pool.prefetch_tail(&ring[offset_of(entry)]));
-            for entry in entries {
-                let offset = offset_of(entry);
+            let mut offsets = [0; BLOCK];
+            for (offset, entry) in offsets.iter_mut().zip(entries) {
+                *offset = offset_of(entry);
+                prefetch(&raw const ring[*offset]);
+            }
+            for offset in &offsets[..entries.len()] {
+                pool.prefetch_tail(&ring[*offset]);
+            }
+            for (offset, entry) in offsets.into_iter().zip(entries) {
                 pool.push(&mut ring[offset], *entry);
                 occupancy.set(offset);
             }

@@ -28,7 +28,7 @@ pub(crate) trait Timed: Copy + Default {
 }
 
 /// How many entries a block holds: with 16 bytes each it takes 504 bytes.
-const BLOCK: usize = 31;
+pub(super) const BLOCK: usize = 31;
 
 /// No block.
 const NIL: u32 = u32::MAX;

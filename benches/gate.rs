@@ -1,0 +1,254 @@
+//! What an operation costs in instructions and allocations: numbers that do not depend on what else the
+//! machine is doing, held against limits.
+//!
+//! `cargo bench --bench gate`. It fails when a limit is passed. Instructions are counted by valgrind's
+//! callgrind; without valgrind only allocations are. After a change that is worth more instructions, raise
+//! the limit in [`OPERATIONS`], and say in the commit what for. A limit of 0.002 allocations leaves room for
+//! the few lists that double now and then.
+
+#![expect(clippy::cast_precision_loss, reason = "counts of some thousands fit")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::env;
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tickwheel::wheel::Wheel;
+use tickwheel::{Cancellable, Driver, Inline, Scheduler, ThreadPool};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How many operations are measured, after as many that are not.
+const TIMES: u32 = 4_096;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An operation, and the most that it may cost, each time.
+struct Operation {
+    name: &'static str,
+    instructions: f64,
+    allocations: f64,
+    /// Does it [`TIMES`] times, inside of [`measured`].
+    run: fn(&mut Bench),
+}
+
+const OPERATIONS: &[Operation] = &[
+    Operation { name: "schedule", instructions: 450.0, allocations: 0.002, run: schedule },
+    Operation { name: "cancel", instructions: 230.0, allocations: 0.002, run: cancel },
+    Operation { name: "churn", instructions: 960.0, allocations: 0.002, run: churn },
+    Operation { name: "take-in", instructions: 200.0, allocations: 0.002, run: take_in },
+    Operation { name: "fire-inline", instructions: 580.0, allocations: 0.002, run: fire },
+    Operation { name: "hand-over", instructions: 100.0, allocations: 0.002, run: hand_over },
+    Operation { name: "repetition", instructions: 790.0, allocations: 0.002, run: repetition },
+    Operation { name: "wheel-tick", instructions: 330.0, allocations: 0.002, run: wheel_tick },
+];
+
+struct Bench {
+    scheduler: Scheduler,
+    driver: Driver,
+    handles: Vec<Cancellable>,
+    delays: Vec<Duration>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let (scheduler, driver) =
+            Scheduler::builder().executor(Inline).build_driven().expect("good settings");
+        let delays = (0..TIMES).map(|n| SECOND * (5 + n * 31 % 55)).collect();
+        Bench { scheduler, driver, handles: Vec::with_capacity(TIMES as usize), delays }
+    }
+
+    fn schedule_all(&mut self) {
+        for delay in &self.delays {
+            let (scheduler, captured) = (&self.scheduler, *delay);
+            let task = move || _ = black_box(captured);
+            self.handles.push(scheduler.schedule_once(*delay, task).expect("open"));
+        }
+    }
+
+    fn cancel_all(&mut self) {
+        self.handles.iter().for_each(|handle| _ = handle.cancel());
+    }
+}
+
+/// The stretch that is counted: callgrind is told this function's name.
+#[inline(never)]
+fn measured(work: impl FnOnce()) {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    work();
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    COUNTED.store(allocations, Ordering::Relaxed);
+}
+
+/// How many allocations the last measured stretch has made.
+static COUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// Twice, so that the second time finds what the first has made.
+fn schedule(bench: &mut Bench) {
+    bench.schedule_all();
+    bench.driver.advance(SECOND * 100);
+    bench.handles.clear();
+    measured(|| bench.schedule_all());
+}
+
+fn cancel(bench: &mut Bench) {
+    bench.schedule_all();
+    bench.driver.turn();
+    measured(|| bench.cancel_all());
+}
+
+fn churn(bench: &mut Bench) {
+    bench.schedule_all();
+    let mut round = || {
+        for handle in &mut bench.handles {
+            handle.cancel();
+            *handle = bench.scheduler.schedule_once(SECOND * 30, || ()).expect("open");
+        }
+        bench.driver.turn();
+    };
+    (0..8).for_each(|_| round());
+    measured(round);
+}
+
+fn take_in(bench: &mut Bench) {
+    bench.schedule_all();
+    bench.driver.advance(SECOND * 100);
+    bench.handles.clear();
+    bench.schedule_all();
+    measured(|| _ = bench.driver.turn());
+}
+
+fn fire(bench: &mut Bench) {
+    bench.schedule_all();
+    bench.driver.advance(SECOND * 100);
+    bench.handles.clear();
+    bench.schedule_all();
+    bench.driver.turn();
+    measured(|| _ = bench.driver.advance(SECOND * 100));
+}
+
+fn hand_over(bench: &mut Bench) {
+    let builder = Scheduler::builder().executor(ThreadPool::new(1));
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let give = || {
+        (0..TIMES).for_each(|_| drop(scheduler.schedule_once(SECOND, || ()).expect("open")));
+        driver.turn();
+    };
+    for _ in 0..3 {
+        give();
+        driver.advance(SECOND);
+        while scheduler.pending() > 0 {
+            std::thread::yield_now();
+        }
+    }
+    give();
+    measured(|| _ = driver.advance(SECOND));
+    bench.driver.turn();
+}
+
+fn repetition(bench: &mut Bench) {
+    for _ in 0..64 {
+        bench.scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+    }
+    bench.driver.advance(SECOND * 64);
+    measured(|| _ = bench.driver.advance(SECOND * (TIMES / 64)));
+}
+
+fn wheel_tick(_: &mut Bench) {
+    let mut wheel = Wheel::new(4096);
+    for id in 0..100_000_u64 {
+        wheel.insert(1 + id * 36, id);
+    }
+    wheel.advance(10_000).count();
+    measured(|| {
+        for _ in 0..TIMES {
+            let now = wheel.now() + 1;
+            wheel.advance(now).for_each(|due| _ = black_box(due));
+        }
+    });
+}
+
+// ----- counting ----------------------------------------------------------------------------
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    if let [flag, name] = &arguments[..] {
+        if flag == "--one" {
+            let operation = OPERATIONS.iter().find(|operation| operation.name == name);
+            (operation.expect("one of the list").run)(&mut Bench::new());
+            println!("{}", COUNTED.load(Ordering::Relaxed));
+            return ExitCode::SUCCESS;
+        }
+    }
+    let has_valgrind = Command::new("valgrind").arg("--version").output().is_ok();
+    if !has_valgrind {
+        println!("skipped: instructions, because valgrind is not installed");
+    }
+    println!(
+        "{:14}{:>14}{:>8}{:>14}{:>8}",
+        "each", "instructions", "limit", "allocations", "limit"
+    );
+    let mut passed = true;
+    for operation in OPERATIONS {
+        let allocations = allocations_of(operation.name);
+        let instructions = if has_valgrind { instructions_of(operation.name) } else { 0.0 };
+        let within = instructions <= operation.instructions && allocations <= operation.allocations;
+        passed &= within;
+        println!(
+            "{:14}{instructions:>14.1}{:>8.0}{allocations:>14.4}{:>8.3}{}",
+            operation.name,
+            operation.instructions,
+            operation.allocations,
+            if within { "" } else { "   above its limit" }
+        );
+    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn each(total: u64) -> f64 {
+    total as f64 / f64::from(TIMES)
+}
+
+fn allocations_of(name: &str) -> f64 {
+    let myself = env::current_exe().expect("a program has a path");
+    let output = Command::new(myself).args(["--one", name]).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    each(text.trim().parse().expect("a number"))
+}
+
+fn instructions_of(name: &str) -> f64 {
+    let myself = env::current_exe().expect("a program has a path");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*gate*measured*")
+        .arg(myself)
+        .args(["--one", name])
+        .output()
+        .expect("valgrind starts");
+    let report = String::from_utf8_lossy(&output.stderr);
+    let collected = report.lines().find_map(|line| line.split("Collected : ").nth(1));
+    let total = collected.and_then(|total| total.trim().parse().ok());
+    each(total.unwrap_or_else(|| panic!("valgrind says:\n{report}")))
+}
