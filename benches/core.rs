@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench core`. Absolute times do not hold from one machine to the next, so each group
 //! begins with the floor of this run: `F`, a `malloc` and `free` of 48 bytes and an uncontended
-//! swap. Read the others as multiples of it.
+//! swap, and `S`, the swap. Read the others as multiples of them. Times are of the wall; those of the
+//! processor, by thread, are in `costs.rs`.
 //!
 //! Schedules are measured in the steady state: the holders come back from tasks that have been
 //! cancelled, or have fired in another order than that in which they were scheduled.
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
 use tickwheel::wheel::Wheel;
-use tickwheel::{Cancellable, Inline, Precision, Scheduler, ThreadPool};
+use tickwheel::{Cancellable, DueTask, Executor, Inline, Precision, Scheduler, ThreadPool};
 
 use common::Random;
 
@@ -38,6 +39,7 @@ fn floor(group: &mut BenchmarkGroup<'_, WallTime>) {
             drop(block);
         });
     });
+    group.bench_function("S: a swap", |bencher| bencher.iter(|| word.swap(1, Ordering::SeqCst)));
     group.bench_function("the clock", |bencher| bencher.iter(Instant::now));
 }
 
@@ -63,11 +65,12 @@ fn in_rounds<T>(
     total
 }
 
-/// Lets `count` tasks fire, in random order, and waits until they have.
+/// Has `count` tasks pending at once, lets them fire in random order, and waits until they have.
 fn fire_all(scheduler: &Scheduler, random: &mut Random, count: usize) {
+    let soon = Instant::now() + Duration::from_millis(count as u64 / 2_000);
     for _ in 0..count {
-        let delay = Duration::from_micros(random.below(20_000));
-        scheduler.schedule_once(delay, || ()).expect("open");
+        let due = soon + Duration::from_micros(random.below(20_000));
+        scheduler.schedule_at(due, || ()).expect("open");
     }
     while scheduler.pending() > 0 {
         thread::yield_now();
@@ -221,30 +224,43 @@ fn fire(criterion: &mut Criterion) {
             )
         });
     });
-    group.bench_function("hand over to a pool, in batches: until the last has run", |bencher| {
-        let pool = ThreadPool::new(2);
-        let (scheduler, driver) =
-            Scheduler::builder().executor(pool).build_driven().expect("good settings");
-        bencher.iter_custom(|count| {
-            in_rounds(
-                count,
-                |round| {
-                    let second = Duration::from_secs(1);
-                    (0..round).for_each(|_| {
-                        scheduler.schedule_once(second, || ()).expect("open");
-                    });
-                },
-                |_, ()| {
-                    let start = Instant::now();
-                    driver.advance(Duration::from_secs(1));
-                    while scheduler.pending() > 0 {
-                        thread::yield_now();
-                    }
-                    start.elapsed()
-                },
-            )
-        });
-    });
+    hand_over(&mut group, "in batches", ThreadPool::new(2));
+    let one_by_one = ThreadPool::new(2);
+    hand_over(&mut group, "one by one", move |task: DueTask| drop(one_by_one.execute(task)));
+    repeat(&mut group);
+    group.finish();
+}
+
+fn hand_over(group: &mut BenchmarkGroup<'_, WallTime>, how: &str, executor: impl Executor) {
+    let (scheduler, driver) =
+        Scheduler::builder().executor(executor).build_driven().expect("good settings");
+    group.bench_function(
+        format!("hand over to a pool, {how}: until the last has run"),
+        |bencher| {
+            bencher.iter_custom(|count| {
+                in_rounds(
+                    count,
+                    |round| {
+                        let second = Duration::from_secs(1);
+                        (0..round).for_each(|_| {
+                            scheduler.schedule_once(second, || ()).expect("open");
+                        });
+                    },
+                    |_, ()| {
+                        let start = Instant::now();
+                        driver.advance(Duration::from_secs(1));
+                        while scheduler.pending() > 0 {
+                            thread::yield_now();
+                        }
+                        start.elapsed()
+                    },
+                )
+            });
+        },
+    );
+}
+
+fn repeat(group: &mut BenchmarkGroup<'_, WallTime>) {
     group.bench_function("a repetition, on a driver", |bencher| {
         let (scheduler, driver) =
             Scheduler::builder().executor(Inline).build_driven().expect("good settings");
@@ -263,14 +279,13 @@ fn fire(criterion: &mut Criterion) {
             Duration::from_nanos(u64::try_from(nanos).expect("less than centuries"))
         });
     });
-    group.finish();
 }
 
 fn tick(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("tick, pending over an hour");
     group.sample_size(10);
     floor(&mut group);
-    for pending in [1_000, 100_000, 10_000_000_u64] {
+    for pending in [1_000, 100_000, 1_000_000, 10_000_000_u64] {
         const HOUR: u64 = 3_600_000;
         let mut random = Random(1);
         let mut wheel = Wheel::new(4096);

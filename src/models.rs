@@ -143,6 +143,35 @@ fn models_no_wake_up_is_lost() {
     });
 }
 
+/// P1: the sleeper sleeps although something has come in, if that can wait. What comes next and cannot
+/// wakes it.
+#[test]
+fn models_what_can_wait_hides_nothing() {
+    loom::model(|| {
+        let sleeper = Sleeper::new();
+        let bell = Doorbell::new(Some(sleeper.waker()));
+        let published = Arc::new(AtomicU64::new(0));
+        let producer = {
+            let (bell, published) = (Arc::clone(&bell), Arc::clone(&published));
+            thread::spawn(move || {
+                for (count, deadline) in [(1, 20), (2, 5)] {
+                    published.store(count, Ordering::SeqCst);
+                    bell.ring_if_earlier(Moment(deadline), false);
+                }
+            })
+        };
+        loop {
+            bell.arm(Moment(10));
+            if published.load(Ordering::SeqCst) == 2 {
+                break;
+            }
+            sleeper.sleep();
+            bell.disarm();
+        }
+        producer.join().unwrap();
+    });
+}
+
 /// G1, L1, L2, L3: what is pushed while the lane is closed is either taken, whole and in order, or
 /// refused.
 #[test]

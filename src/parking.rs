@@ -16,7 +16,7 @@
 //! - P1 A producer first publishes its task, then loads the threshold. A sleeper first stores the
 //!   threshold, then looks for published tasks. All four are `SeqCst`, so in their single order
 //!   either the producer's load comes after the sleeper's store, and it rings, or the sleeper's
-//!   look comes after the producer's publication, and it stays up.
+//!   look comes after the producer's publication, and it stays up, unless all it sees can wait.
 //! - P2 Only who turns the threshold from `t` to `AWAKE` wakes, so a burst of earlier deadlines
 //!   costs one wake-up.
 //! - P3 The [`Parker`] keeps a token: a wake that comes before the sleep ends it at once.
