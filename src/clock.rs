@@ -53,6 +53,12 @@ pub trait Clock: Send + Sync + 'static {
     fn tells_calls_apart(&self) -> bool {
         false
     }
+
+    /// Whether a microsecond here is a microsecond there. If so, the histogram of lateness may take a
+    /// reading that is about a microsecond old for the present.
+    fn runs_in_real_time(&self) -> bool {
+        false
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
@@ -70,6 +76,10 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
     fn tells_calls_apart(&self) -> bool {
         (**self).tells_calls_apart()
+    }
+
+    fn runs_in_real_time(&self) -> bool {
+        (**self).runs_in_real_time()
     }
 }
 
@@ -97,6 +107,10 @@ impl Clock for SystemClock {
     /// It counts in nanoseconds or a few tens of them, and a task takes longer than that to pass
     /// from one thread to another.
     fn tells_calls_apart(&self) -> bool {
+        true
+    }
+
+    fn runs_in_real_time(&self) -> bool {
         true
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Next};
 use crate::hub::Hub;
+use crate::observe::quietly;
 use crate::parking::Sleeper;
 use crate::shutdown::Leftovers;
 use crate::tick::Moment;
@@ -218,6 +219,13 @@ impl Driver {
     /// ```
     pub fn wake_with(&self, waker: Option<Waker>) {
         self.hub.bell.wakes(waker);
+    }
+}
+
+impl Drop for Driver {
+    /// The bell may outlive it in the seats of threads; a user's waker must not.
+    fn drop(&mut self) {
+        quietly(|| self.hub.bell.wakes(None));
     }
 }
 

@@ -173,8 +173,7 @@ impl Engine {
         let (mut tasks, mut earliest) = (0, Moment::NEVER);
         for record in self.inlet.gather(&self.hub.intake, cut) {
             let entry = Entry::from(record);
-            let deadline = if entry.is_due_now() { Moment(0) } else { entry.moment() };
-            earliest = earliest.min(deadline);
+            earliest = earliest.min(needed_at(entry));
             file(&mut self.wheel, &mut self.front, entry);
             tasks += 1;
         }
@@ -360,9 +359,12 @@ impl Engine {
         if !self.inlet.has_more(&self.hub.intake) {
             return true;
         }
-        let cut = self.cut(); // after the arming: so all that did not see it is stamped below
-        let _mark = TurningMark::new(&self.hub);
-        self.take_in(cut) >= threshold && !self.inlet.is_behind(cut)
+        let cut = self.cut();
+        let taken = self.take_in(cut);
+        // A clock of coarse steps may stamp at the cut what was published before the arming, and has
+        // not rung: so what is held has to be able to wait too.
+        let held = self.inlet.held().map(|record| needed_at(Entry::from(*record))).min();
+        !self.inlet.is_behind(cut) && taken.min(held.unwrap_or(Moment::NEVER)) >= threshold
     }
 
     /// Whether something has come in that no turn has taken yet.
@@ -427,6 +429,11 @@ impl Drop for Engine {
         self.hub.stop();
         self.shut_down();
     }
+}
+
+/// Its deadline, as the bell looks at it: what is due now rings at any threshold.
+fn needed_at(entry: Entry) -> Moment {
+    if entry.is_due_now() { Moment(0) } else { entry.moment() }
 }
 
 /// Whether an entry's task is still to run.

@@ -52,7 +52,7 @@ pub(crate) struct Hub {
     id: HubId,
     pub(crate) timeline: Timeline,
     pub(crate) clock: Box<dyn Clock>,
-    clock_tells_calls_apart: bool,
+    is_in_real_time: bool,
     pub(crate) hooks: Hooks,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) intake: Intake,
@@ -90,7 +90,7 @@ impl Hub {
         Arc::new_cyclic(|me: &Weak<Hub>| Hub {
             id: registry::register(me),
             intake: Intake::new(settings.clock.tells_calls_apart()),
-            clock_tells_calls_apart: settings.clock.tells_calls_apart(),
+            is_in_real_time: settings.clock.runs_in_real_time(),
             timeline: settings.timeline,
             clock: settings.clock,
             hooks: settings.hooks,

@@ -237,6 +237,11 @@ impl Inlet {
         !self.unfinished.is_empty() || self.held.first().is_some_and(|first| first.stamp < cut)
     }
 
+    /// What was published before the last look, and stamped after its cut.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Record> {
+        self.held.iter()
+    }
+
     /// Whether there is anything that the next turn could take; the sleeper's last look (G2).
     pub(crate) fn has_more(&self, intake: &Intake) -> bool {
         !self.held.is_empty() || !self.unfinished.is_empty() || intake.signals.any()

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::engine::{Engine, Next};
-use crate::hub::Hub;
+use crate::hub::{Hub, TurningMark};
 use crate::observe::{Observer, quietly};
 use crate::parking::Sleeper;
 use crate::system::wake_on_time;
 use crate::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
-pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: String) -> io::Result<()> {
+pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
     engine.wake_to_trim();
     let ticker = Ticker { hub: Arc::clone(engine.hub()), engine, sleeper };
     let run = move || {
         wake_on_time();
         ticker.run();
     };
+    let name = name.replace('\0', ""); // the system takes none, and std would panic
     thread::Builder::new().name(name).spawn(run).map(drop)
 }
 
@@ -30,6 +31,8 @@ struct Ticker {
 
 impl Ticker {
     fn run(mut self) {
+        // Also what observers and clocks do between the turns is on the tick thread (S21).
+        let _mark = TurningMark::new(&self.hub);
         loop {
             let cut = self.engine.cut();
             match self.engine.turn(cut) {

@@ -1,13 +1,39 @@
 //! Memory that goes back (S9): after a peak, and when schedulers come and go. One test at a time, because
 //! it reads what the whole process has; and in real time, because that is when the system takes memory.
 
+#![expect(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::{Cancellable, Inline, Scheduler};
+
+/// The system's allocator, and how many bytes are out.
+struct Counting;
+
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+
+// SAFETY: everything is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,7 +78,7 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
     // Every ten-thousandth task stays while the memory around it goes.
     let mut stale = Vec::with_capacity(TASKS);
     let mut staying = 0;
-    let before = resident();
+    let (before, live) = (resident(), LIVE.load(Ordering::Relaxed));
     for number in 0..TASKS {
         if number % 10_000 == 0 {
             scheduler.schedule_once(Duration::from_secs(5), task()).expect("open");
@@ -71,6 +97,10 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
             resident().is_some_and(|now| now.saturating_sub(before + handles) < grown / 2)
         });
     }
+
+    until("the heap is as it was, but for a few megabytes to work with", || {
+        LIVE.load(Ordering::Relaxed) - live < 6_000_000
+    });
 
     // The slots are used again while their old handles are used too.
     let fresh = thread::scope(|scope| {

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tickwheel::{Driver, Inline, ManualClock, Observer, Precision, Scheduler};
+use tickwheel::{
+    Clock, Driver, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper, SystemClock,
+};
 
 use common::Random;
 
@@ -239,6 +241,37 @@ fn s05_a_zero_delay_wakes_a_thread_that_sleeps_to_the_end_of_this_very_tick() {
         let task = move || sender.send(n).expect("the receiver lives");
         scheduler.schedule_once(Duration::ZERO, task).expect("open");
         assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n), "it waits for the hour");
+    }
+}
+
+/// The system's clock in steps of five milliseconds, which claims to tell two calls apart.
+struct Coarse(Instant);
+
+impl Clock for Coarse {
+    fn now(&self) -> Instant {
+        let steps = self.0.elapsed().as_millis() / 5;
+        self.0 + Duration::from_millis(5) * u32::try_from(steps).expect("a short while")
+    }
+
+    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        SystemClock.sleep(sleeper, until);
+    }
+
+    fn tells_calls_apart(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn s05_a_clock_that_repeats_itself_loses_no_wake_up() {
+    let builder = Scheduler::builder().clock(Coarse(Instant::now())).executor(Inline);
+    let scheduler = builder.build().expect("a tick thread");
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..2_000 {
+        let sender = sender.clone();
+        let task = move || sender.send(n).expect("the receiver lives");
+        scheduler.schedule_once(Duration::ZERO, task).expect("open");
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n), "it slept through");
     }
 }
 

@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -303,4 +304,28 @@ fn a_handle_to_nothing_says_that_it_was_cancelled() {
     let handle = Cancellable::already_cancelled();
     assert!(handle.is_cancelled() && handle.is_done() && !handle.cancel());
     assert!(handle.clone().is_cancelled());
+}
+
+/// A waker that does what user code may do: it schedules.
+struct Schedules(Scheduler, AtomicUsize);
+
+impl Wake for Schedules {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.schedule_once(HOUR, || ()).expect("open");
+    }
+}
+
+#[test]
+fn s11_a_waker_that_schedules_finds_nothing_borrowed() {
+    let (scheduler, driver) = driven();
+    let waker = Arc::new(Schedules(Scheduler::new(), AtomicUsize::new(0)));
+    driver.wake_with(Some(Waker::from(Arc::clone(&waker))));
+    // Now and then a cancel wakes whoever turns the driver, so that it may sweep.
+    for _ in 0..40_000 {
+        let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
+        driver.turn();
+        assert!(handle.cancel());
+    }
+    assert!(waker.1.load(Ordering::Relaxed) > 0, "none of them did");
 }

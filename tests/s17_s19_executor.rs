@@ -388,3 +388,12 @@ fn a_due_task_tells_about_itself_and_is_dropped_if_it_is_not_run() {
     let stats = scheduler.stats();
     assert_eq!((stats.dropped(), stats.fired(), stats.pending()), (1, 1, 1));
 }
+
+#[test]
+fn s17_a_name_that_no_thread_can_have_loses_no_task() {
+    let builder = Scheduler::builder().thread_name("a\0b").executor(ThreadPool::named(1, "c\0d"));
+    let scheduler = builder.build().expect("a tick thread");
+    let (sender, receiver) = mpsc::channel();
+    scheduler.schedule_once(MILLI, move || sender.send(()).expect("a receiver")).expect("open");
+    receiver.recv_timeout(PATIENCE).expect("it runs");
+}

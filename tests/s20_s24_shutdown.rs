@@ -9,7 +9,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use tickwheel::{
-    CloseError, Driver, DueTask, Inline, PendingTask, Period, ScheduleError, Scheduler, ThreadPool,
+    CloseError, Driver, DueTask, Inline, Observer, PendingTask, Period, ScheduleError, Scheduler,
+    ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -166,6 +167,28 @@ fn s21_a_close_on_the_tick_thread_is_an_error_and_closes_nothing() {
     assert_eq!(told, (Err(CloseError::OnTickThread), Err(CloseError::OnTickThread)));
     assert!(!scheduler.is_closed());
     scheduler.schedule_once(MILLI, || ()).expect("still open");
+}
+
+#[test]
+fn s21_a_close_by_an_observer_is_an_error_too() {
+    struct Closes(Arc<Mutex<Option<Scheduler>>>, mpsc::Sender<Option<CloseError>>);
+    impl Observer for Closes {
+        fn will_sleep(&self, _: Option<Instant>) {
+            let scheduler = self.0.lock().expect("no panic").take();
+            if let Some(scheduler) = scheduler {
+                self.1.send(scheduler.close().err()).expect("the receiver lives");
+            }
+        }
+    }
+    let (sender, receiver) = mpsc::channel();
+    let victim = Arc::default();
+    let observer = Closes(Arc::clone(&victim), sender);
+    let scheduler = Scheduler::builder().observer(observer).build().expect("good settings");
+    *victim.lock().expect("no panic") = Some(scheduler.clone());
+    scheduler.schedule_once(MILLI, || ()).expect("open");
+    let told = receiver.recv_timeout(PATIENCE).expect("it sleeps sometime");
+    assert_eq!(told, Some(CloseError::OnTickThread));
+    assert!(!scheduler.is_closed());
 }
 
 #[test]

@@ -29,6 +29,8 @@ use std::thread;
 use super::batch::AHEAD;
 use super::due::{Due, DueTask, Host, Rejected};
 use super::{DueBatch, Executor};
+use crate::observe::quietly;
+use crate::system::wake_as_usual;
 
 /// Runs tasks on threads of its own, which start on first use.
 ///
@@ -89,7 +91,7 @@ impl ThreadPool {
     pub fn named(threads: usize, name: impl Into<String>) -> ThreadPool {
         let shared = Shared {
             limit: threads.max(1),
-            name: name.into(),
+            name: name.into().replace('\0', ""), // the system takes none, and std would panic
             queue: Mutex::default(),
             work: Condvar::new(),
         };
@@ -182,15 +184,18 @@ impl Shared {
 
     /// What a worker does all its life.
     fn work(self: Arc<Self>) {
+        wake_as_usual();
         while let Some(work) = self.next_work() {
-            match work {
+            // A task's panic is caught further in. This is for what goes with the last owner of a
+            // scheduler: a user's clock, say.
+            quietly(|| match work {
                 Work::One(task) => task.run(),
                 Work::Lot(lot) => {
                     lot.run_to_the_end();
                     let host = self.lock().retire(lot);
-                    drop(host); // perhaps the last owner of a scheduler: not under the lock (E4)
+                    drop(host); // not under the lock (E4)
                 }
-            }
+            });
         }
     }
 

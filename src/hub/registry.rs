@@ -43,10 +43,12 @@ fn find(id: HubId) -> Option<Arc<Hub>> {
 /// Counts a cancel, by the calling thread's seat at that hub. A hub that is gone counts no more.
 pub(crate) fn count_cancel(hub: HubId, frees_a_place: bool) {
     let counted = seat::with_seat_of(hub, |seat| seat.count_cancel(frees_a_place));
-    if counted.is_none() {
-        if let Some(hub) = find(hub) {
-            with_seat(&*hub, |producer| producer.seat.count_cancel(frees_a_place));
-        }
+    let bell = counted.or_else(|| {
+        let hub = find(hub)?;
+        Some(with_seat(&*hub, |producer| producer.seat.count_cancel(frees_a_place)))
+    });
+    if let Some(Some(bell)) = bell {
+        bell.ring_if_asleep();
     }
 }
 

@@ -57,7 +57,7 @@ impl Hub {
     /// The present, or what it was a microsecond ago: good enough for the histogram of lateness. Many
     /// short tasks in a row would else spend more on reading the clock than on anything of ours.
     fn recently(&self) -> Moment {
-        let Some(cycles) = cycles().filter(|_| self.clock_tells_calls_apart) else {
+        let Some(cycles) = cycles().filter(|_| self.is_in_real_time) else {
             return self.now();
         };
         let last = LAST_READING.get();

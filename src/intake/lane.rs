@@ -89,7 +89,7 @@ impl Producer {
     pub(crate) fn push(&mut self, record: Record) -> Result<(), Refused> {
         let place = self.published as usize % BLOCK;
         if place == 0 {
-            self.begin_block();
+            self.begin_block()?;
         }
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(place, record);
@@ -109,8 +109,14 @@ impl Producer {
         self.published
     }
 
+    /// Refuses by itself when the lane is closed: or each refusal at the border of a block would leave
+    /// a block behind.
     #[cold]
-    fn begin_block(&mut self) {
+    fn begin_block(&mut self) -> Result<(), Refused> {
+        // Relaxed: if the close is not seen yet, the swap that follows sees it.
+        if self.seat.published.load(Ordering::Relaxed) & CLOSED != 0 {
+            return Err(Refused);
+        }
         let fresh = self.seat.spare.pop().unwrap_or_else(Block::new);
         match self.block.replace(Arc::clone(&fresh)) {
             // The reader looks for it only once a record in it is published.
@@ -119,6 +125,7 @@ impl Producer {
                 *self.seat.first() = Some(fresh);
             }
         }
+        Ok(())
     }
 }
 
@@ -186,5 +193,23 @@ impl Consumer {
             mine.next = OnceLock::new();
             let _ = self.seat.spare.push(block);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::Signals;
+    use super::*;
+    use crate::parking::Doorbell;
+
+    #[test]
+    fn what_a_closed_lane_refuses_leaves_nothing_behind() {
+        let seat = Arc::new(Seat::new(0, None, Doorbell::new(None), &Arc::new(Signals::new())));
+        let mut producer = Producer::new(Arc::clone(&seat));
+        Consumer::new(&seat).close(&mut Vec::new());
+        for _ in 0..3 {
+            assert!(producer.push(Record { deadline: 1, stamp: 1, name: 1 }).is_err());
+        }
+        assert!(seat.first().is_none() && producer.block.is_none());
     }
 }

@@ -91,15 +91,15 @@ impl Seat {
         self.published.fetch_or(CLOSED, Ordering::SeqCst) & !CLOSED
     }
 
-    /// Counts a cancel by the seat's owner. `frees_a_place`: see S25.
-    pub(crate) fn count_cancel(&self, frees_a_place: bool) {
+    /// Counts a cancel by the seat's owner. `frees_a_place`: see S25. The bell to ring, now and then;
+    /// not here, because a user's waker may hang on it (S11).
+    #[must_use]
+    pub(crate) fn count_cancel(&self, frees_a_place: bool) -> Option<Arc<Doorbell>> {
         self.counts.cancelled.add(1);
         if frees_a_place {
             self.count_left();
         }
-        if self.counts.cancelled.get() % CANCELS == 0 {
-            self.bell.ring_if_asleep();
-        }
+        (self.counts.cancelled.get() % CANCELS == 0).then(|| Arc::clone(&self.bell))
     }
 
     /// Counts a task that no longer waits, and frees its place.

@@ -150,7 +150,7 @@ impl Builder {
         let name = self.thread_name.clone();
         let engine = self.engine(default_executor, Doorbell::new(Some(sleeper.waker())))?;
         let hub = Arc::clone(engine.hub());
-        ticker::spawn(engine, sleeper, name).map_err(BuildError::Thread)?;
+        ticker::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
         Ok(Scheduler::from_hub(hub, Weak::new()))
     }
 

@@ -55,8 +55,9 @@ pub(super) struct Depot {
     resident: usize,
     /// The least that `free` was since [`Depot::mark`]: what nobody has needed for that long.
     low: usize,
-    /// How many free slots the last trim could not get rid of.
+    /// How many free slots the last trim could not get rid of, and how many were in use then.
     stuck: usize,
+    in_use_then: usize,
 }
 
 static DEPOT: Mutex<Depot> = Mutex::new(Depot {
@@ -69,6 +70,7 @@ static DEPOT: Mutex<Depot> = Mutex::new(Depot {
     resident: 0,
     low: 0,
     stuck: 0,
+    in_use_then: 0,
 });
 
 pub(super) fn depot() -> MutexGuard<'static, Depot> {
@@ -169,15 +171,20 @@ impl Depot {
         self.is_too_much(self.low)
     }
 
-    /// More than is in use, and twice what the last trim could not get rid of.
+    /// More than is in use; and twice what the last trim could not get rid of, unless the tasks that
+    /// stood in its way have become half as many.
     fn is_too_much(&self, free: usize) -> bool {
-        let in_use = self.resident - self.free;
-        free > in_use.max(WORTH_TRIMMING) && free > 2 * self.stuck
+        let has_changed = free > 2 * self.stuck || self.in_use() < self.in_use_then / 2;
+        free > self.in_use().max(WORTH_TRIMMING) && has_changed
+    }
+
+    fn in_use(&self) -> usize {
+        self.resident - self.free
     }
 
     /// A trim has come to its end.
     pub(super) fn trimmed(&mut self) {
-        self.stuck = self.free;
+        (self.stuck, self.in_use_then) = (self.free, self.in_use());
     }
 
     /// How many pages there are.
@@ -220,4 +227,33 @@ impl Depot {
 
 fn is_set(bits: &[u64], at: usize) -> bool {
     bits[at / 64] >> (at % 64) & 1 == 1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s09_what_a_trim_could_not_get_rid_of_is_tried_again_when_it_may_have_changed() {
+        let million = 1_000_000;
+        let mut depot = Depot {
+            pages: Vec::new(),
+            open: Vec::new(),
+            bare: Vec::new(),
+            lowest: 0,
+            blocks: 0,
+            free: 9 * million,
+            resident: 10 * million,
+            low: 0,
+            stuck: 0,
+            in_use_then: 0,
+        };
+        assert!(depot.is_bloated());
+        depot.trimmed(); // it found no page that was wholly free
+        assert!(!depot.is_bloated());
+        depot.free += million / 4;
+        assert!(!depot.is_bloated(), "most of what stood in its way is still there");
+        depot.free += million / 2;
+        assert!(depot.is_bloated());
+    }
 }

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Plants bugs, one at a time, and shows which tests catch each. None may survive.
+
+    scripts/mutations.py            all of them, about 15 minutes on two cores
+    scripts/mutations.py drift      those whose name has that in it
+
+It works on a copy of the tree under target/, and changes nothing here.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPY = ROOT / "target" / "mutations" / "tree"
+BUILD = ROOT / "target" / "mutations" / "build"
+
+TESTS = ["cargo", "test", "--no-fail-fast"]
+LOOM = ["cargo", "test", "--release", "--lib", "models", "--no-fail-fast"]
+
+
+def tests(*names):
+    return TESTS + [part for name in names for part in ("--test", name)]
+
+
+# Name, file, what is replaced, by what, and the suite that has to notice.
+MUTATIONS = [
+    # Time
+    ("early by a tick", "src/wheel/buckets.rs",
+     "Tick(self.granularity.div_ceil(deadline))", "Tick(self.granularity.div_ceil(deadline).saturating_sub(1))",
+     tests("s01_s07_time", "wheel_model")),
+    ("late in exact mode", "src/engine.rs",
+     "            Precision::Exact => Some(first),", "            Precision::Exact => Some(Moment(first.0 + 1_000_000)),",
+     tests("s01_s07_time", "driver_model")),
+    ("early at the head of the front", "src/front.rs",
+     "let is_due = self.ready.front().is_some_and(|entry| entry.deadline <= now.0);",
+     "let is_due = self.ready.front().is_some();", tests("s01_s07_time")),
+    ("late by a tick", "src/tick.rs",
+     "Moment(tick.0.saturating_mul(self.tick.get()))", "Moment((tick.0 + 1).saturating_mul(self.tick.get()))",
+     tests("s01_s07_time", "driver_model")),
+    ("equal deadlines in any order", "src/front.rs",
+     "        self.count += 1;\n", "", TESTS + ["--lib"] + ["--test", "s01_s07_time"]),
+    ("order lost between far and near", "src/wheel/buckets.rs",
+     "half - present == 1 && !self.far.has(half)", "half - present == 1", tests("wheel_model")),
+    ("a far half-turn forgotten", "src/wheel/far.rs",
+     "            *self.entry(half) = later;\n", "            drop(later);\n", tests("wheel_model")),
+    ("lost ring", "src/hub.rs",
+     "self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || has_a_backlog);",
+     "let _ = has_a_backlog;", tests("s01_s07_time")),
+    ("no ring for what is due now", "src/hub.rs",
+     "entry.is_due_now() || has_a_backlog", "has_a_backlog", tests("s01_s07_time")),
+    ("the last look believes the flow", "src/engine.rs",
+     "self.take_in(cut) >= threshold && !self.inlet.is_behind(cut)",
+     "{ self.take_in(cut); !self.inlet.is_behind(cut) }", tests("storms", "s01_s07_time")),
+    # Cancel
+    ("a claim that takes nothing", "src/task/state.rs",
+     "self.step(generation, from, Phase::Running)", "self.step(generation, from, from)",
+     tests("s08_s11_cancel", "s12_s16_repeating")),
+    ("leaked closure", "src/handle.rs",
+     "caught(|| drop(body))", "caught(|| std::mem::forget(body))", tests("s08_s11_cancel")),
+    ("reused generation", "src/task/state.rs",
+     "self.generation().wrapping_add(1)", "self.generation()", tests("s08_s11_cancel")),
+    ("generations begin anew after a trim", "src/task/memory.rs",
+     "GIVEN_BACK[block_of(slots.start)].fetch_max(newest, Ordering::Relaxed);", "let _ = newest;",
+     tests("memory")),
+    ("a page given back with a task in it", "src/task/depot.rs",
+     "let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);",
+     "let is_free = self.pages[group.clone()].iter().all(|slots| *slots != 0);", tests("memory")),
+    ("a cancel that nobody counts", "src/hub/registry.rs",
+     "let counted = seat::with_seat_of(hub, |seat| seat.count_cancel(frees_a_place));",
+     "let counted = Some(()).filter(|()| hub == hub && (frees_a_place || !frees_a_place));",
+     tests("s25_s27_bounds_and_sight", "s08_s11_cancel")),
+    # Repeating
+    ("drift", "src/repeat.rs",
+     "let next = planned.after_nanos(period);", "let next = ended.after_nanos(period);",
+     TESTS + ["--lib"] + ["--test", "s12_s16_repeating"]),
+    ("a skip too many", "src/repeat.rs",
+     "(overdue / period + 1)", "(overdue / period + 2)", TESTS + ["--lib"]),
+    ("a series that does not hear its cancel", "src/task/state.rs",
+     "self.step(generation, Phase::Running, Phase::Pending).is_some()",
+     "{ let word = self.load(); self.0.store(word.in_phase(Phase::Pending).0, Ordering::Release); true }",
+     tests("s12_s16_repeating", "s08_s11_cancel")),
+    ("a panic that does not end the series", "src/hub/run.rs",
+     "            _ => Some(task),\n        };", "            Err(_) if repeats => self.rearm(task, due).err(),\n            _ => Some(task),\n        };",
+     tests("s12_s16_repeating")),
+    # Executors
+    ("a rejected task is lost", "src/engine.rs",
+     "self.refused.tasks.extend(entries);", "drop(entries);", tests("s17_s19_executor")),
+    ("half a lot", "src/executor/thread_pool.rs",
+     "self.taken.fetch_add(1, Ordering::Relaxed)", "self.taken.fetch_add(2, Ordering::Relaxed)",
+     tests("s17_s19_executor", "storms")),
+    ("a pool that wakes nobody else", "src/executor/thread_pool.rs",
+     "        if queue.idle > 0 {\n            drop(queue);\n            self.work.notify_one();\n        } else if",
+     "        if queue.idle > 0 {\n            drop(queue);\n        } else if", tests("s17_s19_executor", "storms")),
+    # Shutdown
+    ("what the intake held is lost at a close", "src/intake.rs",
+     "let mut records = std::mem::take(&mut self.held);", "let mut records = Vec::new();",
+     tests("driver_model", "s20_s24_shutdown", "storms")),
+    ("the refused are lost at a close", "src/engine.rs",
+     "        entries.append(&mut self.refused.tasks);\n", "", tests("s17_s19_executor", "driver_model")),
+    ("a lane that does not close", "src/intake/seat.rs",
+     "self.published.fetch_or(CLOSED, Ordering::SeqCst) & !CLOSED",
+     "self.published.load(Ordering::SeqCst)", tests("s20_s24_shutdown", "storms")),
+    ("leftovers in any order", "src/engine.rs",
+     "        entries.sort_by_key(|entry| entry.moment()); // stable; N2\n", "", tests("s20_s24_shutdown")),
+    # Bounds and sight
+    ("one place too many", "src/limit.rs", "(used < self.places)", "(used <= self.places)",
+     TESTS + ["--lib"] + ["--test", "s25_s27_bounds_and_sight"]),
+    ("a place that is never free again", "src/intake/seat.rs",
+     "            limit.leave();\n", "            let _ = limit;\n", tests("s25_s27_bounds_and_sight")),
+    ("lateness off by far", "src/stats.rs",
+     "let doubling = nanos.ilog2() - STEPS_BITS;", "let doubling = nanos.ilog2() - STEPS_BITS + 1;",
+     TESTS + ["--lib"] + ["--test", "s25_s27_bounds_and_sight"]),
+    # Orderings, by the models
+    ("fill: no Release", "src/task/state.rs",
+     "self.0.store(word.0, Ordering::Release);", "self.0.store(word.0, Ordering::Relaxed);", LOOM),
+    ("end: no Release", "src/task/state.rs",
+     "self.0.store(freed.0, Ordering::Release);", "self.0.store(freed.0, Ordering::Relaxed);", LOOM),
+    ("exchange: no Acquire", "src/task/state.rs",
+     "compare_exchange(seen.0, next.0, Ordering::SeqCst, Ordering::Acquire)",
+     "compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed)", LOOM),
+    ("publication: no Release", "src/intake/lane.rs",
+     "self.seat.published.swap(self.published + 1, Ordering::SeqCst)",
+     "self.seat.published.swap(self.published + 1, Ordering::Relaxed)", LOOM),
+    ("the signal is not ordered after the publication", "src/intake/seat.rs",
+     "        fence_in_models();\n        if !self.listed", "        if !self.listed", LOOM),
+    ("the reader looks before it unlists", "src/intake/seat.rs",
+     "        self.listed.store(false, Ordering::SeqCst);\n        fence_in_models();",
+     "        self.listed.store(false, Ordering::SeqCst);", LOOM),
+    ("the bell is not ordered after the publication", "src/parking.rs",
+     "        fence_in_models();\n        let threshold", "        let threshold", LOOM),
+    ("the look is not ordered after the arming", "src/parking.rs",
+     "Ordering::SeqCst);\n        fence_in_models();\n    }", "Ordering::SeqCst);\n    }", LOOM),
+]
+
+
+def run(command):
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(BUILD / ("loom" if command is LOOM else "tests")))
+    if command is LOOM:
+        environment |= {"RUSTFLAGS": "--cfg loom", "LOOM_MAX_PREEMPTIONS": "2"}
+    try:
+        done = subprocess.run(command, cwd=COPY, env=environment, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return "a test that hangs"
+    if done.returncode == 0:
+        return None
+    failed = re.findall(r"^test (\S+) \.\.\. FAILED", done.stdout, re.MULTILINE)
+    broken = re.findall(r"^error(?:\[E\d+\])?: (?!test failed|\d+ target)(.*)", done.stderr, re.MULTILINE)
+    if not failed and broken:
+        sys.exit(f"the mutation does not compile: {broken[0]}")
+    return ", ".join(failed[:3]) or "a test that aborts"
+
+
+def main():
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    shutil.rmtree(COPY, ignore_errors=True)
+    skip = shutil.ignore_patterns("target", ".git", "fuzz")
+    shutil.copytree(ROOT, COPY, ignore=skip)
+    survivors = []
+    chosen = [mutation for mutation in MUTATIONS if wanted in mutation[0]]
+    for number, (name, file, old, new, command) in enumerate(chosen, 1):
+        path = COPY / file
+        whole = path.read_text()
+        if whole.count(old) != 1:
+            sys.exit(f"{name}: {file} holds what is to be replaced {whole.count(old)} times, not once")
+        path.write_text(whole.replace(old, new))
+        caught = run(command)
+        path.write_text(whole)
+        print(f"{number:2} of {len(chosen)}  {name:50} {caught or 'SURVIVES'}", flush=True)
+        if caught is None:
+            survivors.append(name)
+    if survivors:
+        sys.exit(f"{len(survivors)} survive: {', '.join(survivors)}")
+    print("none survives")
+
+
+if __name__ == "__main__":
+    main()
