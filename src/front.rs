@@ -25,7 +25,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::executor::due::Due;
 use crate::intake::lane::Record;
 use crate::key::TaskKey;
-use crate::task::memory;
+use crate::task::directory;
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
@@ -103,7 +103,7 @@ impl Timed for Entry {
 
     #[inline]
     fn prefetch(&self) {
-        memory::prefetch(self.key().slot);
+        directory::prefetch(self.key().slot);
     }
 }
 

@@ -14,14 +14,14 @@
 //!   tells the family itself.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use once_cell::race::OnceBox;
 
 use crate::hub;
 use crate::key::{HubId, TaskKey};
 use crate::observe::caught;
+use crate::sync::{AtomicBool, InOrder, Ordering};
 use crate::task::{Cancelled, Phase, holder};
 
 /// A handle to a scheduled task or series: asks about it, and cancels it.
@@ -49,7 +49,8 @@ enum Inner {
     Other(Arc<dyn Cancel>),
 }
 
-const _: () = assert!(size_of::<Cancellable>() <= 24, "handles are kept by the million");
+const _: () =
+    assert!(cfg!(loom) || size_of::<Cancellable>() <= 24, "handles are kept by the million");
 
 /// Anything that can be cancelled: behind an `Arc` it becomes a [`Cancellable`].
 ///
@@ -193,7 +194,7 @@ impl CancelOnDrop {
 }
 
 /// What a guard that was let go looks at.
-static NOTHING: Cancellable = Cancellable(Inner::Task(TaskHandle::of_nothing()));
+static NOTHING: LazyLock<Cancellable> = LazyLock::new(Cancellable::already_cancelled);
 
 impl std::ops::Deref for CancelOnDrop {
     type Target = Cancellable;
@@ -239,13 +240,13 @@ impl Family {
 
 impl TaskHandle {
     #[inline]
-    const fn new(key: TaskKey, hub: HubId) -> TaskHandle {
+    fn new(key: TaskKey, hub: HubId) -> TaskHandle {
         let (cancelled, shared) = (AtomicBool::new(false), AtomicBool::new(false));
         TaskHandle { key, hub, cancelled, shared, family: OnceBox::new() }
     }
 
     /// No task has the generation 0, so this one can neither cancel nor be cancelled.
-    const fn of_nothing() -> TaskHandle {
+    fn of_nothing() -> TaskHandle {
         let mut handle = TaskHandle::new(TaskKey { slot: 0, generation: 0 }, HubId::FIRST);
         handle.cancelled = AtomicBool::new(true);
         handle
@@ -273,7 +274,7 @@ impl TaskHandle {
     /// K1.
     fn note(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
-        if self.shared.load(Ordering::SeqCst) {
+        if self.shared.load_in_order() {
             self.family.get().into_iter().for_each(Family::tell);
         }
     }
@@ -304,7 +305,7 @@ impl Clone for TaskHandle {
     /// K1.
     fn clone(&self) -> TaskHandle {
         let family = self.family.get_or_init(Box::default);
-        self.shared.store(true, Ordering::SeqCst);
+        self.shared.store_in_order(true);
         if self.is_cancelled() {
             family.tell();
         }

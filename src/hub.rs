@@ -23,7 +23,6 @@
 mod registry;
 mod run;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -40,6 +39,7 @@ use crate::observe::Hooks;
 use crate::oneshot::End;
 use crate::parking::Doorbell;
 use crate::stats::{Counter, Stats};
+use crate::sync::{AtomicBool, Ordering};
 use crate::task::closure::Closure;
 use crate::task::holder::{Repetition, Vacancy};
 use crate::task::{Content, Phase, holder, memory};

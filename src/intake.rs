@@ -37,7 +37,7 @@ use crossbeam_utils::CachePadded;
 use self::lane::{Consumer, Producer, Record};
 pub(crate) use self::seat::Seat;
 use crate::parking::Doorbell;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, InOrder, Mutex, Ordering, lock};
 
 /// How many records a turn takes from one lane.
 const SLICE: usize = 1024;
@@ -82,7 +82,7 @@ impl Intake {
     pub(crate) fn stamp(&self, now: u64) -> u64 {
         match &self.order {
             Order::Clock => now,
-            Order::Count(count) => count.fetch_add(1, Ordering::SeqCst), // G3
+            Order::Count(count) => count.fetch_add(1, Ordering::Release), // G3
         }
     }
 
@@ -90,7 +90,7 @@ impl Intake {
     pub(crate) fn cut(&self, now: u64) -> u64 {
         match &self.order {
             Order::Clock => now,
-            Order::Count(count) => count.load(Ordering::SeqCst), // G3
+            Order::Count(count) => count.load(Ordering::Acquire), // G3
         }
     }
 
@@ -147,12 +147,12 @@ impl Signals {
     /// G2.
     fn raise(&self, seat: usize) {
         let (word, bit) = (seat % SIGNALS / 64, seat % 64);
-        self.words[word].fetch_or(1 << bit, Ordering::SeqCst);
+        self.words[word].fetch_or(1 << bit, Ordering::Relaxed); // published by the summary
         self.summary.fetch_or(1 << word, Ordering::SeqCst);
     }
 
     fn any(&self) -> bool {
-        self.summary.load(Ordering::SeqCst) != 0
+        self.summary.load_in_order() != 0
     }
 
     /// Takes all signals down; tells which seats they may have come from.
@@ -160,8 +160,9 @@ impl Signals {
         if !self.any() {
             return;
         }
-        for word in bits(self.summary.swap(0, Ordering::SeqCst)) {
-            for bit in bits(self.words[word].swap(0, Ordering::SeqCst)) {
+        // Acquire: pairs with `raise`, for the words and for what the seats have published.
+        for word in bits(self.summary.swap(0, Ordering::Acquire)) {
+            for bit in bits(self.words[word].swap(0, Ordering::Relaxed)) {
                 (word * 64 + bit..seats).step_by(SIGNALS).for_each(&mut visit);
             }
         }

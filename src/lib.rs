@@ -100,7 +100,6 @@ mod intake;
 mod key;
 mod limit;
 #[cfg(all(test, loom))]
-#[expect(unsafe_code, reason = "loom checks it")]
 mod models;
 mod observe;
 mod oneshot;

@@ -1,7 +1,7 @@
 //! How many tasks may be pending: the one count that all threads share, and only when
 //! [`Builder::max_pending`](crate::Builder::max_pending) asks for it.
 
-use crate::sync::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Places for pending tasks (S25).
 pub(crate) struct Limit {

@@ -5,12 +5,13 @@
 //! - Q2 The end holds names, not a hub, or hub and end would keep each other alive. A hub that goes
 //!   while its end still has leftovers drops them.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::key::TaskKey;
 use crate::observe::quietly;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::task::Kind;
 use crate::tick::Moment;
 
@@ -41,7 +42,7 @@ struct State {
 
 impl End {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Somebody will take the leftovers.

@@ -26,7 +26,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, fence_in_models, lock};
+use crate::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
 use crate::tick::Moment;
 
 /// One thread's bed: a token and a condition variable.
@@ -145,8 +145,7 @@ impl Doorbell {
     /// The sleeper's first step: from now on whatever is due before `threshold` rings. It must
     /// look for tasks once more before it sleeps; P1.
     pub(crate) fn arm(&self, threshold: Moment) {
-        self.threshold.store(threshold.0.max(AWAKE + 1), Ordering::SeqCst);
-        fence_in_models();
+        self.threshold.store_in_order(threshold.0.max(AWAKE + 1));
     }
 
     /// The sleeper is up. Relaxed: a producer that still sees the old threshold rings for nothing.
@@ -158,8 +157,7 @@ impl Doorbell {
     /// threshold.
     #[inline]
     pub(crate) fn ring_if_earlier(&self, deadline: Moment, due_now: bool) {
-        fence_in_models();
-        let threshold = self.threshold.load(Ordering::SeqCst);
+        let threshold = self.threshold.load_in_order();
         if threshold != AWAKE && (due_now || deadline.0 < threshold) {
             self.answer(threshold);
         }
@@ -167,7 +165,7 @@ impl Doorbell {
 
     /// Rings whoever sleeps, whatever it waits for.
     pub(crate) fn ring_if_asleep(&self) {
-        let threshold = self.threshold.load(Ordering::SeqCst);
+        let threshold = self.threshold.load_in_order();
         if threshold != AWAKE {
             self.answer(threshold);
         }
@@ -175,14 +173,12 @@ impl Doorbell {
 
     /// P2. When the exchange fails, another producer woke the sleeper, or the sleeper went round
     /// and armed the bell anew: then it has seen what was published before the load above.
+    ///
+    /// Relaxed: it only decides who wakes; what the sleeper must see is ordered by the parker's lock.
     #[cold]
     fn answer(&self, threshold: u64) {
-        let exchange = self.threshold.compare_exchange(
-            threshold,
-            AWAKE,
-            Ordering::SeqCst,
-            Ordering::Relaxed, // nothing is read through a failed exchange
-        );
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        let exchange = self.threshold.compare_exchange(threshold, AWAKE, success, failure);
         if exchange.is_ok() {
             self.ring();
         }

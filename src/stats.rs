@@ -9,9 +9,8 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use crate::sync::{AtomicU64, Ordering};
 
 /// A counter with one writer; N1.
 #[derive(Default)]

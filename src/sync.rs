@@ -1,7 +1,14 @@
 //! The one place that knows whether the crate runs for real or inside a loom model.
 //!
 //! Everything that takes part in a race that a model explores comes from here. What no model
-//! explores (process-wide tables, thread-locals) uses std directly.
+//! explores (counters, process-wide tables) uses std directly: a model runs all its threads on one, and
+//! changes between them only where one of these is used.
+//!
+//! **Orders that all threads agree on.** Where one thread writes `a` and then reads `b`, and another
+//! writes `b` and then reads `a`, and at least one of them has to see the other, `Acquire` and
+//! `Release` do not do: it takes `SeqCst`. loom takes `SeqCst` accesses for `AcqRel` ones, and knows
+//! only fences to be more. So such accesses go through [`InOrder`], which in a model adds a fence, and
+//! whoever weakens one of them weakens the model's as well.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
@@ -18,7 +25,11 @@ pub(crate) use std::{
     sync::{Condvar, Mutex, MutexGuard},
 };
 
+use std::io;
 use std::sync::PoisonError;
+
+/// How many free slots a thread has at hand at most, twice; few in a model, so that they come and go.
+pub(crate) const MAGAZINE: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// How many records a block of a lane holds; few in a model, so that it goes from block to block.
 pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
@@ -29,18 +40,94 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// loom takes `SeqCst` loads and stores for Acquire and Release, and knows only fences to be more. So
-/// where the code relies on one order of `SeqCst` accesses, a model needs a fence between them. For
-/// real this is nothing.
+/// Starts a thread that nobody waits for, except at the end of a model.
+pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    #[cfg(not(all(test, loom)))]
+    return std::thread::Builder::new().name(name).spawn(work).map(drop);
+    #[cfg(all(test, loom))]
+    return crate::models::threads::start(name, work);
+}
+
+/// A static that each run of a model has anew.
+macro_rules! global {
+    ($name:ident: $kind:ty = $value:expr) => {
+        #[cfg(not(all(test, loom)))]
+        static $name: $kind = $value;
+        #[cfg(all(test, loom))]
+        loom::lazy_static! {
+            static ref $name: $kind = $value;
+        }
+    };
+}
+pub(crate) use global;
+
+/// A static of each thread's own, of a model's threads too.
+macro_rules! local {
+    ($(#[$meta:meta])* $name:ident: $kind:ty = $value:expr) => {
+        #[cfg(not(all(test, loom)))]
+        std::thread_local! {
+            $(#[$meta])*
+            static $name: $kind = const { $value };
+        }
+        #[cfg(all(test, loom))]
+        loom::thread_local! {
+            static $name: $kind = $value;
+        }
+    };
+}
+pub(crate) use local;
+
+/// Accesses in one order that all threads agree on.
+pub(crate) trait InOrder {
+    type Value;
+    /// A look that comes after the caller's own write.
+    fn load_in_order(&self) -> Self::Value;
+    /// A write that comes before the caller's own look.
+    fn store_in_order(&self, value: Self::Value);
+}
+
+impl InOrder for AtomicU64 {
+    type Value = u64;
+
+    #[inline]
+    fn load_in_order(&self) -> u64 {
+        fence_in_models();
+        self.load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    fn store_in_order(&self, value: u64) {
+        self.store(value, Ordering::SeqCst);
+        fence_in_models();
+    }
+}
+
+impl InOrder for AtomicBool {
+    type Value = bool;
+
+    #[inline]
+    fn load_in_order(&self) -> bool {
+        fence_in_models();
+        self.load(Ordering::SeqCst)
+    }
+
+    #[inline]
+    fn store_in_order(&self, value: bool) {
+        self.store(value, Ordering::SeqCst);
+        fence_in_models();
+    }
+}
+
+/// For real this is nothing.
 #[inline]
-pub(crate) fn fence_in_models() {
+fn fence_in_models() {
     #[cfg(all(test, loom))]
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// Asks for a line of memory ahead of its use. Any pointer will do: nothing is read through it.
 #[inline]
-#[expect(unsafe_code, reason = "the intrinsic is marked so before Rust 1.86")]
+#[allow(unsafe_code, reason = "the intrinsic is marked so before Rust 1.86")]
 #[allow(unused_variables, reason = "a machine without the intrinsic does without")]
 pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]

@@ -11,7 +11,7 @@ pub(crate) fn wake_as_usual() {
     set_slack(50_000);
 }
 
-#[expect(unsafe_code, reason = "a call of the system's")]
+#[allow(unsafe_code, reason = "a call of the system's")]
 #[allow(unused_variables, reason = "only Linux can be asked")]
 fn set_slack(nanos: u32) {
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))))]

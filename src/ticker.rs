@@ -2,12 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread;
 
 use crate::engine::{Engine, Next};
 use crate::hub::{Hub, TurningMark};
 use crate::observe::{Observer, quietly};
 use crate::parking::Sleeper;
+use crate::sync;
 use crate::system::wake_on_time;
 use crate::tick::Moment;
 
@@ -20,7 +20,7 @@ pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: &str) -> io::Res
         ticker.run();
     };
     let name = name.replace('\0', ""); // the system takes none, and std would panic
-    thread::Builder::new().name(name).spawn(run).map(drop)
+    sync::spawn(name, run)
 }
 
 struct Ticker {

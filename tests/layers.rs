@@ -23,6 +23,9 @@ const RANKS: &[&[&str]] = &[
 /// Words, and what stands above everything.
 const ABOVE: &[&str] = &["design", "lib", "models"];
 
+/// In a model it stands in for threads and for memory, so `sync` and `task` name it.
+const STANDS_IN: &str = "models";
+
 fn rank_of(module: &str) -> Option<usize> {
     RANKS.iter().position(|rank| rank.contains(&module))
 }
@@ -70,7 +73,7 @@ fn every_file_uses_only_lower_ones() {
         seen.insert(module.clone(), rank);
         let text = fs::read_to_string(&file).expect("readable");
         for line in text.lines() {
-            for used in used_in(line).filter(|used| *used != module) {
+            for used in used_in(line).filter(|used| *used != module && *used != STANDS_IN) {
                 // What is not a module is something that `lib.rs` re-exports: code inside uses
                 // the module.
                 let lower =
@@ -103,12 +106,11 @@ fn what_is_unsafe_is_where_it_belongs() {
         .collect();
     with_unsafe.sort();
     let expected = [
-        "models.rs",
         "sync.rs",
         "system.rs",
         "task/closure.rs",
+        "task/directory.rs",
         "task/holder.rs",
-        "task/memory.rs",
         "task/pages.rs",
     ];
     assert_eq!(with_unsafe, expected);

@@ -9,6 +9,7 @@ use super::Hub;
 use crate::intake::seat::{self, with_seat};
 use crate::key::HubId;
 use crate::observe::Payload;
+use crate::sync::local;
 
 /// All hubs that are alive.
 struct Hubs {
@@ -65,10 +66,10 @@ pub(super) fn forget(id: HubId) {
     hubs().alive.remove(&id);
 }
 
-thread_local! {
+local!(
     /// The hubs whose engines are being turned on this thread, the innermost last.
-    static TURNING: RefCell<Vec<HubId>> = const { RefCell::new(Vec::new()) };
-}
+    TURNING: RefCell<Vec<HubId>> = RefCell::new(Vec::new())
+);
 
 /// Marks the calling thread as the one that turns this hub's engine, until it is dropped.
 pub(crate) struct TurningMark(());

@@ -18,7 +18,7 @@ use crate::key::{HubId, TaskKey};
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
 use crate::sync::cycles;
-use crate::task::{Body, Content, Kind, Phase, Running, holder, memory};
+use crate::task::{Body, Content, Kind, Phase, Running, directory, holder};
 use crate::tick::Moment;
 
 /// Cycles of the processor; on a slow one it is two.
@@ -165,7 +165,7 @@ impl due::Host for Hub {
     }
 
     fn prefetch(&self, due: Due) {
-        memory::prefetch(due.key.slot);
+        directory::prefetch(due.key.slot);
     }
 
     fn is_pending(&self, due: Due) -> bool {

@@ -24,7 +24,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::seat::Seat;
-use crate::sync::{AtomicU64, LANE_BLOCK as BLOCK, Ordering};
+use crate::sync::{AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering};
 
 /// L3.
 pub(super) const CLOSED: u64 = 1 << 63;
@@ -149,7 +149,7 @@ impl Consumer {
 
     /// Appends what is published, in order, at most so many; true when that leaves some.
     pub(crate) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) -> bool {
-        let published = self.seat.published.load(Ordering::SeqCst) & !CLOSED; // G2, L1
+        let published = self.seat.published.load_in_order() & !CLOSED; // G2, L1
         let end = published.min(self.taken.saturating_add(at_most as u64));
         self.take_until(end, into);
         end < published

@@ -16,7 +16,7 @@ use crate::key::HubId;
 use crate::limit::Limit;
 use crate::parking::Doorbell;
 use crate::stats::Counts;
-use crate::sync::{AtomicBool, AtomicU64, Ordering, fence_in_models};
+use crate::sync::{AtomicBool, AtomicU64, InOrder, Ordering, local};
 
 /// How many emptied blocks a lane keeps: room for twice [`BACKLOG`] records.
 const SPARE_BLOCKS: usize = 128;
@@ -72,8 +72,7 @@ impl Seat {
     /// The writer's step after a publication; G2.
     #[inline]
     pub(super) fn signal(&self) {
-        fence_in_models();
-        if !self.listed.load(Ordering::SeqCst) {
+        if !self.listed.load_in_order() {
             // Relaxed: only the writer sets it, and `raise` orders it before the reader's visit.
             self.listed.store(true, Ordering::Relaxed);
             self.signals.raise(self.number);
@@ -82,13 +81,13 @@ impl Seat {
 
     /// The reader's step before a look; G2.
     pub(super) fn unlist(&self) {
-        self.listed.store(false, Ordering::SeqCst);
-        fence_in_models();
+        self.listed.store_in_order(false);
     }
 
     /// Closes the lane; how many records had been published. L3.
     pub(super) fn close(&self) -> u64 {
-        self.published.fetch_or(CLOSED, Ordering::SeqCst) & !CLOSED
+        // Acquire, to see the records; L1. Relaxed for the writer, who is only refused.
+        self.published.fetch_or(CLOSED, Ordering::Acquire) & !CLOSED
     }
 
     /// Counts a cancel by the seat's owner. `frees_a_place`: see S25. The bell to ring, now and then;
@@ -138,9 +137,7 @@ struct Taken {
 /// All seats of this thread. The one that was used last is in front.
 struct TakenSeats(RefCell<Vec<Taken>>);
 
-thread_local! {
-    static SEATS: TakenSeats = const { TakenSeats(RefCell::new(Vec::new())) };
-}
+local!(SEATS: TakenSeats = TakenSeats(RefCell::new(Vec::new())));
 
 impl Drop for TakenSeats {
     fn drop(&mut self) {

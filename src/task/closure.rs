@@ -118,7 +118,7 @@ fn put<T: Send + 'static>(value: T, table: &'static Table, place: &mut MaybeUnin
 }
 
 impl Closure {
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn of(content: impl Content) -> Closure {
         let mut place = MaybeUninit::uninit();
         content.write(&mut place);

@@ -15,9 +15,9 @@
 //! Everything here is behind one lock, which is taken once for 128 tasks.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::memory;
+use super::directory;
+use crate::sync::{MAGAZINE, Mutex, MutexGuard, global, lock};
 
 /// How many slots there can be in all: 268 million, so that an index leaves four bits free.
 const SLOT_BITS: u32 = 28;
@@ -27,9 +27,6 @@ pub(super) const BLOCKS: usize = 1 << (SLOT_BITS - BLOCK_BITS);
 /// How many holders lie in a page of 4 KiB, which is as many as a word has bits.
 pub(super) const PAGE: usize = 64;
 const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
-
-/// How many free slots a magazine holds.
-pub(super) const MAGAZINE: usize = 128;
 
 /// Free slots in a thread's hand, the next one last.
 pub(super) type Magazine = Vec<u32>;
@@ -42,7 +39,7 @@ pub(super) fn place_of(index: u32) -> usize {
     index as usize & ((1 << BLOCK_BITS) - 1)
 }
 
-pub(super) struct Depot {
+pub(crate) struct Depot {
     pages: Vec<u64>,
     open: Vec<u64>,
     bare: Vec<u64>,
@@ -60,7 +57,7 @@ pub(super) struct Depot {
     in_use_then: usize,
 }
 
-static DEPOT: Mutex<Depot> = Mutex::new(Depot {
+global!(DEPOT: Mutex<Depot> = Mutex::new(Depot {
     pages: Vec::new(),
     open: Vec::new(),
     bare: Vec::new(),
@@ -71,10 +68,10 @@ static DEPOT: Mutex<Depot> = Mutex::new(Depot {
     low: 0,
     stuck: 0,
     in_use_then: 0,
-});
+}));
 
-pub(super) fn depot() -> MutexGuard<'static, Depot> {
-    DEPOT.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn depot() -> MutexGuard<'static, Depot> {
+    lock(&DEPOT)
 }
 
 /// Below this many free slots (4 MiB) nothing is worth trimming.
@@ -119,7 +116,7 @@ impl Depot {
                 }
                 self.lowest += 1;
             }
-            if self.blocks == BLOCKS || !memory::add_block(self.blocks) {
+            if self.blocks == BLOCKS || !directory::add_block(self.blocks) {
                 return None;
             }
             self.blocks += 1;
@@ -193,7 +190,7 @@ impl Depot {
     }
 
     /// Hands over the slots of a whole group of pages, if all are free and some are not bare yet.
-    pub(super) fn take_group(&mut self, group: Range<usize>) -> Option<Range<u32>> {
+    pub(crate) fn take_group(&mut self, group: Range<usize>) -> Option<Range<u32>> {
         let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);
         if !is_free || group.clone().all(|page| is_set(&self.bare, page)) {
             return None;
@@ -210,7 +207,7 @@ impl Depot {
     }
 
     /// Takes the slots of whole pages back in, which are bare now, or are not.
-    pub(super) fn put_group(&mut self, slots: Range<u32>, is_bare: bool) {
+    pub(crate) fn put_group(&mut self, slots: Range<u32>, is_bare: bool) {
         for page in slots.start as usize / PAGE..slots.end as usize / PAGE {
             self.pages[page] = u64::MAX;
             self.set_open(page);

@@ -15,14 +15,14 @@
 //! - H1 The body is initialised in every phase but `Free`.
 //! - H2 A `Vacancy`, a `Running`, and a canceller that has won are the only ones to touch the
 //!   body, and there is at most one of them per holder.
-//! - H3 Holders are never taken away (M2 in [`memory`](super::memory)), and all zeros are a free one.
+//! - H3 Holders are never taken away (M2 in [`directory`](super::directory)), and all zeros are a free one.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::closure::{Closure, Content};
-use super::memory;
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
+use super::{directory, memory};
 use crate::executor::own::OwnExecutor;
 use crate::key::TaskKey;
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
@@ -49,6 +49,18 @@ unsafe impl Sync for TaskHolder {}
 unsafe impl Send for TaskHolder {}
 
 impl TaskHolder {
+    #[cfg(all(test, loom))]
+    pub(crate) fn new() -> TaskHolder {
+        let body = UnsafeCell::new(MaybeUninit::uninit());
+        TaskHolder { word: AtomicRef::new(), period: AtomicU64::new(0), body }
+    }
+
+    /// What the system does to a holder whose page it takes.
+    #[cfg(all(test, loom))]
+    pub(crate) fn wipe(&self) {
+        self.word.wipe();
+    }
+
     /// The generation of the next task in a free holder; 0 when it never had one.
     pub(super) fn next_generation(&self) -> u32 {
         self.word.vacant().map_or(0, Word::generation)
@@ -120,7 +132,7 @@ impl Vacancy {
         let number = executor.map_or(0, |own| own.number());
         let (generation, past) = match holder.word.vacant() {
             Some(word) => (word.generation(), word.past()),
-            None => (memory::first_generation(slot), 0),
+            None => (directory::first_generation(slot), 0),
         };
         // SAFETY: H2; the holder is free, and the slot is ours alone.
         unsafe { holder.put_body(task, executor.cloned()) };
@@ -144,7 +156,7 @@ pub(crate) enum Cancelled {
 /// Cancels a task, if it is still to run. The slot is free again when this returns.
 #[inline]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
-    let Some(holder) = memory::holder(key.slot) else { return Cancelled::Lost };
+    let Some(holder) = directory::holder(key.slot) else { return Cancelled::Lost };
     match holder.word.cancel(key.generation) {
         CancelOutcome::Won { was, next_generation } => {
             // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
@@ -167,12 +179,12 @@ pub(crate) fn withdraw(key: TaskKey) -> Body {
 
 /// The word of a task's holder, whatever lives there now.
 pub(crate) fn word(key: TaskKey) -> Option<Word> {
-    memory::holder(key.slot).map(|holder| holder.word.load())
+    directory::holder(key.slot).map(|holder| holder.word.load())
 }
 
 /// The same, in one order with every cancel.
 pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
-    memory::holder(key.slot).map(|holder| holder.word.load_in_order())
+    directory::holder(key.slot).map(|holder| holder.word.load_in_order())
 }
 
 /// The word of a task that is still pending.
@@ -182,7 +194,7 @@ pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
 
 /// Marks a pending task as returned by a close, and tells its kind and period.
 pub(crate) fn give_back(key: TaskKey) -> Option<(Kind, u64)> {
-    let holder = memory::holder(key.slot)?;
+    let holder = directory::holder(key.slot)?;
     // Relaxed: written before the word was published. Read before the step, because after it a
     // canceller may free the holder for another task.
     let period = holder.period.load(Ordering::Relaxed);
@@ -200,7 +212,7 @@ impl Running {
     /// Claims a task that stands in `from`; `None` when it was cancelled, or claimed before.
     #[inline]
     pub(crate) fn claim(key: TaskKey, from: Phase) -> Option<Running> {
-        let holder = memory::holder(key.slot)?;
+        let holder = directory::holder(key.slot)?;
         let word = holder.word.claim(key.generation, from)?;
         Some(Running { key, word, holder })
     }

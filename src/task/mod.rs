@@ -5,7 +5,8 @@
 //! | [`state`] | the states of a holder and the transitions between them, on one atomic word |
 //! | [`closure`] | a closure without a type: 32 bytes inline, larger ones boxed |
 //! | [`holder`] | the holder itself: word, period, body; who may touch the body |
-//! | [`memory`] | where holders live: blocks, the slots that a thread has at hand, who may look |
+//! | [`directory`] | where holders lie, and why a stale handle may look there |
+//! | [`memory`] | the free slots that a thread has at hand |
 //! | [`depot`] | the free slots that no thread has at hand |
 //! | [`trim`] | how memory goes back to the system after a peak |
 //! | [`pages`] | what the system is asked for |
@@ -13,9 +14,10 @@
 #[expect(unsafe_code, reason = "a closure of any type lies in 32 bytes without a type")]
 pub(crate) mod closure;
 pub(crate) mod depot;
+#[allow(unsafe_code, reason = "a slot number becomes a reference")]
+pub(crate) mod directory;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
-#[expect(unsafe_code, reason = "a slot number becomes a reference")]
 pub(crate) mod memory;
 #[expect(unsafe_code, reason = "the system's calls for memory")]
 pub(crate) mod pages;

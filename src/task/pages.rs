@@ -7,6 +7,8 @@
 //!
 //! On a system without such a call the pages stay with the process, for the tasks that come.
 
+#![cfg_attr(loom, allow(dead_code, unused_imports, reason = "models have no pages"))]
+
 /// A block is aligned to its size, so that the system may use one large page for it.
 pub(super) const BLOCK_BYTES: usize = 2 << 20;
 

@@ -30,14 +30,16 @@
 //!   then on. `Doomed` leaves the body with the runner.
 //! - A3 The generation grows by one each time the holder becomes free, and never wraps: a slot
 //!   whose generations are used up is not used again.
-//! - A4 `fill`, `rearm` and `end` are Release and every transition out is Acquire, so that a new
-//!   owner of the body sees what the last one wrote.
+//! - A4 Every exchange is Acquire and Release, so that who cancels a series between two runs sees what
+//!   the last run wrote. `end` is Release, and every look from outside Acquire, so that who finds a
+//!   task done sees what it did. `fill` orders nothing: who knows of a task has heard of it from who
+//!   filled the holder; and a slot goes from owner to owner under the depot's lock.
 //!
 //! The word also carries what does not change within a generation: the kind of repetition, and the
 //! number of an executor of the task's own. And it remembers, for the last four generations,
 //! whether they ended by a cancel: see [`Word::ended_by_cancel`].
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, InOrder, Ordering};
 
 /// Where a task stands; see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +175,11 @@ impl AtomicRef {
         AtomicRef(AtomicU64::new(0))
     }
 
+    #[cfg(all(test, loom))]
+    pub(crate) fn wipe(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     /// The word of a free holder, for the owner of its slot; `None` while it is all zero.
     pub(crate) fn vacant(&self) -> Option<Word> {
         // Relaxed: the slot came with what its last owner has written.
@@ -180,20 +187,20 @@ impl AtomicRef {
         (word.0 != 0).then_some(word)
     }
 
-    /// Pairs with the Release of whoever made the transition that is seen.
+    /// Acquire: pairs with the Release of whoever made the transition that is seen; A4.
     pub(crate) fn load(&self) -> Word {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// The same, and in one order with every `cancel`; see `Family` in `handle.rs`.
+    /// The same, and in one order with every `cancel`; K1 in `handle.rs`.
     pub(crate) fn load_in_order(&self) -> Word {
-        Word(self.0.load(Ordering::SeqCst))
+        Word(self.0.load_in_order())
     }
 
-    /// `fill`: publishes a task. Only the owner of the free slot may call it, so a store does;
-    /// stale handles compare the generation and leave it alone. A4.
+    /// `fill`: a task is there. Only the owner of the free slot may call it, so a store does; stale
+    /// handles compare the generation and leave it alone.
     pub(crate) fn fill(&self, word: Word) {
-        self.0.store(word.0, Ordering::Release);
+        self.0.store(word.0, Ordering::Relaxed); // A4
     }
 
     /// `claim`: from `from` to running. The winner owns the body; A1, A2.
@@ -213,7 +220,7 @@ impl AtomicRef {
 
     /// One transition of a task, while it is in the phase `from`; the word after it.
     fn step(&self, generation: u32, from: Phase, to: Phase) -> Option<Word> {
-        let mut seen = self.load();
+        let mut seen = self.glance();
         while seen.generation() == generation && seen.phase() == from {
             let next = seen.in_phase(to);
             match self.exchange(seen, next) {
@@ -241,7 +248,7 @@ impl AtomicRef {
     /// `cancel`: A1, A2. `SeqCst` because handles that share their outcome rely on one order of
     /// cancels and of their own loads.
     pub(crate) fn cancel(&self, generation: u32) -> CancelOutcome {
-        let mut seen = self.load();
+        let mut seen = self.glance();
         loop {
             if seen.generation() != generation {
                 return CancelOutcome::Lost;
@@ -263,10 +270,16 @@ impl AtomicRef {
         }
     }
 
+    /// What an exchange starts from. Relaxed: if it is not the present, the exchange fails and tells.
+    fn glance(&self) -> Word {
+        Word(self.0.load(Ordering::Relaxed))
+    }
+
     /// Acquire, to see the body; Release, so that what the leaver did to the body is seen by the
-    /// next owner (A4); `SeqCst` for `load_in_order`. On x86 and Arm it is the same instruction.
+    /// next owner (A4); `SeqCst` for a cancel's part in K1. On x86 and Arm it is the same instruction.
+    /// Relaxed when it fails: nothing is done then, but to look again.
     fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
-        let exchange = self.0.compare_exchange(seen.0, next.0, Ordering::SeqCst, Ordering::Acquire);
+        let exchange = self.0.compare_exchange(seen.0, next.0, Ordering::SeqCst, Ordering::Relaxed);
         exchange.map(drop).map_err(Word)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use super::depot::{Depot, PAGE, depot};
-use super::{memory, pages};
+use super::{directory, memory, pages};
 
 /// How many pages one slice of work gives back, and how many it looks at for each.
 const SLICE: usize = 64;
@@ -55,7 +55,7 @@ pub(crate) fn slice() -> bool {
     let Some(below) = *trimmer else { return false };
     let (taken, below) = take_some(&mut depot(), below);
     for slots in joined(taken) {
-        let is_bare = memory::discard(slots.clone());
+        let is_bare = directory::discard(slots.clone());
         depot().put_group(slots, is_bare);
     }
     *trimmer = (below > 0).then_some(below);
