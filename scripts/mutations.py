@@ -10,6 +10,7 @@ It works on a copy of the tree under target/, and changes nothing here.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,10 @@ COPY = ROOT / "target" / "mutations" / "tree"
 BUILD = ROOT / "target" / "mutations" / "build"
 
 TESTS = ["cargo", "test", "--no-fail-fast"]
-LOOM = ["cargo", "test", "--release", "--lib", "models", "--no-fail-fast"]
+
+
+def models(name):
+    return ["cargo", "test", "--release", "--lib", f"models::{name}", "--no-fail-fast"]
 
 
 def tests(*names):
@@ -53,8 +57,11 @@ MUTATIONS = [
     ("no ring for what is due now", "src/hub.rs",
      "entry.is_due_now() || has_a_backlog", "has_a_backlog", tests("s01_s07_time")),
     ("the last look believes the flow", "src/engine.rs",
-     "self.take_in(cut) >= threshold && !self.inlet.is_behind(cut)",
-     "{ self.take_in(cut); !self.inlet.is_behind(cut) }", tests("storms", "s01_s07_time")),
+     "!self.inlet.is_behind(cut) && taken.min(held.unwrap_or(Moment::NEVER)) >= threshold",
+     "{ let _ = (taken, held); !self.inlet.is_behind(cut) }", tests("storms", "s01_s07_time")),
+    ("the last look leaves out what is held", "src/engine.rs",
+     "taken.min(held.unwrap_or(Moment::NEVER)) >= threshold", "{ let _ = held; taken >= threshold }",
+     tests("s01_s07_time")),
     # Cancel
     ("a claim that takes nothing", "src/task/state.rs",
      "self.step(generation, from, Phase::Running)", "self.step(generation, from, from)",
@@ -63,8 +70,8 @@ MUTATIONS = [
      "caught(|| drop(body))", "caught(|| std::mem::forget(body))", tests("s08_s11_cancel")),
     ("reused generation", "src/task/state.rs",
      "self.generation().wrapping_add(1)", "self.generation()", tests("s08_s11_cancel")),
-    ("generations begin anew after a trim", "src/task/memory.rs",
-     "GIVEN_BACK[block_of(slots.start)].fetch_max(newest, Ordering::Relaxed);", "let _ = newest;",
+    ("generations begin anew after a trim", "src/task/directory.rs",
+     "given_back(block_of(slots.start)).fetch_max(newest, Ordering::Relaxed);", "let _ = newest;",
      tests("memory")),
     ("a page given back with a task in it", "src/task/depot.rs",
      "let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);",
@@ -102,8 +109,8 @@ MUTATIONS = [
     ("the refused are lost at a close", "src/engine.rs",
      "        entries.append(&mut self.refused.tasks);\n", "", tests("s17_s19_executor", "driver_model")),
     ("a lane that does not close", "src/intake/seat.rs",
-     "self.published.fetch_or(CLOSED, Ordering::SeqCst) & !CLOSED",
-     "self.published.load(Ordering::SeqCst)", tests("s20_s24_shutdown", "storms")),
+     "self.published.fetch_or(CLOSED, Ordering::Acquire) & !CLOSED",
+     "self.published.load(Ordering::Acquire)", tests("s20_s24_shutdown", "storms")),
     ("leftovers in any order", "src/engine.rs",
      "        entries.sort_by_key(|entry| entry.moment()); // stable; N2\n", "", tests("s20_s24_shutdown")),
     # Bounds and sight
@@ -115,43 +122,91 @@ MUTATIONS = [
      "let doubling = nanos.ilog2() - STEPS_BITS;", "let doubling = nanos.ilog2() - STEPS_BITS + 1;",
      TESTS + ["--lib"] + ["--test", "s25_s27_bounds_and_sight"]),
     # Orderings, by the models
-    ("fill: no Release", "src/task/state.rs",
-     "self.0.store(word.0, Ordering::Release);", "self.0.store(word.0, Ordering::Relaxed);", LOOM),
-    ("end: no Release", "src/task/state.rs",
-     "self.0.store(freed.0, Ordering::Release);", "self.0.store(freed.0, Ordering::Relaxed);", LOOM),
-    ("exchange: no Acquire", "src/task/state.rs",
-     "compare_exchange(seen.0, next.0, Ordering::SeqCst, Ordering::Acquire)",
-     "compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed)", LOOM),
-    ("publication: no Release", "src/intake/lane.rs",
-     "self.seat.published.swap(self.published + 1, Ordering::SeqCst)",
-     "self.seat.published.swap(self.published + 1, Ordering::Relaxed)", LOOM),
-    ("the signal is not ordered after the publication", "src/intake/seat.rs",
-     "        fence_in_models();\n        if !self.listed", "        if !self.listed", LOOM),
-    ("the reader looks before it unlists", "src/intake/seat.rs",
-     "        self.listed.store(false, Ordering::SeqCst);\n        fence_in_models();",
-     "        self.listed.store(false, Ordering::SeqCst);", LOOM),
-    ("the bell is not ordered after the publication", "src/parking.rs",
-     "        fence_in_models();\n        let threshold", "        let threshold", LOOM),
-    ("the look is not ordered after the arming", "src/parking.rs",
-     "Ordering::SeqCst);\n        fence_in_models();\n    }", "Ordering::SeqCst);\n    }", LOOM),
+    ("ordering: exchange, no Acquire", "src/task/state.rs",
+     "self.0.exchange_in_order(seen.0, next.0).map(drop)",
+     "self.0.compare_exchange(seen.0, next.0, Ordering::Release, Ordering::Relaxed).map(drop)", models("holders")),
+    ("ordering: exchange, no Release", "src/task/state.rs",
+     "self.0.exchange_in_order(seen.0, next.0).map(drop)",
+     "self.0.compare_exchange(seen.0, next.0, Ordering::Acquire, Ordering::Relaxed).map(drop)", models("holders")),
+    ("ordering: exchange, not in order", "src/task/state.rs",
+     "self.0.exchange_in_order(seen.0, next.0).map(drop)",
+     "self.0.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).map(drop)", models("holders")),
+    ("ordering: end, no Release", "src/task/state.rs",
+     "self.0.store(freed.0, Ordering::Release);", "self.0.store(freed.0, Ordering::Relaxed);", models("holders")),
+    ("ordering: look at a word, no Acquire", "src/task/state.rs",
+     "Word(self.0.load(Ordering::Acquire))", "Word(self.0.load(Ordering::Relaxed))", models("holders")),
+    ("ordering: the clone's look at the word", "src/task/state.rs",
+     "Word(self.0.load_in_order())", "Word(self.0.load(Ordering::Acquire))", models("holders")),
+    ("ordering: the clone makes the handle shared", "src/handle.rs",
+     "self.shared.store_in_order(true);", "self.shared.store(true, Ordering::Release);", models("holders")),
+    ("ordering: the cancel's look at shared", "src/handle.rs",
+     "self.shared.load_in_order()", "self.shared.load(Ordering::Acquire)", models("holders")),
+    ("ordering: publication, no Release", "src/intake/lane.rs",
+     "self.seat.published.swap_in_order(self.published + 1)",
+     "self.seat.published.swap(self.published + 1, Ordering::Relaxed)", models("lanes")),
+    ("ordering: publication, not in order", "src/intake/lane.rs",
+     "self.seat.published.swap_in_order(self.published + 1)",
+     "self.seat.published.swap(self.published + 1, Ordering::AcqRel)", models("lanes")),
+    ("ordering: the reader's look at a lane", "src/intake/lane.rs",
+     "self.seat.published.load_in_order()", "self.seat.published.load(Ordering::Acquire)", models("lanes")),
+    ("ordering: close of a lane, no Acquire", "src/intake/seat.rs",
+     "fetch_or(CLOSED, Ordering::Acquire)", "fetch_or(CLOSED, Ordering::Relaxed)", models("lanes")),
+    ("ordering: the writer's look at listed", "src/intake/seat.rs",
+     "self.listed.load_in_order()", "self.listed.load(Ordering::Acquire)", models("lanes")),
+    ("ordering: the reader unlists", "src/intake/seat.rs",
+     "self.listed.store_in_order(false);", "self.listed.store(false, Ordering::Release);", models("lanes")),
+    ("ordering: raise, no Release", "src/intake.rs",
+     "self.summary.fetch_or_in_order(1 << word);",
+     "self.summary.fetch_or(1 << word, Ordering::Relaxed);", models("lanes")),
+    ("ordering: raise, not in order", "src/intake.rs",
+     "self.summary.fetch_or_in_order(1 << word);",
+     "self.summary.fetch_or(1 << word, Ordering::AcqRel);", models("whole")),
+    ("ordering: lower, no Acquire", "src/intake.rs",
+     "self.summary.swap(0, Ordering::Acquire)", "self.summary.swap(0, Ordering::Relaxed)", models("lanes")),
+    ("ordering: the last look at the signals", "src/intake.rs",
+     "self.summary.load_in_order()", "self.summary.load(Ordering::Acquire)", models("whole")),
+    ("ordering: a cut that cuts nothing", "src/intake.rs",
+     "count.load(Ordering::Acquire), // G3", "count.load(Ordering::Acquire).max(u64::MAX),", models("lanes")),
+    ("ordering: the bell is armed", "src/parking.rs",
+     "self.threshold.store_in_order(threshold.0.max(AWAKE + 1));",
+     "self.threshold.store(threshold.0.max(AWAKE + 1), Ordering::Release);", models("sleep")),
+    ("ordering: the producer's look at the bell", "src/parking.rs",
+     """self.threshold.load_in_order();
+        if threshold != AWAKE && (due""",
+     """self.threshold.load(Ordering::Acquire);
+        if threshold != AWAKE && (due""", models("sleep")),
+    ("ordering: closing is said after the bell", "src/hub.rs",
+     """        self.is_closing.store(true, Ordering::SeqCst); // before the bell: see `Doorbell`, P1
+        self.bell.ring_if_asleep();
+        self.bell.ring();
+""", """        self.bell.ring_if_asleep();
+        self.bell.ring();
+        self.is_closing.store(true, Ordering::SeqCst);
+""", models("whole")),
 ]
 
 
 def run(command):
-    environment = dict(os.environ, CARGO_TARGET_DIR=str(BUILD / ("loom" if command is LOOM else "tests")))
-    if command is LOOM:
-        environment |= {"RUSTFLAGS": "--cfg loom", "LOOM_MAX_PREEMPTIONS": "2"}
+    is_loom = "--lib" in command and "--release" in command
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(BUILD / ("loom" if is_loom else "tests")))
+    if is_loom:
+        environment |= {"RUSTFLAGS": "--cfg loom", "LOOM_MAX_PREEMPTIONS": "2", "RUST_BACKTRACE": "0"}
+    started = subprocess.Popen(command, cwd=COPY, env=environment, text=True, start_new_session=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        done = subprocess.run(command, cwd=COPY, env=environment, capture_output=True, text=True, timeout=300)
+        printed, errors = started.communicate(timeout=300)
     except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)  # the tests too, or they would go on
+        started.communicate()
         return "a test that hangs"
-    if done.returncode == 0:
+    if started.returncode == 0:
         return None
-    failed = re.findall(r"^test (\S+) \.\.\. FAILED", done.stdout, re.MULTILINE)
-    broken = re.findall(r"^error(?:\[E\d+\])?: (?!test failed|\d+ target)(.*)", done.stderr, re.MULTILINE)
+    failed = re.findall(r"^test (\S+) \.\.\. FAILED", printed, re.MULTILINE)
+    broken = re.findall(r"^error(?:\[E\d+\])?: (?!test failed|\d+ target)(.*)", errors, re.MULTILINE)
     if not failed and broken:
         sys.exit(f"the mutation does not compile: {broken[0]}")
-    return ", ".join(failed[:3]) or "a test that aborts"
+    aborted = re.findall(r"^thread '(\S*::\S+)'", errors, re.MULTILINE)[:1]
+    return ", ".join(failed[:3] or aborted) or "a test that aborts"
 
 
 def main():

@@ -37,7 +37,7 @@ use crossbeam_utils::CachePadded;
 use self::lane::{Consumer, Producer, Record};
 pub(crate) use self::seat::Seat;
 use crate::parking::Doorbell;
-use crate::sync::{AtomicU64, InOrder, Mutex, Ordering, lock};
+use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, Mutex, Ordering, lock};
 
 /// How many records a turn takes from one lane.
 const SLICE: usize = 1024;
@@ -148,7 +148,7 @@ impl Signals {
     fn raise(&self, seat: usize) {
         let (word, bit) = (seat % SIGNALS / 64, seat % 64);
         self.words[word].fetch_or(1 << bit, Ordering::Relaxed); // published by the summary
-        self.summary.fetch_or(1 << word, Ordering::SeqCst);
+        self.summary.fetch_or_in_order(1 << word);
     }
 
     fn any(&self) -> bool {
@@ -157,9 +157,6 @@ impl Signals {
 
     /// Takes all signals down; tells which seats they may have come from.
     pub(crate) fn lower(&self, seats: usize, mut visit: impl FnMut(usize)) {
-        if !self.any() {
-            return;
-        }
         // Acquire: pairs with `raise`, for the words and for what the seats have published.
         for word in bits(self.summary.swap(0, Ordering::Acquire)) {
             for bit in bits(self.words[word].swap(0, Ordering::Relaxed)) {

@@ -3,6 +3,9 @@
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --release --lib models`
 //!
+//! Who looks runs in a thread that starts after the one that writes: loom tries a look before a write only
+//! if it has first seen it after, and it starts with the threads in their order.
+//!
 //! What is not the real thing: a directory of one page of holders ([`blocks`]), magazines and blocks of
 //! two, and no time. `scripts/mutations.py ordering` weakens each ordering that is named here, one by
 //! one, and shows which model fails.

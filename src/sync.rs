@@ -7,8 +7,8 @@
 //! **Orders that all threads agree on.** Where one thread writes `a` and then reads `b`, and another
 //! writes `b` and then reads `a`, and at least one of them has to see the other, `Acquire` and
 //! `Release` do not do: it takes `SeqCst`. loom takes `SeqCst` accesses for `AcqRel` ones, and knows
-//! only fences to be more. So such accesses go through [`InOrder`], which in a model adds a fence, and
-//! whoever weakens one of them weakens the model's as well.
+//! only fences to be more. So such accesses go through [`InOrder`], which in a model puts a fence between
+//! the write and the look, if both of them are made so: whoever weakens one takes the model's fence away.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
@@ -77,7 +77,7 @@ macro_rules! local {
 }
 pub(crate) use local;
 
-/// Accesses in one order that all threads agree on.
+/// Accesses in one order that all threads agree on: a write, and after it a look at something else.
 pub(crate) trait InOrder {
     type Value;
     /// A look that comes after the caller's own write.
@@ -91,14 +91,14 @@ impl InOrder for AtomicU64 {
 
     #[inline]
     fn load_in_order(&self) -> u64 {
-        fence_in_models();
+        look_in_models();
         self.load(Ordering::SeqCst)
     }
 
     #[inline]
     fn store_in_order(&self, value: u64) {
+        write_in_models();
         self.store(value, Ordering::SeqCst);
-        fence_in_models();
     }
 }
 
@@ -107,22 +107,64 @@ impl InOrder for AtomicBool {
 
     #[inline]
     fn load_in_order(&self) -> bool {
-        fence_in_models();
+        look_in_models();
         self.load(Ordering::SeqCst)
     }
 
     #[inline]
     fn store_in_order(&self, value: bool) {
+        write_in_models();
         self.store(value, Ordering::SeqCst);
-        fence_in_models();
     }
 }
 
-/// For real this is nothing.
+/// Writes that also read.
+pub(crate) trait ExchangeInOrder {
+    fn swap_in_order(&self, value: u64) -> u64;
+    fn fetch_or_in_order(&self, bits: u64) -> u64;
+    /// `Err` is a Relaxed look.
+    fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64>;
+}
+
+impl ExchangeInOrder for AtomicU64 {
+    #[inline]
+    fn swap_in_order(&self, value: u64) -> u64 {
+        write_in_models();
+        self.swap(value, Ordering::SeqCst)
+    }
+
+    #[inline]
+    fn fetch_or_in_order(&self, bits: u64) -> u64 {
+        write_in_models();
+        self.fetch_or(bits, Ordering::SeqCst)
+    }
+
+    #[inline]
+    fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64> {
+        write_in_models();
+        self.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, loom))]
+loom::thread_local! {
+    /// This thread has made a write in order, and no look since.
+    static HAS_WRITTEN: std::cell::Cell<bool> = std::cell::Cell::new(false);
+}
+
 #[inline]
-fn fence_in_models() {
+fn write_in_models() {
     #[cfg(all(test, loom))]
-    loom::sync::atomic::fence(Ordering::SeqCst);
+    let _ = HAS_WRITTEN.try_with(|written| written.set(true));
+}
+
+/// A fence, where both the write and the look ask for their order.
+#[inline]
+fn look_in_models() {
+    #[cfg(all(test, loom))]
+    if HAS_WRITTEN.try_with(|written| written.replace(false)).unwrap_or(true) {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
 }
 
 /// Asks for a line of memory ahead of its use. Any pointer will do: nothing is read through it.

@@ -24,7 +24,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::seat::Seat;
-use crate::sync::{AtomicU64, InOrder, LANE_BLOCK as BLOCK, Ordering};
+use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering};
 
 /// L3.
 pub(super) const CLOSED: u64 = 1 << 63;
@@ -93,7 +93,7 @@ impl Producer {
         }
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(place, record);
-        let before = self.seat.published.swap(self.published + 1, Ordering::SeqCst);
+        let before = self.seat.published.swap_in_order(self.published + 1);
         if before & CLOSED != 0 {
             // Nobody reads a closed lane any more, so there is nothing to order.
             self.seat.published.store(before, Ordering::Relaxed);

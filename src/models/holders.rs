@@ -134,7 +134,6 @@ fn models_done_shows_what_was_done() {
         let task = OneShot(move || write.store(7, Ordering::Relaxed));
         let key = memory::vacancy().expect("a page of them").fill(task, Repetition::NONE, None);
         let handle = Cancellable::new(key, HubId::FIRST);
-        // In a thread that starts later: loom tries a look before a write only if it has seen it after.
         let reader = thread::spawn(move || {
             if handle.is_done() {
                 assert_eq!(result.load(Ordering::Relaxed), 7);
@@ -207,15 +206,12 @@ fn models_a_clone_knows_of_the_cancel() {
         let ledger = Arc::<Ledger>::default();
         let key = schedule(&ledger);
         let handle = Arc::new(Cancellable::new(key, HubId::FIRST));
-        let canceller = {
+        let cloner = {
             let handle = Arc::clone(&handle);
-            thread::spawn(move || {
-                assert!(handle.cancel());
-                memory::put_down();
-            })
+            thread::spawn(move || (*handle).clone())
         };
-        let clone = (*handle).clone();
-        canceller.join().unwrap();
+        assert!(handle.cancel());
+        let clone = cloner.join().unwrap();
         // Six tasks later the word has forgotten.
         (0..6).for_each(|_| assert!(cancel(schedule(&ledger))));
         assert!(handle.is_cancelled() && clone.is_cancelled());

@@ -6,7 +6,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use crate::parking::{Doorbell, Sleeper};
-use crate::sync::{InOrder, Ordering};
+use crate::sync::InOrder;
 use crate::tick::Moment;
 
 /// P1: a producer publishes and rings; the sleeper arms, looks, and sleeps. A lost wake-up is a
@@ -20,7 +20,7 @@ fn models_no_wake_up_is_lost() {
         let producer = {
             let (bell, published) = (Arc::clone(&bell), Arc::clone(&published));
             thread::spawn(move || {
-                published.store(1, Ordering::SeqCst);
+                published.store_in_order(1);
                 bell.ring_if_earlier(Moment(5), false);
             })
         };
@@ -48,7 +48,7 @@ fn models_what_can_wait_hides_nothing() {
             let (bell, published) = (Arc::clone(&bell), Arc::clone(&published));
             thread::spawn(move || {
                 for (count, deadline) in [(1, 20), (2, 5)] {
-                    published.store(count, Ordering::SeqCst);
+                    published.store_in_order(count);
                     bell.ring_if_earlier(Moment(deadline), false);
                 }
             })

@@ -39,7 +39,7 @@
 //! number of an executor of the task's own. And it remembers, for the last four generations,
 //! whether they ended by a cancel: see [`Word::ended_by_cancel`].
 
-use crate::sync::{AtomicU64, InOrder, Ordering};
+use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering};
 
 /// Where a task stands; see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,8 +279,7 @@ impl AtomicRef {
     /// next owner (A4); `SeqCst` for a cancel's part in K1. On x86 and Arm it is the same instruction.
     /// Relaxed when it fails: nothing is done then, but to look again.
     fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
-        let exchange = self.0.compare_exchange(seen.0, next.0, Ordering::SeqCst, Ordering::Relaxed);
-        exchange.map(drop).map_err(Word)
+        self.0.exchange_in_order(seen.0, next.0).map(drop).map_err(Word)
     }
 }
 
