@@ -1,129 +1,252 @@
-//! What no program should do, and what happens then. In real time and with processes of its own, because
-//! that is what is tested.
-
-use std::env;
-use std::panic;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+//! Time that no program should have to live in: a process that is stopped, a processor that is taken,
+//! a million tasks of one tick, delays of nothing and for ever, ten years of uptime (S1 to S6, S19, S20).
+//!
+//! In real time and with processes of its own where that is what is tested. `TICKWHEEL_FULL=1` makes as much
+//! of it as `scripts/storms` does.
 
 mod common;
 
-use common::Random;
-use tickwheel::{Inline, Precision, Scheduler, ThreadPool};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use std::{env, fmt, thread};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use common::ledger::{End, Ledger};
+use common::{Random, count, digits, until};
+use tickwheel::{Driver, Inline, ManualClock, Precision, Scheduler, ThreadPool};
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
-        thread::sleep(Duration::from_millis(1));
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+// ----- a process that stands still -----------------------------------------------------------
+
+/// What became of timeouts in real time.
+struct Told {
+    tasks: usize,
+    early: usize,
+    lost: usize,
+    latest: Duration,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Told { tasks, early, lost, latest } = self;
+        let latest = latest.as_millis();
+        write!(
+            f,
+            "{} timeouts: {early} early, {lost} lost, the latest {latest} ms late",
+            digits(*tasks)
+        )
     }
 }
 
-#[test]
-fn s17_a_million_panics_on_the_tick_thread() {
-    const TASKS: usize = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
-    panic::set_hook(Box::new(|_| ()));
-    let reported = Arc::new(AtomicUsize::new(0));
-    let hook = Arc::clone(&reported);
-    let builder = Scheduler::builder().executor(Inline).on_panic(move |panic| {
-        assert_eq!(panic.message(), Some("on purpose"));
-        hook.fetch_add(1, Ordering::Relaxed);
-    });
-    let scheduler = builder.build().expect("a tick thread");
-    for number in 0..TASKS {
-        let delay = Duration::from_micros(number as u64 % 1_000);
-        scheduler.schedule_once(delay, || panic!("on purpose")).expect("open");
-    }
-    until("all have panicked", || scheduler.pending() == 0);
-    let ran = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&ran);
-    let last = move || flag.store(true, Ordering::Relaxed);
-    scheduler.schedule_once(Duration::ZERO, last).expect("open");
-    until("the tick thread lives", || ran.load(Ordering::Relaxed));
-    let stats = scheduler.stats();
-    assert_eq!((stats.panicked(), stats.fired()), (TASKS as u64, TASKS as u64 + 1));
-    assert_eq!(reported.load(Ordering::Relaxed), TASKS);
-}
-
-/// Schedules timeouts over three seconds; how many ran early, and how many never.
-fn timeouts_over_three_seconds(precision: Precision) -> (usize, usize) {
-    const TASKS: usize = 20_000;
+/// Schedules timeouts of up to `span` on a pool. When all are scheduled `ready` is called.
+fn timeouts(precision: Precision, span: Duration, ready: impl FnOnce()) -> Told {
+    let tasks = count(20_000, 1_000_000);
     let builder = Scheduler::builder().executor(ThreadPool::new(2)).precision(precision);
     let scheduler = builder.build().expect("a tick thread");
-    let (early, ran) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let mut random = Random(11);
-    for _ in 0..TASKS {
-        let delay = Duration::from_micros(random.below(3_000_000));
-        let (called, early, ran) = (Instant::now(), Arc::clone(&early), Arc::clone(&ran));
+    let (early, ledger, mut random) =
+        (Arc::new(AtomicUsize::new(0)), Ledger::new(tasks), Random(11));
+    for id in 0..tasks {
+        let delay = Duration::from_nanos(random.below(span.as_nanos() as u64));
+        let (early, page, called) = (Arc::clone(&early), ledger.page(id), Instant::now());
         let task = move || {
             early.fetch_add(usize::from(called.elapsed() < delay), Ordering::Relaxed);
-            ran.fetch_add(1, Ordering::Relaxed);
+            page.run();
         };
         scheduler.schedule_once(delay, task).expect("open");
     }
-    let start = Instant::now();
-    while scheduler.pending() > 0 && start.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_millis(10));
-    }
-    drop(scheduler.close());
-    until("the pool has run what it had", || {
-        ran.load(Ordering::Relaxed) == TASKS || start.elapsed() > PATIENCE / 2
-    });
-    (early.load(Ordering::Relaxed), TASKS - ran.load(Ordering::Relaxed))
+    ready();
+    until("all have run", || ledger.is_closed());
+    let tally = ledger.tally();
+    tally.assert_balanced();
+    let (early, lost) = (early.load(Ordering::Relaxed), tasks - tally.of(End::Ran));
+    Told { tasks, early, lost, latest: scheduler.stats().lateness().max() }
 }
 
-/// Not a test by itself: what the next one runs in a process of its own.
+/// Not a test by itself: what the next one runs in processes of its own.
 #[test]
 fn child_with_timeouts() {
-    if env::var_os("TICKWHEEL_CHILD").is_some() {
-        let (early, lost) = timeouts_over_three_seconds(Precision::Tick);
-        println!("early {early}, lost {lost};");
+    let precision = match env::var("TICKWHEEL_CHILD").as_deref() {
+        Ok("tick") => Precision::Tick,
+        Ok("exact") => Precision::Exact,
+        _ => return,
+    };
+    let told = timeouts(precision, SECOND * 2, || println!("\nready"));
+    println!("{told}");
+}
+
+/// Starts a child, and waits until it has scheduled its timeouts.
+fn child(precision: &str) -> (Child, impl BufRead) {
+    let mut child = Command::new(env::current_exe().expect("a program has a path"))
+        .args(["--exact", "child_with_timeouts", "--nocapture"])
+        .env("TICKWHEEL_CHILD", precision)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    while line.trim() != "ready" {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("text") > 0, "it ended early");
     }
+    (child, output)
+}
+
+/// Stops or continues a process, if the system has a command for that.
+fn signal(name: &str, child: &Child) -> bool {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status();
+    status.is_ok_and(|status| status.success())
 }
 
 #[test]
 fn s01_s06_s20_stopped_for_two_seconds() {
-    let signal = |name: &str, process: u32| {
-        Command::new("kill")
-            .args([name, &process.to_string()])
-            .status()
-            .is_ok_and(|done| done.success())
-    };
-    let myself = env::current_exe().expect("a program has a path");
-    let child = Command::new(myself)
-        .args(["--exact", "child_with_timeouts", "--nocapture"])
-        .env("TICKWHEEL_CHILD", "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    thread::sleep(Duration::from_millis(700));
-    if signal("-STOP", child.id()) {
-        thread::sleep(Duration::from_secs(2));
-        assert!(signal("-CONT", child.id()));
-    } else {
+    let children = ["tick", "exact"].map(|precision| (precision, child(precision)));
+    let stopped = children.iter().filter(|(_, (child, _))| signal("-STOP", child)).count();
+    if stopped == 0 {
         println!("skipped the stop: this system has no kill");
     }
-    let output = child.wait_with_output().expect("it ends");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("early 0, lost 0;"), "{text}");
+    thread::sleep(SECOND * 2); // real time: this is what stopped means
+    for (precision, (mut child, mut output)) in children {
+        assert!(signal("-CONT", &child) || stopped == 0);
+        let mut text = String::new();
+        output.read_to_string(&mut text).expect("text");
+        assert!(child.wait().expect("it ends").success(), "{text}");
+        let told = text.lines().find(|line| line.contains("timeouts")).expect("it tells");
+        println!("stopped for two seconds ({precision}), {told}");
+        assert!(told.contains(": 0 early, 0 lost,"), "{told}");
+        let late = told.rsplit(' ').nth(2).and_then(|late| late.parse::<u64>().ok());
+        assert!(stopped == 0 || late.is_some_and(|late| late > 500), "it was not stopped");
+    }
 }
 
 #[test]
 fn s01_s20_on_a_processor_that_has_no_time() {
-    let stop = Arc::new(AtomicBool::new(false));
-    let greedy: Vec<_> = (0..8)
-        .map(|_| {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || while !stop.load(Ordering::Relaxed) {})
-        })
-        .collect();
-    let result = timeouts_over_three_seconds(Precision::Exact);
-    stop.store(true, Ordering::Relaxed);
-    greedy.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    assert_eq!(result, (0, 0), "early, lost");
+    let (stop, threads) = (AtomicBool::new(false), count(8, 64));
+    let told = thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let told = timeouts(Precision::Exact, SECOND, || ());
+        stop.store(true, Ordering::Relaxed);
+        told
+    });
+    println!("beside {threads} greedy threads, {told}");
+    assert_eq!((told.early, told.lost), (0, 0), "early, lost");
+}
+
+// ----- a million of one tick -----------------------------------------------------------------
+
+#[test]
+fn s03_s19_a_million_tasks_in_one_tick_of_a_tick_thread() {
+    let tasks = count(300_000, 1_000_000);
+    let clock = ManualClock::new(); // it stands still until all are scheduled
+    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let scheduler = builder.build().expect("a tick thread");
+    let (ledger, next) = (Ledger::new(tasks), Arc::new(AtomicUsize::new(0)));
+    let disorder = Arc::new(AtomicUsize::new(0));
+    for id in 0..tasks {
+        let (page, next, disorder) = (ledger.page(id), Arc::clone(&next), Arc::clone(&disorder));
+        let task = move || {
+            let turn = next.fetch_add(1, Ordering::Relaxed);
+            disorder.fetch_add(usize::from(turn != id), Ordering::Relaxed);
+            page.run();
+        };
+        scheduler.schedule_once(MILLI, task).expect("open");
+    }
+    let start = Instant::now();
+    clock.advance(MILLI);
+    until("all have run", || ledger.is_closed());
+    let (took, tally) = (start.elapsed().as_millis(), ledger.tally());
+    let disorder = disorder.load(Ordering::Relaxed);
+    println!("{} tasks in one tick, in {took} ms: {disorder} out of order, {tally}", digits(tasks));
+    tally.assert_balanced();
+    assert_eq!((tally.of(End::Ran), disorder), (tasks, 0));
+}
+
+// ----- any delay -----------------------------------------------------------------------------
+
+#[test]
+fn s01_s04_s20_delays_of_nothing_a_nanosecond_and_for_ever() {
+    const PRODUCERS: usize = 3;
+    let delays = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
+    let each = count(30_000, 1_000_000);
+    let scheduler = Scheduler::new();
+    let (ledger, early) = (Ledger::new(each * PRODUCERS), Arc::new(AtomicUsize::new(0)));
+    let schedule = |id: usize| {
+        let delay = delays[id % delays.len()];
+        let (page, early, called) = (ledger.page(id), Arc::clone(&early), Instant::now());
+        let task = move || {
+            early.fetch_add(usize::from(called.elapsed() < delay), Ordering::Relaxed);
+            page.run();
+        };
+        scheduler.schedule_once(delay, task).expect("open");
+    };
+    thread::scope(|scope| {
+        for producer in 0..PRODUCERS {
+            scope.spawn(move || (producer * each..(producer + 1) * each).for_each(schedule));
+        }
+    });
+    until("what is due has run", || scheduler.pending() == each);
+    let leftovers = scheduler.close().expect("in time");
+    let for_ever = leftovers.into_iter().filter(|task| task.remaining() == Duration::MAX).count();
+    until("the pool is done", || ledger.is_closed());
+    let (tally, early) = (ledger.tally(), early.load(Ordering::Relaxed));
+    println!("{} delays of 0, 1 ns and for ever: {early} early, {tally}", digits(tally.ids));
+    tally.assert_balanced();
+    assert_eq!((early, for_ever, tally.of(End::Ran)), (0, each, each * 2));
+}
+
+// ----- ten years -----------------------------------------------------------------------------
+
+/// A beat for ten years, and at each beat a timeout that runs and one that is cancelled; how late the latest
+/// was, of both.
+fn ten_years(scheduler: &Scheduler, driver: &Driver, beats: usize) -> Duration {
+    let beats = u32::try_from(beats).expect("a moderate count");
+    let period = YEAR * 10 / beats + Duration::from_nanos(333); // on no border of a tick
+    let latest = Arc::new(Mutex::new(Duration::ZERO));
+    let ran_at = |due: Instant, now: Instant, latest: &Mutex<Duration>| {
+        let late = now.checked_duration_since(due).expect("never early");
+        let mut latest = latest.lock().expect("no panic");
+        *latest = late.max(*latest);
+    };
+    let (inner, seen, mut due) = (scheduler.clone(), Arc::clone(&latest), scheduler.now());
+    let beat = move || {
+        due += period;
+        ran_at(due, inner.now(), &seen);
+        let (clock, seen, due) = (inner.clone(), Arc::clone(&seen), inner.now() + SECOND * 30);
+        let timeout = move || ran_at(due, clock.now(), &seen);
+        inner.schedule_at(due, timeout).expect("open");
+        assert!(inner.schedule_once(HOUR, || ()).expect("open").cancel());
+    };
+    scheduler.schedule_repeatedly(period, period, beat).expect("open");
+    let runs = driver.advance(period * beats + SECOND * 30 + MILLI);
+    assert_eq!((runs, scheduler.pending()), (beats as usize * 2, 1), "the beat goes on");
+    drop(scheduler.close());
+    *latest.lock().expect("no panic")
+}
+
+#[test]
+fn s02_s04_s12_ten_years_of_uptime() {
+    let beats = count(20_000, 525_600);
+    for (precision, allowed) in [(Precision::Tick, MILLI), (Precision::Exact, Duration::ZERO)] {
+        let builder = Scheduler::builder().precision(precision);
+        let (scheduler, driver) = builder.build_driven().expect("good settings");
+        let latest = ten_years(&scheduler, &driver, beats);
+        let stats = scheduler.stats();
+        assert_eq!((stats.panicked(), stats.cancelled()), (0, beats as u64));
+        assert!(latest <= allowed, "{latest:?} late");
+        let beats = digits(beats);
+        println!(
+            "ten years, {beats} beats and timeouts, {precision:?}: none early, at most {latest:?} late"
+        );
+    }
 }

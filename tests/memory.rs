@@ -1,16 +1,20 @@
 //! Memory that goes back (S9): after a peak, and when schedulers come and go. One test at a time, because
 //! it reads what the whole process has; and in real time, because that is when the system takes memory.
+//!
+//! `TICKWHEEL_FULL=1` makes as much of it as `scripts/storms` does.
 
 #![expect(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::fs;
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+mod common;
 
-use tickwheel::{Cancellable, Inline, Scheduler};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, fs, thread};
+
+use common::{count, digits, until};
+use tickwheel::{Cancellable, Inline, Scheduler, ThreadPool};
 
 /// The system's allocator, and how many bytes are out.
 struct Counting;
@@ -36,9 +40,12 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(30);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Bytes of memory that the process has, where the system tells.
 fn resident() -> Option<usize> {
@@ -54,88 +61,171 @@ fn descriptors() -> Option<usize> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count())
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
-        thread::sleep(Duration::from_millis(20));
+/// A task that counts its run.
+fn counted(ran: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
+    let ran = Arc::clone(ran);
+    move || {
+        ran.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Schedules tasks for later. Of ten thousand each, one more is due soon: it stays while the memory around
+/// it goes. How many those are.
+fn peak(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, handles: &mut [Cancellable]) -> usize {
+    let soon = Duration::from_millis(count(1_500, 10_000) as u64);
+    for (number, handle) in handles.iter_mut().enumerate() {
+        if number % 10_000 == 0 {
+            scheduler.schedule_once(soon, counted(ran)).expect("open");
+        }
+        *handle = scheduler.schedule_once(HOUR, counted(ran)).expect("open");
+    }
+    handles.len().div_ceil(10_000)
+}
+
+/// Uses the slots of stale handles again, and the handles with them: while the new tasks come in, and when
+/// all of them are there.
+fn use_again(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, stale: &[Cancellable]) {
+    let soon = Duration::from_millis(count(400, 5_000) as u64);
+    let use_stale = || {
+        for handle in stale {
+            assert!(!handle.cancel(), "a stale handle has cancelled another task");
+            assert!(handle.is_done() && handle.is_cancelled());
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in stale {
+                scheduler.schedule_once(soon, counted(ran)).expect("open");
+            }
+        });
+        use_stale();
+    });
+    use_stale();
+}
+
+/// Bytes, for people.
+fn megabytes(bytes: usize) -> String {
+    format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10)
+}
+
+/// Waits until most of what a peak has taken of the system's memory is back, if the system tells.
+fn until_resident_goes_back(before: Option<usize>, peak: Option<usize>, tasks: usize) {
+    let (Some(before), Some(peak)) = (before, peak) else {
+        println!("skipped what is resident: this system does not tell");
+        return;
+    };
+    let grown = peak - before;
+    assert!(grown > tasks * 64, "the holders alone: {grown}");
+    // Half of it may be with the allocator; the holders are three quarters.
+    let more = || resident().unwrap_or(0).saturating_sub(before);
+    until("most of it goes back", || more() < grown / 2);
+    until("the rest of it stays", || {
+        let now = more();
+        thread::sleep(Duration::from_millis(100)); // real time: it goes back by and by
+        more() >= now
+    });
+    println!("resident: {} more at the peak, then {}", megabytes(grown), megabytes(more()));
 }
 
 #[test]
 fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
-    const TASKS: usize = 500_000;
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
+    let tasks = count(250_000, 10_000_000);
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    let mut stale: Vec<_> = (0..tasks).map(|_| Cancellable::already_cancelled()).collect();
     let ran = Arc::new(AtomicUsize::new(0));
-    let task = || {
-        let ran = Arc::clone(&ran);
-        move || {
-            ran.fetch_add(1, Ordering::Relaxed);
-        }
-    };
-
-    // Every ten-thousandth task stays while the memory around it goes.
-    let mut stale = Vec::with_capacity(TASKS);
-    let mut staying = 0;
-    let (before, live) = (resident(), LIVE.load(Ordering::Relaxed));
-    for number in 0..TASKS {
-        if number % 10_000 == 0 {
-            scheduler.schedule_once(Duration::from_secs(5), task()).expect("open");
-            staying += 1;
-        }
-        stale.push(scheduler.schedule_once(HOUR, task()).expect("open"));
-    }
-    let peak = resident();
+    let (before, heap) = (resident(), LIVE.load(Ordering::Relaxed));
+    let grown = || (LIVE.load(Ordering::Relaxed) - heap).unsigned_abs();
+    let staying = peak(&scheduler, &ran, &mut stale);
+    let at_peak = (resident(), grown());
     assert!(stale.iter().all(Cancellable::cancel));
-    if let (Some(before), Some(peak)) = (before, peak) {
-        let handles = TASKS * size_of::<Cancellable>();
-        let grown = peak - before - handles;
-        assert!(grown > TASKS * 64, "the holders alone: {grown}");
-        // Half of it may be with the allocator; the holders are three quarters.
-        until("most of it goes back", || {
-            resident().is_some_and(|now| now.saturating_sub(before + handles) < grown / 2)
-        });
-    }
+    // What stays are some blocks to work with, and the tables of wheel and depot.
+    until("the heap is as it was", || grown() < 3_500_000 + tasks * 5 / 4);
+    let (cancelled, peak, then) = (digits(tasks), megabytes(at_peak.1), megabytes(grown()));
+    println!("{cancelled} scheduled and cancelled: {peak} more of heap at the peak, then {then}");
+    until_resident_goes_back(before, at_peak.0, tasks);
 
-    until("the heap is as it was, but for a few megabytes to work with", || {
-        LIVE.load(Ordering::Relaxed) - live < 6_000_000
-    });
-
-    // The slots are used again while their old handles are used too.
-    let fresh = thread::scope(|scope| {
-        let fresh = scope.spawn(|| {
-            (0..TASKS).filter(|_| scheduler.schedule_once(Duration::ZERO, task()).is_ok()).count()
-        });
-        for handle in &stale {
-            assert!(!handle.cancel(), "a stale handle has cancelled another task");
-            assert!(handle.is_done() && handle.is_cancelled());
-        }
-        fresh.join().expect("no panic")
-    });
-    until("all run", || ran.load(Ordering::Relaxed) == fresh + staying);
-    assert_eq!(scheduler.stats().cancelled(), TASKS as u64);
+    use_again(&scheduler, &ran, &stale);
+    until("all run", || ran.load(Ordering::Relaxed) == tasks + staying);
+    println!("{cancelled} stale handles on slots in use again: 0 hits");
+    assert_eq!(scheduler.stats().cancelled(), tasks as u64);
     assert_eq!(scheduler.pending(), 0);
+    drop((scheduler.close(), scheduler));
+    until("the wheel is gone, and the depot's table stays", || grown() < 1_000_000 + tasks / 4);
+    println!("after the close: {} more of heap", megabytes(grown()));
+}
+
+/// What a process has of everything that a scheduler could leave.
+struct Belongings {
+    threads: Option<usize>,
+    descriptors: Option<usize>,
+    heap: isize,
+    resident: Option<usize>,
+}
+
+impl fmt::Display for Belongings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Belongings { threads, descriptors, heap, resident } = self;
+        write!(f, "{} bytes of heap", digits(heap.unsigned_abs()))?;
+        match (threads, descriptors, resident) {
+            (Some(threads), Some(descriptors), Some(resident)) => {
+                let resident = megabytes(*resident);
+                write!(f, ", {threads} threads, {descriptors} descriptors, {resident} resident")
+            }
+            _ => write!(f, "; skipped the rest, this system does not tell"),
+        }
+    }
+}
+
+impl Belongings {
+    fn now() -> Belongings {
+        let heap = LIVE.load(Ordering::Relaxed);
+        Belongings { threads: threads(), descriptors: descriptors(), heap, resident: resident() }
+    }
+}
+
+/// Makes schedulers that end in four ways, all with tasks pending.
+fn come_and_go(rounds: usize) {
+    let alive = Arc::new(());
+    for round in 0..rounds {
+        let builder = Scheduler::builder();
+        let pooled = || Scheduler::builder().executor(ThreadPool::new(1));
+        let builder = if round % 4 == 3 { pooled() } else { builder.executor(Inline) };
+        let scheduler = builder.build().expect("a tick thread");
+        for delay in [Duration::ZERO, HOUR] {
+            let hold = Arc::clone(&alive);
+            scheduler.schedule_once(delay, move || drop(hold)).expect("open");
+        }
+        let inner = scheduler.clone();
+        match round % 4 {
+            0 => drop(scheduler.close().expect("in time")),
+            1 => drop(scheduler.stop().wait()),
+            2 => drop(scheduler.schedule_once(Duration::ZERO, move || drop(inner.stop()))),
+            _ => drop(inner),
+        }
+        drop(scheduler);
+        until("its tasks are gone", || Arc::strong_count(&alive) == 1);
+    }
 }
 
 #[test]
 fn s24_schedulers_that_come_and_go_leave_nothing() {
-    const ROUNDS: usize = 2_000;
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let come_and_go = |rounds: usize| {
-        for _ in 0..rounds {
-            let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
-            scheduler.schedule_once(HOUR, || ()).expect("open");
-            assert_eq!(scheduler.close().expect("in time").len(), 1);
-        }
-    };
-    come_and_go(200);
-    let (memory, handles, running) = (resident(), descriptors(), threads());
-    come_and_go(ROUNDS);
+    let _alone = alone();
+    let rounds = count(1_500, 100_000);
+    let running = threads();
+    come_and_go(300);
     until("the threads end", || threads() <= running);
-    assert_eq!(descriptors(), handles);
-    if let (Some(before), Some(after)) = (memory, resident()) {
-        let grown = after.saturating_sub(before);
-        assert!(grown < ROUNDS * 1_000, "each scheduler leaves {} bytes", grown / ROUNDS);
+    let before = Belongings::now();
+    come_and_go(rounds);
+    until("the threads end", || threads() <= running);
+    let after = Belongings::now();
+    let bytes = after.heap - before.heap;
+    println!("{} schedulers came and went: {bytes} bytes of heap more", digits(rounds));
+    println!("before: {before}\nafter:  {after}");
+    assert!(bytes < rounds as isize, "less than a byte each");
+    assert_eq!(after.descriptors, before.descriptors);
+    if let (Some(before), Some(after)) = (before.resident, after.resident) {
+        // Stacks and arenas that the system's library keeps come to some hundred kilobytes.
+        assert!(after.saturating_sub(before) < 4_000_000, "{before} resident, then {after}");
     }
 }

@@ -1,110 +1,183 @@
 //! Storms on real threads, each with a ledger: every task has one id, and every id has exactly one
 //! end (S8, S10, S20, S25).
 //!
-//! `TICKWHEEL_STORM=20 cargo test --release --test storms` makes them twenty times as long.
+//! `TICKWHEEL_STORM=20 cargo test --release --test storms` makes them twenty times as long, and
+//! `TICKWHEEL_FULL=1` as long as `scripts/storms` does.
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use tickwheel::{
-    DueTask, Executor, Inline, MissedTicks, Period, Rejected, ScheduleError, Scheduler, ThreadPool,
+    DueTask, Executor, Inline, MissedTicks, Period, Precision, Rejected, ScheduleError, Scheduler,
+    ThreadPool,
 };
 
-use common::Random;
+use common::ledger::{End, Ledger, Tally};
+use common::{Random, count, digits, spin_until, until};
 
 const MILLI: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much of a storm to make.
-fn times(count: usize) -> usize {
-    let factor = std::env::var("TICKWHEEL_STORM").ok().and_then(|factor| factor.parse().ok());
-    count * factor.unwrap_or(1)
-}
+// ----- schedule against close --------------------------------------------------------------
 
-/// What became of each id.
-struct Ledger(Vec<AtomicU8>);
+const PRODUCERS: usize = 3;
+const EACH: usize = 100;
 
-const RAN: u8 = 1;
-const CANCELLED: u8 = 2;
-const RETURNED: u8 = 4;
-const REFUSED: u8 = 8;
-
-impl Ledger {
-    fn new(ids: usize) -> Arc<Ledger> {
-        Arc::new(Ledger((0..ids).map(|_| AtomicU8::new(0)).collect()))
-    }
-
-    /// Each id may be booked once.
-    fn book(&self, id: usize, end: u8) {
-        let before = self.0[id].fetch_or(end, Ordering::AcqRel);
-        assert_eq!(before, 0, "task {id} ended as {before} and as {end}");
-    }
-
-    fn count(&self, end: u8) -> usize {
-        self.0.iter().filter(|booked| booked.load(Ordering::Acquire) == end).count()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.count(0) == 0
+/// Schedules on a scheduler that closes meanwhile.
+fn schedule(scheduler: &Scheduler, ledger: &Arc<Ledger>, ids: Range<usize>, closer: ThreadId) {
+    for id in ids {
+        let delay = if id % 2 == 0 { Duration::ZERO } else { HOUR };
+        let book = Arc::clone(ledger);
+        // What is returned is run by the thread that closes.
+        let task = move || {
+            let is_returned = thread::current().id() == closer;
+            book.book(id, if is_returned { End::Returned } else { End::Ran });
+        };
+        match scheduler.schedule_once(delay, task) {
+            Ok(_) => {}
+            Err(ScheduleError::Closed) => ledger.book(id, End::Refused),
+            Err(other) => panic!("{other}"),
+        }
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come");
-        thread::sleep(MILLI);
-    }
+/// Three producers against a close, which comes at another point of theirs each time.
+fn schedule_against_close(random: &mut Random) -> Tally {
+    let ledger = Ledger::new(PRODUCERS * EACH);
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
+    let (start, here) = (Barrier::new(PRODUCERS + 1), thread::current().id());
+    let leftovers = thread::scope(|scope| {
+        for producer in 0..PRODUCERS {
+            let (scheduler, ledger, start) = (&scheduler, &ledger, &start);
+            scope.spawn(move || {
+                start.wait();
+                schedule(scheduler, ledger, producer * EACH..(producer + 1) * EACH, here);
+            });
+        }
+        start.wait();
+        spin_until(Instant::now() + Duration::from_nanos(random.below(40_000)));
+        scheduler.close().expect("in time")
+    });
+    let returned = leftovers.len();
+    assert_eq!(leftovers.run_all(), returned);
+    let (tally, stats) = (ledger.tally(), scheduler.stats());
+    tally.assert_balanced();
+    assert_eq!(tally.of(End::Returned), returned);
+    let accepted = tally.ids - tally.of(End::Refused);
+    assert_eq!((stats.scheduled(), stats.pending()), (accepted as u64, 0));
+    tally
 }
 
 #[test]
 fn s20_schedule_against_close_loses_none_and_doubles_none() {
-    const PRODUCERS: usize = 3;
-    const EACH: usize = 300;
-    for round in 0..times(300) {
-        let ledger = Ledger::new(PRODUCERS * EACH);
-        let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
-        let start = Arc::new(Barrier::new(PRODUCERS + 1));
-        let producers: Vec<_> = (0..PRODUCERS)
-            .map(|producer| {
-                let (scheduler, ledger) = (scheduler.clone(), Arc::clone(&ledger));
-                let start = Arc::clone(&start);
-                thread::spawn(move || {
-                    start.wait();
-                    for id in producer * EACH..(producer + 1) * EACH {
-                        let delay = if id % 2 == 0 { Duration::ZERO } else { HOUR };
-                        let book = Arc::clone(&ledger);
-                        // What is returned is run below, on the main thread.
-                        let task = move || {
-                            let here = thread::current();
-                            let is_ticker = here.name() == Some("tickwheel");
-                            book.book(id, if is_ticker { RAN } else { RETURNED });
-                        };
-                        match scheduler.schedule_once(delay, task) {
-                            Ok(_) => {}
-                            Err(ScheduleError::Closed) => ledger.book(id, REFUSED),
-                            Err(other) => panic!("{other}"),
-                        }
-                    }
-                })
-            })
-            .collect();
-        start.wait();
-        (0..round % 64).for_each(|_| std::hint::spin_loop());
-        let leftovers = scheduler.close().expect("in time");
-        let returned = leftovers.len();
-        producers.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        assert_eq!(leftovers.run_all(), returned);
-        assert!(ledger.is_closed(), "round {round}: {} were lost", ledger.count(0));
-        assert_eq!(ledger.count(RETURNED), returned);
-        let accepted = ledger.0.len() - ledger.count(REFUSED);
-        let stats = scheduler.stats();
-        assert_eq!((stats.scheduled(), stats.pending()), (accepted as u64, 0), "round {round}");
+    let rounds = count(150_000, 10_000_000).div_ceil(PRODUCERS * EACH);
+    let (mut all, mut amid, mut random) = (Tally::default(), 0, Random(20));
+    for _ in 0..rounds {
+        let tally = schedule_against_close(&mut random);
+        amid += usize::from((1..tally.ids).contains(&tally.of(End::Refused)));
+        all += tally;
+    }
+    let (races, rounds) = (digits(all.ids), digits(rounds));
+    println!("{races} schedules against {rounds} closes, {} of them amid: {all}", digits(amid));
+    assert!(amid > 0, "no close has met a schedule");
+}
+
+// ----- cancel against fire -----------------------------------------------------------------
+
+/// As many tasks as this are due at one moment.
+const TOGETHER: usize = 256;
+
+/// Tasks that are due together, each of which is cancelled once while they fire: forwards, behind
+/// the runs, or backwards, towards them.
+fn cancel_amid_fires(scheduler: &Scheduler, random: &mut Random) -> Tally {
+    let ledger = Ledger::new(TOGETHER);
+    let due = scheduler.now() + Duration::from_micros(30);
+    let first = random.below(TOGETHER as u64 * 3 / 4) as usize;
+    let book = |id| {
+        let ledger = Arc::clone(&ledger);
+        let task = move || {
+            ledger.book(id, End::Ran);
+            if id == first {
+                thread::yield_now(); // so that they meet where there is one processor, too
+            }
+        };
+        scheduler.schedule_at(due, task).expect("open")
+    };
+    let mut handles: Vec<_> = (0..TOGETHER).map(|id| (id, book(id))).collect();
+    if random.one_in(2) {
+        handles.reverse();
+    }
+    while !ledger.is_booked(first) {
+        thread::yield_now();
+    }
+    for (id, handle) in &handles {
+        if handle.cancel() {
+            ledger.book(*id, End::Cancelled);
+        }
+    }
+    while !ledger.is_closed() {
+        thread::yield_now();
+    }
+    ledger.tally()
+}
+
+/// Cancels against fires, a few hundred at a time.
+fn cancel_meets_fire(place: &str, executor: impl Executor) {
+    let builder = Scheduler::builder().executor(executor).precision(Precision::Exact);
+    let scheduler = builder.build().expect("a thread");
+    let (mut all, mut met, mut random) = (Tally::default(), 0, Random(8));
+    let rounds = count(200_000, 10_000_000).div_ceil(TOGETHER);
+    for _ in 0..rounds {
+        let tally = cancel_amid_fires(&scheduler, &mut random);
+        tally.assert_balanced();
+        met += usize::from(tally.of(End::Cancelled) > 0);
+        all += tally;
+    }
+    let (races, rounds) = (digits(all.ids), digits(rounds));
+    println!(
+        "{races} cancels against fires {place}, met in {} of {rounds} rounds: {all}",
+        digits(met)
+    );
+    assert!(met > 0, "no cancel has met a fire");
+    let stats = scheduler.stats();
+    assert_eq!(stats.fired(), all.of(End::Ran) as u64);
+    assert_eq!(stats.cancelled(), all.of(End::Cancelled) as u64);
+}
+
+#[test]
+fn s08_one_winner_when_cancels_meet_fires_on_the_tick_thread() {
+    cancel_meets_fire("on the tick thread", Inline);
+}
+
+#[test]
+fn s08_one_winner_when_cancels_meet_fires_on_a_pool() {
+    cancel_meets_fire("on a pool", ThreadPool::new(2));
+}
+
+/// Schedules tasks, and cancels most of them at random, early and late.
+fn schedule_and_cancel(scheduler: &Scheduler, ledger: &Arc<Ledger>, ids: Range<usize>) {
+    let mut random = Random(ids.start as u64);
+    let (mut open, most) = (Vec::new(), (ids.len() / 8).min(4096));
+    for id in ids {
+        let due = scheduler.now() + Duration::from_micros(random.below(3_000));
+        let book = Arc::clone(ledger);
+        let task = move || {
+            assert!(Instant::now() >= due, "task {id} is early");
+            book.book(id, End::Ran);
+        };
+        open.push((id, scheduler.schedule_at(due, task).expect("open")));
+        if open.len() > most {
+            let at = random.below(open.len() as u64) as usize;
+            let (id, handle) = open.swap_remove(at);
+            if !random.one_in(3) && handle.cancel() {
+                ledger.book(id, End::Cancelled);
+            }
+        }
     }
 }
 
@@ -112,49 +185,32 @@ fn s20_schedule_against_close_loses_none_and_doubles_none() {
 fn cancel_against_fire(executor: impl Executor, producers: usize, each: usize) {
     let ledger = Ledger::new(producers * each);
     let scheduler = Scheduler::builder().executor(executor).build().expect("a thread");
-    let threads: Vec<_> = (0..producers)
-        .map(|producer| {
-            let (scheduler, ledger) = (scheduler.clone(), Arc::clone(&ledger));
-            thread::spawn(move || {
-                let mut random = Random(producer as u64);
-                let mut open = Vec::new();
-                for id in producer * each..(producer + 1) * each {
-                    let due = scheduler.now() + Duration::from_micros(random.below(3_000));
-                    let book = Arc::clone(&ledger);
-                    let task = move || {
-                        assert!(Instant::now() >= due, "task {id} is early");
-                        book.book(id, RAN);
-                    };
-                    open.push((id, scheduler.schedule_at(due, task).expect("open")));
-                    if random.below(3) > 0 {
-                        let at = random.below(open.len() as u64) as usize;
-                        let (id, handle) = open.swap_remove(at);
-                        if handle.cancel() {
-                            ledger.book(id, CANCELLED);
-                        }
-                    }
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    thread::scope(|scope| {
+        for producer in 0..producers {
+            let (scheduler, ledger) = (&scheduler, &ledger);
+            let ids = producer * each..(producer + 1) * each;
+            scope.spawn(move || schedule_and_cancel(scheduler, ledger, ids));
+        }
+    });
     until("the last task", || ledger.is_closed());
     until("the books", || scheduler.pending() == 0);
-    let stats = scheduler.stats();
+    let (tally, stats) = (ledger.tally(), scheduler.stats());
+    tally.assert_balanced();
+    println!("{} tasks of {producers} producers: {tally}", digits(tally.ids));
     assert_eq!(stats.panicked(), 0);
-    assert_eq!(stats.fired(), ledger.count(RAN) as u64);
-    assert_eq!(stats.cancelled(), ledger.count(CANCELLED) as u64);
-    assert_eq!(stats.scheduled(), (producers * each) as u64);
+    assert_eq!(stats.fired(), tally.of(End::Ran) as u64);
+    assert_eq!(stats.cancelled(), tally.of(End::Cancelled) as u64);
+    assert_eq!(stats.scheduled(), tally.ids as u64);
 }
 
 #[test]
 fn s08_cancel_against_fire_on_the_tick_thread() {
-    cancel_against_fire(Inline, 3, times(60_000));
+    cancel_against_fire(Inline, 3, count(60_000, 3_400_000));
 }
 
 #[test]
 fn s08_cancel_against_fire_on_a_pool() {
-    cancel_against_fire(ThreadPool::new(3), 3, times(60_000));
+    cancel_against_fire(ThreadPool::new(3), 3, count(60_000, 3_400_000));
 }
 
 #[test]
@@ -169,13 +225,15 @@ fn s18_cancel_against_an_executor_that_rejects_at_random() {
             Ok(())
         }
     }
-    cancel_against_fire(Moody(AtomicUsize::new(0)), 2, times(30_000));
+    cancel_against_fire(Moody(AtomicUsize::new(0)), 2, count(30_000, 2_000_000));
 }
 
 #[test]
 fn s20_sixty_four_producers() {
-    cancel_against_fire(Inline, 64, times(1_000));
+    cancel_against_fire(Inline, 64, count(2_000, 160_000));
 }
+
+// ----- others ------------------------------------------------------------------------------
 
 #[test]
 fn s12_series_against_cancels_and_a_close() {
@@ -191,7 +249,8 @@ fn s12_series_against_cancels_and_a_close() {
             flag.store(false, Ordering::Release);
         })
         .expect("open");
-    for round in 0..times(2_000) {
+    let rounds = count(5_000, 1_000_000);
+    for round in 0..rounds {
         let count = Arc::clone(&runs);
         let period = Period::fixed_rate(Duration::from_micros(50)).missed(MissedTicks::Skip);
         let series = scheduler
@@ -214,56 +273,82 @@ fn s12_series_against_cancels_and_a_close() {
     thread::sleep(MILLI * 5); // real time: nothing may run any more
     assert_eq!(runs.load(Ordering::Relaxed), after);
     assert_eq!(scheduler.stats().panicked(), 0);
+    println!("{} series cancelled after {} runs: none ran on", digits(rounds), digits(after));
+}
+
+/// Schedules as much as it is allowed to; how many were accepted, and how many refused.
+fn push_to_the_bound(scheduler: &Scheduler, open: &Arc<AtomicUsize>, bound: usize) -> [usize; 2] {
+    let mut told = [0, 0];
+    for n in 0..count(40_000, 2_000_000) {
+        let count = Arc::clone(open);
+        // `held` counts from before the call to the end of the run, so it may be above what is
+        // pending by the three that are under way; never by more.
+        let held = open.fetch_add(1, Ordering::AcqRel);
+        let task = move || {
+            count.fetch_sub(1, Ordering::AcqRel);
+        };
+        let accepted = scheduler.schedule_once(Duration::from_micros(n as u64 % 60), task);
+        match accepted {
+            Ok(_) => assert!(held <= bound + 3, "{held} were held"),
+            Err(ScheduleError::Full) => {
+                open.fetch_sub(1, Ordering::AcqRel);
+                thread::yield_now();
+            }
+            Err(other) => panic!("{other}"),
+        }
+        told[usize::from(accepted.is_err())] += 1;
+    }
+    told
 }
 
 #[test]
 fn s25_a_bounded_scheduler_never_holds_more() {
     const BOUND: usize = 50;
-    let scheduler =
-        Scheduler::builder().executor(Inline).max_pending(BOUND).build().expect("a thread");
+    let builder = Scheduler::builder().executor(Inline).max_pending(BOUND).tick(MILLI / 20);
+    let scheduler = builder.build().expect("a thread");
     let open = Arc::new(AtomicUsize::new(0));
-    let threads: Vec<_> = (0..3)
-        .map(|_| {
-            let (scheduler, open) = (scheduler.clone(), Arc::clone(&open));
-            thread::spawn(move || {
-                let (mut accepted, mut refused) = (0_u64, 0_u64);
-                for n in 0..times(40_000) {
-                    let count = Arc::clone(&open);
-                    let held = open.fetch_add(1, Ordering::AcqRel);
-                    // `held` counts from before the call to the end of the run, so it may be
-                    // above what is pending by the three that are under way; never by more.
-                    let task = move || {
-                        count.fetch_sub(1, Ordering::AcqRel);
-                    };
-                    match scheduler.schedule_once(Duration::from_micros(n as u64 % 300), task) {
-                        Ok(_) => {
-                            accepted += 1;
-                            assert!(held <= BOUND + 3, "{held} were held");
-                        }
-                        Err(ScheduleError::Full) => {
-                            open.fetch_sub(1, Ordering::AcqRel);
-                            refused += 1;
-                            thread::yield_now();
-                        }
-                        Err(other) => panic!("{other}"),
-                    }
-                }
-                (accepted, refused)
-            })
-        })
-        .collect();
-    let told: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-    let accepted: u64 = told.iter().map(|(accepted, _)| accepted).sum();
-    assert!(told.iter().any(|(_, refused)| *refused > 0), "the bound was never met");
+    let push = || push_to_the_bound(&scheduler, &open, BOUND);
+    let told: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(push)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let [accepted, refused] = [0, 1].map(|at| told.iter().map(|told| told[at]).sum::<usize>());
+    assert!(refused > 0, "the bound was never met");
     until("the last run", || scheduler.pending() == 0);
     let stats = scheduler.stats();
-    assert_eq!((stats.scheduled(), stats.fired()), (accepted, accepted));
+    assert_eq!((stats.scheduled(), stats.fired()), (accepted as u64, accepted as u64));
+    let (accepted, refused) = (digits(accepted), digits(refused));
+    println!("{accepted} accepted, {refused} refused: the bound of {BOUND} held");
+}
+
+#[test]
+fn s17_the_idle_threads_of_a_pool_call_each_other() {
+    const THREADS: usize = 3;
+    let scheduler =
+        Scheduler::builder().executor(ThreadPool::new(THREADS)).build().expect("a thread");
+    let met = Arc::new(AtomicUsize::new(0));
+    let rounds = count(500, 50_000);
+    for round in 1..=rounds {
+        // Tasks of one moment that wait for each other, so each needs a thread of its own.
+        let (together, due) = (Arc::new(Barrier::new(THREADS)), scheduler.now());
+        for _ in 0..THREADS {
+            let (together, met) = (Arc::clone(&together), Arc::clone(&met));
+            let task = move || {
+                together.wait();
+                met.fetch_add(1, Ordering::Relaxed);
+            };
+            scheduler.schedule_at(due, task).expect("open");
+        }
+        until("all have met", || met.load(Ordering::Relaxed) == round * THREADS);
+    }
+    println!("{} times {THREADS} tasks that wait for each other: all met", digits(rounds));
 }
 
 #[test]
 fn s24_schedulers_come_and_go() {
     let alive = Arc::new(());
-    for round in 0..times(300) {
+    let rounds = count(900, 30_000);
+    for round in 0..rounds {
         let scheduler = Scheduler::builder()
             .executor(ThreadPool::new(1))
             .build()
@@ -280,4 +365,5 @@ fn s24_schedulers_come_and_go() {
         }
     }
     until("the end of all captures", || Arc::strong_count(&alive) == 1);
+    println!("{} schedulers ended in three ways: 0 captures left", digits(rounds));
 }

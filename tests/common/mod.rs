@@ -2,7 +2,12 @@
 
 #![allow(dead_code, reason = "each of them uses a part of it")]
 
-use std::time::Duration;
+pub(crate) mod ledger;
+
+use std::panic;
+use std::sync::Once;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A small generator of random numbers, the same for the same seed: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -39,4 +44,64 @@ impl Random {
 /// A number from the environment, for those who want more runs or a certain seed.
 pub(crate) fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+// ----- storms ------------------------------------------------------------------------------
+
+/// How much of a storm to make: the count of every day, or with `TICKWHEEL_FULL=1` the full one, as
+/// `scripts/storms` does it; either times `TICKWHEEL_STORM=n`.
+pub(crate) fn count(every_day: usize, in_full: usize) -> usize {
+    let whole = env("TICKWHEEL_FULL").is_some_and(|full| full > 0);
+    let factor = env("TICKWHEEL_STORM").unwrap_or(1) as usize;
+    factor * if whole { in_full } else { every_day }
+}
+
+/// A number as people read it: 10,000,000.
+pub(crate) fn digits(number: usize) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
+/// How long a test waits for other threads before it gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something is true that other threads do.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        let waited = start.elapsed();
+        assert!(waited < PATIENCE, "it did not come about: {what}");
+        // Most of it comes at once, and storms of many rounds wait in each.
+        if waited < Duration::from_millis(2) {
+            thread::yield_now();
+        } else {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Waits for a moment without giving the processor away.
+pub(crate) fn spin_until(instant: Instant) {
+    while Instant::now() < instant {
+        std::hint::spin_loop();
+    }
+}
+
+/// A panic that belongs to a test; [`silence`] keeps it out of the output.
+pub(crate) fn panic_on_purpose() -> ! {
+    panic!("on purpose")
+}
+
+/// Keeps the panics that belong to a test out of the output, and no others.
+pub(crate) fn silence() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if info.payload().downcast_ref::<&str>() != Some(&"on purpose") {
+                loud(info);
+            }
+        }));
+    });
 }

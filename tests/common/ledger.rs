@@ -1,0 +1,131 @@
+//! The books of a storm: every task has one id, and every id is booked exactly once.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use super::digits;
+
+/// How a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Ran,
+    Cancelled,
+    Returned,
+    Refused,
+    Dropped,
+}
+
+const ENDS: [(End, &str); 5] = [
+    (End::Ran, "ran"),
+    (End::Cancelled, "cancelled"),
+    (End::Returned, "returned"),
+    (End::Refused, "refused"),
+    (End::Dropped, "dropped"),
+];
+
+/// What became of each id.
+pub(crate) struct Ledger {
+    ends: Vec<AtomicU8>,
+    doubled: AtomicUsize,
+}
+
+impl Ledger {
+    pub(crate) fn new(ids: usize) -> Arc<Ledger> {
+        let ends = (0..ids).map(|_| AtomicU8::new(0)).collect();
+        Arc::new(Ledger { ends, doubled: AtomicUsize::new(0) })
+    }
+
+    /// Each id may be booked once. It does not panic at the second time: in a task nobody would see
+    /// that, because a scheduler catches it.
+    pub(crate) fn book(&self, id: usize, end: End) {
+        let before = self.ends[id].fetch_or(1 << end as u8, Ordering::AcqRel);
+        self.doubled.fetch_add(usize::from(before != 0), Ordering::Relaxed);
+    }
+
+    /// A task's own page: it books the run, or that the task was dropped without one.
+    pub(crate) fn page(self: &Arc<Self>, id: usize) -> Page {
+        Page { ledger: Arc::clone(self), id, has_run: false }
+    }
+
+    fn count(&self, booked: u8) -> usize {
+        self.ends.iter().filter(|end| end.load(Ordering::Acquire) == booked).count()
+    }
+
+    pub(crate) fn is_booked(&self, id: usize) -> bool {
+        self.ends[id].load(Ordering::Acquire) != 0
+    }
+
+    /// Whether no id is left to be booked.
+    pub(crate) fn is_closed(&self) -> bool {
+        (0..self.ends.len()).all(|id| self.is_booked(id))
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        Tally {
+            ids: self.ends.len(),
+            lost: self.count(0),
+            doubled: self.doubled.load(Ordering::Relaxed),
+            ends: ENDS.map(|(end, _)| self.count(1 << end as u8)),
+        }
+    }
+}
+
+/// Books the end of the task that captures it.
+pub(crate) struct Page {
+    ledger: Arc<Ledger>,
+    id: usize,
+    has_run: bool,
+}
+
+impl Page {
+    pub(crate) fn run(mut self) {
+        self.has_run = true;
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.ledger.book(self.id, if self.has_run { End::Ran } else { End::Dropped });
+    }
+}
+
+/// The sums of a ledger, or of many.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) ids: usize,
+    lost: usize,
+    doubled: usize,
+    ends: [usize; ENDS.len()],
+}
+
+impl Tally {
+    pub(crate) fn of(&self, end: End) -> usize {
+        self.ends[end as usize]
+    }
+
+    /// None was lost, and none was booked twice.
+    pub(crate) fn assert_balanced(&self) {
+        assert_eq!((self.lost, self.doubled), (0, 0), "lost and doubled; {self}");
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.ids += other.ids;
+        self.lost += other.lost;
+        self.doubled += other.doubled;
+        self.ends.iter_mut().zip(other.ends).for_each(|(sum, end)| *sum += end);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lost, {} doubled", digits(self.lost), digits(self.doubled))?;
+        for (end, name) in ENDS.iter().filter(|(end, _)| self.of(*end) > 0) {
+            write!(f, ", {} {name}", digits(self.of(*end)))?;
+        }
+        Ok(())
+    }
+}
