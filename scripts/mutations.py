@@ -68,6 +68,8 @@ MUTATIONS = [
      tests("s08_s11_cancel", "s12_s16_repeating")),
     ("leaked closure", "src/handle.rs",
      "caught(|| drop(body))", "caught(|| std::mem::forget(body))", tests("s08_s11_cancel")),
+    ("a closure dropped twice", "src/task/closure.rs",
+     "let mut this = ManuallyDrop::new(self);", "let mut this = self;", TESTS + ["--lib"]),
     ("reused generation", "src/task/state.rs",
      "self.generation().wrapping_add(1)", "self.generation()", tests("s08_s11_cancel")),
     ("generations begin anew after a trim", "src/task/directory.rs",
