@@ -62,6 +62,9 @@ MUTATIONS = [
     ("the last look leaves out what is held", "src/engine.rs",
      "taken.min(held.unwrap_or(Moment::NEVER)) >= threshold", "{ let _ = held; taken >= threshold }",
      tests("s01_s07_time")),
+    ("handed over before all is in", "src/engine.rs",
+     "        if self.must_take_in_more(cut) {\n            return Next::Again;\n        }\n", "",
+     tests("s01_s07_time", "driver_model")),
     # Cancel
     ("a claim that takes nothing", "src/task/state.rs",
      "self.step(generation, from, Phase::Running)", "self.step(generation, from, from)",
@@ -80,7 +83,7 @@ MUTATIONS = [
      "let is_free = self.pages[group.clone()].iter().all(|slots| *slots != 0);", tests("memory")),
     ("a cancel that nobody counts", "src/hub/registry.rs",
      "let counted = seat::with_seat_of(hub, |seat| seat.count_cancel(frees_a_place));",
-     "let counted = Some(()).filter(|()| hub == hub && (frees_a_place || !frees_a_place));",
+     "let counted = seat::with_seat_of(hub, |_| None::<Arc<crate::parking::Doorbell>>);",
      tests("s25_s27_bounds_and_sight", "s08_s11_cancel")),
     # Repeating
     ("drift", "src/repeat.rs",
@@ -95,6 +98,9 @@ MUTATIONS = [
     ("a panic that does not end the series", "src/hub/run.rs",
      "            _ => Some(task),\n        };", "            Err(_) if repeats => self.rearm(task, due).err(),\n            _ => Some(task),\n        };",
      tests("s12_s16_repeating")),
+    ("an end that looks like a cancel", "src/task/state.rs",
+     "self.step(generation, Phase::Running, Phase::Ending)", "self.step(generation, Phase::Running, Phase::Doomed)",
+     tests("s12_s16_repeating", "driver_model")),
     # Executors
     ("a rejected task is lost", "src/engine.rs",
      "self.refused.tasks.extend(entries);", "drop(entries);", tests("s17_s19_executor")),

@@ -35,6 +35,9 @@ use crate::wheel::Buckets;
 const BATCH: usize = 256;
 /// How many tasks a turn hands over, before it looks at the intake again.
 const HAND_OVER: usize = 4 * BATCH;
+/// How many tasks are taken in ahead of a hand-over at most; some ten milliseconds of work. The tick
+/// thread is so much behind only after a stall.
+const AHEAD: usize = 256 * 1024;
 /// How many entries a turn looks at in a sweep.
 const SWEEP: usize = 2048;
 /// How many entries a turn moves ahead of their time.
@@ -93,9 +96,14 @@ pub(crate) struct Engine {
     is_trimming: bool,
     /// When memory that has stayed free until then goes back.
     trim_at: Option<Moment>,
-    /// Whether it may ask to be woken for that. A driven engine does not: a peak somewhere in the
-    /// process must not show in its virtual time.
-    wakes_to_trim: bool,
+    /// Up to where tasks were taken in.
+    last_cut: u64,
+    /// How many tasks have been taken in since something was handed over.
+    ahead: usize,
+    /// Nobody else turns it, and everybody schedules: so it may ask to be woken for a trim, and what is
+    /// due does not wait for more than [`AHEAD`] tasks that come in. A driven engine asks for nothing,
+    /// or a peak somewhere in the process would show in its virtual time.
+    has_a_thread: bool,
 }
 
 /// Tasks that an executor would not take.
@@ -130,13 +138,15 @@ impl Engine {
             is_sweeping: false,
             is_trimming: false,
             trim_at: None,
-            wakes_to_trim: false,
+            last_cut: 0,
+            ahead: 0,
+            has_a_thread: false,
         }
     }
 
     /// It is turned by a thread that has nothing else to do.
-    pub(crate) fn wake_to_trim(&mut self) {
-        self.wakes_to_trim = true;
+    pub(crate) fn has_a_thread(&mut self) {
+        self.has_a_thread = true;
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -146,6 +156,11 @@ impl Engine {
     /// The cut of a turn that begins now; see [`intake`](crate::intake).
     pub(crate) fn cut(&self) -> u64 {
         self.hub.intake.cut(self.hub.now().0)
+    }
+
+    /// The cut of the next turn of a thread: the last one, if not all that was before it is in.
+    pub(crate) fn next_cut(&self) -> u64 {
+        if self.must_take_in_more(self.last_cut) { self.last_cut } else { self.cut() }
     }
 
     /// One turn: does what is due of what was scheduled before the cut, or a bounded share of it,
@@ -158,6 +173,10 @@ impl Engine {
         }
         let now = self.hub.now();
         self.take_in(cut);
+        if self.must_take_in_more(cut) {
+            return Next::Again;
+        }
+        self.ahead = 0;
         self.advance(now);
         self.retry_refused(now);
         self.hand_over(now);
@@ -170,6 +189,7 @@ impl Engine {
     /// Files what was scheduled before the cut. The earliest deadline of it; zero when something is
     /// due now.
     fn take_in(&mut self, cut: u64) -> Moment {
+        self.last_cut = cut;
         let (mut tasks, mut earliest) = (0, Moment::NEVER);
         for record in self.inlet.gather(&self.hub.intake, cut) {
             let entry = Entry::from(record);
@@ -178,9 +198,16 @@ impl Engine {
             tasks += 1;
         }
         if tasks > 0 {
+            self.ahead += tasks;
             self.hub.hooks.observe(|observer| observer.took_in(tasks));
         }
         earliest
+    }
+
+    /// Whether something was scheduled before the cut that is not filed yet. It may be due first (S3);
+    /// but a flood of schedules must not keep what is due for ever (S19).
+    fn must_take_in_more(&self, cut: u64) -> bool {
+        self.inlet.is_behind(cut) && (self.ahead < AHEAD || !self.has_a_thread)
     }
 
     // ----- advance -------------------------------------------------------------------------
@@ -330,7 +357,7 @@ impl Engine {
         if !self.has_news() && self.trim(now) {
             return Next::Again;
         }
-        let trim_at = self.trim_at.filter(|_| self.wakes_to_trim);
+        let trim_at = self.trim_at.filter(|_| self.has_a_thread);
         let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, trim_at];
         match times.into_iter().flatten().min() {
             None | Some(Moment::NEVER) => Next::Idle,

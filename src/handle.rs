@@ -296,7 +296,8 @@ impl TaskHandle {
     fn is_done(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
             || holder::word(self.key).is_none_or(|word| {
-                word.generation() != self.key.generation || word.phase() == Phase::Doomed
+                let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
+                word.generation() != self.key.generation || is_over
             })
     }
 }

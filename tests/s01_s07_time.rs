@@ -317,6 +317,55 @@ fn s06_a_jump_of_any_length_runs_what_is_due_at_once_and_in_order() {
     assert_eq!(hand_overs.0.load(Ordering::Relaxed), 1, "at once");
 }
 
+/// Schedules tasks of one thread from the latest to the earliest; which have run, in order.
+fn schedule_backwards(scheduler: &Scheduler, tasks: u64) -> Arc<Mutex<Vec<u64>>> {
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    for number in (0..tasks).rev() {
+        let ran = Arc::clone(&ran);
+        let task = move || ran.lock().expect("no panic").push(number);
+        scheduler.schedule_once(Duration::from_micros(number), task).expect("open");
+    }
+    ran
+}
+
+#[test]
+fn s03_s06_after_a_jump_all_that_was_scheduled_before_runs_in_order() {
+    const TASKS: u64 = 20_000; // many times what a turn takes in at once
+    let clock = ManualClock::new();
+    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let ran = schedule_backwards(&scheduler, TASKS);
+    clock.advance(SECOND);
+    while driver.turn().is_some() {}
+    assert!(ran.lock().expect("no panic").iter().copied().eq(0..TASKS));
+}
+
+#[test]
+fn s03_s06_after_a_task_that_took_long_all_that_was_scheduled_meanwhile_runs_in_order() {
+    const TASKS: u64 = 20_000;
+    let clock = ManualClock::new();
+    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let scheduler = builder.build().expect("a tick thread");
+    let (release, wait) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let hold_up = move || {
+        tell.send(()).expect("told");
+        _ = wait.recv();
+    };
+    scheduler.schedule_once(Duration::ZERO, hold_up).expect("open");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    let ran = schedule_backwards(&scheduler, TASKS);
+    clock.advance(SECOND);
+    drop(release);
+    let start = Instant::now();
+    while scheduler.pending() > 0 && start.elapsed() < PATIENCE {
+        thread::sleep(MILLI);
+    }
+    drop(scheduler.close());
+    let ran = ran.lock().expect("no panic");
+    assert!(ran.iter().copied().eq(0..TASKS), "not in order: {:?}", &ran[..5]);
+}
+
 #[test]
 fn s07_a_turn_says_exactly_when_to_come_back() {
     let (scheduler, driver) = driven();

@@ -215,6 +215,36 @@ fn s15_a_panic_ends_the_series_and_is_reported() {
     assert_eq!((stats.fired(), stats.panicked(), stats.pending()), (3, 1, 0));
 }
 
+/// Asks a handle when it is dropped, and keeps a clone of it.
+struct Asks(Arc<Mutex<Vec<Cancellable>>>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let handles = &mut *self.0.lock().expect("no panic");
+        let handle = handles.first().expect("one was put there").clone();
+        assert!(handle.is_done() && !handle.is_cancelled() && !handle.cancel());
+        handles.push(handle);
+    }
+}
+
+#[test]
+fn s15_a_series_that_ends_of_itself_never_says_that_it_was_cancelled() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let handles = Arc::new(Mutex::new(Vec::new()));
+    let asks = Asks(Arc::clone(&handles));
+    let task = move || {
+        let _asks = &asks;
+        ControlFlow::Break(())
+    };
+    let series = scheduler.schedule_repeatedly(SECOND, SECOND, task).expect("open");
+    handles.lock().expect("no panic").push(series);
+    assert_eq!(driver.advance(HOUR), 1);
+    assert_eq!(scheduler.stats().panicked(), 0, "the captured value has found something");
+    let handles = handles.lock().expect("no panic");
+    assert_eq!(handles.len(), 2);
+    assert!(handles.iter().all(|handle| handle.is_done() && !handle.is_cancelled()));
+}
+
 #[test]
 fn s15_a_zero_period_is_an_error_and_never_runs() {
     let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");

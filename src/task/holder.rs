@@ -233,7 +233,7 @@ impl Running {
 
     /// The task will not run again: moves the body out. What is left to do is [`Claimed::end`].
     pub(crate) fn into_body(self) -> (Body, Claimed) {
-        let cancelled = self.kind() != Kind::Once && !self.holder.word.doom(self.key.generation);
+        let cancelled = self.kind() != Kind::Once && !self.holder.word.close(self.key.generation);
         // SAFETY: H2; claimed by us, and `Claimed` cannot reach the body again.
         let body = unsafe { self.holder.take_body() };
         (body, Claimed { task: self, cancelled })

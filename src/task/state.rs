@@ -9,9 +9,9 @@
 //!              fill                       claim                      end
 //!   Free(g) ----------> Pending(g) ----------------> Running(g) ----------> Free(g+1)
 //!                        |   ^  |                     |     |                   ^
-//!                        |   |  +-- give back --+     |     | cancel or doom    |
+//!                        |   |  +-- give back --+     |     | cancel, or close  |
 //!                        |   +------ rearm -----|-----+     v a series          |
-//!                        |                      v        Doomed(g) --- end -----+
+//!                        |                      v    Doomed(g), Ending(g) - end +
 //!                        |                  Returned(g) -- claim -> Running(g)  |
 //!                        +---- cancel ----------+--- cancel --------------------+
 //! ```
@@ -20,14 +20,15 @@
 //! | --- | --- | --- |
 //! | `Free` | none | the owner of the free slot: `fill` |
 //! | `Pending` | waits: in the intake, the wheel, or an executor's queue | anybody: `claim` to run or to drop it, `cancel`; the engine at its end: `give back` |
-//! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `doom` of a series; anybody, for a series: `cancel` |
-//! | `Doomed` | a series that will not run again | the runner: `end` |
+//! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel` |
+//! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
+//! | `Ending` | a series after its last run, of itself | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel` |
 //!
 //! - A1 Every transition out of a phase that several may leave is a compare-exchange on the whole
 //!   word, generation included, so exactly one wins (S8) and a stale handle never does (S10).
 //! - A2 Whoever wins `claim`, or `cancel` from `Pending` or `Returned`, alone owns the body from
-//!   then on. `Doomed` leaves the body with the runner.
+//!   then on. `Doomed` and `Ending` leave the body with the runner.
 //! - A3 The generation grows by one each time the holder becomes free, and never wraps: a slot
 //!   whose generations are used up is not used again.
 //! - A4 Every exchange is Acquire and Release, so that who cancels a series between two runs sees what
@@ -49,6 +50,7 @@ pub(crate) enum Phase {
     Pending,
     Running,
     Doomed,
+    Ending,
     Returned,
 }
 
@@ -109,6 +111,7 @@ impl Word {
             1 => Phase::Pending,
             2 => Phase::Running,
             3 => Phase::Doomed,
+            4 => Phase::Ending,
             _ => Phase::Returned,
         }
     }
@@ -231,14 +234,14 @@ impl AtomicRef {
         None
     }
 
-    /// `doom`: the runner ends a series, and from now on no cancel wins. False when a cancel has
+    /// `close`: the runner ends a series, and from now on no cancel wins. False when a cancel has
     /// doomed it before.
-    pub(crate) fn doom(&self, generation: u32) -> bool {
-        self.step(generation, Phase::Running, Phase::Doomed).is_some()
+    pub(crate) fn close(&self, generation: u32) -> bool {
+        self.step(generation, Phase::Running, Phase::Ending).is_some()
     }
 
     /// `end`: the runner frees the holder; the generation of the next task there. Nobody else may
-    /// leave `Running` of a one-shot, or `Doomed`, so a store does. A4.
+    /// leave `Running` of a one-shot, `Doomed` or `Ending`, so a store does. A4.
     pub(crate) fn end(&self, word: Word, cancelled: bool) -> u32 {
         let freed = word.freed(cancelled);
         self.0.store(freed.0, Ordering::Release);
@@ -328,7 +331,7 @@ mod tests {
         let word = task.claim(7, Phase::Pending).expect("pending");
         assert_eq!(task.cancel(7), CancelOutcome::Doomed);
         assert_eq!(task.cancel(7), CancelOutcome::Lost, "once");
-        assert!(!task.rearm(7) && !task.doom(7));
+        assert!(!task.rearm(7) && !task.close(7));
         assert_eq!(task.end(word, true), 8);
         assert_eq!(task.vacant().map(Word::past), Some(1));
     }

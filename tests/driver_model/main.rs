@@ -1,0 +1,92 @@
+//! The whole engine on virtual time against a model: random runs that print their seed.
+//!
+//! Each run makes a world: a scheduler with its driver, settings drawn by lot, and a model that
+//! foresees what it will do. Then things happen, drawn by lot: tasks and series of all kinds are
+//! scheduled and cancelled, from outside, from tasks, and from the `Drop` of what a closure
+//! captured; the time moves step by step, or jumps; executors refuse, tasks panic; in the middle of
+//! it the scheduler is stopped. Virtual time is exact, so the model says of each task to the
+//! nanosecond when it runs, and which runs next.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `plan.rs` | what is asked of a task, and where it stands |
+//! | `model.rs`, `turns.rs` | what should happen |
+//! | `world.rs` | what a run is made of |
+//! | `calls.rs` | schedule, cancel, and what comes of it |
+//! | `time.rs` | turns, moves, stalls |
+//! | `tasks.rs` | what tasks do in their runs, and when they are dropped |
+//! | `end.rs` | the ways to close, the leftovers, the ledger |
+//! | `reports.rs` | panics that are meant, and others |
+//!
+//! `TICKWHEEL_SEED=n` repeats the run of that seed; `TICKWHEEL_RUNS=n` makes so many of them,
+//! `TICKWHEEL_FIRST=n` from that seed on. `scripts/soak` makes millions.
+
+mod calls;
+#[path = "../common/mod.rs"]
+mod common;
+mod end;
+mod model;
+mod plan;
+mod reports;
+mod tasks;
+mod time;
+mod turns;
+mod world;
+
+use std::sync::Arc;
+
+use tickwheel::Driver;
+
+use common::{Random, env};
+use world::World;
+
+fn step(world: &Arc<World>, driver: &Driver) {
+    match world.draw(|random| random.below(32)) {
+        0..10 => world.schedule_once(),
+        10..12 => world.schedule_crowd(),
+        12..15 => world.schedule_series(),
+        15..19 => world.cancel_one(),
+        19..24 => world.advance(driver),
+        24..29 => world.stall_and_turn(driver),
+        29 => world.turn_until_quiet(driver),
+        30 => world.change_mood(driver),
+        _ if world.draw(|random| random.one_in(30)) => world.abandon(),
+        _ if world.draw(|random| random.one_in(20)) => world.stop(),
+        _ => {}
+    }
+    world.check_pending();
+    world.check_counts();
+    world.model().check_that_all_is_quiet();
+}
+
+/// One run; what is wrong, if something is.
+fn run(seed: u64) -> Result<(), String> {
+    let (world, driver) = World::new(Random(seed));
+    let complaint = || world.reports.complaint().map_or(Ok(()), Err);
+    for _ in 0..world.draw(|random| 10 + random.below(60)) {
+        world.reports.noting(|| step(&world, &driver));
+        complaint()?;
+        if world.model().ending.is_closed && world.draw(|random| random.one_in(4)) {
+            break;
+        }
+    }
+    world.reports.noting(|| end::end(&world, driver));
+    complaint()?;
+    world.reports.noting(|| end::check_the_ledger(&world));
+    complaint()
+}
+
+#[test]
+fn the_engine_does_what_a_sorted_map_does() {
+    reports::silence_blasts();
+    let first = env("TICKWHEEL_FIRST").unwrap_or(0);
+    let seeds = match env("TICKWHEEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => first..first + env("TICKWHEEL_RUNS").unwrap_or(1_500),
+    };
+    for seed in seeds {
+        if let Err(complaint) = run(seed) {
+            panic!("{complaint}\nrepeat with TICKWHEEL_SEED={seed}");
+        }
+    }
+}

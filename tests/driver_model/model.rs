@@ -1,0 +1,257 @@
+//! What should happen: a sorted map of what waits, and a few rules, which are the crate's promises.
+//!
+//! The model has a clock of its own, is told of every call before the crate is, and never asks the
+//! crate anything. It is computed in another way than the crate computes: it sorts all that waits
+//! for each turn, and adds period to period.
+//!
+//! | part | what it foresees |
+//! | --- | --- |
+//! | `plan.rs` | what is asked of a task, and where it stands |
+//! | the way in | what is refused, when a task will run, how many hold a place |
+//! | `turns.rs` | which task is next in line, when a series is due again, when to come back |
+//! | the ways out | who wins a cancel, what is left over, whose closure may be dropped |
+//!
+//! - M1 A turn runs what was scheduled before it began and is due: by deadline, and at equal
+//!   deadlines in the order of scheduling (S3). A stop in the middle of it takes effect after it.
+//! - M2 While an executor refuses tasks, the promises say less: a task is not early, and may be late
+//!   or out of order (S18). Then the model is not [exact](Model::is_exact).
+//! - M3 A task takes one way out, and its closure is dropped once, on that way (S20).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use tickwheel::{Precision, ScheduleError};
+
+use crate::plan::{End, NEVER, Plan, Repeats, State, Task, Time};
+
+/// Who runs tasks at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driving {
+    Nobody,
+    Turn,
+    Advance,
+    /// Leftovers, by whoever has them.
+    ByHand,
+}
+
+/// What a builder is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) tick: Time,
+    pub(crate) precision: Precision,
+    pub(crate) places: Option<usize>,
+}
+
+/// How often things have happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) ran: u64,
+    pub(crate) panicked: u64,
+    /// The greatest lateness of a run.
+    pub(crate) latest: Time,
+}
+
+pub(crate) struct Model {
+    pub(crate) settings: Settings,
+    pub(crate) now: Time,
+    pub(crate) tasks: Vec<Task>,
+    /// When they will run, number, and name.
+    pub(crate) waiting: BTreeSet<(Time, u64, usize)>,
+    pub(crate) numbers: u64,
+    pub(crate) counts: Counts,
+    /// M2.
+    pub(crate) is_exact: bool,
+    pub(crate) driving: Driving,
+    /// Those of this turn that have not run yet, in order.
+    pub(crate) queue: VecDeque<usize>,
+    /// When this turn began, and the first number that does not belong to it.
+    pub(crate) turn: (Time, u64),
+    pub(crate) running: Option<usize>,
+    pub(crate) ending: Ending,
+}
+
+/// How far a scheduler is on its way to its end.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    /// Nothing is accepted any more.
+    pub(crate) is_closed: bool,
+    /// Somebody will take the leftovers.
+    pub(crate) is_wanted: bool,
+    /// The end has come; what was returned, in order.
+    pub(crate) leftovers: Option<Vec<usize>>,
+    /// Leftovers are being dropped.
+    pub(crate) drops: bool,
+}
+
+impl Model {
+    pub(crate) fn new(settings: Settings) -> Model {
+        Model {
+            settings,
+            now: 0,
+            tasks: Vec::new(),
+            waiting: BTreeSet::new(),
+            numbers: 0,
+            counts: Counts::default(),
+            is_exact: true,
+            driving: Driving::Nobody,
+            queue: VecDeque::new(),
+            turn: (0, 0),
+            running: None,
+            ending: Ending::default(),
+        }
+    }
+
+    // ----- the way in ----------------------------------------------------------------------
+
+    /// A name for a task, and whether it is accepted (S23, S25).
+    pub(crate) fn schedule(&mut self, plan: Plan) -> (usize, Result<(), ScheduleError>) {
+        let is_full = self.settings.places.is_some_and(|places| self.held() >= places);
+        let verdict = match () {
+            () if self.ending.is_closed => Err(ScheduleError::Closed),
+            () if is_full => Err(ScheduleError::Full),
+            () => Ok(()),
+        };
+        let (deadline, id) = (plan.deadline, self.tasks.len());
+        self.tasks.push(Task::new(plan));
+        if verdict.is_ok() {
+            self.wait(id, deadline);
+        }
+        (id, verdict)
+    }
+
+    pub(crate) fn wait(&mut self, id: usize, deadline: Time) {
+        let (at, number) = (self.runs_at(deadline), self.numbers);
+        self.numbers += 1;
+        self.waiting.insert((at, number, id));
+        let task = &mut self.tasks[id];
+        (task.at, task.number, task.deadline, task.state) = (at, number, deadline, State::Waiting);
+    }
+
+    /// When a task of this deadline runs that begins to wait now (S1, S2, S5).
+    fn runs_at(&self, deadline: Time) -> Time {
+        let tick = self.settings.tick;
+        match self.settings.precision {
+            _ if deadline <= self.now => self.now,
+            _ if deadline == NEVER => NEVER,
+            Precision::Exact => deadline,
+            Precision::Tick => (deadline.div_ceil(tick) * tick).max(self.now),
+        }
+    }
+
+    /// How many hold a place: a task until its run starts, a series until it ends (S25).
+    pub(crate) fn held(&self) -> usize {
+        let is_held = |id: &usize| {
+            let task = &self.tasks[*id];
+            task.state == State::Running
+                && task.plan.repeats != Repeats::Not
+                && self.ending.leftovers.is_none()
+        };
+        self.waiting.len() + self.running.iter().filter(|id| is_held(id)).count()
+    }
+
+    /// When the next task will run.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.waiting.first().map(|(at, ..)| *at).filter(|at| *at != NEVER)
+    }
+
+    /// How many tasks have begun to wait since the last turn began.
+    pub(crate) fn numbers_since_the_turn(&self) -> u64 {
+        self.numbers - self.turn.1
+    }
+
+    // ----- the ways out --------------------------------------------------------------------
+
+    /// A cancel, by a handle or by whoever has the leftover: does it win? (S8)
+    pub(crate) fn cancel(&mut self, id: usize) -> bool {
+        let task = &mut self.tasks[id];
+        let wins = match task.state {
+            State::Waiting | State::Returned => true,
+            State::Running => task.plan.repeats != Repeats::Not,
+            State::Over(_) => false,
+        };
+        if wins {
+            self.waiting.remove(&(task.at, task.number, id));
+            task.state = State::Over(End::Cancelled);
+        }
+        wins
+    }
+
+    /// The same by whoever has the leftover.
+    pub(crate) fn call_off(&mut self, id: usize) -> bool {
+        let wins = self.cancel(id);
+        if wins {
+            self.tasks[id].state = State::Over(End::CalledOff);
+        }
+        wins
+    }
+
+    /// A leftover goes this way.
+    pub(crate) fn leave(&mut self, id: usize, end: End) {
+        let task = &mut self.tasks[id];
+        assert_eq!(task.state, State::Returned, "task {id}");
+        task.state = State::Over(end);
+    }
+
+    /// Nothing is accepted from now on (S23). Outside of a turn, an end that somebody waits for
+    /// comes at once.
+    pub(crate) fn close(&mut self, is_wanted: bool) {
+        self.ending.is_closed = true;
+        self.ending.is_wanted |= is_wanted;
+        if is_wanted && !self.is_turning() {
+            self.shut_down();
+        }
+    }
+
+    /// The end: what waits is returned, in order of deadlines (S20).
+    pub(crate) fn shut_down(&mut self) {
+        if self.ending.leftovers.is_some() {
+            return;
+        }
+        self.ending.is_closed = true;
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut ids: Vec<_> = waiting.into_iter().map(|(.., id)| id).collect();
+        ids.sort_by_key(|id| (self.tasks[*id].deadline, self.tasks[*id].number));
+        ids.iter().for_each(|id| self.tasks[*id].state = State::Returned);
+        self.ending.leftovers = Some(ids);
+        self.ending.drops = !self.ending.is_wanted; // S24
+    }
+
+    /// What whoever takes the leftovers will get.
+    pub(crate) fn expected_leftovers(&self) -> Vec<usize> {
+        self.ending.leftovers.iter().filter(|_| !self.ending.drops).flatten().copied().collect()
+    }
+
+    /// A closure is being dropped: was it to? M3. Whether that belongs to the run of a one-shot.
+    pub(crate) fn closure_falls(&mut self, id: usize) -> bool {
+        let is_unwanted = self.ending.is_closed && !self.ending.is_wanted;
+        if is_unwanted && self.next_in_turn().is_none() && self.tasks[id].state == State::Waiting {
+            self.shut_down(); // the turn after the one that closed
+        }
+        let drops = self.ending.drops;
+        let task = &mut self.tasks[id];
+        assert!(task.has_closure, "the closure of task {id} is dropped twice");
+        assert_ne!(self.running, Some(id), "a closure is dropped in its run");
+        match task.state {
+            State::Returned if drops => task.state = State::Over(End::Dropped),
+            State::Over(_) => {}
+            _ => panic!("the closure of task {id} is dropped: {task:?}"),
+        }
+        task.state == State::Over(End::Ran) && task.plan.repeats == Repeats::Not
+    }
+
+    // ----- sight ---------------------------------------------------------------------------
+
+    /// How many tasks stand there.
+    pub(crate) fn count(&self, state: State) -> usize {
+        self.tasks.iter().filter(|task| task.state == state).count()
+    }
+
+    /// Between two calls: each closure that is kept has a reason (S9), and nothing runs.
+    pub(crate) fn check_that_all_is_quiet(&self) {
+        assert!(self.running.is_none() && self.driving == Driving::Nobody);
+        for (id, task) in self.tasks.iter().enumerate() {
+            let is_kept = matches!(task.state, State::Waiting | State::Returned);
+            let is_moved = task.state == State::Over(End::Moved);
+            assert!(is_moved || task.has_closure == is_kept, "the closure of task {id}: {task:?}");
+        }
+    }
+}

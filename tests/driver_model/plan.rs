@@ -1,0 +1,101 @@
+//! What is asked of a task, and where it stands.
+
+/// Nanoseconds since the world began.
+pub(crate) type Time = u64;
+
+pub(crate) const NEVER: Time = Time::MAX;
+
+/// How a task repeats, and after what time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    Not,
+    Burst(Time),
+    Skip(Time),
+    Delay(Time),
+    Gap(Time),
+}
+
+impl Repeats {
+    pub(crate) fn period(self) -> Option<Time> {
+        match self {
+            Repeats::Not => None,
+            Repeats::Burst(period)
+            | Repeats::Skip(period)
+            | Repeats::Delay(period)
+            | Repeats::Gap(period) => Some(period),
+        }
+    }
+}
+
+/// What is asked of a task.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) deadline: Time,
+    pub(crate) repeats: Repeats,
+    /// After so many runs it ends by itself.
+    pub(crate) runs: Option<u64>,
+    /// The last of them panics.
+    pub(crate) panics: bool,
+    /// It was given to the other executor.
+    pub(crate) is_elsewhere: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunEnds {
+    GoesOn,
+    Breaks,
+    Panics,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Waiting,
+    Running,
+    /// It is among the leftovers.
+    Returned,
+    Over(End),
+}
+
+/// The ways out; M3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It has run, and will not run again.
+    Ran,
+    Cancelled,
+    /// Cancelled by whoever had it as a leftover.
+    CalledOff,
+    Dropped,
+    /// It waits at another scheduler.
+    Moved,
+    Refused,
+}
+
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) plan: Plan,
+    pub(crate) state: State,
+    /// Of the next run.
+    pub(crate) deadline: Time,
+    /// When the next run is to start.
+    pub(crate) at: Time,
+    /// Counted over all tasks, in the order in which they began to wait.
+    pub(crate) number: u64,
+    pub(crate) runs: u64,
+    /// Its closure has not been dropped yet.
+    pub(crate) has_closure: bool,
+}
+
+impl Task {
+    /// One that is not accepted, as long as nobody says that it is.
+    pub(crate) fn new(plan: Plan) -> Task {
+        Task {
+            plan,
+            state: State::Over(End::Refused),
+            deadline: plan.deadline,
+            at: NEVER,
+            number: 0,
+            runs: 0,
+            has_closure: true,
+        }
+    }
+}

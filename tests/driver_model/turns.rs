@@ -1,0 +1,154 @@
+//! What turns do, and runs: the part of the [`Model`] that knows what is next.
+//!
+//! A turn is a list: what waits and is due, sorted. A move of the time is one turn after another,
+//! each at the time of the first that waits.
+
+use crate::model::{Driving, Model};
+use crate::plan::{End, NEVER, Repeats, RunEnds, State, Time};
+
+// ----- turns -------------------------------------------------------------------------------
+
+impl Model {
+    /// A turn begins, or a move of the time, which is many of them.
+    pub(crate) fn begin(&mut self, driving: Driving) {
+        self.driving = driving;
+        if self.ending.is_closed {
+            self.shut_down();
+        }
+        if driving == Driving::Turn {
+            self.open_turn(self.now);
+        }
+    }
+
+    /// These leftovers are about to be run.
+    pub(crate) fn begin_by_hand(&mut self, ids: Vec<usize>) {
+        self.driving = Driving::ByHand;
+        self.queue = ids.into();
+    }
+
+    /// Whether the caller is inside a turn.
+    pub(crate) fn is_turning(&self) -> bool {
+        matches!(self.driving, Driving::Turn | Driving::Advance)
+    }
+
+    /// M1.
+    fn open_turn(&mut self, now: Time) {
+        self.now = now;
+        self.turn = (now, self.numbers);
+        let mut due: Vec<_> = self.waiting.range(..(now + 1, 0, 0)).map(|(.., id)| *id).collect();
+        due.sort_by_key(|id| (self.tasks[*id].deadline, self.tasks[*id].number));
+        self.queue = due.into();
+    }
+
+    /// The next one in this turn that is still to run.
+    pub(crate) fn next_in_turn(&mut self) -> Option<usize> {
+        let is_live =
+            |id: &usize| matches!(self.tasks[*id].state, State::Waiting | State::Returned);
+        while self.queue.front().is_some_and(|id| !is_live(id)) {
+            self.queue.pop_front();
+        }
+        self.queue.front().copied()
+    }
+
+    /// Who runs next, at the time which the model's clock then shows.
+    fn next_in_line(&mut self) -> Option<usize> {
+        if self.next_in_turn().is_none() && !self.ending.is_closed {
+            let (began, numbers) = self.turn;
+            // What a slow run has made due may still come in its turn, if nothing new has come.
+            let may_go_on = self.now > began && self.numbers == numbers;
+            match (self.driving, self.next()) {
+                (Driving::Advance, Some(at)) => self.open_turn(at.max(self.now)),
+                (Driving::Turn, Some(at)) if at <= self.now && may_go_on => {
+                    self.open_turn(self.now);
+                }
+                _ => {}
+            }
+        }
+        self.next_in_turn()
+    }
+
+    /// The turn is over; when to come back.
+    pub(crate) fn end(&mut self) -> Option<Time> {
+        let left_out = self.next_in_turn();
+        assert!(left_out.is_none() || !self.is_exact, "left out of its turn: {left_out:?}");
+        self.driving = Driving::Nobody;
+        self.queue.clear();
+        let has_news = self.ending.is_closed || self.numbers > self.turn.1;
+        match self.ending.leftovers {
+            Some(_) => None,
+            None if has_news => Some(self.now),
+            None => self.next(),
+        }
+    }
+}
+
+// ----- runs --------------------------------------------------------------------------------
+
+impl Model {
+    /// A task runs: was it to, now and here?
+    pub(crate) fn run_begins(&mut self, id: usize, now: Time, is_elsewhere: bool) {
+        if self.is_exact {
+            assert_eq!(self.next_in_line(), Some(id), "another one runs than is next in line");
+        } else if self.is_turning() {
+            self.now = self.now.max(now);
+        }
+        if self.queue.front() == Some(&id) {
+            self.queue.pop_front();
+        }
+        let by_hand = self.driving == Driving::ByHand;
+        let task = &mut self.tasks[id];
+        let before = if by_hand { State::Returned } else { State::Waiting };
+        assert_eq!(task.state, before, "task {id} runs, {:?}: {task:?}", self.driving);
+        assert_eq!(now, self.now, "at another time: {task:?}");
+        assert!(by_hand || task.at <= now, "early: {task:?}");
+        assert_eq!(is_elsewhere, task.plan.is_elsewhere && !by_hand, "on another executor");
+        self.waiting.remove(&(task.at, task.number, id));
+        task.state = State::Running;
+        task.runs += 1;
+        self.counts.ran += 1;
+        self.counts.latest = self.counts.latest.max(now.saturating_sub(task.deadline));
+        self.running = Some(id);
+    }
+
+    /// The last thing that a task does in its run: what it is to return.
+    pub(crate) fn run_ends(&mut self, id: usize) -> RunEnds {
+        assert_eq!(self.running.take(), Some(id), "runs do not overlap");
+        let task = &self.tasks[id];
+        let ends = match task.plan.runs {
+            Some(runs) if runs == task.runs && task.plan.panics => RunEnds::Panics,
+            Some(runs) if runs == task.runs => RunEnds::Breaks,
+            _ => RunEnds::GoesOn,
+        };
+        self.counts.panicked += u64::from(ends == RunEnds::Panics);
+        if task.state != State::Running {
+            return ends; // it has cancelled itself (S16)
+        }
+        if ends == RunEnds::GoesOn && self.driving != Driving::ByHand {
+            self.wait(id, self.due_again(task.plan.repeats, task.deadline));
+        } else {
+            self.tasks[id].state = State::Over(End::Ran);
+        }
+        ends
+    }
+
+    /// When a series is due again whose run was planned for `planned`, and ends now (S12, S13).
+    fn due_again(&self, repeats: Repeats, planned: Time) -> Time {
+        let is_missed = |due: Time| due.saturating_add(self.settings.tick) <= self.now;
+        match repeats {
+            Repeats::Not => NEVER,
+            Repeats::Gap(gap) => self.now.saturating_add(gap),
+            Repeats::Burst(period) => planned.saturating_add(period),
+            Repeats::Skip(period) => {
+                let mut due = planned.saturating_add(period);
+                while is_missed(due) {
+                    due += period;
+                }
+                due
+            }
+            Repeats::Delay(period) => {
+                let due = planned.saturating_add(period);
+                if is_missed(due) { self.now + period } else { due }
+            }
+        }
+    }
+}
