@@ -32,6 +32,11 @@ pub enum ScheduleError {
         "the period is zero: give a period of at least one nanosecond, or schedule each run with `schedule_once`"
     )]
     ZeroPeriod,
+    /// No thread could be started to run it.
+    #[error(
+        "no thread could be started for the task: end some threads, or raise the system's limit"
+    )]
+    NoThread,
 }
 
 /// Why a task was not accepted, together with the task itself.
@@ -132,6 +137,9 @@ pub enum BuildError {
     /// The wheel size is not a power of two.
     #[error("a wheel of {0} buckets: the size must be a power of two, such as {near}", near = nearest_power(*.0))]
     WheelSize(usize),
+    /// A pool was to have no threads.
+    #[error("a pool of no threads: give it at least one")]
+    NoThreads,
     /// The operating system did not start the tick thread.
     #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
     Thread(#[source] io::Error),

@@ -83,6 +83,7 @@
 
 #![deny(unsafe_code)] // four files in `task/`, `sync.rs` and `system.rs` are excepted, each with its reason
 
+pub mod pool;
 pub mod wheel;
 
 #[cfg(doc)]

@@ -27,7 +27,12 @@ pub struct TaskPanic<'a> {
     payload: &'a (dyn Any + Send),
 }
 
-impl TaskPanic<'_> {
+impl<'a> TaskPanic<'a> {
+    /// The panic that carried this: for layers that catch panics themselves.
+    pub fn new(payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
+        TaskPanic { payload }
+    }
+
     /// The text that `panic!` was given, if it was given one.
     pub fn message(&self) -> Option<&str> {
         let text = self.payload.downcast_ref::<&'static str>().copied();

@@ -5,7 +5,7 @@
 //! is what to do when runs were missed (S13).
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::task::Kind;
 use crate::tick::{Moment, nanos};
@@ -81,6 +81,29 @@ impl Period {
     /// The period, or the gap.
     pub fn duration(&self) -> Duration {
         self.duration
+    }
+
+    /// When the run is due that follows one that was planned for `planned` and ended at `ended`, on a
+    /// clock without ticks: for layers that keep time themselves.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// let (planned, ms) = (Instant::now(), Duration::from_millis(1));
+    /// let rate = Period::fixed_rate(10 * ms);
+    /// assert_eq!(rate.next_run(planned, planned + 34 * ms), planned + 10 * ms);
+    /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
+    /// ```
+    pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
+        let ended_after = Moment(nanos(ended.saturating_duration_since(planned)));
+        let next = next_run(self.kind(), self.nanos(), Moment(0), ended_after, 1);
+        let (mut ahead, mut instant) = (Duration::from_nanos(next.0), None);
+        while instant.is_none() {
+            instant = planned.checked_add(ahead);
+            ahead /= 2; // beyond the clock's range is as far as it goes
+        }
+        instant.unwrap_or(planned)
     }
 
     pub(crate) fn nanos(&self) -> u64 {

@@ -1,0 +1,165 @@
+//! The threads of a pool.
+//!
+//! - W1 A thread is started when there is work, nobody idle, and fewer than the limit: by who brings a
+//!   task, and by who takes one and leaves others behind. So somebody waits for the next deadline as
+//!   long as any thread is free to.
+//! - W2 A thread ends when the queue is closed, and then only.
+//! - W3 At least one thread does not wait for a task of its own pool: the last one that would is told
+//!   so, and goes on.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::future::JoinError;
+use super::job::Run;
+use super::queue::DelayedWorkQueue;
+
+/// What all threads of a pool share.
+pub(super) struct Crew {
+    pub(super) queue: DelayedWorkQueue<Arc<dyn Run>>,
+    limit: usize,
+    name: String,
+    /// Threads that wait for the queue. It may be late; then one thread more is started.
+    idle: AtomicUsize,
+    count: Mutex<Count>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Count {
+    alive: usize,
+    started: usize,
+    /// Those that wait for a task of this pool.
+    waiting: usize,
+}
+
+thread_local! {
+    /// The crew that the calling thread belongs to, and the job that it runs, by address.
+    static AT_WORK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+impl Crew {
+    pub(super) fn new(
+        queue: DelayedWorkQueue<Arc<dyn Run>>,
+        limit: usize,
+        name: String,
+    ) -> Arc<Crew> {
+        let (idle, count) = (AtomicUsize::new(0), Mutex::default());
+        Arc::new(Crew { queue, limit, name, idle, count, ended: Condvar::new() })
+    }
+
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// W1. An error only if there is no thread at all.
+    pub(super) fn call(self: &Arc<Self>) -> io::Result<()> {
+        if self.idle.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        let mut count = self.count();
+        if count.alive == self.limit {
+            return Ok(());
+        }
+        match self.start_thread(count.started + 1) {
+            Ok(()) => {
+                count.alive += 1;
+                count.started += 1;
+                Ok(())
+            }
+            Err(_) if count.alive > 0 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn start_thread(self: &Arc<Self>, number: usize) -> io::Result<()> {
+        let crew = Arc::clone(self);
+        let name = format!("{}-{number}", self.name);
+        thread::Builder::new().name(name).spawn(move || crew.work()).map(drop)
+    }
+
+    /// What a thread does all its life.
+    fn work(self: Arc<Self>) {
+        let me = Arc::as_ptr(&self).addr();
+        while let Some(job) = self.next_job() {
+            AT_WORK.set((me, address(&job)));
+            job.run();
+            AT_WORK.set((me, 0));
+        }
+        self.count().alive -= 1; // W2
+        self.ended.notify_all();
+    }
+
+    fn next_job(self: &Arc<Self>) -> Option<Arc<dyn Run>> {
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        let job = self.queue.take();
+        self.idle.fetch_sub(1, Ordering::Relaxed);
+        if job.is_some() && !self.queue.is_empty() {
+            let _ = self.call(); // W1
+        }
+        job
+    }
+
+    // ----- waiting -------------------------------------------------------------------------
+
+    /// Counts the calling thread as waiting for this job; W3.
+    pub(super) fn begin_wait(self: &Arc<Self>, job: usize) -> Result<Waiting, JoinError> {
+        let (crew, at_work) = AT_WORK.get();
+        if crew != Arc::as_ptr(self).addr() {
+            return Ok(Waiting(None));
+        }
+        let mut count = self.count();
+        if at_work == job || count.waiting + 1 >= self.limit {
+            return Err(JoinError::WouldDeadlock);
+        }
+        count.waiting += 1;
+        Ok(Waiting(Some(Arc::clone(self))))
+    }
+
+    // ----- the end -------------------------------------------------------------------------
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.queue.is_closed() && self.count().alive == 0
+    }
+
+    pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
+        let until = Instant::now().checked_add(timeout);
+        let mut count = self.count();
+        while !(self.queue.is_closed() && count.alive == 0) {
+            let left = until
+                .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.ended.wait_timeout(count, left);
+            count = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The queue is empty, and stays so.
+    pub(super) fn dismiss(&self) {
+        self.queue.close();
+        drop(self.count()); // or who is about to wait for the end could miss it
+        self.ended.notify_all();
+    }
+}
+
+fn address(job: &Arc<dyn Run>) -> usize {
+    Arc::as_ptr(job).cast::<()>().addr()
+}
+
+/// A thread of a crew waits for a task of the same, for as long as this lives.
+pub(super) struct Waiting(Option<Arc<Crew>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(crew) = &self.0 {
+            crew.count().waiting -= 1;
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What a task that was given to a pool comes to, and how to wait for it.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::crew::Waiting;
+use crate::{Cancellable, Sleeper};
+
+/// The result of a task to come: blocks, or is awaited under any runtime.
+///
+/// Dropping it does not cancel the task. That of a periodic task resolves when the series ends: with
+/// `Ok(())` when the task breaks, else with the reason.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::pool::ScheduledThreadPool;
+///
+/// let pool = ScheduledThreadPool::new(2);
+/// let answer = pool.schedule(Duration::from_millis(5), || 6 * 7)?;
+/// assert_eq!(answer.join()?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the task runs all the same; `execute` gives no future"]
+pub struct ScheduledFuture<T> {
+    job: Arc<dyn Outcome<T>>,
+}
+
+/// A job as its future sees it.
+pub(super) trait Outcome<T>: Send + Sync {
+    /// The result, once; else the waker is kept until there is one.
+    fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>>;
+    fn cancel(&self) -> bool;
+    fn is_done(&self) -> bool;
+    fn is_periodic(&self) -> bool;
+    fn deadline(&self) -> Option<Instant>;
+    fn now(&self) -> Instant;
+    fn handle(self: Arc<Self>) -> Cancellable;
+    /// Counts the calling thread as waiting for it, unless it would wait for ever.
+    fn begin_wait(&self) -> Result<Waiting, JoinError>;
+}
+
+impl<T> ScheduledFuture<T> {
+    pub(super) fn new(job: Arc<dyn Outcome<T>>) -> ScheduledFuture<T> {
+        ScheduledFuture { job }
+    }
+
+    /// Waits for the result.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`], when there is none.
+    pub fn join(self) -> Result<T, JoinError> {
+        let sleeper = Sleeper::new();
+        let waker = sleeper.waker();
+        if let Some(result) = self.job.take(&waker) {
+            return result;
+        }
+        let _waiting = self.job.begin_wait()?;
+        loop {
+            if let Some(result) = self.job.take(&waker) {
+                return result;
+            }
+            sleeper.sleep();
+        }
+    }
+
+    /// Waits for the result, but no longer than this, by the system's clock.
+    ///
+    /// # Errors
+    ///
+    /// Gives itself back when the result has not come in time.
+    pub fn join_timeout(
+        self,
+        timeout: Duration,
+    ) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
+        let Some(until) = Instant::now().checked_add(timeout) else {
+            return Ok(self.join());
+        };
+        let sleeper = Sleeper::new();
+        let waker = sleeper.waker();
+        loop {
+            if let Some(result) = self.job.take(&waker) {
+                return Ok(result);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self);
+            }
+            sleeper.sleep_for(left);
+        }
+    }
+
+    /// Cancels the task: true for exactly one caller, and only if that prevented its run (for a
+    /// periodic task: all further runs). It leaves the queue, and its closure is dropped, before this
+    /// returns, unless it is running.
+    pub fn cancel(&self) -> bool {
+        self.job.cancel()
+    }
+
+    /// A handle to the task, which can be kept apart from its result.
+    pub fn handle(&self) -> Cancellable {
+        Arc::clone(&self.job).handle()
+    }
+
+    /// Whether it has a result, of whatever kind.
+    pub fn is_done(&self) -> bool {
+        self.job.is_done()
+    }
+
+    /// Whether it repeats.
+    pub fn is_periodic(&self) -> bool {
+        self.job.is_periodic()
+    }
+
+    /// How long until its next run is due, on the pool's clock; zero when it is due, or done.
+    pub fn remaining(&self) -> Duration {
+        let deadline = self.job.deadline();
+        deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.job.now()))
+    }
+}
+
+impl<T> Future for ScheduledFuture<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.job.take(context.waker()).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<T> fmt::Debug for ScheduledFuture<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScheduledFuture")
+            .field("is_done", &self.is_done())
+            .field("is_periodic", &self.is_periodic())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a task has no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// It was cancelled, or will not run: its pool was shut down or dropped.
+    #[error("the task was cancelled, or its pool was shut down before it ran")]
+    Cancelled,
+    /// It has panicked.
+    #[error("the task panicked{}", .0.message().map(|text| format!(": {text}")).unwrap_or_default())]
+    Panicked(PanicPayload),
+    /// It was joined on a thread of its own pool, and every other thread of that pool waits already.
+    #[error(
+        "a task of the same pool waits for it, and no thread is left to run it: await it, give the pool more threads, or join elsewhere"
+    )]
+    WouldDeadlock,
+}
+
+/// What a task panicked with.
+pub struct PanicPayload {
+    message: Option<String>,
+    /// Locked only so that it is `Sync`: nobody borrows it.
+    payload: Mutex<Box<dyn Any + Send>>,
+}
+
+impl PanicPayload {
+    pub(super) fn new(payload: Box<dyn Any + Send>) -> PanicPayload {
+        let text = payload.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
+        let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        PanicPayload { message, payload: Mutex::new(payload) }
+    }
+
+    /// The text that `panic!` was given, if it was given one.
+    pub fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
+    /// Whatever the panic carried; [`resume_unwind`](std::panic::resume_unwind) carries it on.
+    pub fn into_inner(self) -> Box<dyn Any + Send> {
+        self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for PanicPayload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PanicPayload").field("message", &self.message).finish_non_exhaustive()
+    }
+}

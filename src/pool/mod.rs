@@ -1,0 +1,74 @@
+//! A pool of threads that keeps time: [`ScheduledThreadPool`], and the [`DelayedWorkQueue`] under it.
+//!
+//! Where a [`Scheduler`](crate::Scheduler) decides *when* and leaves *where* to an executor, a pool does
+//! both, and gives results: its own threads wait for the next deadline, in turn, and run what is due. It is
+//! exact, it orders what its threads start, and it costs a lock and a heap for each task: take it for
+//! thousands of tasks with results, and a scheduler for millions of timeouts.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::pool::{JoinError, ScheduledThreadPool};
+//!
+//! let pool = ScheduledThreadPool::new(2);
+//! let report = pool.schedule(Duration::from_millis(3), || vec![1, 2, 3])?;
+//! let broken = pool.submit(|| -> u8 { panic!("no paper") })?;
+//! assert_eq!(report.join()?, [1, 2, 3]);
+//! assert!(matches!(broken.join(), Err(JoinError::Panicked(_))));
+//! pool.shutdown();
+//! assert!(pool.await_termination(Duration::from_secs(5)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Coming from java.util.concurrent
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `new ScheduledThreadPoolExecutor(n)` | [`ScheduledThreadPool::new`], [`builder`](ScheduledThreadPool::builder) |
+//! | `execute(f)`, `submit(f)` | [`execute`](ScheduledThreadPool::execute), [`submit`](ScheduledThreadPool::submit) |
+//! | `schedule(f, delay, unit)` | [`schedule`](ScheduledThreadPool::schedule) |
+//! | `scheduleAtFixedRate`, `scheduleWithFixedDelay` | [`schedule_at_fixed_rate`](ScheduledThreadPool::schedule_at_fixed_rate), [`schedule_with_fixed_delay`](ScheduledThreadPool::schedule_with_fixed_delay); `ControlFlow::Break` ends a series well |
+//! | `future.get()`, `get(timeout)` | [`join`](ScheduledFuture::join), [`join_timeout`](ScheduledFuture::join_timeout), or `.await` |
+//! | `CancellationException`, `ExecutionException` | [`JoinError::Cancelled`], [`JoinError::Panicked`] |
+//! | `future.cancel(false)` | [`cancel`](ScheduledFuture::cancel), or a [`handle`](ScheduledFuture::handle) kept apart |
+//! | `future.cancel(true)` | nothing: a thread in Rust cannot be interrupted |
+//! | `future.getDelay(unit)`, `isPeriodic()`, `isDone()` | [`remaining`](ScheduledFuture::remaining), [`is_periodic`](ScheduledFuture::is_periodic), [`is_done`](ScheduledFuture::is_done) |
+//! | `setRemoveOnCancelPolicy(true)` | always so: a cancel removes the task and drops its closure |
+//! | `setExecuteExistingDelayedTasksAfterShutdownPolicy` | [`ShutdownPolicy::run_delayed`] |
+//! | `setContinueExistingPeriodicTasksAfterShutdownPolicy` | [`ShutdownPolicy::continue_periodic`] |
+//! | `shutdown()`, `shutdownNow()` | [`shutdown`](ScheduledThreadPool::shutdown), [`shutdown_now`](ScheduledThreadPool::shutdown_now), whose tasks can still be run |
+//! | `awaitTermination`, `isTerminated` | [`await_termination`](ScheduledThreadPool::await_termination), [`is_terminated`](ScheduledThreadPool::is_terminated) |
+//! | `getQueue().size()` | [`pending`](ScheduledThreadPool::pending) |
+//! | a thread factory | [`PoolBuilder::thread_name`] |
+//! | `afterExecute(r, t)` | [`PoolBuilder::on_panic`] |
+//! | a pool that nobody shuts down lives for ever | dropping the last handle is `shutdown_now` |
+//! | `get()` in a task of the same pool hangs | [`JoinError::WouldDeadlock`] |
+//! | `DelayQueue`: `offer`, `take`, `poll`, `remove(o)` in O(n) | [`DelayedWorkQueue`]: the same, `remove(key)` in O(log n) |
+//!
+//! # The files
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `heap` | an indexed heap: data, no lock, no clock |
+//! | `queue` | [`DelayedWorkQueue`]: the lock, the leader and the followers |
+//! | `job` | one task: its states, its work, its result |
+//! | `crew` | the threads |
+//! | `policy` | what a shutdown leaves running, and who may still come in |
+//! | `future` | [`ScheduledFuture`], [`JoinError`] |
+//! | `shared`, `scheduled` | what they all share; the pool as users meet it |
+
+mod crew;
+mod future;
+mod heap;
+mod job;
+mod line;
+mod policy;
+mod queue;
+mod scheduled;
+mod shared;
+mod slots;
+
+pub use future::{JoinError, PanicPayload, ScheduledFuture};
+pub use heap::Key;
+pub use policy::ShutdownPolicy;
+pub use queue::DelayedWorkQueue;
+pub use scheduled::{PoolBuilder, ScheduledThreadPool, Unstarted};

@@ -1,0 +1,411 @@
+//! The queue: one lock around a [`Heap`] of items and a [`Line`] of takers.
+//!
+//! # How takers wait
+//!
+//! ```text
+//!                nothing is due: joins the line
+//!   LOOKING ────────────────────────────────────> AWAKE, in the line <──── called, or its sleep ends ────┐
+//!      │                                            │     │                                              │
+//!      │ there is something due,                    │     └── nothing is due: lies down ──> ASLEEP(until)┘
+//!      │ or its time is up, or the queue is closed  │
+//!      └──────────────> gone <──────────────────────┘ leaves the line
+//! ```
+//!
+//! The first in the line is the **leader**. It sleeps until the head is due. The others are
+//! **followers**: they sleep until they are called, or their own time is up. When the leader leaves,
+//! with or without an item, the one behind it leads.
+//!
+//! | what happens | who is called |
+//! | --- | --- |
+//! | an offer becomes the head | the leader, if it would sleep longer than that |
+//! | the leader leaves: it took the head, gave up, or its clock panicked | the next one, if it would sleep past the head's deadline |
+//! | a follower leaves | nobody |
+//! | the head is taken by somebody who did not wait, removed or drained | nobody; D3 |
+//! | the queue is closed | everybody |
+//!
+//! - D1 If anybody is in the line, exactly one of them leads. Nobody else sleeps towards the head's
+//!   deadline. A leader stays one until it leaves, so while one is inside of [`Clock::sleep`] with a
+//!   deadline, no other is: an earlier head calls the leader itself, and gives it a new moment.
+//! - D2 Whenever the lock is free: the leader is awake, or it sleeps until the head's deadline or a
+//!   moment before it. Whoever would break that, by an earlier head or by leaving, marks the leader
+//!   awake before releasing the lock, and wakes it after. So no item is without a waiter while takers
+//!   wait, and a burst of ever earlier heads wakes once.
+//! - D3 Taking items out only makes the next deadline later, which D2 does not mind. So it wakes nobody;
+//!   the leader gets up once in vain at the old deadline, and lies down again. To wake it for each head
+//!   that is removed would cost more: most timeouts are removed, and many of them as heads.
+//! - D4 The present is read before the lock is taken. By then it may be past, never to come, so nothing
+//!   comes out early. If the head has become due in between, the taker lies down until a moment that has
+//!   come, gets up at once, and reads a later time: one more round, and no spinning.
+//! - D5 No user code runs under the lock: not the clock, and not the `Drop` of an item, because items are
+//!   moved out first.
+//! - D6 A place in the line is given up by its `Drop`: on the normal way and when the clock panics.
+//! - D7 A call that comes between lying down and sleeping is not lost: the [`Sleeper`] keeps it.
+//! - D8 In a closed queue nothing is due. Everybody who looks leaves.
+
+use std::fmt;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::heap::{Heap, Key};
+use super::line::{Line, Ticket};
+use crate::{Clock, Sleeper, SystemClock};
+
+/// Items that come out when they are due: an unbounded queue for any number of producers and takers.
+///
+/// Items come out by deadline, and at equal deadlines in the order of their offers, each to one
+/// taker and never before its deadline. There is no tick: a deadline is as exact as the clock.
+///
+/// Of the threads that wait in [`take`](DelayedWorkQueue::take), one, the leader, sleeps until the
+/// earliest deadline, and the others until they are called. So an item that becomes due wakes one
+/// thread, and while nothing is due nothing runs.
+///
+/// ```
+/// use std::thread;
+/// use std::time::{Duration, Instant};
+/// use tickwheel::pool::DelayedWorkQueue;
+///
+/// let queue = DelayedWorkQueue::new();
+/// thread::scope(|scope| {
+///     let taker = scope.spawn(|| [queue.take(), queue.take(), queue.take()]);
+///     let now = Instant::now();
+///     queue.offer(now + Duration::from_millis(20), "later")?;
+///     queue.offer(now + Duration::from_millis(10), "soon")?;
+///     let never = queue.offer(now + Duration::from_millis(15), "never")?;
+///     assert_eq!(queue.remove(never), Some("never"));
+///
+///     while !queue.is_empty() {
+///         thread::sleep(Duration::from_millis(1));
+///     }
+///     queue.close();
+///     assert_eq!(taker.join().unwrap(), [Some("soon"), Some("later"), None]);
+///     Ok::<(), &str>(())
+/// })?;
+/// # Ok::<(), &str>(())
+/// ```
+///
+/// # What it costs
+///
+/// [`offer`](DelayedWorkQueue::offer), [`remove`](DelayedWorkQueue::remove) and taking an item are
+/// O(log n), with one short lock each. After a peak the memory goes back. For millions of timeouts
+/// of which most are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
+///
+/// # Virtual time
+///
+/// A queue waits on any [`Clock`], a [`ManualClock`](crate::ManualClock) for one:
+/// [`with_clock`](DelayedWorkQueue::with_clock).
+///
+/// # Coming from `java.util.concurrent`
+///
+/// | `DelayQueue`, and the `DelayedWorkQueue` inside of `ScheduledThreadPoolExecutor` | here |
+/// | --- | --- |
+/// | `offer(e)`, `put(e)`, `add(e)`, where `e` is a `Delayed` | [`offer(deadline, item)`](DelayedWorkQueue::offer), an item of any type |
+/// | `take()`, ended by an interrupt | [`take()`](DelayedWorkQueue::take), ended by [`close()`](DelayedWorkQueue::close) |
+/// | `poll()`, `poll(timeout, unit)` | [`poll()`](DelayedWorkQueue::poll), [`poll_timeout(timeout)`](DelayedWorkQueue::poll_timeout) |
+/// | `remove(o)`, which may have to search | [`remove(key)`](DelayedWorkQueue::remove), which never does |
+/// | `peek()` | [`next_deadline()`](DelayedWorkQueue::next_deadline) |
+/// | `size()`, `isEmpty()` | [`len()`](DelayedWorkQueue::len), [`is_empty()`](DelayedWorkQueue::is_empty) |
+/// | `drainTo(c)` | [`drain()`](DelayedWorkQueue::drain): also what is not due |
+#[doc(alias = "DelayQueue")]
+pub struct DelayedWorkQueue<T> {
+    clock: Box<dyn Clock>,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    heap: Heap<T>,
+    line: Line,
+    is_closed: bool,
+}
+
+/// Numbers the queues, so that the key of one never hits an item of another. Relaxed: only that they
+/// differ counts. The numbers come round after four thousand million queues.
+static QUEUES: AtomicU32 = AtomicU32::new(0);
+
+impl<T> DelayedWorkQueue<T> {
+    /// A queue on the system's clock.
+    pub fn new() -> DelayedWorkQueue<T> {
+        DelayedWorkQueue::with_clock(SystemClock)
+    }
+
+    /// A queue on a clock of your own. It says what is due, and puts takers to sleep.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::pool::DelayedWorkQueue;
+    /// use tickwheel::{Clock, ManualClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = DelayedWorkQueue::with_clock(clock.clone());
+    /// queue.offer(clock.now() + Duration::from_secs(3600), "an hour later")?;
+    /// assert_eq!(queue.poll(), None);
+    /// clock.advance(Duration::from_secs(3600));
+    /// assert_eq!(queue.poll(), Some("an hour later"));
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
+        let heap = Heap::new(QUEUES.fetch_add(1, Ordering::Relaxed));
+        let state = State { heap, line: Line::new(), is_closed: false };
+        DelayedWorkQueue { clock: Box::new(clock), state: Mutex::new(state) }
+    }
+
+    /// Puts an item in, to come out at its deadline. One that has passed is due at once; it goes
+    /// ahead of what has a later deadline, due or not.
+    ///
+    /// # Errors
+    ///
+    /// On a closed queue the item comes back.
+    ///
+    /// # Panics
+    ///
+    /// With four thousand million items in it.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::pool::DelayedWorkQueue;
+    ///
+    /// let queue = DelayedWorkQueue::new();
+    /// let now = Instant::now();
+    /// queue.offer(now, "first")?;
+    /// queue.offer(now, "second")?;
+    /// assert_eq!((queue.take(), queue.take()), (Some("first"), Some("second")));
+    ///
+    /// queue.close();
+    /// assert_eq!(queue.offer(now, "third"), Err("third"));
+    /// # Ok::<(), &str>(())
+    /// ```
+    #[doc(alias = "put")]
+    pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
+        let mut state = self.lock();
+        if state.is_closed {
+            return Err(item);
+        }
+        let key = state.heap.insert(deadline, item);
+        let call = state.call_leader();
+        drop(state);
+        call.into_iter().for_each(Waker::wake);
+        Ok(key)
+    }
+
+    /// The first item, once it is due; until then the caller waits. `None` says that the queue is closed.
+    pub fn take(&self) -> Option<T> {
+        self.wait(None)
+    }
+
+    /// The first item if it is due. It does not wait.
+    pub fn poll(&self) -> Option<T> {
+        let now = self.clock.now(); // D4
+        self.lock().take_due(now)
+    }
+
+    /// The first item, once it is due; the caller waits for so long at most, by the queue's clock.
+    /// `None` says that the time is up, or that the queue is closed. A timeout beyond the range of the
+    /// clock is none.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::pool::DelayedWorkQueue;
+    ///
+    /// let queue = DelayedWorkQueue::new();
+    /// queue.offer(Instant::now() + Duration::from_millis(20), "tea")?;
+    /// assert_eq!(queue.poll_timeout(Duration::from_millis(1)), None);
+    /// assert_eq!(queue.poll_timeout(Duration::MAX), Some("tea"));
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn poll_timeout(&self, timeout: Duration) -> Option<T> {
+        self.wait(Some(timeout))
+    }
+
+    /// Looks, and if there is nothing, sleeps and looks again until there is.
+    fn wait(&self, timeout: Option<Duration>) -> Option<T> {
+        let now = self.clock.now(); // D4
+        let end = timeout.and_then(|timeout| now.checked_add(timeout));
+        let first = self.lock().look(now, end);
+        if let Break(item) = first {
+            return item;
+        }
+        let place = Place::in_line_of(self);
+        loop {
+            match place.look_or_lie_down(end) {
+                Break(item) => return item,
+                Continue(until) => self.clock.sleep(&place.sleeper, until),
+            }
+        }
+    }
+
+    /// Takes an item out, due or not, in O(log n). `None` says that it is gone already. It works on a
+    /// closed queue too.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::pool::DelayedWorkQueue;
+    ///
+    /// let queue = DelayedWorkQueue::new();
+    /// let timeout = queue.offer(Instant::now() + Duration::from_secs(30), "no answer")?;
+    /// assert_eq!(queue.remove(timeout), Some("no answer"));
+    /// assert_eq!(queue.remove(timeout), None);
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn remove(&self, key: Key) -> Option<T> {
+        self.lock().heap.remove(key) // wakes nobody: D3
+    }
+
+    /// The earliest deadline, come or not, on a closed queue too.
+    #[doc(alias = "peek")]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.lock().heap.first()
+    }
+
+    /// How many items it holds, due or not, on a closed queue too.
+    #[doc(alias = "size")]
+    pub fn len(&self) -> usize {
+        self.lock().heap.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Wakes all takers, and has them return `None`, for ever. Nothing can be offered any more. What is
+    /// in the queue stays, for [`drain`](DelayedWorkQueue::drain) and
+    /// [`remove`](DelayedWorkQueue::remove). Closing it again does nothing.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true; // D8
+        let calls = state.line.call_all();
+        drop(state);
+        calls.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether it has been closed.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// Takes everything out, due or not: by deadline, and at equal deadlines in the order of the offers.
+    /// An open queue stays open.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::pool::DelayedWorkQueue;
+    ///
+    /// let queue = DelayedWorkQueue::new();
+    /// let now = Instant::now();
+    /// queue.offer(now + Duration::from_secs(60), "dinner")?;
+    /// queue.offer(now, "tea")?;
+    /// queue.close();
+    /// assert_eq!(queue.take(), None);
+    /// assert_eq!(queue.drain(), ["tea", "dinner"]);
+    /// # Ok::<(), &str>(())
+    /// ```
+    #[doc(alias = "drainTo")]
+    pub fn drain(&self) -> Vec<T> {
+        let all = self.lock().heap.take_all(); // wakes nobody: D3
+        all.into_sorted()
+    }
+
+    /// All items, in no order. Only for items whose `clone` is ours: it runs under the lock (D5).
+    pub(super) fn snapshot(&self) -> Vec<T>
+    where
+        T: Clone,
+    {
+        self.lock().heap.iter().cloned().collect()
+    }
+
+    /// Looks at everything; for tests.
+    ///
+    /// # Panics
+    ///
+    /// If the structure is not what it should be.
+    pub fn check_invariants(&self) {
+        let state = self.lock();
+        state.heap.check_invariants();
+        state.line.check_invariants(state.heap.first().filter(|_| !state.is_closed));
+    }
+
+    /// Poisoning says nothing here: no user code runs under the lock (D5).
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> State<T> {
+    /// Whether a taker is through, and with what.
+    fn look(&mut self, now: Instant, end: Option<Instant>) -> ControlFlow<Option<T>> {
+        if let Some(item) = self.take_due(now) {
+            return Break(Some(item));
+        }
+        let is_over = self.is_closed || end.is_some_and(|end| end <= now);
+        if is_over { Break(None) } else { Continue(()) }
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<T> {
+        let has_due = self.heap.first().is_some_and(|deadline| deadline <= now);
+        if has_due && !self.is_closed { self.heap.pop() } else { None } // D8
+    }
+
+    /// D2, after the head has become earlier, or another leader has come.
+    fn call_leader(&mut self) -> Option<Waker> {
+        self.line.call_leader(self.heap.first()?)
+    }
+}
+
+/// A taker's place in the line; D6.
+struct Place<'a, T> {
+    queue: &'a DelayedWorkQueue<T>,
+    sleeper: Sleeper,
+    ticket: Ticket,
+}
+
+impl<T> Place<'_, T> {
+    fn in_line_of(queue: &DelayedWorkQueue<T>) -> Place<'_, T> {
+        let sleeper = Sleeper::new();
+        let ticket = queue.lock().line.join(sleeper.waker());
+        Place { queue, sleeper, ticket }
+    }
+
+    /// Says until when to sleep if there is nothing: the leader towards the head's deadline (D1), and
+    /// everybody towards the end.
+    fn look_or_lie_down(&self, end: Option<Instant>) -> ControlFlow<Option<T>, Option<Instant>> {
+        let now = self.queue.clock.now(); // D4
+        let mut state = self.queue.lock();
+        state.look(now, end)?;
+        let head = state.heap.first().filter(|_| state.line.leads(self.ticket));
+        let until = head.into_iter().chain(end).min();
+        state.line.lie_down(self.ticket, until);
+        Continue(until)
+    }
+}
+
+impl<T> Drop for Place<'_, T> {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.line.leave(self.ticket);
+        let call = state.call_leader();
+        drop(state);
+        call.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<T> Default for DelayedWorkQueue<T> {
+    fn default() -> DelayedWorkQueue<T> {
+        DelayedWorkQueue::new()
+    }
+}
+
+impl<T> fmt::Debug for DelayedWorkQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        let (len, next_deadline, is_closed) =
+            (state.heap.len(), state.heap.first(), state.is_closed);
+        drop(state); // what is written to may be anybody's
+        f.debug_struct("DelayedWorkQueue")
+            .field("len", &len)
+            .field("next_deadline", &next_deadline)
+            .field("is_closed", &is_closed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,395 @@
+//! The pool itself.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::future::ScheduledFuture;
+use super::job::{Due, Job, Once, Run, Series, Work};
+use super::policy::ShutdownPolicy;
+use super::shared::{PanicHook, Shared};
+use crate::{
+    BuildError, Cancellable, Clock, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask,
+    Schedule, ScheduleError, SystemClock, Task, TaskPanic,
+};
+
+/// Threads that run tasks after a delay or again and again, each at its exact deadline, and give their
+/// results.
+///
+/// Tasks run in order of deadline, and at equal deadlines in the order in which they came. A panic ends
+/// its own task and nothing else. Clones are the same pool; dropping the last is
+/// [`shutdown_now`](ScheduledThreadPool::shutdown_now), without waiting.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::pool::ScheduledThreadPool;
+///
+/// let pool = ScheduledThreadPool::new(2);
+/// let beat = pool.schedule_at_fixed_rate(Duration::ZERO, Duration::from_millis(2), || ())?;
+/// let answer = pool.schedule(Duration::from_millis(10), || "ten milliseconds later")?;
+/// assert_eq!(answer.join()?, "ten milliseconds later");
+/// assert!(beat.cancel());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "ScheduledThreadPoolExecutor")]
+#[doc(alias = "ScheduledExecutorService")]
+#[derive(Clone)]
+pub struct ScheduledThreadPool {
+    face: Arc<Face>,
+}
+
+/// What all clones hold: when it goes, nobody can bring tasks any more.
+struct Face {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Face {
+    fn drop(&mut self) {
+        let unstarted = self.shared.shutdown_now();
+        unstarted.into_iter().for_each(|job| job.withdraw());
+    }
+}
+
+impl ScheduledThreadPool {
+    /// A pool of at most so many threads, which start when they are needed.
+    ///
+    /// # Panics
+    ///
+    /// When `threads` is zero; [`builder`](ScheduledThreadPool::builder) gives an error instead.
+    pub fn new(threads: usize) -> ScheduledThreadPool {
+        let pool = ScheduledThreadPool::builder().threads(threads).build();
+        pool.expect("a pool has at least one thread")
+    }
+
+    /// Names, policies, hooks.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::default()
+    }
+
+    // ----- tasks ---------------------------------------------------------------------------
+
+    /// Runs a task as soon as a thread is free.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down, or no thread can be started.
+    pub fn execute(&self, f: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
+        self.give(self.now(), None, Once(f)).map(drop).map_err(|(reason, _)| reason)
+    }
+
+    /// Runs a task as soon as a thread is free, for its result.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down, or no thread can be started.
+    pub fn submit<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<ScheduledFuture<T>, ScheduleError> {
+        self.schedule(Duration::ZERO, f)
+    }
+
+    /// Runs a task once `delay` has passed, for its result.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down, or no thread can be started.
+    pub fn schedule<T: Send + 'static>(
+        &self,
+        delay: Duration,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<ScheduledFuture<T>, ScheduleError> {
+        let job = self.give(self.after(delay), None, Once(f)).map_err(|(reason, _)| reason)?;
+        Ok(ScheduledFuture::new(job))
+    }
+
+    /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs
+    /// take. A run never overlaps the one before; runs that were missed follow without a pause.
+    ///
+    /// # Errors
+    ///
+    /// When the period is zero, the pool is shut down, or no thread can be started.
+    #[doc(alias = "scheduleAtFixedRate")]
+    pub fn schedule_at_fixed_rate<R: Repeat>(
+        &self,
+        initial: Duration,
+        period: Duration,
+        f: impl FnMut() -> R + Send + 'static,
+    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+        self.repeat(initial, Period::fixed_rate(period), f).map(|job| ScheduledFuture::new(job))
+    }
+
+    /// Runs a task again and again, each run `delay` after the end of the one before.
+    ///
+    /// # Errors
+    ///
+    /// When the delay is zero, the pool is shut down, or no thread can be started.
+    #[doc(alias = "scheduleWithFixedDelay")]
+    pub fn schedule_with_fixed_delay<R: Repeat>(
+        &self,
+        initial: Duration,
+        delay: Duration,
+        f: impl FnMut() -> R + Send + 'static,
+    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+        self.repeat(initial, Period::fixed_delay(delay), f).map(|job| ScheduledFuture::new(job))
+    }
+
+    fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: F,
+    ) -> Result<Arc<Job<(), Series<F>>>, ScheduleError> {
+        if period.duration().is_zero() {
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        self.give(self.after(initial), Some(period), Series(f)).map_err(|(reason, _)| reason)
+    }
+
+    /// The one way in. What is not accepted comes back.
+    fn give<T: Send + 'static, W: Work<T>>(
+        &self,
+        deadline: Instant,
+        period: Option<Period>,
+        work: W,
+    ) -> Result<Arc<Job<T, W>>, (ScheduleError, W)> {
+        let shared = &self.face.shared;
+        if !shared.enter() {
+            return Err((ScheduleError::Closed, work));
+        }
+        let job = Job::new(shared, deadline, period, work);
+        // A shutdown may have come between; then it has looked through the queue perhaps too early.
+        let reason = if !job.offer() || !shared.may_run(period.is_some()) {
+            ScheduleError::Closed
+        } else if shared.call().is_err() {
+            ScheduleError::NoThread
+        } else {
+            return Ok(job);
+        };
+        // If it does not come back, it has run, or its future tells what became of it.
+        match job.take_back() {
+            Some(work) => Err((reason, work)),
+            None => Ok(job),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.face.shared.now()
+    }
+
+    fn after(&self, delay: Duration) -> Instant {
+        let now = self.now();
+        now.checked_add(delay).unwrap_or_else(|| never(now))
+    }
+
+    /// How many tasks wait in the queue; those that run are not among them.
+    pub fn pending(&self) -> usize {
+        self.face.shared.pending()
+    }
+
+    // ----- the end -------------------------------------------------------------------------
+
+    /// What a shutdown does, or has done, with tasks that wait.
+    pub fn shutdown_policy(&self) -> ShutdownPolicy {
+        self.face.shared.policy()
+    }
+
+    /// Changes that. After a shutdown it withdraws what now may not run.
+    pub fn set_shutdown_policy(&self, policy: ShutdownPolicy) {
+        self.face.shared.set_policy(policy);
+    }
+
+    /// Takes no more tasks. By default delayed tasks still run, and periodic ones stop: see
+    /// [`ShutdownPolicy`]. It waits for nothing: see
+    /// [`await_termination`](ScheduledThreadPool::await_termination).
+    pub fn shutdown(&self) {
+        self.face.shared.shutdown();
+    }
+
+    /// Takes no more tasks, and starts none. What waited comes back, in order of deadline; what runs,
+    /// runs to its end.
+    #[doc(alias = "shutdownNow")]
+    pub fn shutdown_now(&self) -> Vec<Unstarted> {
+        let jobs = self.face.shared.shutdown_now();
+        jobs.into_iter().map(|job| Unstarted { job }).collect()
+    }
+
+    /// Whether it takes tasks no more.
+    pub fn is_shutdown(&self) -> bool {
+        self.face.shared.is_shut()
+    }
+
+    /// Whether it is shut down, and all of its threads have ended.
+    pub fn is_terminated(&self) -> bool {
+        self.face.shared.has_ended()
+    }
+
+    /// Waits until it has terminated, but no longer than this, by the system's clock. Whether it has.
+    #[doc(alias = "awaitTermination")]
+    pub fn await_termination(&self, timeout: Duration) -> bool {
+        self.face.shared.wait_for_the_end(timeout)
+    }
+}
+
+/// As far away as the clock can say.
+fn never(now: Instant) -> Instant {
+    let mut far = Duration::MAX;
+    loop {
+        far /= 2;
+        if let Some(instant) = now.checked_add(far) {
+            return instant;
+        }
+    }
+}
+
+impl fmt::Debug for ScheduledThreadPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.face.shared.fmt(f)
+    }
+}
+
+impl Executor for ScheduledThreadPool {
+    /// Refuses when the pool is shut down, or no thread can be started.
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        let given = self.give(self.now(), None, Due(task));
+        given.map(drop).map_err(|(_, Due(task))| Rejected::new(task))
+    }
+}
+
+impl Schedule for ScheduledThreadPool {
+    fn now(&self) -> Instant {
+        self.now()
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.schedule_task_at(self.after(delay), task)
+    }
+
+    fn schedule_task_at(
+        &self,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        let job = self.give(deadline, None, Once(task)).map_err(|(reason, _)| reason)?;
+        Ok(Cancellable::from(job))
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.repeat(initial, period, task).map(Cancellable::from)
+    }
+}
+
+/// A task that waited when its pool was shut down at once.
+///
+/// Dropping it cancels the task.
+#[must_use = "an unstarted task that is dropped is cancelled"]
+pub struct Unstarted {
+    job: Arc<dyn Run>,
+}
+
+impl Unstarted {
+    /// When it was due.
+    pub fn deadline(&self) -> Instant {
+        self.job.deadline()
+    }
+
+    /// Runs it here and now, unless it was cancelled: its future gets the value. A periodic one runs
+    /// once, and its future says `Cancelled`, unless it breaks.
+    pub fn run(self) {
+        self.job.run_for_the_last_time();
+    }
+}
+
+impl Drop for Unstarted {
+    fn drop(&mut self) {
+        self.job.withdraw();
+    }
+}
+
+impl fmt::Debug for Unstarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unstarted")
+            .field("is_periodic", &self.job.is_periodic())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a [`ScheduledThreadPool`] is to be.
+#[must_use = "a builder does nothing until `build`"]
+pub struct PoolBuilder {
+    threads: usize,
+    name: String,
+    policy: ShutdownPolicy,
+    clock: Arc<dyn Clock>,
+    on_panic: Option<PanicHook>,
+}
+
+impl Default for PoolBuilder {
+    fn default() -> PoolBuilder {
+        PoolBuilder {
+            threads: thread::available_parallelism().map_or(1, usize::from),
+            name: "tickwheel-pool".to_owned(),
+            policy: ShutdownPolicy::default(),
+            clock: Arc::new(SystemClock),
+            on_panic: None,
+        }
+    }
+}
+
+impl PoolBuilder {
+    /// At most so many threads. Default: as many as the machine runs at once.
+    pub fn threads(self, threads: usize) -> PoolBuilder {
+        PoolBuilder { threads, ..self }
+    }
+
+    /// What its threads are called: `name-1`, `name-2` and so on.
+    pub fn thread_name(self, name: impl Into<String>) -> PoolBuilder {
+        PoolBuilder { name: name.into(), ..self }
+    }
+
+    /// What becomes of waiting tasks at a shutdown.
+    pub fn shutdown_policy(self, policy: ShutdownPolicy) -> PoolBuilder {
+        PoolBuilder { policy, ..self }
+    }
+
+    /// The clock that deadlines are met on. Default: the system's.
+    pub fn clock(self, clock: impl Clock) -> PoolBuilder {
+        PoolBuilder { clock: Arc::new(clock), ..self }
+    }
+
+    /// Is told of each panic of a task, beside its future, and of a captured value's `Drop`.
+    pub fn on_panic(self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PoolBuilder {
+        PoolBuilder { on_panic: Some(Box::new(hook)), ..self }
+    }
+
+    /// Makes the pool. Threads start when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// When it would have no threads.
+    pub fn build(self) -> Result<ScheduledThreadPool, BuildError> {
+        let PoolBuilder { threads, name, policy, clock, on_panic } = self;
+        if threads == 0 {
+            return Err(BuildError::NoThreads);
+        }
+        let name = name.replace('\0', ""); // the system takes none, and std would panic
+        let shared = Shared::new(clock, policy, threads, name, on_panic);
+        Ok(ScheduledThreadPool { face: Arc::new(Face { shared }) })
+    }
+}
+
+impl fmt::Debug for PoolBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder")
+            .field("threads", &self.threads)
+            .field("thread_name", &self.name)
+            .field("shutdown_policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

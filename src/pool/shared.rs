@@ -1,0 +1,155 @@
+//! What a pool, its jobs and its threads share.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::crew::{Crew, Waiting};
+use super::future::JoinError;
+use super::heap::Key;
+use super::job::{Run, discard};
+use super::policy::{Gate, ShutdownPolicy};
+use super::queue::DelayedWorkQueue;
+use crate::{Clock, TaskPanic};
+
+pub(super) type PanicHook = Box<dyn Fn(TaskPanic<'_>) + Send + Sync>;
+
+pub(super) struct Shared {
+    clock: Arc<dyn Clock>,
+    gate: Gate,
+    crew: Arc<Crew>,
+    on_panic: Option<PanicHook>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        clock: Arc<dyn Clock>,
+        policy: ShutdownPolicy,
+        threads: usize,
+        name: String,
+        on_panic: Option<PanicHook>,
+    ) -> Arc<Shared> {
+        let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
+        let crew = Crew::new(queue, threads, name);
+        Arc::new(Shared { clock, gate: Gate::new(policy), crew, on_panic })
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// How many wait.
+    pub(super) fn pending(&self) -> usize {
+        self.crew.queue.len()
+    }
+
+    // ----- the way of a job ----------------------------------------------------------------
+
+    /// Whoever gets in has to leave.
+    pub(super) fn enter(&self) -> bool {
+        self.gate.enter()
+    }
+
+    pub(super) fn leave(&self) {
+        if self.gate.leave() {
+            self.crew.dismiss();
+        }
+    }
+
+    pub(super) fn may_run(&self, is_periodic: bool) -> bool {
+        self.gate.may_run(is_periodic)
+    }
+
+    pub(super) fn offer(&self, deadline: Instant, job: Arc<dyn Run>) -> Result<Key, Arc<dyn Run>> {
+        self.crew.queue.offer(deadline, job)
+    }
+
+    pub(super) fn take_out(&self, key: Key) -> Option<Arc<dyn Run>> {
+        self.crew.queue.remove(key)
+    }
+
+    /// Starts a thread, if one is needed.
+    pub(super) fn call(&self) -> io::Result<()> {
+        self.crew.call()
+    }
+
+    pub(super) fn begin_wait(&self, job: usize) -> Result<Waiting, JoinError> {
+        self.crew.begin_wait(job)
+    }
+
+    // ----- panics --------------------------------------------------------------------------
+
+    /// Runs a piece of the user's code whose panic has no better place to go.
+    pub(super) fn quietly(&self, code: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(code)) {
+            self.report(&*panic);
+            discard(panic);
+        }
+    }
+
+    /// Tells the hook.
+    pub(super) fn report(&self, panic: &(dyn Any + Send)) {
+        let Some(hook) = &self.on_panic else { return };
+        let told = catch_unwind(AssertUnwindSafe(|| hook(TaskPanic::new(panic))));
+        told.err().into_iter().for_each(discard);
+    }
+
+    // ----- the end -------------------------------------------------------------------------
+
+    pub(super) fn policy(&self) -> ShutdownPolicy {
+        self.gate.policy()
+    }
+
+    pub(super) fn set_policy(&self, policy: ShutdownPolicy) {
+        self.gate.set_policy(policy);
+        if self.gate.is_shut() {
+            self.withdraw_what_may_not_run();
+        }
+    }
+
+    /// Takes nothing more; what waits runs, or is withdrawn, as the policy says.
+    pub(super) fn shutdown(&self) {
+        let is_empty = self.gate.shut();
+        self.withdraw_what_may_not_run();
+        if is_empty {
+            self.crew.dismiss();
+        }
+    }
+
+    /// Takes nothing more, and starts nothing more. What waited, in order.
+    pub(super) fn shutdown_now(&self) -> Vec<Arc<dyn Run>> {
+        self.gate.shut_now();
+        self.crew.dismiss();
+        self.crew.queue.drain()
+    }
+
+    fn withdraw_what_may_not_run(&self) {
+        let waiting = self.crew.queue.snapshot();
+        let unwanted = waiting.into_iter().filter(|job| !self.may_run(job.is_periodic()));
+        unwanted.for_each(|job| job.withdraw());
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.gate.is_shut()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.crew.has_ended()
+    }
+
+    pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
+        self.crew.wait_for_the_end(timeout)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScheduledThreadPool")
+            .field("pending", &self.pending())
+            .field("is_shutdown", &self.is_shut())
+            .finish_non_exhaustive()
+    }
+}

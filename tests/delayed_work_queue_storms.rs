@@ -1,0 +1,245 @@
+//! Storms around a `pool::DelayedWorkQueue`, in real time: producers, takers and removers, and a ledger
+//! in which every item has exactly one end.
+//!
+//! `TICKWHEEL_STORM=20 cargo test --release --test delayed_work_queue_storms` makes them twenty times
+//! as long.
+
+mod common;
+
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tickwheel::pool::{DelayedWorkQueue, Key};
+use tickwheel::{Clock, Sleeper, SystemClock};
+
+use common::{Random, env};
+
+const PRODUCERS: usize = 4;
+const TAKERS: usize = 4;
+const REMOVERS: usize = 2;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const TAKEN: u8 = 1;
+const REMOVED: u8 = 2;
+const DRAINED: u8 = 4;
+const REFUSED: u8 = 8;
+
+struct Item {
+    id: usize,
+    deadline: Instant,
+}
+
+struct Storm {
+    queue: DelayedWorkQueue<Item>,
+    ledger: Vec<AtomicU8>,
+    ended: AtomicUsize,
+    /// Keys that somebody may try, of items that may be gone.
+    keys: Mutex<Vec<(Key, usize)>>,
+}
+
+impl Storm {
+    fn new(items: usize) -> Arc<Storm> {
+        let ledger = (0..items).map(|_| AtomicU8::new(0)).collect();
+        let (queue, ended) = (DelayedWorkQueue::new(), AtomicUsize::new(0));
+        Arc::new(Storm { queue, ledger, ended, keys: Mutex::default() })
+    }
+
+    /// Each id may be booked once.
+    fn book(&self, item: &Item, end: u8) {
+        let before = self.ledger[item.id].fetch_or(end, Ordering::Relaxed);
+        assert_eq!(before, 0, "item {} ended as {before} and as {end}", item.id);
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.ended.load(Ordering::Acquire) == self.ledger.len()
+    }
+
+    fn count(&self, end: u8) -> usize {
+        self.ledger.iter().filter(|booked| booked.load(Ordering::Relaxed) == end).count()
+    }
+
+    fn produce(&self, ids: impl Iterator<Item = usize>, seed: usize) {
+        let mut random = Random(seed as u64);
+        for id in ids {
+            let now = Instant::now();
+            let later = Duration::from_micros(random.below(5_000));
+            let deadline = if random.one_in(8) { now } else { now + later };
+            match self.queue.offer(deadline, Item { id, deadline }) {
+                Ok(key) if random.one_in(3) => self.keys.lock().unwrap().push((key, id)),
+                Ok(_) => {}
+                Err(item) => self.book(&item, REFUSED),
+            }
+            if random.one_in(500) {
+                thread::sleep(later); // so that takers go to sleep as well
+            }
+        }
+    }
+
+    /// Some only take, others do all that takers can do.
+    fn take_all(&self, number: usize) {
+        let mut random = Random(number as u64);
+        while !self.queue.is_closed() {
+            let timeout = Duration::from_micros(random.below(2_000));
+            let item = match number % 2 * random.below(3) as usize {
+                0 => self.queue.take(),
+                1 => self.queue.poll(),
+                _ => self.queue.poll_timeout(timeout),
+            };
+            if let Some(item) = item {
+                assert!(item.deadline <= Instant::now(), "early");
+                self.book(&item, TAKEN);
+            }
+        }
+    }
+
+    fn remove_some(&self, seed: usize) {
+        let mut random = Random(seed as u64);
+        while !self.is_settled() && !self.queue.is_closed() {
+            let mut keys = self.keys.lock().unwrap();
+            let at = random.below(keys.len().max(1) as u64) as usize;
+            let key = (!keys.is_empty()).then(|| keys.swap_remove(at));
+            drop(keys);
+            let Some((key, id)) = key else {
+                thread::yield_now();
+                continue;
+            };
+            if let Some(item) = self.queue.remove(key) {
+                assert_eq!(item.id, id, "the item of another key");
+                self.book(&item, REMOVED);
+            }
+        }
+    }
+}
+
+fn spawn(storm: &Arc<Storm>, work: impl FnOnce(&Storm) + Send + 'static) -> JoinHandle<()> {
+    let storm = Arc::clone(storm);
+    thread::spawn(move || work(&storm))
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn join_all(what: &str, threads: Vec<JoinHandle<()>>) {
+    until(what, || threads.iter().all(JoinHandle::is_finished));
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+/// A storm up to the point at which it is closed: when all is settled, or at a moment of its own.
+fn storm(items: usize, close_after: Option<Duration>) -> Arc<Storm> {
+    let storm = Storm::new(items);
+    let takers: Vec<_> =
+        (0..TAKERS).map(|number| spawn(&storm, move |storm| storm.take_all(number))).collect();
+    let producers = (0..PRODUCERS).map(|first| {
+        spawn(&storm, move |storm| storm.produce((first..items).step_by(PRODUCERS), first))
+    });
+    let others: Vec<_> = producers
+        .chain((0..REMOVERS).map(|seed| spawn(&storm, move |storm| storm.remove_some(seed))))
+        .collect();
+    if let Some(after) = close_after {
+        thread::sleep(after);
+    } else {
+        until("the end of each item, by takers that nobody but the queue wakes", || {
+            storm.queue.check_invariants();
+            storm.is_settled()
+        });
+    }
+    storm.queue.close();
+    join_all("the takers' way home", takers);
+    join_all("the others' end", others);
+    storm.queue.drain().iter().for_each(|item| storm.book(item, DRAINED));
+    storm.queue.check_invariants();
+    assert!(storm.is_settled() && storm.queue.is_empty());
+    storm
+}
+
+fn times(count: usize) -> usize {
+    count * env("TICKWHEEL_STORM").unwrap_or(1) as usize
+}
+
+#[test]
+fn s20_each_item_comes_out_once_and_no_taker_hangs() {
+    for _ in 0..times(3) {
+        let storm = storm(20_000, None);
+        assert_eq!(storm.count(TAKEN) + storm.count(REMOVED), 20_000);
+        assert!(storm.count(REMOVED) > 0);
+    }
+}
+
+#[test]
+fn s20_a_close_in_between_loses_nothing() {
+    let rounds = (0..times(20)).map(|round| {
+        let storm = storm(20_000, Some(Duration::from_millis(round as u64 % 20)));
+        storm.count(DRAINED) + storm.count(REFUSED)
+    });
+    assert!(rounds.sum::<usize>() > 0, "some were closed in between");
+}
+
+/// Short waits of many takers for few items: what counts is that each gets its call.
+#[test]
+fn no_item_is_left_while_takers_wait() {
+    let queue = Arc::new(DelayedWorkQueue::new());
+    let taken = Arc::new(AtomicUsize::new(0));
+    let takers = (0..8).map(|number| {
+        let (queue, taken) = (Arc::clone(&queue), Arc::clone(&taken));
+        thread::spawn(move || {
+            while !queue.is_closed() {
+                let timeout = Duration::from_micros(100 * number);
+                let item = if number % 2 == 0 { queue.take() } else { queue.poll_timeout(timeout) };
+                taken.fetch_add(item.map_or(0, |()| 1), Ordering::Relaxed);
+            }
+        })
+    });
+    let takers: Vec<_> = takers.collect();
+    let mut random = Random(7);
+    for round in 1..=times(1_000) {
+        for _ in 0..3 {
+            let later = Duration::from_micros(random.below(300));
+            queue.offer(Instant::now() + later, ()).expect("it is open");
+        }
+        until("its taker", || taken.load(Ordering::Relaxed) == 3 * round);
+    }
+    queue.close();
+    join_all("the takers' way home", takers);
+}
+
+/// The system's clock, and how often somebody lay down on it.
+struct Counting(AtomicUsize);
+
+impl Clock for Counting {
+    fn now(&self) -> Instant {
+        SystemClock.now()
+    }
+
+    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        SystemClock.sleep(sleeper, until);
+    }
+}
+
+#[test]
+fn s07_waiting_does_not_spin() {
+    let clock = Arc::new(Counting(AtomicUsize::new(0)));
+    let queue = Arc::new(DelayedWorkQueue::with_clock(Arc::clone(&clock)));
+    let start = Instant::now();
+    for later in [40, 80, 120] {
+        queue.offer(start + Duration::from_millis(later), later).expect("it is open");
+    }
+    let takers: Vec<_> = (0..3)
+        .map(|_| {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || assert!(queue.take().is_some()))
+        })
+        .collect();
+    join_all("an item for each", takers);
+    assert!(start.elapsed() >= Duration::from_millis(120), "never early");
+    let sleeps = clock.0.load(Ordering::Relaxed);
+    assert!(sleeps <= 12, "three leaders and their followers lay down {sleeps} times");
+}

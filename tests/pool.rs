@@ -1,0 +1,497 @@
+//! `pool::ScheduledThreadPool`: on a clock that is moved by hand, unless threads are what is tested.
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::panic;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::until;
+use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy};
+use tickwheel::{
+    Clock, DueTask, Executor, ManualClock, MissedTicks, Period, Schedule, ScheduleError,
+    ScheduleExt, Scheduler,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn pool_on(clock: &ManualClock, threads: usize) -> ScheduledThreadPool {
+    ScheduledThreadPool::builder().threads(threads).clock(clock.clone()).build().expect("threads")
+}
+
+/// Waits for so many messages.
+fn receive<T>(from: &Receiver<T>, count: usize) -> Vec<T> {
+    (0..count).map(|_| from.recv_timeout(PATIENCE).expect("it comes")).collect()
+}
+
+/// Keeps the only thread of a pool busy until the returned sender is dropped.
+fn block(pool: &ScheduledThreadPool) -> std::sync::mpsc::Sender<()> {
+    let (release, wait) = channel::<()>();
+    let (tell, told) = channel();
+    let work = move || {
+        tell.send(()).expect("told");
+        _ = wait.recv();
+    };
+    pool.execute(work).expect("open");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    release
+}
+
+fn is_cancelled<T>(future: ScheduledFuture<T>) -> bool {
+    matches!(future.join(), Err(JoinError::Cancelled))
+}
+
+// ----- results -----------------------------------------------------------------------------
+
+#[test]
+fn the_four_ways_to_submit() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 2);
+    let (send, receive_from) = channel();
+    let say = |text: &'static str| {
+        let send = send.clone();
+        move || send.send(text).expect("the receiver lives")
+    };
+    pool.execute(say("executed")).expect("open");
+    assert_eq!(pool.submit(|| 42).expect("open").join().expect("a result"), 42);
+    let later = pool.schedule(HOUR, || "later").expect("open");
+    let rate = pool.schedule_at_fixed_rate(HOUR, SECOND, say("rate")).expect("open");
+    let delay = pool.schedule_with_fixed_delay(HOUR, SECOND, say("delay")).expect("open");
+    assert!(rate.is_periodic() && delay.is_periodic() && !later.is_periodic());
+    assert_eq!(receive(&receive_from, 1), ["executed"]);
+    assert_eq!((pool.pending(), later.remaining()), (3, HOUR));
+    clock.advance(HOUR);
+    assert_eq!(later.join().expect("a result"), "later");
+    let mut ran = receive(&receive_from, 2);
+    ran.sort_unstable();
+    assert_eq!(ran, ["delay", "rate"]);
+}
+
+#[test]
+fn equal_deadlines_run_in_order_of_submission_and_earlier_ones_first() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let (send, receive_from) = channel();
+    for number in 0..100_u64 {
+        let send = send.clone();
+        let delay = SECOND * u32::try_from(10 - number / 10).expect("small");
+        pool.schedule(delay, move || send.send(number).expect("received")).expect("open").handle();
+    }
+    clock.advance(HOUR);
+    let order = receive(&receive_from, 100);
+    let expected: Vec<u64> = (0..10).rev().flat_map(|ten| ten * 10..ten * 10 + 10).collect();
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn a_future_can_be_awaited_and_dropped_ones_cancel_nothing() {
+    struct Count(AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let woken = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pool.schedule(SECOND, || 7).expect("open");
+    assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+    clock.advance(SECOND);
+    until("it has woken", || woken.0.load(Ordering::SeqCst) == 1);
+    assert!(matches!(Pin::new(&mut future).poll(&mut context), Poll::Ready(Ok(7))));
+
+    let (send, receive_from) = channel();
+    drop(pool.schedule(SECOND, move || send.send(()).expect("received")).expect("open"));
+    clock.advance(SECOND);
+    receive(&receive_from, 1);
+}
+
+#[test]
+fn a_join_that_takes_too_long_gives_the_future_back() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let future = pool.schedule(SECOND, || 1).expect("open");
+    let future = future.join_timeout(Duration::from_millis(20)).expect_err("an hour is not over");
+    clock.advance(SECOND);
+    let result = future.join_timeout(Duration::MAX).expect("in time");
+    assert_eq!(result.expect("a result"), 1);
+}
+
+#[test]
+fn a_panic_ends_its_own_task_and_is_told_of() {
+    let (send, hook) = channel();
+    let send = Mutex::new(send);
+    let builder = ScheduledThreadPool::builder().threads(1).on_panic(move |panic| {
+        let send = send.lock().expect("whole");
+        send.send(panic.message().map(str::to_owned)).expect("received");
+    });
+    let pool = builder.build().expect("a thread");
+    let failed =
+        pool.submit(|| -> u8 { panic!("number {}", std::hint::black_box(5)) }).expect("open");
+    let Err(JoinError::Panicked(payload)) = failed.join() else { panic!("it has panicked") };
+    assert_eq!(payload.message(), Some("number 5"));
+    assert_eq!(payload.into_inner().downcast_ref::<String>().map(String::as_str), Some("number 5"));
+
+    let mut runs = 0;
+    let series = pool.schedule_at_fixed_rate(Duration::ZERO, Duration::from_millis(1), move || {
+        runs += 1;
+        assert!(runs < 3, "enough");
+    });
+    assert!(matches!(series.expect("open").join(), Err(JoinError::Panicked(_))));
+    let told = receive(&hook, 2);
+    assert_eq!(told, [Some("number 5".to_owned()), Some("enough".to_owned())]);
+    assert_eq!(pool.submit(|| 1).expect("open").join().expect("the thread lives"), 1);
+}
+
+// ----- periodic ----------------------------------------------------------------------------
+
+#[test]
+fn a_fixed_rate_counts_from_the_plan_and_a_fixed_delay_from_the_end() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let start = Schedule::now(&pool);
+    let (send, receive_from) = channel();
+    let mut left = 4;
+    let rate = pool.schedule_at_fixed_rate(SECOND, 2 * SECOND, {
+        let (clock, send) = (clock.clone(), send.clone());
+        move || {
+            send.send(clock.now() - start).expect("received");
+            left -= 1;
+            if left == 3 {
+                clock.advance(5 * SECOND); // two runs are missed: at 3 and at 5
+            }
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    });
+    clock.advance(SECOND);
+    let rate = rate.expect("open");
+    assert_eq!(receive(&receive_from, 3), [1, 6, 6].map(Duration::from_secs));
+    assert!(!rate.is_done());
+    clock.advance(SECOND);
+    assert_eq!(receive(&receive_from, 1), [7 * SECOND]);
+    assert!(rate.join().is_ok(), "a break is the good end");
+
+    let delay = pool.schedule_with_fixed_delay(Duration::ZERO, 2 * SECOND, {
+        let (clock, send) = (clock.clone(), send);
+        move || {
+            send.send(clock.now() - start).expect("received");
+            clock.advance(SECOND);
+        }
+    });
+    let delay = delay.expect("open");
+    assert_eq!(receive(&receive_from, 1), [7 * SECOND]);
+    until("it waits again", || pool.pending() == 1);
+    assert_eq!(delay.remaining(), 2 * SECOND);
+    assert!(delay.cancel() && !delay.cancel());
+    assert!(is_cancelled(delay));
+}
+
+#[test]
+fn every_kind_of_period_by_the_trait() {
+    let clock = ManualClock::new();
+    let pool: Arc<dyn Schedule> = Arc::new(pool_on(&clock, 1));
+    let start = clock.now();
+    let (send, receive_from) = channel();
+    let skip = Period::fixed_rate(10 * SECOND).missed(MissedTicks::Skip);
+    let handle = pool.schedule_periodic(SECOND, skip, {
+        let (clock, mut first) = (clock.clone(), true);
+        move || {
+            send.send((clock.now() - start).as_secs()).expect("received");
+            if std::mem::take(&mut first) {
+                clock.advance(34 * SECOND);
+            }
+        }
+    });
+    let handle = handle.expect("open");
+    clock.advance(SECOND);
+    assert_eq!(receive(&receive_from, 1), [1]);
+    until("it has ended its run", || clock.now() - start == 35 * SECOND);
+    clock.advance(6 * SECOND);
+    assert_eq!(receive(&receive_from, 1), [41]);
+    assert!(handle.cancel() && handle.is_cancelled() && handle.is_done());
+    let zero = Period::fixed_delay(Duration::ZERO);
+    assert_eq!(pool.schedule_periodic(SECOND, zero, || ()).err(), Some(ScheduleError::ZeroPeriod));
+    let past = start.checked_sub(SECOND).unwrap_or(start);
+    let (send, receive_from) = channel();
+    let task = Box::new(move || send.send(()).expect("received"));
+    pool.schedule_task_at(past, task).expect("open");
+    receive(&receive_from, 1);
+}
+
+// ----- cancel ------------------------------------------------------------------------------
+
+#[test]
+fn a_cancel_removes_at_once_and_drops_the_closure() {
+    let pool = ScheduledThreadPool::new(1);
+    let alive = Arc::new(());
+    let futures: Vec<_> = (0..1_000)
+        .map(|_| {
+            let alive = Arc::clone(&alive);
+            pool.schedule(HOUR, move || drop(alive)).expect("open")
+        })
+        .collect();
+    assert_eq!((pool.pending(), Arc::strong_count(&alive)), (1_000, 1_001));
+    for (number, future) in futures.into_iter().enumerate() {
+        let handle = future.handle();
+        assert!(if number % 2 == 0 { future.cancel() } else { handle.cancel() });
+        assert!(!future.cancel() && !handle.cancel());
+        assert!(future.is_done() && handle.is_done() && handle.is_cancelled());
+        assert_eq!(future.remaining(), Duration::ZERO);
+        assert!(is_cancelled(future));
+    }
+    assert_eq!((pool.pending(), Arc::strong_count(&alive)), (0, 1));
+}
+
+#[test]
+fn a_one_shot_that_runs_is_not_cancelled_and_a_series_is() {
+    let pool = ScheduledThreadPool::new(1);
+    let (started, at_work) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let meet = [Arc::clone(&started), Arc::clone(&at_work)];
+    let one = pool.submit(move || meet.iter().for_each(|barrier| _ = barrier.wait()));
+    let one = one.expect("open");
+    started.wait();
+    assert!(!one.cancel() && !one.is_done());
+    at_work.wait();
+    assert!(one.join().is_ok());
+
+    let meet = [Arc::clone(&started), Arc::clone(&at_work)];
+    let task = move || meet.iter().for_each(|barrier| _ = barrier.wait());
+    let series = pool.schedule_at_fixed_rate(Duration::ZERO, Duration::from_nanos(1), task);
+    let series = series.expect("open");
+    started.wait();
+    assert!(series.cancel() && !series.cancel() && series.is_done());
+    at_work.wait();
+    assert!(is_cancelled(series), "and it does not start again, or the next barrier would hang");
+    assert_eq!(pool.submit(|| 1).expect("open").join().expect("the thread is free"), 1);
+}
+
+#[test]
+fn a_task_cancels_itself_and_others() {
+    let pool = ScheduledThreadPool::new(1);
+    let slot = Arc::new(Mutex::new(None::<tickwheel::Cancellable>));
+    let (own, gate) = (Arc::clone(&slot), block(&pool));
+    let series = pool.schedule_at_fixed_rate(Duration::ZERO, Duration::from_nanos(1), move || {
+        assert!(own.lock().expect("whole").take().expect("set").cancel());
+    });
+    let series = series.expect("open");
+    *slot.lock().expect("whole") = Some(series.handle());
+    drop(gate);
+    assert!(is_cancelled(series));
+}
+
+// ----- shutdown ----------------------------------------------------------------------------
+
+#[test]
+fn a_shutdown_runs_what_is_delayed_and_stops_what_is_periodic() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 2);
+    let delayed = pool.schedule(HOUR, || 5).expect("open");
+    let periodic = pool.schedule_at_fixed_rate(HOUR, SECOND, || ()).expect("open");
+    pool.shutdown();
+    assert!(pool.is_shutdown() && !pool.is_terminated());
+    assert!(is_cancelled(periodic));
+    assert_eq!(pool.submit(|| ()).err(), Some(ScheduleError::Closed));
+    assert_eq!(pool.pending(), 1);
+    clock.advance(HOUR);
+    assert_eq!(delayed.join().expect("a result"), 5);
+    assert!(pool.await_termination(PATIENCE) && pool.is_terminated());
+}
+
+#[test]
+fn a_policy_can_be_changed_after_the_shutdown() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let keep = ShutdownPolicy::default().continue_periodic(true);
+    pool.set_shutdown_policy(keep);
+    let delayed = pool.schedule(HOUR, || ()).expect("open");
+    let (send, receive_from) = channel();
+    let task = move || _ = send.send(());
+    let periodic = pool.schedule_at_fixed_rate(SECOND, SECOND, task).expect("open");
+    pool.shutdown();
+    clock.advance(SECOND);
+    receive(&receive_from, 1);
+    until("it waits for its next run", || pool.pending() == 2);
+    assert_eq!(pool.shutdown_policy(), keep);
+    pool.set_shutdown_policy(keep.run_delayed(false));
+    assert!(is_cancelled(delayed));
+    clock.advance(SECOND);
+    receive(&receive_from, 1);
+    assert!(!pool.await_termination(Duration::from_millis(20)));
+    pool.set_shutdown_policy(ShutdownPolicy::default());
+    assert!(is_cancelled(periodic));
+    assert!(pool.await_termination(PATIENCE));
+}
+
+#[test]
+fn shutdown_now_gives_back_what_waits() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let gate = block(&pool);
+    let futures: Vec<_> =
+        [3, 1, 2, 4].map(|secs| pool.schedule(secs * SECOND, move || secs).expect("open")).into();
+    let series = pool.schedule_with_fixed_delay(5 * SECOND, SECOND, || ()).expect("open");
+    let start = clock.now();
+    let unstarted = pool.shutdown_now();
+    let deadlines: Vec<_> = unstarted.iter().map(|task| task.deadline() - start).collect();
+    assert_eq!(deadlines, [1, 2, 3, 4, 5].map(Duration::from_secs));
+    assert!(!pool.is_terminated(), "one runs");
+    assert!(futures[3].cancel(), "what came back can still be cancelled");
+    let mut unstarted = unstarted.into_iter();
+    unstarted.next().expect("five").run();
+    drop(unstarted.next());
+    unstarted.for_each(tickwheel::pool::Unstarted::run);
+    let results: Vec<_> = futures.into_iter().map(|future| future.join().ok()).collect();
+    assert_eq!(results, [Some(3), Some(1), None, None]);
+    assert!(is_cancelled(series), "it ran once, and will not again");
+    drop(gate);
+    assert!(pool.await_termination(PATIENCE));
+    assert_eq!(pool.shutdown_now().len(), 0);
+}
+
+#[test]
+fn dropping_the_last_handle_cancels_what_waits_and_waits_for_nobody() {
+    let pool = ScheduledThreadPool::new(1);
+    let gate = block(&pool);
+    let (other, future) = (pool.clone(), pool.schedule(HOUR, || ()).expect("open"));
+    drop(pool);
+    assert!(!future.is_done());
+    drop(other);
+    assert!(is_cancelled(future));
+    drop(gate);
+}
+
+#[test]
+fn an_idle_pool_terminates_at_once() {
+    let pool = ScheduledThreadPool::new(3);
+    assert!(!pool.await_termination(Duration::ZERO));
+    pool.shutdown();
+    assert!(pool.await_termination(Duration::ZERO) && pool.is_terminated());
+}
+
+#[test]
+fn schedules_against_shutdowns_lose_nothing() {
+    for round in 0..200 {
+        let pool = ScheduledThreadPool::new(2);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let start = Barrier::new(3);
+        let futures: Vec<_> = thread::scope(|scope| {
+            let producer = || {
+                start.wait();
+                let task = || {
+                    let ran = Arc::clone(&ran);
+                    move || ran.fetch_add(1, Ordering::Relaxed)
+                };
+                let each = |number: u64| pool.schedule(Duration::from_micros(number % 3), task());
+                (0..50).map_while(|number| each(number).ok()).collect::<Vec<_>>()
+            };
+            let producers = [scope.spawn(producer), scope.spawn(producer)];
+            start.wait();
+            (0..round * 20).for_each(|_| std::hint::spin_loop());
+            if round % 2 == 0 {
+                pool.shutdown();
+            } else {
+                drop(pool.shutdown_now());
+            }
+            producers.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+        });
+        let accepted = futures.len();
+        let results = futures.into_iter().map(ScheduledFuture::join);
+        let done = results.flatten().count();
+        assert!(pool.await_termination(PATIENCE));
+        assert_eq!(done, ran.load(Ordering::Relaxed));
+        assert!(round % 2 == 1 || done == accepted, "round {round}: delayed tasks run");
+    }
+}
+
+// ----- threads -----------------------------------------------------------------------------
+
+#[test]
+fn threads_have_names_and_start_when_they_are_needed() {
+    let names = || {
+        let name = thread::current().name().map(str::to_owned);
+        thread::sleep(Duration::from_millis(20)); // so that one thread cannot do it all
+        name.expect("a name")
+    };
+    let pool = ScheduledThreadPool::builder().threads(3).thread_name("mill").build();
+    let pool = pool.expect("threads");
+    let futures: Vec<_> = (0..9).map(|_| pool.submit(names).expect("open")).collect();
+    let mut seen: Vec<_> =
+        futures.into_iter().map(|future| future.join().expect("a name")).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, ["mill-1", "mill-2", "mill-3"]);
+    assert!(ScheduledThreadPool::builder().threads(0).build().is_err());
+}
+
+#[test]
+fn a_blocked_thread_holds_up_nothing_that_is_due() {
+    let pool = ScheduledThreadPool::new(2);
+    let gate = block(&pool);
+    let soon = pool.schedule(Duration::from_millis(5), || ()).expect("open");
+    let at_once = pool.submit(|| ()).expect("open");
+    assert!(at_once.join().is_ok() && soon.join().is_ok());
+    drop(gate);
+}
+
+#[test]
+fn a_join_that_would_hang_says_so() {
+    let pool = ScheduledThreadPool::new(1);
+    let inner = pool.clone();
+    let outer = pool.submit(move || inner.submit(|| 1).expect("open").join());
+    let result = outer.expect("open").join().expect("it returns");
+    assert!(matches!(result, Err(JoinError::WouldDeadlock)), "{result:?}");
+
+    // Two threads, each of which waits for a task that only the other could run.
+    let pool = ScheduledThreadPool::new(2);
+    let meet = Arc::new(Barrier::new(2));
+    let outer = [(); 2].map(|()| {
+        let (inner, meet) = (pool.clone(), Arc::clone(&meet));
+        let wait_for_another = move || {
+            meet.wait();
+            inner.submit(|| 1).expect("open").join().is_ok()
+        };
+        pool.submit(wait_for_another).expect("open")
+    });
+    let results = outer.map(|future| future.join().expect("it returns"));
+    assert_ne!(results, [false, false], "one of them has got its result");
+
+    // One thread waits for a task that the other runs: that is no deadlock.
+    let inner = pool.clone();
+    let outer = pool.submit(move || inner.submit(|| 7).expect("open").join());
+    let result = outer.expect("open").join().expect("it returns");
+    assert!(matches!(result, Ok(7)), "{result:?}");
+}
+
+#[test]
+fn a_scheduler_runs_its_tasks_on_a_pool() {
+    let pool = ScheduledThreadPool::new(1);
+    let scheduler = Scheduler::builder().executor(Arc::new(pool.clone())).build();
+    let scheduler = scheduler.expect("a tick thread");
+    let (send, receive_from) = channel();
+    let task = move || send.send(thread::current().name().map(str::to_owned)).expect("received");
+    scheduler.schedule_once(Duration::ZERO, task).expect("open");
+    assert_eq!(receive(&receive_from, 1), [Some("tickwheel-pool-1".to_owned())]);
+    pool.shutdown();
+    let due = DueTask::new(Instant::now(), || ());
+    assert!(Executor::execute(&pool, due).is_err(), "it comes back");
+}
+
+#[test]
+fn no_delay_is_too_long() {
+    let pool = ScheduledThreadPool::new(1);
+    let never = pool.schedule(Duration::MAX, || ()).expect("open");
+    let rarely = pool.schedule_at_fixed_rate(Duration::ZERO, Duration::MAX, || ()).expect("open");
+    assert!(never.remaining() > HOUR * 1_000_000);
+    until("it waits again", || rarely.remaining() > HOUR * 1_000_000);
+    assert!(never.cancel() && rarely.cancel());
+}
