@@ -52,6 +52,7 @@
 //! | turn it from my own event loop | [`Driver::turn`], [`Driver::wake_with`] |
 //! | bound it, and see what it does | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
 //! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
+//! | get results, on threads that keep time | [`pool::ScheduledThreadPool`] |
 //! | have just the data structure | [`wheel::Wheel`] |
 //!
 //! # The promises

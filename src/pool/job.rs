@@ -13,8 +13,9 @@
 //! - J1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task has one end,
 //!   and its closure is dropped once.
 //! - J2 The future resolves with the step to `Done`, or to `Doomed`: a cancel is an end at once.
-//! - J3 A job is offered to the queue when it is `Waiting` already, and its key is noted afterwards. Who
-//!   cancels it in between finds no key; then the one who offers finds it done, and takes it out.
+//! - J3 A job is offered to the queue under its lock, so its key is noted before anybody can claim or
+//!   cancel it. The queue's lock is taken inside of the job's here, and never the other way round: what
+//!   the queue does with an item under its own lock is to move it.
 //! - J4 The user's code runs and is dropped with nothing locked, and its panics are caught.
 
 use std::any::Any;
@@ -92,8 +93,6 @@ struct State<T, W> {
     deadline: Instant,
     /// Where it is in the queue; J3.
     key: Option<Key>,
-    /// How often it has been offered.
-    offers: u64,
     was_cancelled: bool,
     result: Option<Result<T, JoinError>>,
     waker: Option<Waker>,
@@ -119,7 +118,6 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
             work: Some(work),
             deadline,
             key: None,
-            offers: 1,
             was_cancelled: false,
             result: None,
             waker: None,
@@ -133,19 +131,12 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
 
     /// Puts it into the queue; J3. False when that is closed.
     pub(super) fn offer(self: &Arc<Self>) -> bool {
-        let (deadline, offer) = {
-            let state = self.state();
-            (state.deadline, state.offers)
-        };
-        let Ok(key) = self.shared.offer(deadline, Arc::<Self>::clone(self)) else { return false };
-        let mut state = self.state();
-        if state.phase == Phase::Done {
-            drop(state);
-            drop(self.shared.take_out(key));
-        } else if state.offers == offer {
-            state.key = Some(key);
-        }
-        true
+        self.offer_locked(&mut self.state())
+    }
+
+    fn offer_locked(self: &Arc<Self>, state: &mut State<T, W>) -> bool {
+        state.key = self.shared.offer(state.deadline, Arc::<Self>::clone(self)).ok();
+        state.key.is_some()
     }
 
     /// Takes its work back, if it still waits; then it never was.
@@ -187,10 +178,10 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         state.deadline = period.next_run(state.deadline, ended);
         state.phase = Phase::Waiting;
         state.work = Some(work);
-        state.offers += 1;
+        let is_in = self.offer_locked(&mut state);
         drop(state);
         // A shutdown may have looked through the queue meanwhile.
-        if !self.offer() || !self.shared.may_run(true) {
+        if !is_in || !self.shared.may_run(true) {
             self.withdraw();
         }
     }
