@@ -186,6 +186,18 @@ fn s09_what_was_removed_leaves_nothing_that_grows() {
 }
 
 #[test]
+fn s09_what_was_to_come_at_the_end_of_time_can_be_removed() {
+    for size in [1, 2, 4096] {
+        let mut wheel = Wheel::new(size);
+        let keys: Vec<_> = (0..1_000).map(|value| wheel.insert(u64::MAX, value)).collect();
+        let removed = keys.into_iter().filter_map(|key| wheel.remove(key));
+        assert!(removed.eq(0..1_000));
+        wheel.check_invariants();
+        assert_eq!((wheel.len(), wheel.next_expiry()), (0, None));
+    }
+}
+
+#[test]
 fn a_wheel_must_be_a_power_of_two() {
     assert!(Wheel::<()>::try_new(0).is_none() && Wheel::<()>::try_new(12).is_none());
     assert_eq!(Wheel::<()>::try_new(16).map(|wheel| wheel.buckets()), Some(16));

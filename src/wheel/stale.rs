@@ -126,7 +126,7 @@ impl<E: Timed> Buckets<E> {
             self.emptied(place);
         }
         let Some(step) = step else {
-            self.sweep = Sweep { place: after(place), position: Position::START };
+            self.sweep = Sweep { place: after(place)?, position: Position::START };
             return Some(1);
         };
         Some(step.looked_at + 1)
@@ -180,10 +180,11 @@ fn first_of<E: Timed>(
     (chain.min().map(|min| min.deadline()), dropped)
 }
 
-/// The place behind a place.
-fn after(place: Place) -> Place {
+/// The place behind a place. `None` behind the last of all, which a wheel of one bucket can have: there
+/// each tick is a half-turn.
+fn after(place: Place) -> Option<Place> {
     match place {
-        Place::Bucket(offset) => Place::Bucket(offset + 1),
-        Place::Half(half) => Place::Half(half.saturating_add(1)),
+        Place::Bucket(offset) => Some(Place::Bucket(offset + 1)),
+        Place::Half(half) => half.checked_add(1).map(Place::Half),
     }
 }
