@@ -104,3 +104,29 @@ impl Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn only_who_would_sleep_past_the_head_is_called_and_only_once() {
+        let now = Instant::now();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let mut line = Line::new();
+        let leader = line.join(Waker::noop().clone());
+        let follower = line.join(Waker::noop().clone());
+        assert!(line.call_leader(at(1)).is_none(), "it is awake");
+        line.lie_down(leader, Some(at(5)));
+        line.lie_down(follower, None);
+        assert!(line.call_leader(at(5)).is_none(), "it will be up by then");
+        assert!(line.call_leader(at(4)).is_some());
+        assert!(line.call_leader(at(3)).is_none(), "called already");
+        line.leave(leader);
+        assert!(line.leads(follower));
+        assert!(line.call_leader(at(9)).is_some(), "it would sleep for ever");
+        line.leave(follower);
+        assert!(line.call_leader(at(9)).is_none() && line.call_all().is_empty());
+    }
+}

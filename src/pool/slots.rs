@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(slots.pages.len(), 100, "their numbers are used again");
         again.into_iter().for_each(|slot| assert!(slots.take(slot).is_some()));
         slots.check_invariants(10);
-        all.into_iter().for_each(|slot| _ = slots.take(slot));
+        assert_eq!(all.into_iter().filter_map(|slot| slots.take(slot)).count(), 10);
         slots.check_invariants(0);
         assert_eq!((slots.pages.capacity(), slots.open.capacity()), (0, 0), "nothing is left");
     }

@@ -1,0 +1,235 @@
+//! What the engine is to do, by a map of what is pending. It never asks the engine, only the clock.
+//!
+//! All times are nanoseconds since the start. Virtual time is exact, so the model says of each task
+//! to the nanosecond when it will run.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+use tickwheel::{Clock, DueTask, Executor, ManualClock, Precision, Rejected};
+
+pub const NEVER: u64 = u64::MAX;
+/// Later than that nothing is scheduled, so that no sum leaves the 64 bits.
+pub const LATE: u64 = 1 << 61;
+/// So often the series may run in one step, all together.
+const RUNS_OF_A_STEP: u64 = 32;
+
+/// Where the time comes from, and what is to happen.
+pub struct Stage {
+    pub clock: ManualClock,
+    pub start: Instant,
+    model: Mutex<Model>,
+}
+
+impl Stage {
+    pub fn new(tick: u64, precision: Precision) -> Stage {
+        let clock = ManualClock::new();
+        let model = Mutex::new(Model { tick, precision, ..Model::default() });
+        Stage { start: clock.now(), clock, model }
+    }
+
+    pub fn nanos(&self, instant: Instant) -> u64 {
+        u64::try_from((instant - self.start).as_nanos()).expect("within 500 years")
+    }
+
+    pub fn now(&self) -> u64 {
+        self.nanos(self.clock.now())
+    }
+
+    pub fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().expect("no task has panicked")
+    }
+}
+
+/// Runs tasks inline, and refuses some.
+impl Executor for Stage {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        if self.model().refuses(self.now(), self.nanos(task.deadline())) {
+            return Err(Rejected::new(task));
+        }
+        task.run();
+        Ok(())
+    }
+}
+
+/// A task that is pending.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    pub deadline: u64,
+    /// Counted over all tasks and runs, in the order of scheduling.
+    number: u64,
+    /// When it will run.
+    at: u64,
+    /// A task has scheduled it for this moment, so it may run a turn later than its order says.
+    is_behind: bool,
+    pub series: Option<Series>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Series {
+    pub kind: Kind,
+    pub period: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Burst,
+    Skip,
+    Delay,
+    Gap,
+}
+
+#[derive(Default)]
+pub struct Model {
+    tick: u64,
+    precision: Precision,
+    pub pending: BTreeMap<usize, Expected>,
+    /// How many tasks there ever were, which is the next one's name.
+    pub tasks: usize,
+    pub numbers: u64,
+    pub ran: u64,
+    pub running: Option<usize>,
+    /// Where in the order the last run of this step was.
+    last: Option<(u64, u64, u64)>,
+    /// A run of this step took time, so others have come too late for their order.
+    took_time: bool,
+    /// A bit for each of the next tasks that executors are offered: whether they refuse it.
+    pub refusals: u64,
+    /// Deadlines of which a task was refused, and until when it is offered again.
+    again: BTreeMap<u64, u64>,
+    pub is_closed: bool,
+}
+
+impl Model {
+    pub fn schedule(&mut self, now: u64, deadline: u64, series: Option<Series>) {
+        let expected = self.expected(now, deadline, series);
+        self.pending.insert(self.tasks, expected);
+        self.tasks += 1;
+    }
+
+    fn expected(&mut self, now: u64, deadline: u64, series: Option<Series>) -> Expected {
+        let at = match self.precision {
+            _ if deadline <= now => now,
+            _ if deadline == NEVER => NEVER,
+            Precision::Exact => deadline,
+            Precision::Tick => deadline.div_ceil(self.tick) * self.tick,
+        };
+        self.numbers += 1;
+        let is_behind = at == now && self.running.is_some();
+        Expected { deadline, number: self.numbers, at, is_behind, series }
+    }
+
+    // ----- time ----------------------------------------------------------------------------
+
+    /// The order is among what one step finds.
+    pub fn begin_step(&mut self) {
+        (self.last, self.took_time) = (None, false);
+    }
+
+    /// How far a step may go, so that series do not run too often on the way.
+    pub fn bound(&self, now: u64) -> u64 {
+        let periods = self.pending.values().filter_map(|task| Some(task.series?.period));
+        let series = periods.clone().count().max(1) as u64;
+        let bound = periods.min().map_or(LATE, |shortest| shortest.saturating_mul(RUNS_OF_A_STEP));
+        if now < LATE { LATE.min(bound / series) } else { 0 }
+    }
+
+    /// Time has passed up to now, and nobody has turned.
+    pub fn pass(&mut self, now: u64) {
+        self.pending.values_mut().for_each(|task| task.at = task.at.max(now));
+        self.again.values_mut().for_each(|again| *again = now + self.tick);
+        self.took_time = self.running.is_some();
+    }
+
+    /// Whether an executor refuses a task of that deadline.
+    pub fn refuses(&mut self, now: u64, deadline: u64) -> bool {
+        let refuses = self.refusals & 1 == 1;
+        self.refusals >>= 1;
+        if refuses {
+            self.again.insert(deadline, now + self.tick);
+        }
+        refuses
+    }
+
+    /// Whether a task of that deadline was refused; the model does not know which.
+    pub fn was_refused(&self, deadline: u64) -> bool {
+        self.again.contains_key(&deadline)
+    }
+
+    /// When a task has run at the latest.
+    fn latest(&self, task: &Expected) -> u64 {
+        self.again.get(&task.deadline).map_or(task.at, |again| task.at.max(*again))
+    }
+
+    /// All that was due at a step's end has run, but what was scheduled after so many `numbers`.
+    pub fn check_overdue(&self, now: u64, numbers: u64) {
+        let is_overdue = |task: &&Expected| self.latest(task) <= now && task.number <= numbers;
+        let overdue = self.pending.values().find(is_overdue);
+        assert!(self.took_time || overdue.is_none(), "at {now} it has not run: {overdue:?}");
+    }
+
+    /// A turn has said when to come back: in time, and for something.
+    pub fn check_return(&self, come_back: u64, numbers: u64) {
+        let needed = self.pending.values().map(|task| self.latest(task)).min().unwrap_or(NEVER);
+        assert!(self.took_time || come_back <= needed, "{come_back} is too late for {needed}");
+        if !self.took_time && self.again.is_empty() && numbers == self.numbers {
+            assert_eq!(come_back, needed, "a turn for nothing");
+        }
+    }
+
+    // ----- runs ----------------------------------------------------------------------------
+
+    /// A task runs: was it to?
+    pub fn begin_run(&mut self, id: usize, now: u64) {
+        let task = self.pending.get(&id).copied();
+        let task = task.unwrap_or_else(|| panic!("task {id} ran, and was not to"));
+        assert_eq!(self.running.replace(id), None, "task {id} runs inside another");
+        self.ran += 1;
+        if task.series.is_none() {
+            self.pending.remove(&id);
+        }
+        if !self.is_closed {
+            self.check_time(id, &task, now);
+        }
+    }
+
+    fn check_time(&mut self, id: usize, task: &Expected, now: u64) {
+        assert!(now >= task.deadline, "task {id} is early: {task:?} at {now}");
+        let times = task.at..=self.latest(task);
+        assert!(times.contains(&now), "task {id} ran at {now}: {task:?}");
+        if !self.was_refused(task.deadline) && !task.is_behind && !self.took_time {
+            let place = Some((task.at, task.deadline, task.number));
+            assert!(place > self.last, "task {id} ran after {:?}: {task:?}", self.last);
+            self.last = place;
+        }
+    }
+
+    /// A series goes on, unless it ends itself or was cancelled.
+    pub fn end_run(&mut self, id: usize, now: u64, goes_on: bool) {
+        let task = self.pending.remove(&id).filter(|_| goes_on && !self.is_closed);
+        if let Some(Expected { deadline, series: Some(series), .. }) = task {
+            let next = self.next_run(series, deadline, now);
+            let next = self.expected(now, next, Some(series));
+            self.pending.insert(id, next);
+        }
+        self.running = None;
+    }
+
+    fn next_run(&self, Series { kind, period }: Series, planned: u64, now: u64) -> u64 {
+        let next = planned + period;
+        // A run is missed that was due a tick ago.
+        match (kind, now.checked_sub(next + self.tick)) {
+            (Kind::Gap, _) | (Kind::Delay, Some(_)) => now + period,
+            (Kind::Skip, Some(missed)) => next + (missed / period + 1) * period,
+            (Kind::Burst | Kind::Skip | Kind::Delay, _) => next,
+        }
+    }
+
+    /// What a close returns, in its order.
+    pub fn leftovers(&self) -> Vec<(usize, Expected)> {
+        let mut leftovers: Vec<_> = self.pending.iter().map(|(id, task)| (*id, *task)).collect();
+        leftovers.sort_by_key(|(_, task)| (task.deadline, task.number));
+        leftovers
+    }
+}
