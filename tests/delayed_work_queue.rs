@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 use tickwheel::pool::{DelayedWorkQueue, Key};
 use tickwheel::{Clock, ManualClock, Sleeper};
 
-use common::{Random, env};
+use common::{Random, env, until};
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
 
 type Name = (Instant, u64);
 
@@ -175,15 +174,6 @@ fn watched() -> (Arc<Watched>, Queue) {
     let clock = Arc::new(Watched::default());
     let queue = Arc::new(DelayedWorkQueue::with_clock(Arc::clone(&clock)));
     (clock, queue)
-}
-
-/// Waits in real time for what another thread does on virtual time.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
-        thread::yield_now();
-    }
 }
 
 fn joined<T>(thread: JoinHandle<T>) -> thread::Result<T> {

@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use tickwheel::pool::{DelayedWorkQueue, Key};
 use tickwheel::{Clock, Sleeper, SystemClock};
 
-use common::{Random, env};
+use common::{Random, env, until};
 
 const PRODUCERS: usize = 4;
 const TAKERS: usize = 4;
 const REMOVERS: usize = 2;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const TAKEN: u8 = 1;
 const REMOVED: u8 = 2;
@@ -117,14 +116,6 @@ impl Storm {
 fn spawn(storm: &Arc<Storm>, work: impl FnOnce(&Storm) + Send + 'static) -> JoinHandle<()> {
     let storm = Arc::clone(storm);
     thread::spawn(move || work(&storm))
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "it did not come about: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn join_all(what: &str, threads: Vec<JoinHandle<()>>) {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::until;
+use common::{PATIENCE, until};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy};
 use tickwheel::{
     Clock, DueTask, Executor, ManualClock, MissedTicks, Period, Schedule, ScheduleError,
@@ -21,7 +21,6 @@ use tickwheel::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn pool_on(clock: &ManualClock, threads: usize) -> ScheduledThreadPool {
     ScheduledThreadPool::builder().threads(threads).clock(clock.clone()).build().expect("threads")

@@ -11,13 +11,12 @@ use tickwheel::{
     Clock, Driver, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper, SystemClock,
 };
 
-use common::Random;
+use common::{PATIENCE, Random, until};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn driven() -> (Scheduler, Driver) {
     Scheduler::builder().build_driven().expect("the defaults are good")
@@ -357,10 +356,7 @@ fn s03_s06_after_a_task_that_took_long_all_that_was_scheduled_meanwhile_runs_in_
     let ran = schedule_backwards(&scheduler, TASKS);
     clock.advance(SECOND);
     drop(release);
-    let start = Instant::now();
-    while scheduler.pending() > 0 && start.elapsed() < PATIENCE {
-        thread::sleep(MILLI);
-    }
+    until("all of them ran", || scheduler.pending() == 0);
     drop(scheduler.close());
     let ran = ran.lock().expect("no panic");
     assert!(ran.iter().copied().eq(0..TASKS), "not in order: {:?}", &ran[..5]);
@@ -388,25 +384,30 @@ fn s07_a_turn_says_exactly_when_to_come_back() {
 
 #[test]
 fn s07_idle_costs_nothing_and_a_later_deadline_wakes_nobody() {
-    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
-    let settled = |wakeups: u64| {
-        let start = Instant::now();
-        while scheduler.stats().wakeups() < wakeups {
-            assert!(start.elapsed() < PATIENCE, "wake-up {wakeups} did not come");
-            thread::yield_now();
+    #[derive(Clone, Default)]
+    struct Sleeps(Arc<Mutex<Option<Instant>>>);
+    impl Observer for Sleeps {
+        fn will_sleep(&self, until: Option<Instant>) {
+            *self.0.lock().expect("no panic") = until;
         }
-        thread::sleep(MILLI * 50); // real time: it has to fall asleep
+    }
+    let (sleeps, start) = (Sleeps::default(), Instant::now());
+    let builder = Scheduler::builder().observer(sleeps.clone()).executor(Inline);
+    let scheduler = builder.build().expect("a tick thread");
+    let settled = |at_least: Duration| {
+        let until_then = |at: Instant| at >= start + at_least && at < start + at_least * 3 / 2;
+        until("its sleep", || sleeps.0.lock().expect("no panic").is_some_and(until_then));
         scheduler.stats().wakeups()
     };
     let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
-    let asleep = settled(0);
+    let asleep = settled(HOUR);
     for n in 0..100 {
         scheduler.schedule_once(HOUR * (n + 2), || ()).expect("open");
     }
     thread::sleep(MILLI * 300); // real time: this is what idle means
     assert_eq!(scheduler.stats().wakeups(), asleep, "they are all later");
     scheduler.schedule_once(HOUR / 2, || ()).expect("open");
-    assert_eq!(settled(asleep + 1), asleep + 1, "this one is earlier");
+    assert_eq!(settled(HOUR / 2), asleep + 1, "this one is earlier");
     assert!(handle.cancel());
     thread::sleep(MILLI * 100);
     assert_eq!(scheduler.stats().wakeups(), asleep + 1, "a cancel wakes nobody");

@@ -1,13 +1,16 @@
 //! Repetition: the phase is kept, what was missed is treated as asked, and nothing is allocated (S12
 //! to S16).
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::until;
 use tickwheel::{
     Cancellable, Inline, ManualClock, MissedTicks, Period, ScheduleError, Scheduler, ThreadPool,
 };
@@ -15,7 +18,6 @@ use tickwheel::{
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -105,11 +107,7 @@ fn s12_runs_never_overlap_on_a_pool() {
             flag.store(false, Ordering::Release);
         })
         .expect("open");
-    let start = Instant::now();
-    while runs.load(Ordering::Relaxed) < 20 {
-        assert!(start.elapsed() < PATIENCE && !series.is_done());
-        std::thread::yield_now();
-    }
+    until("twenty runs", || series.is_done() || runs.load(Ordering::Relaxed) >= 20);
     assert!(series.cancel());
     assert_eq!(scheduler.stats().panicked(), 0);
 }

@@ -1,11 +1,14 @@
 //! Executors: nothing that they or the tasks do takes the tick thread down, and no task is lost
 //! (S17 to S19).
 
+mod common;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::PATIENCE;
 use tickwheel::{
     CloseError, DueBatch, DueTask, Executor, Inline, Observer, Rejected, Scheduler, ThreadPool,
 };
@@ -13,9 +16,6 @@ use tickwheel::{
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// How long a test waits for another thread before it gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Refuses what it is told to refuse.
 struct Moody<F>(F);
@@ -252,9 +252,11 @@ fn s19_a_million_tasks_of_one_tick_all_run() {
 #[test]
 fn s21_an_executor_that_blocks_does_not_hold_a_close_beyond_its_time() {
     let (release, blocked) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
     let blocked = Mutex::new(blocked);
     let scheduler = Scheduler::builder()
         .executor_fn(move |task| {
+            tell.send(()).expect("the receiver lives");
             let _ = blocked.lock().expect("whole").recv();
             task.run();
         })
@@ -263,7 +265,7 @@ fn s21_an_executor_that_blocks_does_not_hold_a_close_beyond_its_time() {
         .expect("the defaults are good");
     scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
     let later = scheduler.schedule_once(HOUR, || ()).expect("open");
-    thread::sleep(MILLI * 20); // real time: the tick thread has to get stuck
+    told.recv_timeout(PATIENCE).expect("the tick thread is stuck");
     let start = Instant::now();
     assert_eq!(scheduler.close().unwrap_err(), CloseError::Timeout);
     assert!(start.elapsed() < PATIENCE);

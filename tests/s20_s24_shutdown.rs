@@ -1,5 +1,7 @@
 //! Shutdown: every accepted task has exactly one end, and nobody waits for ever (S20 to S24).
 
+mod common;
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,6 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use common::{PATIENCE, until};
 use tickwheel::{
     CloseError, Driver, DueTask, Inline, Observer, PendingTask, Period, ScheduleError, Scheduler,
     ThreadPool,
@@ -16,23 +19,14 @@ use tickwheel::{
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn driven() -> (Scheduler, Driver) {
     Scheduler::builder().build_driven().expect("the defaults are good")
 }
 
 fn threaded() -> Scheduler {
-    Scheduler::builder().executor(Inline).build().expect("the defaults are good")
-}
-
-/// Waits until something is true that another thread does.
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come");
-        thread::yield_now();
-    }
+    let builder = Scheduler::builder().executor(Inline).shutdown_timeout(PATIENCE);
+    builder.build().expect("the defaults are good")
 }
 
 #[test]
@@ -143,11 +137,12 @@ fn s08_a_returned_task_can_be_cancelled_and_then_does_nothing() {
 
 #[test]
 fn s21_close_wakes_the_tick_thread_and_the_second_one_is_empty() {
-    let scheduler = threaded();
+    let builder = Scheduler::builder().executor(Inline).shutdown_timeout(PATIENCE * 2);
+    let scheduler = builder.build().expect("a tick thread");
     scheduler.schedule_once(HOUR, || ()).expect("open");
     let start = Instant::now();
     let leftovers = scheduler.close().expect("in time");
-    assert!(start.elapsed() < SECOND * 4, "not after the shutdown timeout");
+    assert!(start.elapsed() < PATIENCE, "not after the shutdown timeout");
     assert_eq!(leftovers.len(), 1);
     assert!(scheduler.close().expect("closed before").is_empty());
     assert_eq!(scheduler.close_and_run(), Ok(0));
