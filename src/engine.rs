@@ -439,7 +439,8 @@ impl Engine {
         self.wheel.drain(&mut entries);
         let records = self.inlet.close(&self.hub.intake);
         entries.extend(records.into_iter().map(Entry::from));
-        entries.sort_by_key(|entry| entry.moment()); // stable; N2
+        // Stable: at equal deadlines the refused come first, whose turn it was, then as in N2.
+        entries.sort_by_key(|entry| entry.moment());
         let returned = entries.into_iter().filter_map(|entry| {
             let (key, deadline) = (entry.key(), entry.moment());
             let (kind, period) = self.hub.give_back(key)?;

@@ -188,3 +188,82 @@ fn after(place: Place) -> Option<Place> {
         Place::Half(half) => half.checked_add(1).map(Place::Half),
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::tick::Tick;
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Item {
+        deadline: u64,
+        number: usize,
+    }
+
+    impl Timed for Item {
+        fn deadline(&self) -> u64 {
+            self.deadline
+        }
+    }
+
+    /// Inserts so many of one deadline.
+    fn fill(wheel: &mut Buckets<Item>, deadline: u64, numbers: std::ops::Range<usize>) {
+        numbers.for_each(|number| wheel.insert(Item { deadline, number }));
+    }
+
+    #[test]
+    fn a_sweep_between_everything_else_drops_what_is_stale_and_nothing_more() {
+        for seed in 1..60_u64 {
+            let mut state = seed;
+            let mut below = |end: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+                (state >> 33) % end
+            };
+            let mut wheel = Buckets::new(1 << below(5), NonZeroU64::MIN, Tick(0));
+            let mut is_live = Vec::new();
+            let mut out = Vec::new();
+            for _ in 0..200 {
+                let budget = below(120) as usize;
+                match below(6) {
+                    0 | 1 => {
+                        let (deadline, count) = (wheel.now().0 + below(40), below(80) as usize);
+                        fill(&mut wheel, deadline, is_live.len()..is_live.len() + count);
+                        is_live.resize(is_live.len() + count, Some(deadline));
+                    }
+                    2 => {
+                        let odds = 1 + below(9);
+                        is_live
+                            .iter_mut()
+                            .for_each(|live| *live = live.filter(|_| below(odds) > 0));
+                    }
+                    3 => _ = wheel.sweep(budget, |item| is_live[item.number].is_some()),
+                    4 => {
+                        let first = wheel.first(budget, |item| is_live[item.number].is_some());
+                        let due = is_live.iter().flatten().min();
+                        assert!(first <= due.copied() || due.is_none(), "{first:?} after {due:?}");
+                        assert!(first.is_some() || due.is_none(), "{due:?} was not seen");
+                    }
+                    _ => {
+                        wheel.settle(budget);
+                        wheel.advance(Tick(wheel.now().0 + below(4)), &mut out);
+                        for item in out.drain(..) {
+                            assert!(item.deadline <= wheel.now().0, "early");
+                            is_live[item.number] = None;
+                        }
+                    }
+                }
+                wheel.check_invariants();
+            }
+            let mut rounds = 0;
+            while rounds < 2 {
+                rounds += usize::from(wheel.sweep(50, |item| is_live[item.number].is_some()));
+            }
+            wheel.drain(&mut out);
+            out.sort_by_key(|item| item.number);
+            let live = (0..is_live.len()).filter(|number| is_live[*number].is_some());
+            assert!(out.iter().map(|item| item.number).eq(live), "seed {seed}");
+        }
+    }
+}
