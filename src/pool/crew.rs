@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,8 +23,11 @@ pub(super) struct Crew {
     pub(super) queue: DelayedWorkQueue<Arc<dyn Run>>,
     limit: usize,
     name: String,
-    /// Threads that wait for the queue. It may be late; then one thread more is started.
+    /// Threads that wait for the queue, until all are started. It may be late; then one thread more is
+    /// started.
     idle: AtomicUsize,
+    /// No thread is to be started any more: the limit is met.
+    is_complete: AtomicBool,
     count: Mutex<Count>,
     ended: Condvar,
 }
@@ -48,8 +51,9 @@ impl Crew {
         limit: usize,
         name: String,
     ) -> Arc<Crew> {
-        let (idle, count) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Crew { queue, limit, name, idle, count, ended: Condvar::new() })
+        let (idle, is_complete) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (count, ended) = (Mutex::default(), Condvar::new());
+        Arc::new(Crew { queue, limit, name, idle, is_complete, count, ended })
     }
 
     fn count(&self) -> MutexGuard<'_, Count> {
@@ -57,12 +61,21 @@ impl Crew {
     }
 
     /// W1. An error only if there is no thread at all.
+    #[inline]
     pub(super) fn call(self: &Arc<Self>) -> io::Result<()> {
-        if self.idle.load(Ordering::Relaxed) > 0 {
-            return Ok(());
-        }
+        let is_needed = !self.is_complete() && self.idle.load(Ordering::Relaxed) == 0;
+        if is_needed { self.add_thread() } else { Ok(()) }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
         let mut count = self.count();
         if count.alive == self.limit {
+            self.is_complete.store(true, Ordering::Relaxed); // threads end with the queue only: W2
             return Ok(());
         }
         match self.start_thread(count.started + 1) {
@@ -95,6 +108,9 @@ impl Crew {
     }
 
     fn next_job(self: &Arc<Self>) -> Option<Arc<dyn Run>> {
+        if self.is_complete() {
+            return self.queue.take();
+        }
         self.idle.fetch_add(1, Ordering::Relaxed);
         let job = self.queue.take();
         self.idle.fetch_sub(1, Ordering::Relaxed);

@@ -162,6 +162,11 @@ pub enum JoinError {
 
 /// What a task panicked with.
 pub struct PanicPayload {
+    /// Boxed, because room for it is in every task.
+    inner: Box<Inner>,
+}
+
+struct Inner {
     message: Option<String>,
     /// Locked only so that it is `Sync`: nobody borrows it.
     payload: Mutex<Box<dyn Any + Send>>,
@@ -171,22 +176,22 @@ impl PanicPayload {
     pub(super) fn new(payload: Box<dyn Any + Send>) -> PanicPayload {
         let text = payload.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
         let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        PanicPayload { message, payload: Mutex::new(payload) }
+        PanicPayload { inner: Box::new(Inner { message, payload: Mutex::new(payload) }) }
     }
 
     /// The text that `panic!` was given, if it was given one.
     pub fn message(&self) -> Option<&str> {
-        self.message.as_deref()
+        self.inner.message.as_deref()
     }
 
     /// Whatever the panic carried; [`resume_unwind`](std::panic::resume_unwind) carries it on.
     pub fn into_inner(self) -> Box<dyn Any + Send> {
-        self.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.inner.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for PanicPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PanicPayload").field("message", &self.message).finish_non_exhaustive()
+        f.debug_struct("PanicPayload").field("message", &self.message()).finish_non_exhaustive()
     }
 }

@@ -13,9 +13,10 @@
 //! - J1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task has one end,
 //!   and its closure is dropped once.
 //! - J2 The future resolves with the step to `Done`, or to `Doomed`: a cancel is an end at once.
-//! - J3 A job is offered to the queue under its lock, so its key is noted before anybody can claim or
-//!   cancel it. The queue's lock is taken inside of the job's here, and never the other way round: what
-//!   the queue does with an item under its own lock is to move it.
+//! - J3 A job's key is noted under the queue's lock, before anybody else can take the job: at its first
+//!   offer, before there is a handle; at the later ones of a series, under the job's own lock as well,
+//!   under which every handle reads it. The queue's lock is taken inside of the job's there, and never
+//!   the other way round: what the queue does with an item under its own lock is to move it.
 //! - J4 The user's code runs and is dropped with nothing locked, and its panics are caught.
 
 use std::any::Any;
@@ -27,14 +28,21 @@ use std::time::Instant;
 
 use super::crew::Waiting;
 use super::future::{JoinError, Outcome, PanicPayload};
-use super::heap::Key;
+use super::heap::KeyNote;
 use super::shared::Shared;
 use crate::{Cancel, Cancellable, DueTask, Period, Repeat};
 
 /// What a job does when it runs.
 pub(super) trait Work<T>: Sized + Send + 'static {
+    const IS_PERIODIC: bool = false;
+
     /// Runs it, or what of it is to run now. `Break` is the end, with the result.
     fn run(work: &mut Option<Self>) -> ControlFlow<T>;
+
+    /// When it is due again, after a run that has ended now.
+    fn next_run(&mut self, ended: Instant) -> Instant {
+        ended
+    }
 }
 
 /// A closure that is called once.
@@ -59,12 +67,23 @@ impl Work<()> for Due {
 }
 
 /// A closure that is called until it breaks.
-pub(super) struct Series<F>(pub(super) F);
+pub(super) struct Series<F> {
+    pub(super) due: Instant,
+    pub(super) period: Period,
+    pub(super) f: F,
+}
 
 impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work<()> for Series<F> {
+    const IS_PERIODIC: bool = true;
+
     fn run(work: &mut Option<Self>) -> ControlFlow<()> {
-        let Series(f) = work.as_mut().expect("a job that runs has its work");
-        f().flow()
+        let series = work.as_mut().expect("a job that runs has its work");
+        (series.f)().flow()
+    }
+
+    fn next_run(&mut self, ended: Instant) -> Instant {
+        self.due = self.period.next_run(self.due, ended);
+        self.due
     }
 }
 
@@ -77,52 +96,38 @@ pub(super) trait Run: Send + Sync {
     /// Ends it, unless it runs or has ended.
     fn withdraw(&self);
     fn is_periodic(&self) -> bool;
-    fn deadline(&self) -> Instant;
 }
 
 pub(super) struct Job<T, W> {
     shared: Arc<Shared>,
-    period: Option<Period>,
+    /// Where it is in the queue, while it waits; J3.
+    key: KeyNote,
     state: Mutex<State<T, W>>,
 }
 
 struct State<T, W> {
-    phase: Phase,
-    /// There in `Waiting`; J1.
-    work: Option<W>,
-    deadline: Instant,
-    /// Where it is in the queue; J3.
-    key: Option<Key>,
-    was_cancelled: bool,
-    result: Option<Result<T, JoinError>>,
+    stage: Stage<T, W>,
     waker: Option<Waker>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Waiting,
+enum Stage<T, W> {
+    /// With its work; J1.
+    Waiting(W),
     Running,
-    Doomed,
-    Done,
+    /// Whether its future has been told.
+    Doomed(bool),
+    /// With its result, until its future has taken it.
+    Done {
+        result: Option<Result<T, JoinError>>,
+        was_cancelled: bool,
+    },
 }
 
 impl<T: Send + 'static, W: Work<T>> Job<T, W> {
-    pub(super) fn new(
-        shared: &Arc<Shared>,
-        deadline: Instant,
-        period: Option<Period>,
-        work: W,
-    ) -> Arc<Self> {
-        let state = State {
-            phase: Phase::Waiting,
-            work: Some(work),
-            deadline,
-            key: None,
-            was_cancelled: false,
-            result: None,
-            waker: None,
-        };
-        Arc::new(Job { shared: Arc::clone(shared), period, state: Mutex::new(state) })
+    pub(super) fn new(shared: &Arc<Shared>, work: W) -> Arc<Self> {
+        let state = State { stage: Stage::Waiting(work), waker: None };
+        let (shared, key) = (Arc::clone(shared), KeyNote::new());
+        Arc::new(Job { shared, key, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State<T, W>> {
@@ -130,58 +135,48 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     }
 
     /// Puts it into the queue; J3. False when that is closed.
-    pub(super) fn offer(self: &Arc<Self>) -> bool {
-        self.offer_locked(&mut self.state())
-    }
-
-    fn offer_locked(self: &Arc<Self>, state: &mut State<T, W>) -> bool {
-        state.key = self.shared.offer(state.deadline, Arc::<Self>::clone(self)).ok();
-        state.key.is_some()
+    pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> bool {
+        let this = Arc::<Self>::clone(self);
+        self.shared.offer(deadline, this, |key| self.key.set(key))
     }
 
     /// Takes its work back, if it still waits; then it never was.
     pub(super) fn take_back(&self) -> Option<W> {
-        let mut state = self.state();
-        if state.phase != Phase::Waiting {
-            return None;
-        }
-        let (work, key) = (state.work.take(), state.key.take());
-        state.phase = Phase::Done;
-        drop(state);
-        drop(key.and_then(|key| self.shared.take_out(key)));
+        let work = self.state().end_waiting(false)?;
+        drop(self.shared.take_out(self.key.get()));
         self.shared.leave();
-        work
+        Some(work)
     }
 
     /// J1.
     fn claim(&self) -> Option<W> {
         let mut state = self.state();
-        if state.phase != Phase::Waiting {
-            return None;
+        match std::mem::replace(&mut state.stage, Stage::Running) {
+            Stage::Waiting(work) => Some(work),
+            other => {
+                state.stage = other;
+                None
+            }
         }
-        state.phase = Phase::Running;
-        state.key = None;
-        state.work.take()
     }
 
     /// Sees to the next run of a series, if there is to be one.
-    fn go_on(self: &Arc<Self>, work: W) {
-        let Some(period) = self.period.filter(|_| self.shared.may_run(true)) else {
+    fn go_on(self: &Arc<Self>, mut work: W) {
+        if !self.shared.may_run(W::IS_PERIODIC) {
             return self.finish(Some(work), Err(JoinError::Cancelled));
-        };
+        }
         let ended = self.shared.now();
         let mut state = self.state();
-        if state.phase == Phase::Doomed {
+        if matches!(state.stage, Stage::Doomed(_)) {
             drop(state);
             return self.finish(Some(work), Err(JoinError::Cancelled));
         }
-        state.deadline = period.next_run(state.deadline, ended);
-        state.phase = Phase::Waiting;
-        state.work = Some(work);
-        let is_in = self.offer_locked(&mut state);
+        let due = work.next_run(ended);
+        state.stage = Stage::Waiting(work);
+        let is_in = self.offer(due);
         drop(state);
         // A shutdown may have looked through the queue meanwhile.
-        if !is_in || !self.shared.may_run(true) {
+        if !is_in || !self.shared.may_run(W::IS_PERIODIC) {
             self.withdraw();
         }
     }
@@ -190,8 +185,13 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     fn finish(&self, work: Option<W>, result: Result<T, JoinError>) {
         self.drop_work(work);
         let mut state = self.state();
-        let was_doomed = std::mem::replace(&mut state.phase, Phase::Done) == Phase::Doomed;
-        let unwanted = if was_doomed { Some(result) } else { state.result.replace(result) };
+        let (kept, unwanted, was_cancelled) = match state.stage {
+            Stage::Doomed(is_told) => {
+                ((!is_told).then_some(Err(JoinError::Cancelled)), Some(result), true)
+            }
+            _ => (Some(result), None, false),
+        };
+        state.stage = Stage::Done { result: kept, was_cancelled };
         let waker = state.waker.take();
         drop(state);
         self.shared.quietly(|| drop(unwanted));
@@ -213,16 +213,11 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     /// Ends it, if it waits; J1. `by_handle`: so that it counts as cancelled.
     fn end_waiting(&self, by_handle: bool) -> bool {
         let mut state = self.state();
-        if state.phase != Phase::Waiting {
-            return false;
-        }
-        state.phase = Phase::Done;
-        state.was_cancelled = by_handle;
-        state.result = Some(Err(JoinError::Cancelled));
-        let (work, key, waker) = (state.work.take(), state.key.take(), state.waker.take());
+        let Some(work) = state.end_waiting(by_handle) else { return false };
+        let waker = state.waker.take();
         drop(state);
-        drop(key.and_then(|key| self.shared.take_out(key)));
-        self.drop_work(work);
+        drop(self.shared.take_out(self.key.get()));
+        self.drop_work(Some(work));
         self.shared.leave();
         self.wake(waker);
         true
@@ -231,12 +226,10 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     /// Ends a series that runs; J2.
     fn doom(&self) -> bool {
         let mut state = self.state();
-        if state.phase != Phase::Running || self.period.is_none() {
+        if !matches!(state.stage, Stage::Running) || !W::IS_PERIODIC {
             return false;
         }
-        state.phase = Phase::Doomed;
-        state.was_cancelled = true;
-        state.result = Some(Err(JoinError::Cancelled));
+        state.stage = Stage::Doomed(false);
         let waker = state.waker.take();
         drop(state);
         self.wake(waker);
@@ -252,6 +245,29 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     }
 }
 
+impl<T, W> State<T, W> {
+    /// The step from `Waiting` to `Done`; J1.
+    fn end_waiting(&mut self, was_cancelled: bool) -> Option<W> {
+        if !matches!(self.stage, Stage::Waiting(_)) {
+            return None;
+        }
+        let done = Stage::Done { result: Some(Err(JoinError::Cancelled)), was_cancelled };
+        let Stage::Waiting(work) = std::mem::replace(&mut self.stage, done) else { return None };
+        Some(work)
+    }
+
+    /// What the future is told, once.
+    fn take_result(&mut self) -> Option<Result<T, JoinError>> {
+        match &mut self.stage {
+            Stage::Waiting(_) | Stage::Running => None,
+            Stage::Doomed(is_told) => {
+                (!std::mem::replace(is_told, true)).then_some(Err(JoinError::Cancelled))
+            }
+            Stage::Done { result, .. } => result.take(),
+        }
+    }
+}
+
 impl<T: Send + 'static, W: Work<T>> Run for Job<T, W> {
     fn run(self: Arc<Self>) {
         let Some(work) = self.claim() else { return };
@@ -261,8 +277,9 @@ impl<T: Send + 'static, W: Work<T>> Run for Job<T, W> {
             (result, work) => self.finish(work, result.unwrap_or(Err(JoinError::Cancelled))),
         }
         // What it was for may be dropped with it: a result that nobody has taken.
-        let shared = Arc::clone(&self.shared);
-        shared.quietly(|| drop(self));
+        if let Some(Job { shared, state, .. }) = Arc::into_inner(self) {
+            shared.quietly(|| drop(state));
+        }
     }
 
     fn run_for_the_last_time(&self) {
@@ -277,11 +294,7 @@ impl<T: Send + 'static, W: Work<T>> Run for Job<T, W> {
     }
 
     fn is_periodic(&self) -> bool {
-        self.period.is_some()
-    }
-
-    fn deadline(&self) -> Instant {
-        self.state().deadline
+        W::IS_PERIODIC
     }
 }
 
@@ -291,11 +304,12 @@ impl<T: Send + 'static, W: Work<T>> Cancel for Job<T, W> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.state().was_cancelled
+        let stage = &self.state().stage;
+        matches!(stage, Stage::Doomed(_) | Stage::Done { was_cancelled: true, .. })
     }
 
     fn is_done(&self) -> bool {
-        matches!(self.state().phase, Phase::Doomed | Phase::Done)
+        matches!(self.state().stage, Stage::Doomed(_) | Stage::Done { .. })
     }
 }
 
@@ -303,7 +317,7 @@ impl<T: Send + 'static, W: Work<T>> Outcome<T> for Job<T, W> {
     fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
         let waker = waker.clone(); // a user's code, so before the lock (J4)
         let mut state = self.state();
-        let result = state.result.take();
+        let result = state.take_result();
         let unused = if result.is_none() { state.waker.replace(waker) } else { Some(waker) };
         drop(state);
         drop(unused);
@@ -323,8 +337,9 @@ impl<T: Send + 'static, W: Work<T>> Outcome<T> for Job<T, W> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let state = self.state();
-        (state.phase == Phase::Waiting).then_some(state.deadline)
+        let state = self.state(); // so that the key is of its last offer
+        let is_waiting = matches!(state.stage, Stage::Waiting(_));
+        is_waiting.then(|| self.shared.deadline_of(self.key.get())).flatten()
     }
 
     fn now(&self) -> Instant {

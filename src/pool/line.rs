@@ -80,6 +80,7 @@ impl Line {
 
     /// D2: wakes a leader that would sleep past the head's deadline.
     #[must_use]
+    #[inline]
     pub(super) fn call_leader(&mut self, head: Instant) -> Option<Waker> {
         let leader = self.takers.front_mut().filter(|leader| leader.state.sleeps_past(head))?;
         leader.state = State::Awake;

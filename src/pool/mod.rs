@@ -48,7 +48,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `heap` | an indexed heap: data, no lock, no clock |
+//! | `heap`, `run`, `slots`, `moment` | an indexed heap beside a run of what came in order, and where the items lie: data, no lock, no clock |
 //! | `queue` | [`DelayedWorkQueue`]: the lock, the leader and the followers |
 //! | `job` | one task: its states, its work, its result |
 //! | `crew` | the threads |
@@ -61,8 +61,10 @@ mod future;
 mod heap;
 mod job;
 mod line;
+mod moment;
 mod policy;
 mod queue;
+mod run;
 mod scheduled;
 mod shared;
 mod slots;

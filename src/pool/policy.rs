@@ -53,7 +53,8 @@ impl Default for ShutdownPolicy {
 ///
 /// - G1 A task is counted before it enters the queue, and until it has ended, a periodic one until its
 ///   series has. So the pool is empty when the count is zero, wherever tasks are just then.
-/// - G2 `shut` and `enter` are on one word: who comes in after it is told so.
+/// - G2 `shut` and `enter` are on one word: who comes in after it is told so. Until it has turned back
+///   it counts as well, and so it may be the last one to leave.
 pub(super) struct Gate {
     inside: AtomicU64,
     policy: AtomicU8,
@@ -69,13 +70,14 @@ impl Gate {
         Gate { inside: AtomicU64::new(0), policy: AtomicU8::new(policy.bits()) }
     }
 
-    /// G1, G2. Whoever gets in has to leave.
+    /// G1, G2. Whoever calls this has to leave, let in or not.
+    #[inline]
     pub(super) fn enter(&self) -> bool {
-        let step = |inside| (inside & SHUT == 0).then_some(inside + ONE);
-        self.inside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, step).is_ok()
+        self.inside.fetch_add(ONE, Ordering::SeqCst) & SHUT == 0
     }
 
     /// Whether it was the last one that a shut pool waited for.
+    #[inline]
     pub(super) fn leave(&self) -> bool {
         let inside = self.inside.fetch_sub(ONE, Ordering::SeqCst) - ONE;
         inside & SHUT != 0 && inside < ONE
@@ -95,6 +97,7 @@ impl Gate {
     }
 
     /// Whether a waiting task may still run.
+    #[inline]
     pub(super) fn may_run(&self, is_periodic: bool) -> bool {
         let inside = self.inside.load(Ordering::SeqCst);
         let policy = self.policy();
@@ -102,6 +105,7 @@ impl Gate {
         inside & SHUT == 0 || inside & NOW == 0 && is_left
     }
 
+    #[inline]
     pub(super) fn policy(&self) -> ShutdownPolicy {
         ShutdownPolicy::from_bits(self.policy.load(Ordering::SeqCst))
     }

@@ -146,7 +146,7 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
-        let heap = Heap::new(QUEUES.fetch_add(1, Ordering::Relaxed));
+        let heap = Heap::new(QUEUES.fetch_add(1, Ordering::Relaxed), clock.now());
         let state = State { heap, line: Line::new(), is_closed: false };
         DelayedWorkQueue { clock: Box::new(clock), state: Mutex::new(state) }
     }
@@ -160,7 +160,7 @@ impl<T> DelayedWorkQueue<T> {
     ///
     /// # Panics
     ///
-    /// With four thousand million items in it.
+    /// With two thousand million items in it.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -178,12 +178,24 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
+        self.offer_noted(deadline, item, |_| ())
+    }
+
+    /// The same, and notes the key before anybody can take the item. Only for notes of ours: they are
+    /// made under the lock (D5).
+    pub(super) fn offer_noted(
+        &self,
+        deadline: Instant,
+        item: T,
+        note: impl FnOnce(Key),
+    ) -> Result<Key, T> {
         let mut state = self.lock();
         if state.is_closed {
             return Err(item);
         }
         let key = state.heap.insert(deadline, item);
-        let call = state.call_leader();
+        note(key);
+        let call = state.line.call_leader(deadline);
         drop(state);
         call.into_iter().for_each(Waker::wake);
         Ok(key)
@@ -303,8 +315,17 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "drainTo")]
     pub fn drain(&self) -> Vec<T> {
+        self.take_all().into_iter().map(|(_, item)| item).collect()
+    }
+
+    /// The same, with the deadlines.
+    pub(super) fn take_all(&self) -> Vec<(Instant, T)> {
         let all = self.lock().heap.take_all(); // wakes nobody: D3
         all.into_sorted()
+    }
+
+    pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
+        self.lock().heap.deadline_of(key)
     }
 
     /// All items, in no order. Only for items whose `clone` is ours: it runs under the lock (D5).
@@ -347,7 +368,7 @@ impl<T> State<T> {
         if has_due && !self.is_closed { self.heap.pop() } else { None } // D8
     }
 
-    /// D2, after the head has become earlier, or another leader has come.
+    /// D2, after another leader has come.
     fn call_leader(&mut self) -> Option<Waker> {
         self.line.call_leader(self.heap.first()?)
     }

@@ -47,7 +47,7 @@ struct Face {
 impl Drop for Face {
     fn drop(&mut self) {
         let unstarted = self.shared.shutdown_now();
-        unstarted.into_iter().for_each(|job| job.withdraw());
+        unstarted.into_iter().for_each(|(_, job)| job.withdraw());
     }
 }
 
@@ -75,7 +75,7 @@ impl ScheduledThreadPool {
     ///
     /// When the pool is shut down, or no thread can be started.
     pub fn execute(&self, f: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
-        self.give(self.now(), None, Once(f)).map(drop).map_err(|(reason, _)| reason)
+        self.give(self.now(), Once(f)).map(drop).map_err(|(reason, _)| reason)
     }
 
     /// Runs a task as soon as a thread is free, for its result.
@@ -100,7 +100,7 @@ impl ScheduledThreadPool {
         delay: Duration,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<ScheduledFuture<T>, ScheduleError> {
-        let job = self.give(self.after(delay), None, Once(f)).map_err(|(reason, _)| reason)?;
+        let job = self.give(self.after(delay), Once(f)).map_err(|(reason, _)| reason)?;
         Ok(ScheduledFuture::new(job))
     }
 
@@ -144,23 +144,23 @@ impl ScheduledThreadPool {
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }
-        self.give(self.after(initial), Some(period), Series(f)).map_err(|(reason, _)| reason)
+        let due = self.after(initial);
+        self.give(due, Series { due, period, f }).map_err(|(reason, _)| reason)
     }
 
     /// The one way in. What is not accepted comes back.
     fn give<T: Send + 'static, W: Work<T>>(
         &self,
         deadline: Instant,
-        period: Option<Period>,
         work: W,
     ) -> Result<Arc<Job<T, W>>, (ScheduleError, W)> {
         let shared = &self.face.shared;
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
         }
-        let job = Job::new(shared, deadline, period, work);
+        let job = Job::new(shared, work);
         // A shutdown may have come between; then it has looked through the queue perhaps too early.
-        let reason = if !job.offer() || !shared.may_run(period.is_some()) {
+        let reason = if !job.offer(deadline) || !shared.may_run(W::IS_PERIODIC) {
             ScheduleError::Closed
         } else if shared.call().is_err() {
             ScheduleError::NoThread
@@ -212,7 +212,7 @@ impl ScheduledThreadPool {
     #[doc(alias = "shutdownNow")]
     pub fn shutdown_now(&self) -> Vec<Unstarted> {
         let jobs = self.face.shared.shutdown_now();
-        jobs.into_iter().map(|job| Unstarted { job }).collect()
+        jobs.into_iter().map(|(deadline, job)| Unstarted { deadline, job }).collect()
     }
 
     /// Whether it takes tasks no more.
@@ -252,7 +252,7 @@ impl fmt::Debug for ScheduledThreadPool {
 impl Executor for ScheduledThreadPool {
     /// Refuses when the pool is shut down, or no thread can be started.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let given = self.give(self.now(), None, Due(task));
+        let given = self.give(self.now(), Due(task));
         given.map(drop).map_err(|(_, Due(task))| Rejected::new(task))
     }
 }
@@ -271,7 +271,7 @@ impl Schedule for ScheduledThreadPool {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let job = self.give(deadline, None, Once(task)).map_err(|(reason, _)| reason)?;
+        let job = self.give(deadline, Once(task)).map_err(|(reason, _)| reason)?;
         Ok(Cancellable::from(job))
     }
 
@@ -290,13 +290,14 @@ impl Schedule for ScheduledThreadPool {
 /// Dropping it cancels the task.
 #[must_use = "an unstarted task that is dropped is cancelled"]
 pub struct Unstarted {
+    deadline: Instant,
     job: Arc<dyn Run>,
 }
 
 impl Unstarted {
     /// When it was due.
     pub fn deadline(&self) -> Instant {
-        self.job.deadline()
+        self.deadline
     }
 
     /// Runs it here and now, unless it was cancelled: its future gets the value. A periodic one runs
@@ -315,6 +316,7 @@ impl Drop for Unstarted {
 impl fmt::Debug for Unstarted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unstarted")
+            .field("deadline", &self.deadline)
             .field("is_periodic", &self.job.is_periodic())
             .finish_non_exhaustive()
     }

@@ -37,6 +37,7 @@ impl Shared {
         Arc::new(Shared { clock, gate: Gate::new(policy), crew, on_panic })
     }
 
+    #[inline]
     pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -49,29 +50,49 @@ impl Shared {
     // ----- the way of a job ----------------------------------------------------------------
 
     /// Whoever gets in has to leave.
+    #[inline]
     pub(super) fn enter(&self) -> bool {
-        self.gate.enter()
+        let is_in = self.gate.enter();
+        if !is_in {
+            self.leave();
+        }
+        is_in
     }
 
+    #[inline]
     pub(super) fn leave(&self) {
         if self.gate.leave() {
             self.crew.dismiss();
         }
     }
 
+    #[inline]
     pub(super) fn may_run(&self, is_periodic: bool) -> bool {
         self.gate.may_run(is_periodic)
     }
 
-    pub(super) fn offer(&self, deadline: Instant, job: Arc<dyn Run>) -> Result<Key, Arc<dyn Run>> {
-        self.crew.queue.offer(deadline, job)
+    /// Notes the key before anybody can have the job. False when the queue is closed.
+    #[inline]
+    pub(super) fn offer(
+        &self,
+        deadline: Instant,
+        job: Arc<dyn Run>,
+        note: impl FnOnce(Key),
+    ) -> bool {
+        self.crew.queue.offer_noted(deadline, job, note).is_ok()
     }
 
+    #[inline]
     pub(super) fn take_out(&self, key: Key) -> Option<Arc<dyn Run>> {
         self.crew.queue.remove(key)
     }
 
+    pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
+        self.crew.queue.deadline_of(key)
+    }
+
     /// Starts a thread, if one is needed.
+    #[inline]
     pub(super) fn call(&self) -> io::Result<()> {
         self.crew.call()
     }
@@ -120,10 +141,10 @@ impl Shared {
     }
 
     /// Takes nothing more, and starts nothing more. What waited, in order.
-    pub(super) fn shutdown_now(&self) -> Vec<Arc<dyn Run>> {
+    pub(super) fn shutdown_now(&self) -> Vec<(Instant, Arc<dyn Run>)> {
         self.gate.shut_now();
         self.crew.dismiss();
-        self.crew.queue.drain()
+        self.crew.queue.take_all()
     }
 
     fn withdraw_what_may_not_run(&self) {

@@ -9,8 +9,8 @@
 //! that what stays after a peak holds on to little. Of what nobody uses, one page is kept, so that a
 //! queue that goes to and fro between a page and the next does not allocate each time.
 //!
-//! The positions lie apart from the items: the heap writes one with each of its steps, and so they
-//! stay dense, however large the items are.
+//! The positions lie apart from the items, and one step from the list of pages: the heap writes one with
+//! each of its steps, and so what it goes through stays small, however large the items are.
 //!
 //! - U1 A page with a free slot is in `open` or in `closed`, once; a full one in neither.
 //! - U2 What is in `closed` has been given back. So may be what is in `open`: it is sorted out when it
@@ -19,12 +19,15 @@
 //!
 //! It does not know whether a slot still belongs to whoever asks. The heap does.
 
+use super::run::RUN;
+
 /// How many slots a page has. With 256 instead of 64 an offer costs 2 ns less, and a straggler keeps
 /// four times as much.
 const PAGE: usize = 64;
 
 pub(super) struct Slots<T> {
-    pages: Vec<Page<T>>,
+    /// `None` for one that has been given back.
+    pages: Vec<Option<Box<Page<T>>>>,
     open: Vec<u32>,
     closed: Vec<u32>,
     /// How many pages have not been given back.
@@ -33,12 +36,11 @@ pub(super) struct Slots<T> {
     has_spare: bool,
 }
 
-/// One that has been given back has no slots.
 struct Page<T> {
-    positions: Box<[u32]>,
-    items: Box<[Option<T>]>,
     free: u32,
     len: u32,
+    positions: [u32; PAGE],
+    items: Box<[Option<T>]>,
 }
 
 impl<T> Slots<T> {
@@ -50,7 +52,7 @@ impl<T> Slots<T> {
     /// Puts an item into a slot.
     pub(super) fn insert(&mut self, item: T) -> u32 {
         let number = self.page_with_room();
-        let page = &mut self.pages[number as usize];
+        let page = self.pages[number as usize].as_mut().expect("it has room");
         let offset = page.insert(item);
         if page.len == 1 {
             self.has_spare = false; // it was the spare one, or it is new, and then there was none
@@ -64,14 +66,14 @@ impl<T> Slots<T> {
     /// The last one of `open`; U1, U2.
     fn page_with_room(&mut self) -> u32 {
         while let Some(&number) = self.open.last() {
-            if !self.pages[number as usize].is_given_back() {
+            if self.pages[number as usize].is_some() {
                 return number;
             }
             self.open.pop();
             self.closed.push(number);
         }
         let number = self.closed.pop().unwrap_or_else(|| self.add_page());
-        self.pages[number as usize] = Page::new();
+        self.pages[number as usize] = Some(Box::new(Page::new()));
         self.in_use += 1;
         self.open.push(number);
         number
@@ -80,15 +82,16 @@ impl<T> Slots<T> {
     fn add_page(&mut self) -> u32 {
         let number = self.pages.len();
         let last_slot = (number + 1) * PAGE - 1;
-        assert!(u32::try_from(last_slot).is_ok(), "fewer than four thousand million items");
-        self.pages.push(Page::given_back());
+        // A position has one bit less than a slot's number: see `run`.
+        assert!(last_slot < RUN as usize, "fewer than two thousand million items");
+        self.pages.push(None);
         number as u32
     }
 
     /// Takes the item out of its slot.
     pub(super) fn take(&mut self, slot: u32) -> Option<T> {
         let (number, offset) = parts(slot);
-        let page = self.pages.get_mut(number)?;
+        let page = self.pages.get_mut(number)?.as_mut()?;
         let was_full = page.is_full();
         let item = page.take(offset)?;
         if was_full {
@@ -106,54 +109,66 @@ impl<T> Slots<T> {
             self.has_spare = true;
             return;
         }
-        self.pages[number] = Page::given_back();
+        self.pages[number] = None;
         self.in_use -= 1;
         if self.in_use == 1 {
             *self = Slots::new(); // the spare one was the last
         }
     }
 
+    pub(super) fn get(&self, slot: u32) -> Option<&T> {
+        let (number, offset) = parts(slot);
+        self.pages.get(number)?.as_ref()?.items[offset].as_ref()
+    }
+
+    /// All items, in no order.
+    pub(super) fn into_items(self) -> impl Iterator<Item = T> {
+        self.pages.into_iter().flatten().flat_map(|page| page.items.into_iter().flatten())
+    }
+
     /// All items, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.pages.iter().flat_map(|page| page.items.iter().flatten())
+        self.pages.iter().flatten().flat_map(|page| page.items.iter().flatten())
     }
 
     /// What [`set_position`](Slots::set_position) has set, if the slot is taken.
     #[inline]
     pub(super) fn position(&self, slot: u32) -> Option<u32> {
         let (number, offset) = parts(slot);
-        self.pages.get(number)?.positions.get(offset).copied()
+        Some(self.pages.get(number)?.as_ref()?.positions[offset])
     }
 
     #[inline]
     pub(super) fn set_position(&mut self, slot: u32, position: u32) {
         let (number, offset) = parts(slot);
-        self.pages[number].positions[offset] = position;
+        let page = self.pages[number].as_mut().expect("only slots that are taken have positions");
+        page.positions[offset] = position;
     }
 
     /// How many slots have memory.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.pages.iter().map(|page| page.items.len()).sum()
+        self.pages.iter().flatten().count() * PAGE
     }
 
     /// Asserts U1, U2 and U3, and that so many slots are taken.
     pub(super) fn check_invariants(&self, len: usize) {
-        let taken = self.pages.iter().map(|page| page.len as usize).sum::<usize>();
+        let taken = self.pages.iter().flatten().map(|page| page.len as usize).sum::<usize>();
         assert_eq!(taken, len, "the number of slots that are taken");
         let mut listed = vec![0; self.pages.len()];
         for &number in self.open.iter().chain(&self.closed) {
             listed[number as usize] += 1;
         }
         for (page, listed) in self.pages.iter().zip(listed) {
-            page.check_invariants();
-            assert_eq!(listed, i32::from(!page.is_full()), "U1");
+            let has_room = page.as_ref().is_none_or(|page| !page.is_full());
+            assert_eq!(listed, i32::from(has_room), "U1");
         }
-        let is_given_back = |number: &u32| self.pages[*number as usize].is_given_back();
+        self.pages.iter().flatten().for_each(|page| page.check_invariants());
+        let is_given_back = |number: &u32| self.pages[*number as usize].is_none();
         assert!(self.closed.iter().all(is_given_back), "U2");
-        let spare = self.pages.iter().filter(|page| page.len == 0 && !page.is_given_back());
+        let spare = self.pages.iter().flatten().filter(|page| page.len == 0);
         assert_eq!(spare.count(), usize::from(self.has_spare), "the spare page");
-        let in_use = self.pages.iter().filter(|page| !page.is_given_back()).count();
+        let in_use = self.pages.iter().flatten().count();
         assert_eq!(in_use, self.in_use, "the number of pages in use");
     }
 }
@@ -165,17 +180,9 @@ fn parts(slot: u32) -> (usize, usize) {
 
 impl<T> Page<T> {
     fn new() -> Page<T> {
-        let positions = (1..=PAGE as u32).collect(); // U3
+        let positions = std::array::from_fn(|at| at as u32 + 1); // U3
         let items = std::iter::repeat_with(|| None).take(PAGE).collect();
-        Page { positions, items, free: 0, len: 0 }
-    }
-
-    fn given_back() -> Page<T> {
-        Page { positions: Box::default(), items: Box::default(), free: 0, len: 0 }
-    }
-
-    fn is_given_back(&self) -> bool {
-        self.items.is_empty()
+        Page { free: 0, len: 0, positions, items }
     }
 
     fn is_full(&self) -> bool {
@@ -240,11 +247,11 @@ mod tests {
         let mut slots = Slots::new();
         (0..PAGE).for_each(|item| assert_eq!(slots.insert(item) as usize, item));
         let first = slots.insert(PAGE);
-        let place = slots.pages[1].items.as_ptr();
+        let place = slots.pages[1].as_ref().map(|page| page.items.as_ptr());
         slots.take(first);
         for item in 0..10 {
             let slot = slots.insert(item);
-            assert_eq!(slots.pages[1].items.as_ptr(), place);
+            assert_eq!(slots.pages[1].as_ref().map(|page| page.items.as_ptr()), place);
             assert_eq!(slots.take(slot), Some(item));
             slots.check_invariants(PAGE);
         }

@@ -23,6 +23,7 @@ use workloads::Figures;
 const PEERS: &[&str] = &[
     "tickwheel",
     "tickwheel Exact",
+    "tickwheel pool",
     "tokio-util DelayQueue",
     "tokio Sleep",
     "hierarchical_hash_wheel_timer",
@@ -34,6 +35,7 @@ fn run_one(peer: &str, workload: &str) -> Figures {
     match peer {
         "tickwheel" => workloads::run::<peers::Tickwheel<false>>(workload),
         "tickwheel Exact" => workloads::run::<peers::Tickwheel<true>>(workload),
+        "tickwheel pool" => workloads::run::<peers::OwnPool>(workload),
         "tokio-util DelayQueue" => workloads::run::<peers::Queue>(workload),
         "tokio Sleep" => workloads::run::<peers::Sleep>(workload),
         "hierarchical_hash_wheel_timer" => workloads::run::<peers::HashWheel>(workload),

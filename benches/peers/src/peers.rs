@@ -154,6 +154,47 @@ impl<const EXACT: bool> Peer for Tickwheel<EXACT> {
     }
 }
 
+// ----- tickwheel's pool --------------------------------------------------------------------
+
+pub struct OwnPool(tickwheel::pool::ScheduledThreadPool);
+
+impl Peer for OwnPool {
+    type Handle = tickwheel::pool::ScheduledFuture<()>;
+
+    fn new() -> Self {
+        OwnPool(tickwheel::pool::ScheduledThreadPool::new(1))
+    }
+
+    fn for_another_thread(&self) -> Self {
+        OwnPool(self.0.clone())
+    }
+
+    fn schedule(&mut self, delay: Duration, number: u64, held: &Held) -> Self::Handle {
+        let held = Arc::clone(held);
+        self.0.schedule(delay, move || held.store(number, Ordering::Relaxed)).expect("open")
+    }
+
+    fn cancel(&mut self, handle: Self::Handle) {
+        handle.cancel();
+    }
+
+    fn start_all(&mut self, deadlines: &[Instant], log: &Arc<Log>) {
+        for (task, deadline) in deadlines.iter().enumerate() {
+            let (delay, log) = (log.delay(task, *deadline), Arc::clone(log));
+            drop(self.0.schedule(delay, move || log.note(task)).expect("open"));
+        }
+    }
+
+    fn repeat(&mut self, tasks: usize, period: Duration, over: Duration, log: &Arc<Log>) {
+        for task in 0..tasks {
+            let log = Arc::clone(log);
+            let series = self.0.schedule_at_fixed_rate(period, period, move || log.note(task));
+            drop(series.expect("open"));
+        }
+        std::thread::sleep(over);
+    }
+}
+
 // ----- tokio-util's DelayQueue -------------------------------------------------------------
 
 /// A queue for one thread, or, behind the lock, for several.
