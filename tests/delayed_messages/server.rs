@@ -1,0 +1,166 @@
+//! A PostgreSQL server for a test: the one that `DATABASE_URL` names, or a private one, from whatever is
+//! installed. A private one has a folder of its own, with its socket in it, and no TCP.
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Why there is none.
+pub(crate) type Reason = String;
+
+pub(crate) struct Server {
+    url: String,
+    /// Only for its `Drop`.
+    _private: Option<Private>,
+}
+
+impl Server {
+    /// # Errors
+    ///
+    /// Why there is no server to be had.
+    pub(crate) fn find() -> Result<Server, Reason> {
+        if let Ok(url) = env::var("DATABASE_URL") {
+            return Ok(Server { url, _private: None });
+        }
+        let programs = programs().ok_or("no PostgreSQL is installed")?;
+        let private = Private::start(programs)?;
+        let folder = private.folder.display();
+        let url = format!("host='{folder}' user=postgres dbname=postgres");
+        Ok(Server { url, _private: Some(private) })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The address of one schema of it.
+    pub(crate) fn url_of(&self, schema: &str) -> String {
+        let url = &self.url;
+        if !url.starts_with("postgres:") && !url.starts_with("postgresql:") {
+            return format!("{url} options='-c search_path={schema}'");
+        }
+        let join = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{join}options=-c%20search_path%3D{schema}")
+    }
+}
+
+/// The folder of `initdb`: in the path, or where Debian keeps those of each version.
+fn programs() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<_> = env::split_paths(&path).collect();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    folders.extend(versions.map(|version| version.path().join("bin")));
+    folders.into_iter().find(|folder| {
+        ["initdb", "pg_ctl"]
+            .iter()
+            .all(|name| folder.join(name).with_extension(env::consts::EXE_EXTENSION).is_file())
+    })
+}
+
+/// A server that ends with this.
+struct Private {
+    programs: PathBuf,
+    folder: PathBuf,
+    owner: Owner,
+}
+
+impl Private {
+    fn start(programs: PathBuf) -> Result<Private, Reason> {
+        // The name is short, because the path of a socket may have no more than a hundred characters.
+        let folder = env::temp_dir().join(format!("tickwheel-pg-{}", std::process::id()));
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        // From here on its `Drop` clears up.
+        let server = Private { programs, owner: Owner::of(&folder)?, folder };
+        server.run(
+            "initdb",
+            &["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"],
+        )?;
+        server.configure().map_err(|error| format!("its settings: {error}"))?;
+        let log = server.folder.join("log");
+        server.run("pg_ctl", &["start", "-w", "-l", &log.to_string_lossy()])?;
+        Ok(server)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// No disk has to last longer than the test.
+    fn configure(&self) -> std::io::Result<()> {
+        let mut file = OpenOptions::new().append(true).open(self.data().join("postgresql.conf"))?;
+        let socket = self.folder.to_string_lossy().replace('\'', "''");
+        writeln!(file, "listen_addresses = ''\nunix_socket_directories = '{socket}'\nfsync = off")
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<Output, Reason> {
+        let mut command = Command::new(self.programs.join(program));
+        command.arg("-D").arg(self.data()).args(arguments).current_dir(&self.folder);
+        self.owner.become_in(&mut command);
+        let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        Err(format!("{program}: {}{log}", String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        _ = self.run("pg_ctl", &["stop", "-w", "-m", "immediate"]);
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Whom the server runs as. It refuses to run as root; then it runs as the user `postgres`.
+enum Owner {
+    Myself,
+    #[cfg(unix)]
+    Other {
+        user: u32,
+        group: u32,
+    },
+}
+
+impl Owner {
+    /// Gives the folder to whoever it will be.
+    #[cfg(unix)]
+    fn of(folder: &Path) -> Result<Owner, Reason> {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+        let problem = |error| format!("{}: {error}", folder.display());
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(problem)?;
+        if fs::metadata(folder).map_err(problem)?.uid() != 0 {
+            return Ok(Owner::Myself);
+        }
+        let (Some(user), Some(group)) = (id("-u"), id("-g")) else {
+            return Err("PostgreSQL does not run as root, and there is no user postgres".to_owned());
+        };
+        chown(folder, Some(user), Some(group)).map_err(problem)?;
+        Ok(Owner::Other { user, group })
+    }
+
+    #[cfg(not(unix))]
+    fn of(_folder: &Path) -> Result<Owner, Reason> {
+        Ok(Owner::Myself)
+    }
+
+    fn become_in(&self, command: &mut Command) {
+        match self {
+            Owner::Myself => {}
+            #[cfg(unix)]
+            Owner::Other { user, group } => {
+                use std::os::unix::process::CommandExt;
+                command.uid(*user).gid(*group);
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+fn id(which: &str) -> Option<u32> {
+    let output = Command::new("id").args([which, "postgres"]).output().ok()?;
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
