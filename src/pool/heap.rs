@@ -34,14 +34,15 @@ use super::slots::Slots;
 
 /// How many children an entry has.
 ///
-/// In nanoseconds of processor time for each, with an entry of 32 bytes (the best of many rounds on
-/// a shared machine; AMD EPYC, 32 MiB of cache):
+/// In nanoseconds of processor time for each, deadlines over an hour in any order (the best of many
+/// rounds on a shared machine; AMD EPYC, 32 MiB of cache):
 ///
-/// | children | 1 M: offer | remove | poll | 500: offer | remove | poll |
-/// | --- | --- | --- | --- | --- | --- | --- |
-/// | 2 | 51 | 249 | 644 | 25 | 27 | 77 |
-/// | **4** | 43 | 185 | 459 | 21 | 21 | 72 |
-/// | 8 | 39 | 157 | 498 | 18 | 19 | 84 |
+/// | children | 1 M: offer | remove | poll | 100,000: offer | remove | poll | 500: offer | remove | poll |
+/// | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+/// | 2 | 52 | 390 | 805 | 49 | 174 | 273 | 35 | 31 | 42 |
+/// | **4** | 55 | 369 | 648 | 44 | 148 | 228 | 30 | 25 | 39 |
+/// | 8 | 46 | 326 | 630 | 40 | 140 | 253 | 29 | 25 | 53 |
+/// | 16 | 39 | 344 | 633 | 40 | 148 | 260 | 28 | 24 | 68 |
 const CHILDREN: usize = 4;
 
 /// Room for so many entries is never given back.

@@ -1,7 +1,8 @@
 //! Deadlines as the heap's entries have them: one number of eight bytes.
 //!
 //! Comparing two of them is one step, where an `Instant` takes three that no processor foresees, and an
-//! entry is half as large. The heap of a million then gives its first one out in less than half the time.
+//! entry is half as large. A poll of a heap of 500 entries takes 39 ns instead of 77, of 100,000 entries
+//! 228 instead of 329, and of a million 648 instead of 701.
 
 use std::time::Instant;
 
