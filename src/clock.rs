@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 pub use crate::parking::Sleeper;
+use crate::system::on_time;
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
 ///
@@ -84,6 +85,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 }
 
 /// The operating system's monotonic clock: [`Instant::now`].
+///
+/// A sleep on it ends on time: the fifty microseconds by which Linux may put off any thread's wake-up are
+/// set aside while it lasts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -98,7 +102,7 @@ impl Clock for SystemClock {
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
-                    sleeper.sleep_for(left);
+                    on_time(|| sleeper.sleep_for(left));
                 }
             }
         }
