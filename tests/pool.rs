@@ -494,3 +494,116 @@ fn no_delay_is_too_long() {
     until("it waits again", || rarely.remaining() > HOUR * 1_000_000);
     assert!(never.cancel() && rarely.cancel());
 }
+
+/// Tells that it was dropped, after it has done something.
+struct WhenDropped<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for WhenDropped<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn s08_a_series_that_goes_on_just_then_does_not_escape_its_cancel() {
+    let pool = ScheduledThreadPool::new(1);
+    for round in 0..4_000 {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        let nano = Duration::from_nanos(1);
+        let series = pool.schedule_with_fixed_delay(Duration::ZERO, nano, task).expect("open");
+        while runs.load(Ordering::Relaxed) <= round % 3 {
+            thread::yield_now();
+        }
+        assert!(series.cancel() && series.is_done(), "round {round}");
+    }
+}
+
+#[test]
+fn what_a_result_does_when_it_is_dropped_is_not_taken_for_its_task() {
+    let pool = ScheduledThreadPool::new(2);
+    let (tell, told) = channel();
+    let inner = pool.clone();
+    // The future is dropped, so the thread drops the result; the next task may get the memory of this.
+    let task = move || {
+        WhenDropped(move || {
+            let tell = tell.clone();
+            let other = inner.submit(move || WhenDropped(move || _ = tell.send(()))).expect("open");
+            drop(other.join().expect("another thread runs it"));
+        })
+    };
+    drop(pool.schedule(Duration::from_millis(1), task).expect("open"));
+    told.recv_timeout(PATIENCE).expect("no deadlock");
+    pool.shutdown();
+}
+
+#[test]
+fn s17_a_result_that_panics_when_it_is_dropped_stops_no_shutdown() {
+    let clock = ManualClock::new();
+    let policy = ShutdownPolicy::default().run_delayed(false);
+    let builder = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
+    let pool = builder.shutdown_policy(policy).build().expect("threads");
+    let ((open, wait), (tell, told)) = (channel::<()>(), channel());
+    // While the shutdown drops the closure of the first, the second runs, and leaves its result to the
+    // shutdown.
+    let gate = WhenDropped(move || {
+        tell.send(()).expect("told");
+        wait.recv_timeout(PATIENCE).expect("the second runs");
+        thread::sleep(Duration::from_millis(20)); // real time: so that the thread has let go of it
+    });
+    drop(pool.schedule(HOUR, move || drop(gate)).expect("open"));
+    let second = move || {
+        open.send(()).expect("the gate waits");
+        WhenDropped(|| panic!("on purpose"))
+    };
+    drop(pool.schedule(SECOND, second).expect("open"));
+    let last = pool.schedule(HOUR * 2, || ()).expect("open");
+    common::silence();
+    let shutdown = thread::spawn({
+        let pool = pool.clone();
+        move || pool.shutdown()
+    });
+    told.recv_timeout(PATIENCE).expect("it is being shut down");
+    clock.advance(SECOND);
+    shutdown.join().expect("no panic gets out");
+    assert!(last.is_done() && pool.pending() == 0);
+}
+
+#[test]
+fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
+    #[derive(Clone)]
+    struct Moody(ManualClock, Arc<AtomicUsize>);
+    impl Clock for Moody {
+        fn now(&self) -> Instant {
+            let calls_left = self.1.load(Ordering::Relaxed);
+            if calls_left > 0 && thread::current().name().is_some_and(|name| name.contains("moody"))
+            {
+                self.1.store(calls_left - 1, Ordering::Relaxed);
+                panic!("on purpose");
+            }
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &tickwheel::Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+    }
+    common::silence();
+    let clock = Moody(ManualClock::new(), Arc::default());
+    let builder = ScheduledThreadPool::builder().threads(2).thread_name("moody");
+    let pool = builder.clock(clock.clone()).build().expect("threads");
+    for _ in 0..20 {
+        let left = Arc::clone(&clock.1);
+        let task = move || left.store(1, Ordering::Relaxed);
+        let again = pool.schedule_with_fixed_delay(Duration::ZERO, SECOND, task).expect("open");
+        assert!(matches!(again.join(), Err(JoinError::Panicked(_))), "it says why it ended");
+        let left = Arc::clone(&clock.1);
+        pool.submit(move || left.store(1, Ordering::Relaxed))
+            .expect("open")
+            .join()
+            .expect("it runs");
+        until("the panic", || clock.1.load(Ordering::Relaxed) == 0);
+    }
+    pool.shutdown();
+    assert!(pool.await_termination(PATIENCE));
+}

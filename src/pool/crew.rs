@@ -3,7 +3,7 @@
 //! - W1 A thread is started when there is work, nobody idle, and fewer than the limit: by who brings a
 //!   task, and by who takes one and leaves others behind. So somebody waits for the next deadline as
 //!   long as any thread is free to.
-//! - W2 A thread ends when the queue is closed, and then only.
+//! - W2 A thread ends when the queue is closed, and then only; or when the clock panics in its hands.
 //! - W3 At least one thread does not wait for a task of its own pool: the last one that would is told
 //!   so, and goes on.
 
@@ -74,8 +74,11 @@ impl Crew {
     #[cold]
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
         let mut count = self.count();
+        if self.queue.is_closed() {
+            return Ok(()); // there is nothing left to do, and the pool may be said to have ended
+        }
         if count.alive == self.limit {
-            self.is_complete.store(true, Ordering::Relaxed); // threads end with the queue only: W2
+            self.is_complete.store(true, Ordering::Relaxed);
             return Ok(());
         }
         match self.start_thread(count.started + 1) {
@@ -98,22 +101,21 @@ impl Crew {
     /// What a thread does all its life.
     fn work(self: Arc<Self>) {
         let me = Arc::as_ptr(&self).addr();
+        let _alive = Alive(&self);
         while let Some(job) = self.next_job() {
             AT_WORK.set((me, address(&job)));
             job.run();
             AT_WORK.set((me, 0));
         }
-        self.count().alive -= 1; // W2
-        self.ended.notify_all();
     }
 
     fn next_job(self: &Arc<Self>) -> Option<Arc<dyn Run>> {
         if self.is_complete() {
             return self.queue.take();
         }
-        self.idle.fetch_add(1, Ordering::Relaxed);
+        let idle = Idle::new(&self.idle);
         let job = self.queue.take();
-        self.idle.fetch_sub(1, Ordering::Relaxed);
+        drop(idle);
         if job.is_some() && !self.queue.is_empty() {
             let _ = self.call(); // W1
         }
@@ -162,6 +164,34 @@ impl Crew {
         self.queue.close();
         drop(self.count()); // or who is about to wait for the end could miss it
         self.ended.notify_all();
+    }
+}
+
+/// A thread that is idle, for as long as this lives.
+struct Idle<'a>(&'a AtomicUsize);
+
+impl Idle<'_> {
+    fn new(idle: &AtomicUsize) -> Idle<'_> {
+        idle.fetch_add(1, Ordering::Relaxed);
+        Idle(idle)
+    }
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A thread of the crew, for as long as this lives.
+struct Alive<'a>(&'a Crew);
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        let Alive(crew) = self;
+        crew.count().alive -= 1; // W2
+        crew.is_complete.store(false, Ordering::Relaxed);
+        crew.ended.notify_all();
     }
 }
 

@@ -119,7 +119,8 @@ impl<T> ScheduledFuture<T> {
         self.job.is_periodic()
     }
 
-    /// How long until its next run is due, on the pool's clock; zero when it is due, or done.
+    /// How long until its next run is due, on the pool's clock; zero when it is due, or done, or was handed
+    /// out by [`shutdown_now`](super::ScheduledThreadPool::shutdown_now).
     pub fn remaining(&self) -> Duration {
         let deadline = self.job.deadline();
         deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.job.now()))

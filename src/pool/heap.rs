@@ -139,13 +139,17 @@ impl<T> Heap<T> {
     }
 
     /// Appends an entry to the run. If the only one there is later, that goes into the heap: a single
-    /// one far ahead must not keep all others out of the run.
+    /// one far ahead must not keep all others out of the run. Several may: then they are the run.
     fn push_to_run(&mut self, entry: Entry) {
         if !self.run.takes(entry.moment) {
-            self.run.pop().into_iter().for_each(|later| self.push(later));
+            self.pop_run().into_iter().for_each(|later| self.push(later));
         }
         let position = self.run.push(entry);
         self.slots.set_position(entry.slot, position);
+    }
+
+    fn pop_run(&mut self) -> Option<Entry> {
+        self.run.pop(|entry, to| self.slots.set_position(entry.slot, to))
     }
 
     fn push(&mut self, entry: Entry) {
@@ -163,7 +167,7 @@ impl<T> Heap<T> {
 
     /// Takes the first item out.
     pub(super) fn pop(&mut self) -> Option<T> {
-        let entry = if self.run_is_first() { self.run.pop() } else { self.remove_at(0) };
+        let entry = if self.run_is_first() { self.pop_run() } else { self.remove_at(0) };
         Some(self.slots.take(entry?.slot)?.value)
     }
 
@@ -419,6 +423,26 @@ mod tests {
         assert_eq!((heap.run.len(), heap.entries.len()), (1_000, 1));
         let sorted = heap.into_sorted().into_iter().map(|(_, id)| id);
         assert!(sorted.eq((1..=1_000).chain([0])));
+    }
+
+    #[test]
+    fn a_run_gives_its_room_back_however_it_empties() {
+        let start = Instant::now();
+        let soon = |at: usize| start + Duration::from_nanos(at as u64);
+        for (count, removed) in [(1 << 16, 1 << 15..(1 << 16) - 1), (2_100, 900..2_099)] {
+            let mut heap = Heap::new(0, start);
+            let keys: Vec<_> = (0..count).map(|at| heap.insert(soon(at), at)).collect();
+            for at in removed.filter(|at| at % 12 != 11) {
+                assert_eq!(heap.remove(keys[at]), Some(at));
+            }
+            heap.check_invariants();
+            while heap.pop().is_some() {
+                if heap.len() % 100 == 0 {
+                    heap.check_invariants();
+                }
+            }
+            assert!(heap.run.capacity() <= SMALL, "{}", heap.run.capacity());
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! - J2 The future resolves with the step to `Done`, or to `Doomed`: a cancel is an end at once.
 //! - J3 A job's key is noted under the queue's lock, before anybody else can take the job: at its first
 //!   offer, before there is a handle; at the later ones of a series, under the job's own lock as well,
-//!   under which every handle reads it. The queue's lock is taken inside of the job's there, and never
+//!   and a handle that ends the job reads it when it has: then there are no more offers. The queue's lock is taken inside of the job's there, and never
 //!   the other way round: what the queue does with an item under its own lock is to move it.
 //! - J4 The user's code runs and is dropped with nothing locked, and its panics are caught.
 
@@ -165,7 +165,10 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         if !self.shared.may_run(W::IS_PERIODIC) {
             return self.finish(Some(work), Err(JoinError::Cancelled));
         }
-        let ended = self.shared.now();
+        let ended = match catch_unwind(AssertUnwindSafe(|| self.shared.now())) {
+            Ok(ended) => ended,
+            Err(panic) => return self.finish(Some(work), Err(self.panicked(panic))),
+        };
         let mut state = self.state();
         if matches!(state.stage, Stage::Doomed(_)) {
             drop(state);
@@ -203,35 +206,34 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         match catch_unwind(AssertUnwindSafe(|| W::run(work))) {
             Ok(ControlFlow::Continue(())) => None,
             Ok(ControlFlow::Break(value)) => Some(Ok(value)),
-            Err(panic) => {
-                self.shared.report(&*panic);
-                Some(Err(JoinError::Panicked(PanicPayload::new(panic))))
+            Err(panic) => Some(Err(self.panicked(panic))),
+        }
+    }
+
+    fn panicked(&self, panic: Box<dyn Any + Send>) -> JoinError {
+        self.shared.report(&*panic);
+        JoinError::Panicked(PanicPayload::new(panic))
+    }
+
+    /// Ends it, if it waits (J1), or, by its handle, if it is a series that runs (J2). In one step: a
+    /// series that begins to wait in between must not escape.
+    fn end(&self, by_handle: bool) -> bool {
+        let mut state = self.state();
+        let work = match state.stage {
+            Stage::Waiting(_) => state.end_waiting(by_handle),
+            Stage::Running if by_handle && W::IS_PERIODIC => {
+                state.stage = Stage::Doomed(false);
+                None
             }
-        }
-    }
-
-    /// Ends it, if it waits; J1. `by_handle`: so that it counts as cancelled.
-    fn end_waiting(&self, by_handle: bool) -> bool {
-        let mut state = self.state();
-        let Some(work) = state.end_waiting(by_handle) else { return false };
+            _ => return false,
+        };
         let waker = state.waker.take();
         drop(state);
-        drop(self.shared.take_out(self.key.get()));
-        self.drop_work(Some(work));
-        self.shared.leave();
-        self.wake(waker);
-        true
-    }
-
-    /// Ends a series that runs; J2.
-    fn doom(&self) -> bool {
-        let mut state = self.state();
-        if !matches!(state.stage, Stage::Running) || !W::IS_PERIODIC {
-            return false;
+        if work.is_some() {
+            drop(self.shared.take_out(self.key.get()));
+            self.drop_work(work);
+            self.shared.leave();
         }
-        state.stage = Stage::Doomed(false);
-        let waker = state.waker.take();
-        drop(state);
         self.wake(waker);
         true
     }
@@ -277,9 +279,9 @@ impl<T: Send + 'static, W: Work<T>> Run for Job<T, W> {
             (result, work) => self.finish(work, result.unwrap_or(Err(JoinError::Cancelled))),
         }
         // What it was for may be dropped with it: a result that nobody has taken.
-        if let Some(Job { shared, state, .. }) = Arc::into_inner(self) {
-            shared.quietly(|| drop(state));
-        }
+        // And until that is gone its place stays taken: this thread is at work on that address.
+        let shared = Arc::clone(&self.shared);
+        shared.quietly(|| drop(self));
     }
 
     fn run_for_the_last_time(&self) {
@@ -290,7 +292,7 @@ impl<T: Send + 'static, W: Work<T>> Run for Job<T, W> {
     }
 
     fn withdraw(&self) {
-        self.end_waiting(false);
+        self.end(false);
     }
 
     fn is_periodic(&self) -> bool {
@@ -300,7 +302,7 @@ impl<T: Send + 'static, W: Work<T>> Run for Job<T, W> {
 
 impl<T: Send + 'static, W: Work<T>> Cancel for Job<T, W> {
     fn cancel(&self) -> bool {
-        self.end_waiting(true) || self.doom()
+        self.end(true)
     }
 
     fn is_cancelled(&self) -> bool {

@@ -50,7 +50,7 @@ impl Run {
     pub(super) fn takes(&self, moment: Moment) -> bool {
         let is_after =
             |last: &Entry| last.moment < moment || last.moment == moment && !moment.is_vague();
-        self.entries.back().is_none_or(is_after)
+        self.entries.back().is_none_or(is_after) && self.entries.len() < RUN as usize
     }
 
     /// Appends an entry; where it is.
@@ -65,10 +65,10 @@ impl Run {
         self.first.wrapping_add(at as u32) | RUN
     }
 
-    /// Takes the first entry out.
-    pub(super) fn pop(&mut self) -> Option<Entry> {
+    /// Takes the first entry out, and tells those that move to another position.
+    pub(super) fn pop(&mut self, moved: impl FnMut(&Entry, u32)) -> Option<Entry> {
         let entry = self.pop_front()?;
-        self.trim();
+        self.tidy(moved);
         Some(entry)
     }
 
@@ -86,13 +86,18 @@ impl Run {
         let at = self.index(position);
         self.entries[at].slot = HOLE;
         self.holes += 1;
+        self.tidy(moved);
+    }
+
+    /// R2.
+    fn tidy(&mut self, moved: impl FnMut(&Entry, u32)) {
         self.trim();
         if self.holes > self.len() + SMALL {
             self.close_holes(moved);
         }
     }
 
-    /// R2. Each hole is passed once.
+    /// No hole at either end; each is passed once. And not much more room than is needed.
     fn trim(&mut self) {
         while self.entries.front().is_some_and(|first| first.slot == HOLE) {
             self.pop_front();
@@ -104,7 +109,7 @@ impl Run {
         }
         let room = self.entries.capacity();
         if room > SMALL && self.entries.len() < room / 4 {
-            self.entries.shrink_to(room / 2);
+            self.entries.shrink_to((2 * self.entries.len()).max(SMALL));
         }
     }
 

@@ -160,7 +160,12 @@ impl ScheduledThreadPool {
         }
         let job = Job::new(shared, work);
         // A shutdown may have come between; then it has looked through the queue perhaps too early.
-        let reason = if !job.offer(deadline) || !shared.may_run(W::IS_PERIODIC) {
+        let is_in = job.offer(deadline);
+        let may_run = shared.may_run(W::IS_PERIODIC);
+        let reason = if is_in && !may_run && W::IS_PERIODIC {
+            job.withdraw(); // not refused: it may have run
+            return Ok(job);
+        } else if !is_in || !may_run {
             ScheduleError::Closed
         } else if shared.call().is_err() {
             ScheduleError::NoThread

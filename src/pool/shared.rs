@@ -52,6 +52,9 @@ impl Shared {
     /// Whoever gets in has to leave.
     #[inline]
     pub(super) fn enter(&self) -> bool {
+        if self.gate.is_shut() {
+            return false;
+        }
         let is_in = self.gate.enter();
         if !is_in {
             self.leave();
@@ -149,8 +152,13 @@ impl Shared {
 
     fn withdraw_what_may_not_run(&self) {
         let waiting = self.crew.queue.snapshot();
-        let unwanted = waiting.into_iter().filter(|job| !self.may_run(job.is_periodic()));
-        unwanted.for_each(|job| job.withdraw());
+        for job in waiting {
+            let is_unwanted = !self.may_run(job.is_periodic());
+            // It may have run meanwhile, and go with its result here.
+            self.quietly(move || {
+                is_unwanted.then(|| job.withdraw());
+            });
+        }
     }
 
     pub(super) fn is_shut(&self) -> bool {
