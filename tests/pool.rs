@@ -596,7 +596,8 @@ fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
         let left = Arc::clone(&clock.1);
         let task = move || left.store(1, Ordering::Relaxed);
         let again = pool.schedule_with_fixed_delay(Duration::ZERO, SECOND, task).expect("open");
-        assert!(matches!(again.join(), Err(JoinError::Panicked(_))), "it says why it ended");
+        let ended = again.join_timeout(PATIENCE).expect("it ends");
+        assert!(matches!(ended, Err(JoinError::Panicked(_))), "it says why it ended");
         let left = Arc::clone(&clock.1);
         pool.submit(move || left.store(1, Ordering::Relaxed))
             .expect("open")
