@@ -507,7 +507,7 @@ impl<F: FnMut()> Drop for WhenDropped<F> {
 #[test]
 fn s08_a_series_that_goes_on_just_then_does_not_escape_its_cancel() {
     let pool = ScheduledThreadPool::new(1);
-    for round in 0..4_000 {
+    for round in 0..1_000 {
         let runs = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&runs);
         let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
@@ -590,9 +590,9 @@ fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
     }
     common::silence();
     let clock = Moody(ManualClock::new(), Arc::default());
-    let builder = ScheduledThreadPool::builder().threads(2).thread_name("moody");
+    let builder = ScheduledThreadPool::builder().threads(1).thread_name("moody");
     let pool = builder.clock(clock.clone()).build().expect("threads");
-    for _ in 0..20 {
+    for _ in 0..200 {
         let left = Arc::clone(&clock.1);
         let task = move || left.store(1, Ordering::Relaxed);
         let again = pool.schedule_with_fixed_delay(Duration::ZERO, SECOND, task).expect("open");

@@ -3,7 +3,8 @@
 //! - W1 A thread is started when there is work, nobody idle, and fewer than the limit: by who brings a
 //!   task, and by who takes one and leaves others behind. So somebody waits for the next deadline as
 //!   long as any thread is free to.
-//! - W2 A thread ends when the queue is closed, and then only; or when the clock panics in its hands.
+//! - W2 A thread ends when the queue is closed, and then only; or when the clock panics in its hands, and
+//!   then another takes its place if there is work.
 //! - W3 At least one thread does not wait for a task of its own pool: the last one that would is told
 //!   so, and goes on.
 
@@ -184,7 +185,7 @@ impl Drop for Idle<'_> {
 }
 
 /// A thread of the crew, for as long as this lives.
-struct Alive<'a>(&'a Crew);
+struct Alive<'a>(&'a Arc<Crew>);
 
 impl Drop for Alive<'_> {
     fn drop(&mut self) {
@@ -192,6 +193,10 @@ impl Drop for Alive<'_> {
         crew.count().alive -= 1; // W2
         crew.is_complete.store(false, Ordering::Relaxed);
         crew.ended.notify_all();
+        // Who brought a task just now may have counted on this thread.
+        if !crew.queue.is_empty() {
+            let _ = crew.call();
+        }
     }
 }
 
