@@ -25,9 +25,9 @@
 //!   other slot holds an item.
 //! - Y3 No two items have the same sequence, now or later.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::key::Key;
 use super::moment::{Calendar, Moment};
 use super::run::{RUN, Run};
 use super::slots::Slots;
@@ -69,42 +69,6 @@ struct Item<T> {
     deadline: Instant,
     sequence: u64,
     value: T,
-}
-
-/// Names an item in a [`DelayedWorkQueue`](super::DelayedWorkQueue), for
-/// [`remove`](super::DelayedWorkQueue::remove). A key whose item is gone matches nothing for ever,
-/// however often its place is used again; and so does the key of another queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    slot: u32,
-    queue: u32,
-    sequence: u64,
-}
-
-/// Where a job notes its key, again and again; J3 of [`job`](super::job) says who may when.
-pub(super) struct KeyNote {
-    place: AtomicU64,
-    sequence: AtomicU64,
-}
-
-impl KeyNote {
-    /// As yet of no item: none will ever have that sequence.
-    pub(super) fn new() -> KeyNote {
-        KeyNote { place: AtomicU64::new(0), sequence: AtomicU64::new(u64::MAX) }
-    }
-
-    #[inline]
-    pub(super) fn set(&self, key: Key) {
-        self.place.store(u64::from(key.queue) << 32 | u64::from(key.slot), Ordering::Relaxed);
-        self.sequence.store(key.sequence, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn get(&self) -> Key {
-        let place = self.place.load(Ordering::Relaxed);
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        Key { slot: place as u32, queue: (place >> 32) as u32, sequence }
-    }
 }
 
 impl<T> Heap<T> {

@@ -28,7 +28,7 @@ use std::time::Instant;
 
 use super::crew::Waiting;
 use super::future::{JoinError, Outcome, PanicPayload};
-use super::heap::KeyNote;
+use super::key::KeyNote;
 use super::shared::Shared;
 use crate::{Cancel, Cancellable, DueTask, Period, Repeat};
 

@@ -48,7 +48,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `heap`, `run`, `slots`, `moment` | an indexed heap beside a run of what came in order, and where the items lie: data, no lock, no clock |
+//! | `heap`, `run`, `slots`, `moment`, `key` | an indexed heap beside a run of what came in order, and where the items lie: data, no lock, no clock |
 //! | `queue` | [`DelayedWorkQueue`]: the lock, the leader and the followers |
 //! | `job` | one task: its states, its work, its result |
 //! | `crew` | the threads |
@@ -60,6 +60,7 @@ mod crew;
 mod future;
 mod heap;
 mod job;
+mod key;
 mod line;
 mod moment;
 mod policy;
@@ -70,7 +71,7 @@ mod shared;
 mod slots;
 
 pub use future::{JoinError, PanicPayload, ScheduledFuture};
-pub use heap::Key;
+pub use key::Key;
 pub use policy::ShutdownPolicy;
 pub use queue::DelayedWorkQueue;
 pub use scheduled::{PoolBuilder, ScheduledThreadPool, Unstarted};

@@ -49,7 +49,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::heap::{Heap, Key};
+use super::heap::Heap;
+use super::key::Key;
 use super::line::{Line, Ticket};
 use crate::{Clock, Sleeper, SystemClock};
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Waiting};
 use super::future::JoinError;
-use super::heap::Key;
 use super::job::{Run, discard};
+use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
 use super::queue::DelayedWorkQueue;
 use crate::{Clock, TaskPanic};
