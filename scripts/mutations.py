@@ -122,7 +122,8 @@ MUTATIONS = [
      "self.published.fetch_or(CLOSED, Ordering::Acquire) & !CLOSED",
      "self.published.load(Ordering::Acquire)", tests("s20_s24_shutdown", "storms")),
     ("leftovers in any order", "src/engine.rs",
-     "        entries.sort_by_key(|entry| entry.moment());\n", "", tests("s20_s24_shutdown")),
+     "        entries.sort_by_key(|entry| entry.moment());\n", "",
+     tests("s20_s24_shutdown", "driver_model")),
     # Bounds and sight
     ("one place too many", "src/limit.rs", "(used < self.places)", "(used <= self.places)",
      TESTS + ["--lib"] + ["--test", "s25_s27_bounds_and_sight"]),

@@ -54,6 +54,17 @@ fn s20_the_leftovers_come_in_order_with_their_remaining_delay() {
 }
 
 #[test]
+fn s20_leftovers_that_no_turn_has_seen_come_in_order_too() {
+    let (scheduler, driver) = driven();
+    for delay in [30, 10, 20, 5, 25] {
+        scheduler.schedule_once(SECOND * delay, || ()).expect("open");
+    }
+    let remaining: Vec<_> =
+        driver.close().into_iter().map(|task| task.remaining().as_secs()).collect();
+    assert_eq!(remaining, [5, 10, 20, 25, 30]);
+}
+
+#[test]
 fn s20_leftovers_carry_on_in_another_scheduler() {
     let (first, first_driver) = driven();
     let runs = Arc::new(Mutex::new(Vec::new()));
