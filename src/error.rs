@@ -65,7 +65,8 @@ pub struct TryScheduleError<F> {
 }
 
 impl<F> TryScheduleError<F> {
-    pub(crate) fn new(reason: ScheduleError, task: F) -> Self {
+    /// For whoever implements a scheduler: this task was not accepted.
+    pub fn new(reason: ScheduleError, task: F) -> Self {
         TryScheduleError { reason, task: Mutex::new(task) }
     }
 

@@ -53,6 +53,7 @@
 //! | bound it, and see what it does | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
 //! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
 //! | get results, on threads that keep time | [`pool::ScheduledThreadPool`] |
+//! | keep tasks in order on an executor of many threads, and call off all of them | [`rx::Worker`] |
 //! | have just the data structure | [`wheel::Wheel`] |
 //!
 //! # The promises
@@ -85,6 +86,7 @@
 #![deny(unsafe_code)] // four files in `task/`, `sync.rs` and `system.rs` are excepted, each with its reason
 
 pub mod pool;
+pub mod rx;
 pub mod wheel;
 
 #[cfg(doc)]
@@ -123,7 +125,7 @@ pub use engine::Precision;
 pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
-pub use observe::{Observer, TaskPanic};
+pub use observe::{Observer, PanicHook, TaskPanic};
 pub use repeat::{MissedTicks, Period, Repeat};
 pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
 pub use scheduler::{Builder, Scheduler};

@@ -5,6 +5,7 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The panic of a task, of a captured value's `Drop`, or of an executor, as
@@ -109,22 +110,69 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-type PanicHook = Box<dyn Fn(TaskPanic<'_>) + Send + Sync>;
+/// Who is told of panics, and what catches them: for executors and layers that run other people's code.
+///
+/// It never unwinds itself: not when the hook panics, nor when what a panic carried does so as it is
+/// dropped. Clones tell the same hook.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use tickwheel::PanicHook;
+///
+/// let (report, reports) = mpsc::channel();
+/// let hook = PanicHook::new(move |panic| drop(report.send(panic.message().map(str::to_owned))));
+/// assert_eq!(hook.catch(|| 7), Some(7));
+/// assert_eq!(hook.catch(|| -> u8 { panic!("out of cheese") }), None);
+/// assert_eq!(reports.recv()?.as_deref(), Some("out of cheese"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct PanicHook(Option<Arc<Told>>);
+
+type Told = dyn Fn(TaskPanic<'_>) + Send + Sync;
+
+impl PanicHook {
+    /// Tells this closure. The default tells nobody.
+    pub fn new(hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PanicHook {
+        PanicHook(Some(Arc::new(hook)))
+    }
+
+    /// Runs a piece of code; a panic of it is reported, and `None`.
+    pub fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
+        caught(code).map_err(|payload| self.report(payload)).ok()
+    }
+
+    /// Tells of a panic, and gets rid of what it carried.
+    pub fn report(&self, payload: Box<dyn Any + Send>) {
+        self.tell(&*payload);
+        discard(payload);
+    }
+
+    /// Tells of a panic whose payload somebody else gets.
+    pub fn tell(&self, payload: &(dyn Any + Send)) {
+        if let Some(hook) = &self.0 {
+            quietly(|| hook(TaskPanic { payload }));
+        }
+    }
+}
+
+impl fmt::Debug for PanicHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PanicHook").field("is_set", &self.0.is_some()).finish()
+    }
+}
 
 /// The hooks of a scheduler.
 #[derive(Default)]
 pub(crate) struct Hooks {
-    pub(crate) on_panic: Option<PanicHook>,
+    pub(crate) on_panic: PanicHook,
     pub(crate) observer: Option<Box<dyn Observer>>,
 }
 
 impl Hooks {
     /// Tells of a panic, and gets rid of it.
     pub(crate) fn report(&self, payload: Payload) {
-        if let Some(hook) = &self.on_panic {
-            quietly(|| hook(TaskPanic { payload: &*payload }));
-        }
-        discard(payload);
+        self.on_panic.report(payload);
     }
 
     /// Tells the observer, if there is one; O1.

@@ -211,7 +211,7 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     }
 
     fn panicked(&self, panic: Box<dyn Any + Send>) -> JoinError {
-        self.shared.report(&*panic);
+        self.shared.on_panic.tell(&*panic);
         JoinError::Panicked(PanicPayload::new(panic))
     }
 
@@ -354,13 +354,5 @@ impl<T: Send + 'static, W: Work<T>> Outcome<T> for Job<T, W> {
 
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
         self.shared.begin_wait(std::ptr::from_ref(self).addr())
-    }
-}
-
-/// Something that a panic carried, which may panic when it is dropped.
-pub(super) fn discard(panic: Box<dyn Any + Send>) {
-    let mut panic = Some(panic);
-    while let Some(next) = panic.take() {
-        panic = catch_unwind(AssertUnwindSafe(|| drop(next))).err();
     }
 }

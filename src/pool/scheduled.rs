@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::future::ScheduledFuture;
 use super::job::{Due, Job, Once, Run, Series, Work};
 use super::policy::ShutdownPolicy;
-use super::shared::{PanicHook, Shared};
+use super::shared::Shared;
 use crate::{
-    BuildError, Cancellable, Clock, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask,
-    Schedule, ScheduleError, SystemClock, Task, TaskPanic,
+    BuildError, Cancellable, Clock, DueTask, Executor, PanicHook, Period, Rejected, Repeat,
+    RepeatingTask, Schedule, ScheduleError, SystemClock, Task, TaskPanic,
 };
 
 /// Threads that run tasks after a delay or again and again, each at its exact deadline, and give their
@@ -334,7 +334,7 @@ pub struct PoolBuilder {
     name: String,
     policy: ShutdownPolicy,
     clock: Arc<dyn Clock>,
-    on_panic: Option<PanicHook>,
+    on_panic: PanicHook,
 }
 
 impl Default for PoolBuilder {
@@ -344,7 +344,7 @@ impl Default for PoolBuilder {
             name: "tickwheel-pool".to_owned(),
             policy: ShutdownPolicy::default(),
             clock: Arc::new(SystemClock),
-            on_panic: None,
+            on_panic: PanicHook::default(),
         }
     }
 }
@@ -372,7 +372,7 @@ impl PoolBuilder {
 
     /// Is told of each panic of a task, beside its future, and of a captured value's `Drop`.
     pub fn on_panic(self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PoolBuilder {
-        PoolBuilder { on_panic: Some(Box::new(hook)), ..self }
+        PoolBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
     /// Makes the pool. Threads start when they are needed.

@@ -1,27 +1,23 @@
 //! What a pool, its jobs and its threads share.
 
-use std::any::Any;
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Waiting};
 use super::future::JoinError;
-use super::job::{Run, discard};
+use super::job::Run;
 use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
 use super::queue::DelayedWorkQueue;
-use crate::{Clock, TaskPanic};
-
-pub(super) type PanicHook = Box<dyn Fn(TaskPanic<'_>) + Send + Sync>;
+use crate::{Clock, PanicHook};
 
 pub(super) struct Shared {
     clock: Arc<dyn Clock>,
     gate: Gate,
     crew: Arc<Crew>,
-    on_panic: Option<PanicHook>,
+    pub(super) on_panic: PanicHook,
 }
 
 impl Shared {
@@ -30,7 +26,7 @@ impl Shared {
         policy: ShutdownPolicy,
         threads: usize,
         name: String,
-        on_panic: Option<PanicHook>,
+        on_panic: PanicHook,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
         let crew = Crew::new(queue, threads, name);
@@ -104,21 +100,9 @@ impl Shared {
         self.crew.begin_wait(job)
     }
 
-    // ----- panics --------------------------------------------------------------------------
-
     /// Runs a piece of the user's code whose panic has no better place to go.
     pub(super) fn quietly(&self, code: impl FnOnce()) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(code)) {
-            self.report(&*panic);
-            discard(panic);
-        }
-    }
-
-    /// Tells the hook.
-    pub(super) fn report(&self, panic: &(dyn Any + Send)) {
-        let Some(hook) = &self.on_panic else { return };
-        let told = catch_unwind(AssertUnwindSafe(|| hook(TaskPanic::new(panic))));
-        told.err().into_iter().for_each(discard);
+        self.on_panic.catch(code);
     }
 
     // ----- the end -------------------------------------------------------------------------

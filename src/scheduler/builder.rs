@@ -11,7 +11,7 @@ use crate::engine::{Engine, Precision};
 use crate::error::BuildError;
 use crate::executor::{DueTask, Executor, Inline, ThreadPool};
 use crate::hub::{Hub, Settings};
-use crate::observe::{Hooks, Observer, TaskPanic};
+use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::parking::{Doorbell, Sleeper};
 use crate::tick::Timeline;
 use crate::ticker;
@@ -128,7 +128,7 @@ impl Builder {
     /// Is told of every panic of a task, of a captured value's `Drop`, and of an executor, on the
     /// thread where it happened.
     pub fn on_panic(mut self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> Builder {
-        self.hooks.on_panic = Some(Box::new(hook));
+        self.hooks.on_panic = PanicHook::new(hook);
         self
     }
 

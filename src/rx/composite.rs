@@ -1,0 +1,147 @@
+//! A set of handles that are cancelled together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{Cancel, Cancellable, PanicHook};
+
+/// Handles that are cancelled together: those of a request, of a session, of a screen.
+///
+/// Clones are the same set. It keeps a handle until it is removed or cancelled; dropping the set cancels
+/// nothing. A set can be in another: see [`Cancel`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+/// use tickwheel::rx::CompositeCancellable;
+///
+/// let scheduler = Scheduler::new();
+/// let session = CompositeCancellable::new();
+/// let ping = session.add(scheduler.schedule_once(Duration::from_secs(10), || println!("ping"))?);
+/// session.add(scheduler.schedule_once(Duration::from_secs(60), || println!("gone"))?);
+/// let ping = session.remove(ping).expect("still in it");
+/// assert_eq!(session.cancel(), 1);
+/// assert!(!ping.is_cancelled());
+/// // Too late for what comes now:
+/// let late = scheduler.schedule_once(Duration::from_secs(10), || println!("late"))?;
+/// session.add(late.clone());
+/// assert!(late.is_cancelled());
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+#[doc(alias = "CompositeDisposable")]
+#[derive(Clone, Default)]
+pub struct CompositeCancellable {
+    set: Arc<Mutex<Set>>,
+}
+
+#[derive(Default)]
+struct Set {
+    /// By age. No handle is cloned, cancelled or dropped under the lock: that may be a user's code.
+    handles: BTreeMap<u64, Cancellable>,
+    is_cancelled: bool,
+}
+
+/// Names a handle in a [`CompositeCancellable`]. It never names another one, of whatever set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CompositeKey(u64);
+
+impl CompositeKey {
+    fn next() -> CompositeKey {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        CompositeKey(NEXT.fetch_add(1, Ordering::Relaxed)) // it only has to be another one
+    }
+}
+
+impl CompositeCancellable {
+    /// An empty set.
+    pub fn new() -> CompositeCancellable {
+        CompositeCancellable::default()
+    }
+
+    fn set(&self) -> MutexGuard<'_, Set> {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in a handle. A set that was cancelled cancels it at once.
+    pub fn add(&self, handle: Cancellable) -> CompositeKey {
+        let key = CompositeKey::next();
+        let mut set = self.set();
+        if set.is_cancelled {
+            drop(set);
+            handle.cancel();
+        } else {
+            set.handles.insert(key.0, handle);
+        }
+        key
+    }
+
+    /// Lets a handle go, without cancelling it. `None` when it is not in the set: removed before, or
+    /// cancelled.
+    pub fn remove(&self, key: CompositeKey) -> Option<Cancellable> {
+        self.set().handles.remove(&key.0)
+    }
+
+    /// Cancels all that are in it, the oldest first, and all that will be added. How many of them it
+    /// prevented from running.
+    pub fn cancel(&self) -> usize {
+        let mut set = self.set();
+        set.is_cancelled = true;
+        let handles = std::mem::take(&mut set.handles);
+        drop(set);
+        let (mut prevented, mut panic) = (0, None);
+        for handle in handles.into_values() {
+            match catch_unwind(AssertUnwindSafe(|| handle.cancel())) {
+                Ok(won) => prevented += usize::from(won),
+                Err(another) => {
+                    // The first goes on when all are cancelled.
+                    let rest = panic.replace(another);
+                    PanicHook::default().catch(|| drop(rest));
+                }
+            }
+        }
+        panic.into_iter().for_each(|panic| resume_unwind(panic));
+        prevented
+    }
+
+    /// Whether it was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.set().is_cancelled
+    }
+
+    /// How many handles are in it.
+    pub fn len(&self) -> usize {
+        self.set().handles.len()
+    }
+
+    /// Whether no handle is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A set is cancelled as one: `Cancellable::from(Arc::new(set))` can be in another set.
+impl Cancel for CompositeCancellable {
+    fn cancel(&self) -> bool {
+        CompositeCancellable::cancel(self) > 0
+    }
+
+    fn is_cancelled(&self) -> bool {
+        CompositeCancellable::is_cancelled(self)
+    }
+
+    fn is_done(&self) -> bool {
+        CompositeCancellable::is_cancelled(self)
+    }
+}
+
+impl fmt::Debug for CompositeCancellable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompositeCancellable")
+            .field("len", &self.len())
+            .field("is_cancelled", &self.is_cancelled())
+            .finish()
+    }
+}

@@ -1,0 +1,151 @@
+//! The context of who schedules a task, around its run: thread-locals, spans, tenants, deadlines.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::job::Work;
+use super::worker::{ExecutorScheduler, Worker};
+use crate::PanicHook;
+
+/// How to take hold of a context that threads have, and how to put it up elsewhere.
+///
+/// ```
+/// use std::cell::Cell;
+/// use tickwheel::rx::{ContextAwareScheduler, ContextCapture, ExecutorScheduler};
+/// use tickwheel::{Scheduler, ThreadPool};
+///
+/// thread_local!(static TENANT: Cell<u32> = const { Cell::new(0) });
+///
+/// struct Tenant;
+///
+/// impl ContextCapture for Tenant {
+///     type Context = u32;
+///     fn capture(&self) -> u32 {
+///         TENANT.get()
+///     }
+///     fn replace(&self, tenant: u32) -> u32 {
+///         TENANT.replace(tenant)
+///     }
+/// }
+///
+/// let timers = Scheduler::new();
+/// let plain = ExecutorScheduler::new(ThreadPool::new(2), &timers);
+/// let worker = ContextAwareScheduler::new(plain, Tenant).worker();
+/// TENANT.set(7);
+/// let (sender, receiver) = std::sync::mpsc::channel();
+/// worker.schedule(move || sender.send(TENANT.get()).unwrap());
+/// assert_eq!(receiver.recv().unwrap(), 7);
+/// ```
+pub trait ContextCapture: Send + Sync + 'static {
+    /// What a thread has.
+    type Context: Clone + Send + 'static;
+
+    /// The calling thread's. It is asked when a task is scheduled, on the thread that schedules it.
+    fn capture(&self) -> Self::Context;
+
+    /// Puts a context up on the calling thread, and returns what was there. It is called around each run,
+    /// on the thread that runs it: first with what was captured, and afterwards with what was there.
+    fn replace(&self, context: Self::Context) -> Self::Context;
+}
+
+/// Gives out workers whose tasks run in the context of who scheduled them.
+///
+/// The context is captured when a task is scheduled, also a delayed or a periodic one, and put up around
+/// each of its runs. Afterwards the thread has its own again, also after a panic.
+pub struct ContextAwareScheduler {
+    inner: ExecutorScheduler,
+    context: Arc<dyn Capture>,
+}
+
+impl ContextAwareScheduler {
+    /// The same workers, with context.
+    pub fn new(inner: ExecutorScheduler, capture: impl ContextCapture) -> ContextAwareScheduler {
+        ContextAwareScheduler { inner, context: Arc::new(Arc::new(capture)) }
+    }
+
+    /// A new worker.
+    pub fn worker(&self) -> Worker {
+        self.inner.worker().with_context(Arc::clone(&self.context))
+    }
+}
+
+impl Clone for ContextAwareScheduler {
+    fn clone(&self) -> ContextAwareScheduler {
+        let (inner, context) = (self.inner.clone(), Arc::clone(&self.context));
+        ContextAwareScheduler { inner, context }
+    }
+}
+
+impl fmt::Debug for ContextAwareScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContextAwareScheduler").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// A [`ContextCapture`] without its type.
+pub(super) trait Capture: Send + Sync {
+    fn capture(&self) -> Box<dyn Scope>;
+}
+
+/// A context that was captured.
+pub(super) trait Scope: Send {
+    /// Runs something in it.
+    fn within(&self, run: &mut dyn FnMut());
+}
+
+impl<C: ContextCapture> Capture for Arc<C> {
+    fn capture(&self) -> Box<dyn Scope> {
+        Box::new(Captured { context: ContextCapture::capture(&**self), capture: Arc::clone(self) })
+    }
+}
+
+struct Captured<C: ContextCapture> {
+    capture: Arc<C>,
+    context: C::Context,
+}
+
+impl<C: ContextCapture> Scope for Captured<C> {
+    fn within(&self, run: &mut dyn FnMut()) {
+        let before = self.capture.replace(self.context.clone());
+        // Its panic is caught further inside, so this is the way back from it too.
+        run();
+        drop(self.capture.replace(before));
+    }
+}
+
+/// Work in the context of who scheduled it.
+pub(super) struct Within<W> {
+    pub(super) scope: Box<dyn Scope>,
+    pub(super) work: W,
+}
+
+impl<W: Work> Work for Within<W> {
+    const IS_PERIODIC: bool = W::IS_PERIODIC;
+
+    fn run(within: &mut Option<Self>) -> ControlFlow<()> {
+        let Some(Within { scope, work }) = within.take() else { return ControlFlow::Break(()) };
+        let (mut work, mut outcome) = (Some(work), None);
+        let put_up = caught(|| scope.within(&mut || outcome = Some(caught(|| W::run(&mut work)))));
+        *within = work.map(|work| Within { scope, work });
+        match (put_up, outcome) {
+            (Ok(()), Some(Ok(flow))) => flow,
+            (Ok(()), Some(Err(panic))) => resume_unwind(panic),
+            (Ok(()), None) => ControlFlow::Break(()),
+            (Err(panic), outcome) => {
+                PanicHook::default().catch(|| drop(outcome));
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    fn next_run(&mut self, ended: Instant) -> Instant {
+        self.work.next_run(ended)
+    }
+}
+
+fn caught<R>(code: impl FnOnce() -> R) -> std::thread::Result<R> {
+    catch_unwind(AssertUnwindSafe(code))
+}

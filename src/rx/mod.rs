@@ -1,0 +1,84 @@
+//! Order, isolation and mass cancellation on any executor: [`Worker`]s, as `RxJava` has them.
+//!
+//! An executor of many threads runs what it is given in any order, and two of it at once. A [`Worker`] on
+//! top of it is a line: its tasks run one at a time, in order, each after the other's end, on whichever
+//! thread is free. It costs no thread, so there may be one for each account, connection or actor.
+//!
+//! ```
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//! use tickwheel::rx::ExecutorScheduler;
+//! use tickwheel::{Scheduler, ThreadPool};
+//!
+//! let timers = Scheduler::new();                                       // when
+//! let workers = ExecutorScheduler::new(ThreadPool::new(4), &timers);   // where
+//! let connection = workers.worker();                                   // in which order
+//!
+//! let (sender, said) = mpsc::channel();
+//! let say = |word| {
+//!     let sender = sender.clone();
+//!     move || sender.send(word).unwrap()
+//! };
+//! connection.schedule_after(Duration::from_millis(2), say("timers"));
+//! connection.schedule(say("queue"));
+//! connection.schedule(say("up"));
+//! assert_eq!(said.iter().take(3).collect::<Vec<_>>(), ["queue", "up", "timers"]);
+//! connection.dispose(); // cancels what has not started, of this connection alone
+//! # Ok::<(), mpsc::RecvError>(())
+//! ```
+//!
+//! # Coming from `RxJava`
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `Schedulers.from(executor)` | [`ExecutorScheduler::new`], with the [`Scheduler`](crate::Scheduler) that keeps its delays |
+//! | `scheduler.createWorker()` | [`ExecutorScheduler::worker`] |
+//! | `worker.schedule(r)`, `schedule(r, delay, unit)` | [`schedule`](Worker::schedule), [`schedule_after`](Worker::schedule_after) |
+//! | `worker.schedulePeriodically(..)` | [`schedule_periodically`](Worker::schedule_periodically) |
+//! | `worker.dispose()`, `isDisposed()` | [`dispose`](Worker::dispose), [`is_disposed`](Worker::is_disposed) |
+//! | `scheduler.scheduleDirect(r)` | a worker for it alone, or the executor itself |
+//! | `Disposable`, `dispose()` | [`Cancellable`](crate::Cancellable), [`cancel`](crate::Cancellable::cancel), which also says whether it came in time |
+//! | `Disposable.disposed()` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
+//! | `CompositeDisposable`: `add`, `delete`, `dispose`, `size` | [`CompositeCancellable`]: [`add`](CompositeCancellable::add), [`remove`](CompositeCancellable::remove) by key, [`cancel`](CompositeCancellable::cancel), [`len`](CompositeCancellable::len) |
+//! | `Schedulers.trampoline()` | [`TrampolineScheduler`] |
+//! | `Schedulers.single()`, `newThread()` | [`single`], [`new_thread`] |
+//! | `Schedulers.io()`, `computation()` | an [`ExecutorScheduler`] on a [`ThreadPool`](crate::ThreadPool), or on your own executor |
+//! | `TestScheduler`, `advanceTimeBy` | [`Builder::build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance), with [`Inline`](crate::Inline) |
+//! | `RxJavaPlugins.setScheduleHandler`, for context | [`ContextAwareScheduler`], [`ContextCapture`] |
+//! | `RxJavaPlugins.onError` | [`ExecutorScheduler::on_panic`] |
+//! | a cancelled task waits in the queue for its turn, or a scan | it leaves at once, and its closure is dropped |
+//! | `RejectedExecutionException` drops the task | the worker offers its work again by itself |
+//!
+//! # The files
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `worker` | [`ExecutorScheduler`] and [`Worker`], as users meet them |
+//! | `strand` | the home of a worker's tasks: the lock, the drain, what comes in time |
+//! | `tasks` | the table of a strand: lists that a task leaves in O(1). Data, no lock |
+//! | `job` | one task: its states |
+//! | `home` | what a worker asks of where its tasks live |
+//! | `trampoline` | the other home: the caller's thread |
+//! | `composite` | [`CompositeCancellable`] |
+//! | `context`, `spans` | [`ContextAwareScheduler`]; spans of `tracing` |
+//! | `threads` | [`single`], [`new_thread`] |
+
+mod composite;
+mod context;
+mod home;
+mod job;
+#[cfg(feature = "tracing")]
+mod spans;
+mod strand;
+mod tasks;
+mod threads;
+mod trampoline;
+mod worker;
+
+pub use composite::{CompositeCancellable, CompositeKey};
+pub use context::{ContextAwareScheduler, ContextCapture};
+#[cfg(feature = "tracing")]
+pub use spans::{Spans, TracingSpans};
+pub use threads::{new_thread, single};
+pub use trampoline::TrampolineScheduler;
+pub use worker::{ExecutorScheduler, Worker};

@@ -1,0 +1,65 @@
+//! The spans of `tracing`, around the runs of those who scheduled in them.
+
+use std::fmt;
+
+use tracing::Span;
+
+use super::context::ContextCapture;
+
+/// Runs tasks in the [`tracing`] span that they were scheduled in. With the feature `tracing`.
+///
+/// ```
+/// use tickwheel::rx::{ContextAwareScheduler, ExecutorScheduler, TracingSpans};
+/// use tickwheel::{Scheduler, ThreadPool};
+///
+/// let timers = Scheduler::new();
+/// let plain = ExecutorScheduler::new(ThreadPool::new(2), &timers);
+/// let worker = ContextAwareScheduler::new(plain, TracingSpans).worker();
+/// let request = tracing::info_span!("request", id = 7);
+/// let _in_it = request.enter();
+/// worker.schedule(|| tracing::info!("in the span of the request"));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TracingSpans;
+
+/// The spans that a thread is in, as [`TracingSpans`] puts them up: the outermost first.
+#[derive(Clone, Default)]
+pub struct Spans(Vec<Span>);
+
+impl ContextCapture for TracingSpans {
+    type Context = Spans;
+
+    fn capture(&self) -> Spans {
+        let span = Span::current();
+        Spans(if span.is_none() { Vec::new() } else { vec![span] })
+    }
+
+    /// A thread that is in spans of its own leaves them, or a task of nobody's would run in them.
+    fn replace(&self, Spans(new): Spans) -> Spans {
+        let mut old = Vec::new();
+        loop {
+            let span = Span::current();
+            let left = span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
+            // A subscriber that does not say where it is now would have us leave for ever.
+            if left.is_none() || old.len() == Spans::DEEPEST {
+                break;
+            }
+            old.push(span);
+        }
+        old.reverse();
+        for span in &new {
+            span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
+        }
+        Spans(old)
+    }
+}
+
+impl Spans {
+    const DEEPEST: usize = 1000;
+}
+
+impl fmt::Debug for Spans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.0).finish()
+    }
+}

@@ -1,0 +1,326 @@
+//! What users meet first: an [`ExecutorScheduler`], and the [`Worker`]s that it gives out.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::{Capture, Within};
+use super::home::{Home, When};
+use super::job::{Job, Once, Series, Work};
+use super::strand::Strand;
+use crate::{
+    Cancellable, DueTask, Executor, Inline, PanicHook, Period, Rejected, Repeat, RepeatingTask,
+    Schedule, ScheduleError, Scheduler, Task, TaskPanic, TryScheduleError,
+};
+
+/// Gives out workers that run their tasks on an executor, each its own in order.
+///
+/// Workers of one scheduler share its executor and its clock, and nothing else: what one of them does, or
+/// its disposal, touches no other. No worker ever shuts the executor down.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use tickwheel::rx::ExecutorScheduler;
+/// use tickwheel::{Scheduler, ThreadPool};
+///
+/// let timers = Scheduler::new();
+/// let workers = ExecutorScheduler::new(ThreadPool::new(4), &timers);
+/// let account = workers.worker();
+/// let (sender, ran) = mpsc::channel();
+/// for number in 0..100 {
+///     let sender = sender.clone();
+///     account.schedule(move || sender.send(number).unwrap());
+/// }
+/// drop(sender);
+/// assert!(ran.iter().eq(0..100), "four threads, and in order");
+/// ```
+#[doc(alias = "Schedulers.from")]
+#[derive(Clone)]
+pub struct ExecutorScheduler {
+    executor: Arc<dyn Executor>,
+    /// It runs what it has on its own thread: queueing.
+    timers: Scheduler,
+    hook: PanicHook,
+}
+
+impl ExecutorScheduler {
+    /// Workers that run on this executor, and whose delays this scheduler keeps.
+    ///
+    /// The executor is called from whichever thread brings a task when its worker is at rest, and from the
+    /// tick thread. The scheduler's own executor is not used.
+    pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
+        let (executor, timers) = (Arc::new(executor), scheduler.with_executor(Inline));
+        ExecutorScheduler { executor, timers, hook: PanicHook::default() }
+    }
+
+    /// Is told of each panic of a task, of a captured value's `Drop`, and of the executor, for the workers
+    /// that are made from now on.
+    #[must_use]
+    pub fn on_panic(
+        self,
+        hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static,
+    ) -> ExecutorScheduler {
+        ExecutorScheduler { hook: PanicHook::new(hook), ..self }
+    }
+
+    /// A new worker. It costs an allocation, and no thread.
+    #[doc(alias = "createWorker")]
+    pub fn worker(&self) -> Worker {
+        let executor = Arc::clone(&self.executor);
+        Worker::at(Strand::new(executor, self.timers.clone(), self.hook.clone()))
+    }
+}
+
+impl fmt::Debug for ExecutorScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutorScheduler").field("timers", &self.timers).finish_non_exhaustive()
+    }
+}
+
+/// Runs tasks one at a time and in order, wherever its scheduler runs them.
+///
+/// - Tasks that are scheduled one after the other run in that order, on whatever executor. They never
+///   overlap, and each sees what the one before has written.
+/// - A delayed task is queued when its time has come, in order of deadline, and then has its turn behind
+///   what is queued already.
+/// - A panic ends its own task, and nothing else.
+/// - [`dispose`](Worker::dispose) cancels all that has not started.
+///
+/// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
+/// What is delayed keeps the scheduler that it waits on.
+///
+/// When an executor refuses work, drops it, or panics, the worker offers it again by itself, after a
+/// pause that grows from a millisecond to 64.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::rx::ExecutorScheduler;
+/// use tickwheel::{Inline, Scheduler};
+///
+/// let (timers, driver) = Scheduler::builder().build_driven()?;
+/// let worker = ExecutorScheduler::new(Inline, &timers).worker();
+/// let reminder = worker.schedule_after(Duration::from_secs(60), || println!("a minute"));
+/// worker.schedule_after(Duration::from_secs(90), || println!("a minute and a half"));
+/// assert!(reminder.cancel());
+/// assert_eq!(worker.pending(), 1);
+/// driver.advance(Duration::from_secs(90));
+/// assert_eq!(worker.pending(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "Scheduler.Worker")]
+#[derive(Clone)]
+pub struct Worker {
+    home: Arc<dyn Home>,
+    context: Option<Arc<dyn Capture>>,
+}
+
+impl Worker {
+    pub(super) fn at(home: Arc<dyn Home>) -> Worker {
+        Worker { home, context: None }
+    }
+
+    /// The same worker, whose tasks run in the context of who schedules them.
+    pub(super) fn with_context(self, context: Arc<dyn Capture>) -> Worker {
+        Worker { context: Some(context), ..self }
+    }
+
+    // ----- tasks ---------------------------------------------------------------------------
+
+    /// Runs a task after all that is queued. On a disposed worker the closure is dropped, and the handle
+    /// says that it was cancelled.
+    pub fn schedule(&self, f: impl FnOnce() + Send + 'static) -> Cancellable {
+        self.schedule_after(Duration::ZERO, f)
+    }
+
+    /// Runs a task once `delay` has passed, and what is queued then has run. A delay of zero is
+    /// [`schedule`](Worker::schedule).
+    ///
+    /// The handle says that the task was cancelled, and the closure is dropped, if the worker is
+    /// disposed, or if its scheduler takes no more tasks; `schedule_task` of [`Schedule`] tells which.
+    pub fn schedule_after(
+        &self,
+        delay: Duration,
+        f: impl FnOnce() + Send + 'static,
+    ) -> Cancellable {
+        or_cancelled(self.give(When::After(delay), Once(f)))
+    }
+
+    /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs take,
+    /// and then has its turn. Runs that were missed are caught up, one by one.
+    ///
+    /// A zero period is a handle that says cancelled; [`Schedule::schedule_series`] tells of it, and
+    /// takes every [`Period`].
+    #[doc(alias = "schedulePeriodically")]
+    pub fn schedule_periodically<R: Repeat>(
+        &self,
+        initial: Duration,
+        period: Duration,
+        f: impl FnMut() -> R + Send + 'static,
+    ) -> Cancellable {
+        self.repeat(initial, Period::fixed_rate(period), f)
+            .unwrap_or_else(|_| Cancellable::already_cancelled())
+    }
+
+    /// Runs a task after all that is queued, or gives it back.
+    ///
+    /// # Errors
+    ///
+    /// When the worker is disposed.
+    ///
+    /// ```
+    /// # use tickwheel::rx::TrampolineScheduler;
+    /// use tickwheel::ScheduleError;
+    ///
+    /// # let worker = TrampolineScheduler::new().worker();
+    /// worker.dispose();
+    /// let refused = worker.try_schedule(|| println!("too late")).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::Closed);
+    /// refused.into_task()();
+    /// ```
+    pub fn try_schedule<F: FnOnce() + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.give(When::Now, Once(f)).map_err(|(reason, work)| {
+            let Once(f) = work.expect("what was not taken in comes back");
+            TryScheduleError::new(reason, f)
+        })
+    }
+
+    fn repeat<R: Repeat>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: impl FnMut() -> R + Send + 'static,
+    ) -> Result<Cancellable, ScheduleError> {
+        if period.duration().is_zero() {
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        // As far as the clock goes, beyond that.
+        let due = Period::fixed_delay(initial).next_run(self.home.now(), self.home.now());
+        let when = if initial.is_zero() { When::Now } else { When::At(due) };
+        self.give(when, Series { due, period, f }).map_err(|(reason, _)| reason)
+    }
+
+    /// The one way in. What is not taken in comes back, unless it was delayed.
+    fn give<W: Work>(
+        &self,
+        when: When,
+        work: W,
+    ) -> Result<Cancellable, (ScheduleError, Option<W>)> {
+        match &self.context {
+            None => self.put(when, work),
+            Some(context) => {
+                let within = Within { scope: context.capture(), work };
+                self.put(when, within)
+                    .map_err(|(reason, back)| (reason, back.map(|within| within.work)))
+            }
+        }
+    }
+
+    fn put<W: Work>(&self, when: When, work: W) -> Result<Cancellable, (ScheduleError, Option<W>)> {
+        let job = Job::new(&self.home, work);
+        let given = Arc::clone(&job);
+        match self.home.take_in(given, when) {
+            Ok(()) => Ok(Cancellable::from(job)),
+            Err(reason) => Err((reason, job.take_back())),
+        }
+    }
+
+    // ----- the end, and the state ----------------------------------------------------------
+
+    /// Cancels all tasks that have not started, and takes no more. When it returns they are dropped; what
+    /// runs, runs to its end, and a series that runs does not run again.
+    ///
+    /// It may be called from anywhere, also from a task of this worker. A second call has nothing to do.
+    pub fn dispose(&self) {
+        self.home.dispose();
+    }
+
+    /// Whether it takes tasks no more.
+    #[doc(alias = "isDisposed")]
+    pub fn is_disposed(&self) -> bool {
+        self.home.is_disposed()
+    }
+
+    /// How many tasks wait, for their time or for their turn; a series counts as one. The one that runs is
+    /// not among them.
+    pub fn pending(&self) -> usize {
+        self.home.pending()
+    }
+}
+
+fn or_cancelled<W>(given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
+    given.unwrap_or_else(|_| Cancellable::already_cancelled())
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("pending", &self.pending())
+            .field("is_disposed", &self.is_disposed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Schedule for Worker {
+    fn now(&self) -> Instant {
+        self.home.now()
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.give(When::After(delay), Once(task)).map_err(|(reason, _)| reason)
+    }
+
+    fn schedule_task_at(
+        &self,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.give(When::At(deadline), Once(task)).map_err(|(reason, _)| reason)
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.repeat(initial, period, task)
+    }
+}
+
+/// A worker is an executor too: what a scheduler hands it runs in order, among its other tasks.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::{Scheduler, ThreadPool};
+/// use tickwheel::rx::ExecutorScheduler;
+///
+/// let timers = Scheduler::new();
+/// let workers = ExecutorScheduler::new(ThreadPool::new(4), &timers);
+/// let in_order = timers.with_executor(workers.worker());
+/// in_order.schedule_once(Duration::from_millis(1), || println!("after what the worker has"))?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+impl Executor for Worker {
+    /// Refuses when it is disposed.
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        match self.give(When::Now, Due(task)) {
+            Ok(_) => Ok(()),
+            Err((_, Some(Due(task)))) => Err(Rejected::new(task)),
+            Err((_, None)) => Ok(()),
+        }
+    }
+}
+
+/// A task of a scheduler.
+struct Due(DueTask);
+
+impl Work for Due {
+    fn run(work: &mut Option<Self>) -> ControlFlow<()> {
+        work.take().into_iter().for_each(|Due(task)| task.run());
+        ControlFlow::Break(())
+    }
+}
