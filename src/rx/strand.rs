@@ -264,8 +264,8 @@ impl Home for Strand {
         let tasks = std::mem::replace(&mut state.tasks, Tasks::new());
         drop(state);
         for (job, timer) in tasks.into_all() {
+            job.cancel(); // before its arrival is, which would only drop it
             timer.into_iter().for_each(|timer| _ = timer.cancel());
-            job.cancel();
         }
         self.hook.catch(|| drop(executor));
     }

@@ -263,7 +263,7 @@ impl Tasks {
         *self = smaller;
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn check_invariants(&self) {
         let mut seen = 0;
         for list in [List::Delayed, List::Queued, List::Taken, List::Free] {
@@ -283,5 +283,185 @@ impl Tasks {
             seen += len as usize;
         }
         assert_eq!(seen, self.rooms.len());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    use super::super::home::Home;
+    use super::*;
+    use crate::Cancel;
+
+    /// A task of which only the place matters.
+    struct Husk {
+        place: Place,
+    }
+
+    impl Cancel for Husk {
+        fn cancel(&self) -> bool {
+            false
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+
+    impl Run for Husk {
+        fn run(&self, _home: &dyn Home) -> Option<Instant> {
+            None
+        }
+        fn forfeit(&self) {}
+        fn place(&self) -> &Place {
+            &self.place
+        }
+    }
+
+    fn husk() -> Arc<dyn Run> {
+        Arc::new(Husk { place: Place::new() })
+    }
+
+    /// A handle that tells whether it was cancelled, to tell handles apart.
+    #[derive(Default)]
+    struct Timer(AtomicBool);
+
+    impl Cancel for Timer {
+        fn cancel(&self) -> bool {
+            !self.0.swap(true, Ordering::Relaxed)
+        }
+        fn is_cancelled(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn is_done(&self) -> bool {
+            self.is_cancelled()
+        }
+    }
+
+    fn timer() -> Cancellable {
+        Cancellable::from(Arc::new(Timer::default()))
+    }
+
+    fn same(one: &Arc<dyn Run>, other: &Arc<dyn Run>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+    }
+
+    #[test]
+    fn the_table_does_what_plain_lists_do() {
+        for seed in 1..=30_u64 {
+            let mut state = seed;
+            let mut below = |end: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+                (state >> 33) as usize % end
+            };
+            let mut tasks = Tasks::new();
+            let mut model: BTreeMap<u8, VecDeque<Arc<dyn Run>>> =
+                [(0, VecDeque::new()), (1, VecDeque::new()), (2, VecDeque::new())].into();
+            let lists = [List::Delayed, List::Queued, List::Taken];
+            // It grows for a while, and then shrinks.
+            for step in 0..3_000 {
+                let from = below(3);
+                let of_one = model.get_mut(&(from as u8)).expect("three");
+                let at = if of_one.is_empty() { None } else { Some(below(of_one.len())) };
+                match (below(if step < 1_500 { 6 } else { 24 }), at) {
+                    (0..4, _) => {
+                        let (job, list) = (husk(), below(2));
+                        tasks.insert(Arc::clone(&job), lists[list]);
+                        model.get_mut(&(list as u8)).expect("three").push_back(job);
+                    }
+                    (4, Some(at)) => {
+                        let job = of_one.remove(at).expect("there");
+                        let to = below(3);
+                        assert!(tasks.shift(job.place(), lists[to]).is_some());
+                        model.get_mut(&(to as u8)).expect("three").push_back(job);
+                    }
+                    (5, _) => {
+                        let (limit, mut taken) = (below(10), Vec::new());
+                        tasks.take_up(limit, &mut taken);
+                        let queued = model.get_mut(&1).expect("three");
+                        let expected: Vec<_> = queued.drain(..limit.min(queued.len())).collect();
+                        assert!(taken.len() == expected.len());
+                        assert!(taken.iter().zip(&expected).all(|(one, other)| same(one, other)));
+                        model.get_mut(&2).expect("three").extend(expected);
+                    }
+                    (6, _) if below(20) == 0 => {
+                        tasks.put_down();
+                        let gone = std::mem::take(model.get_mut(&2).expect("three"));
+                        assert!(gone.iter().all(|job| job.place().get().is_none()));
+                    }
+                    (_, Some(at)) => {
+                        let job = of_one.remove(at).expect("there");
+                        assert!(tasks.remove(job.place()).is_none());
+                        assert!(tasks.remove(job.place()).is_none(), "it is gone");
+                        assert!(tasks.shift(job.place(), List::Queued).is_none());
+                    }
+                    (_, None) => {}
+                }
+                if step % 50 == 0 {
+                    tasks.check_invariants();
+                }
+                for (list, of_one) in lists.iter().zip(model.values()) {
+                    assert_eq!(tasks.len(*list), of_one.len());
+                }
+            }
+            let all = tasks.into_all();
+            let expected = [2, 1, 0].map(|list| model.remove(&list).expect("three"));
+            assert!(
+                all.iter()
+                    .map(|(job, _)| job)
+                    .zip(expected.iter().flatten())
+                    .all(|(a, b)| same(a, b))
+            );
+            assert_eq!(all.len(), expected.iter().map(VecDeque::len).sum::<usize>());
+        }
+    }
+
+    #[test]
+    fn a_timer_of_an_earlier_round_is_nobody_s() {
+        let (mut tasks, job) = (Tasks::new(), husk());
+        tasks.insert(Arc::clone(&job), List::Delayed);
+        let first = timer();
+        assert!(tasks.set_timer(job.place(), 0, first.clone()).is_none());
+        let (came, _) = tasks.shift(job.place(), List::Queued).expect("in it");
+        assert!(came.is_some_and(|came| came.cancel()) && first.is_cancelled(), "the same one");
+        assert!(tasks.set_timer(job.place(), 0, timer()).is_some(), "not delayed any more");
+        let (_, round) = tasks.shift(job.place(), List::Delayed).expect("in it");
+        assert_eq!(round, 1);
+        assert!(tasks.set_timer(job.place(), 0, timer()).is_some(), "delayed again");
+        assert!(tasks.set_timer(job.place(), round, timer()).is_none());
+        assert!(tasks.remove(job.place()).is_some());
+        assert!(tasks.set_timer(job.place(), round, timer()).is_some(), "gone");
+    }
+
+    #[test]
+    fn after_a_peak_the_table_is_small_again() {
+        let mut tasks = Tasks::new();
+        let jobs: Vec<_> = (0..100_000).map(|_| husk()).collect();
+        jobs.iter().for_each(|job| tasks.insert(Arc::clone(job), List::Delayed));
+        tasks.set_timer(jobs[77].place(), 0, timer());
+        let (_, round) = tasks.shift(jobs[99].place(), List::Delayed).expect("in it");
+        for job in
+            jobs.iter().enumerate().filter(|(at, _)| ![77, 99].contains(at)).map(|(_, job)| job)
+        {
+            tasks.remove(job.place());
+        }
+        tasks.check_invariants();
+        assert!(tasks.rooms.len() <= SMALL && tasks.rooms.capacity() <= SMALL);
+        assert!(
+            tasks.set_timer(jobs[99].place(), round, timer()).is_none(),
+            "its round went with it"
+        );
+        assert!(tasks.remove(jobs[77].place()).is_some(), "and its timer");
+        // The last one down leaves nothing.
+        let jobs: Vec<_> = (0..100_000).map(|_| husk()).collect();
+        jobs.iter().for_each(|job| tasks.insert(Arc::clone(job), List::Queued));
+        tasks.take_up(usize::MAX, &mut Vec::new());
+        tasks.put_down();
+        assert!(tasks.rooms.len() <= SMALL && tasks.len(List::Delayed) == 1);
     }
 }

@@ -1,0 +1,649 @@
+//! What a worker promises, on virtual time where time matters.
+
+mod common;
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, panic_on_purpose, silence, until};
+use tickwheel::rx::{self, ExecutorScheduler, Worker};
+use tickwheel::{
+    Cancellable, Driver, DueTask, Inline, MissedTicks, Period, Schedule, ScheduleError,
+    ScheduleExt, Scheduler, ThreadPool,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A worker on virtual time, that runs where its tasks come from.
+fn driven() -> (Worker, Scheduler, Driver) {
+    let (timers, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    (ExecutorScheduler::new(Inline, &timers).worker(), timers, driver)
+}
+
+/// Executes what it is told to, when it is told to.
+#[derive(Clone, Default)]
+struct ByHand(Arc<Mutex<Vec<DueTask>>>);
+
+impl ByHand {
+    fn executor(&self) -> impl Fn(DueTask) + Send + Sync + 'static {
+        let tasks = Arc::clone(&self.0);
+        move |task| tasks.lock().expect("no panic").push(task)
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.lock().expect("no panic").len()
+    }
+
+    /// Runs what waits; how many that were.
+    fn run(&self) -> usize {
+        let tasks = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        let count = tasks.len();
+        tasks.into_iter().for_each(DueTask::run);
+        count
+    }
+}
+
+/// A worker whose tasks run when the test says so.
+fn by_hand() -> (Worker, ByHand, Scheduler, Driver) {
+    let (timers, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let hand = ByHand::default();
+    (ExecutorScheduler::new(hand.executor(), &timers).worker(), hand, timers, driver)
+}
+
+/// What tasks have said.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u32>>>);
+
+impl Log {
+    fn task(&self, number: u32) -> impl FnOnce() + Send + 'static {
+        let log = self.clone();
+        move || log.say(number)
+    }
+
+    fn say(&self, number: u32) {
+        self.0.lock().expect("no panic").push(number);
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+/// Counts how often it was dropped.
+struct Dropped(Arc<AtomicUsize>);
+
+impl Dropped {
+    fn counted() -> (Dropped, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        (Dropped(Arc::clone(&count)), count)
+    }
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// ----- order and turns -------------------------------------------------------------------------
+
+#[test]
+fn a_zero_delay_is_schedule_and_a_delayed_task_has_its_turn_when_it_comes() {
+    let (worker, _timers, driver) = driven();
+    let log = Log::default();
+    worker.schedule_after(2 * SECOND, log.task(5));
+    worker.schedule_after(SECOND, log.task(3));
+    worker.schedule_after(SECOND, log.task(4));
+    worker.schedule_after(Duration::ZERO, log.task(1));
+    worker.schedule(log.task(2));
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2], 3));
+    driver.advance(SECOND - Duration::from_nanos(1));
+    assert_eq!(log.all(), [1, 2], "never early");
+    driver.advance(SECOND);
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2, 3, 4], 1));
+    driver.advance(SECOND);
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2, 3, 4, 5], 0));
+}
+
+#[test]
+fn what_is_delayed_queues_behind_what_is_queued_when_its_time_comes() {
+    let (worker, hand, _timers, driver) = by_hand();
+    let log = Log::default();
+    worker.schedule_after(SECOND, log.task(2));
+    worker.schedule(log.task(1));
+    driver.advance(SECOND);
+    worker.schedule(log.task(3));
+    assert_eq!((hand.waiting(), worker.pending()), (1, 3), "one drain for all");
+    hand.run();
+    assert_eq!(log.all(), [1, 2, 3]);
+}
+
+/// A relay over the executor would reorder equal delays: it sees drains, and nothing else.
+#[test]
+fn delays_do_not_go_through_the_executor() {
+    let (worker, hand, _timers, driver) = by_hand();
+    let log = Log::default();
+    (0..1000).for_each(|number| _ = worker.schedule_after(SECOND, log.task(number)));
+    driver.advance(SECOND);
+    assert_eq!(hand.waiting(), 1);
+    let mut drains = 0;
+    while hand.waiting() > 0 {
+        drains += hand.run();
+    }
+    assert!(log.all().into_iter().eq(0..1000));
+    assert!((10..100).contains(&drains), "in batches: {drains}");
+}
+
+#[test]
+fn a_drain_gives_the_thread_back_after_a_batch() {
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let hand = ByHand::default();
+    let workers = ExecutorScheduler::new(hand.executor(), &timers);
+    let (flood, other, log) = (workers.worker(), workers.worker(), Log::default());
+    fn again(worker: &Worker) {
+        let next = worker.clone();
+        worker.schedule(move || again(&next));
+    }
+    again(&flood);
+    other.schedule(log.task(1));
+    hand.run();
+    assert_eq!(log.all(), [1]);
+    assert_eq!((hand.waiting(), flood.pending()), (1, 1), "the flood goes on, in its turn");
+    flood.dispose();
+    assert_eq!((hand.run(), hand.waiting(), flood.pending()), (1, 0, 0));
+}
+
+#[test]
+fn a_million_tasks_that_each_schedule_the_next_keep_a_flat_stack() {
+    fn again(worker: &Worker, left: u32, done: mpsc::Sender<u32>) {
+        let next = worker.clone();
+        worker.schedule(move || match left {
+            0 => done.send(0).expect("the receiver lives"),
+            _ => again(&next, left - 1, done),
+        });
+    }
+    let count = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
+    let (inline, timers, _driver) = driven();
+    let pool = ExecutorScheduler::new(ThreadPool::new(2), &timers).worker();
+    for worker in [inline, pool] {
+        let (sender, receiver) = mpsc::channel();
+        again(&worker, count, sender);
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(0));
+        until("the last one ends", || worker.pending() == 0);
+    }
+}
+
+/// An executor that runs what it has whenever it is given something.
+#[test]
+fn workers_that_wake_each_other_on_inline_do_not_recurse() {
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let workers = ExecutorScheduler::new(Inline, &timers);
+    thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+    let deepest = Arc::new(AtomicUsize::new(0));
+    fn ping(from: &Worker, to: &Worker, left: u32, deepest: &Arc<AtomicUsize>) {
+        let (this, other, most) = (from.clone(), to.clone(), Arc::clone(deepest));
+        from.schedule(move || {
+            DEPTH.set(DEPTH.get() + 1);
+            most.fetch_max(DEPTH.get(), Ordering::Relaxed);
+            if left > 0 {
+                ping(&other, &this, left - 1, &most);
+            }
+            DEPTH.set(DEPTH.get() - 1);
+        });
+    }
+    ping(&workers.worker(), &workers.worker(), 100_000, &deepest);
+    assert_eq!(deepest.load(Ordering::Relaxed), 2, "as deep as there are workers");
+}
+
+// ----- cancel and dispose ----------------------------------------------------------------------
+
+#[test]
+fn s08_a_cancel_wins_once_and_drops_the_closure_at_once() {
+    let (worker, hand, timers, driver) = by_hand();
+    for delay in [Duration::ZERO, SECOND] {
+        let (capture, dropped) = Dropped::counted();
+        let handle = worker.schedule_after(delay, move || {
+            let _ = &capture;
+            unreachable!("it was cancelled")
+        });
+        assert!(!handle.is_done() && worker.pending() == 1);
+        assert!(handle.cancel() && !handle.cancel());
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+        assert!(handle.is_cancelled() && handle.is_done());
+        assert_eq!((worker.pending(), timers.pending()), (0, 0));
+    }
+    driver.advance(2 * SECOND);
+    hand.run();
+    let handle = worker.schedule(|| ());
+    hand.run();
+    assert!(!handle.cancel() && handle.is_done() && !handle.is_cancelled());
+}
+
+#[test]
+fn s16_a_one_shot_that_runs_cannot_be_cancelled_and_a_series_can() {
+    let (worker, _timers, driver) = driven();
+    let own: Arc<Mutex<Option<Cancellable>>> = Arc::default();
+    for (is_series, expected) in [(false, false), (true, true)] {
+        let (slot, answer) = (Arc::clone(&own), Arc::new(Mutex::new(None)));
+        let said = Arc::clone(&answer);
+        let task = move || {
+            let handle = slot.lock().expect("no panic").take().expect("it is there");
+            *said.lock().expect("no panic") = Some((handle.cancel(), handle.is_done()));
+        };
+        let handle = if is_series {
+            worker.schedule_periodically(SECOND, SECOND, task)
+        } else {
+            worker.schedule_after(SECOND, task)
+        };
+        *own.lock().expect("no panic") = Some(handle.clone());
+        driver.advance(5 * SECOND);
+        assert_eq!(*answer.lock().expect("no panic"), Some((expected, expected)));
+        assert_eq!((handle.is_cancelled(), handle.is_done()), (expected, true));
+        assert_eq!(worker.pending(), 0);
+    }
+}
+
+/// RxJava scans its queue for each.
+#[test]
+fn fifty_thousand_queued_tasks_are_cancelled_newest_first_in_no_time() {
+    let (worker, hand, _timers, _driver) = by_hand();
+    let mut handles: Vec<_> = (0..50_000).map(|_| worker.schedule(|| ())).collect();
+    assert_eq!(worker.pending(), 50_000);
+    let start = thread_time();
+    while let Some(handle) = handles.pop() {
+        assert!(handle.cancel());
+    }
+    let took = thread_time() - start;
+    assert_eq!(worker.pending(), 0);
+    // A scan takes 1,250,000,000 steps. This takes 5 ms of this thread's time, 40 without optimisation.
+    assert!(took < SECOND, "{took:?}");
+    assert_eq!(hand.run(), 1);
+}
+
+/// The time that this thread has had a processor: a machine that is busy with others does not count.
+fn thread_time() -> Duration {
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat");
+    let nanos = schedstat.ok().and_then(|text| text.split(' ').next()?.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
+}
+
+#[test]
+fn dispose_cancels_and_drops_all_that_has_not_started() {
+    let (worker, hand, timers, driver) = by_hand();
+    let (capture, dropped) = Dropped::counted();
+    let capture = Arc::new(capture);
+    let mut handles = Vec::new();
+    for number in 0..100_000_u32 {
+        let held = Arc::clone(&capture);
+        handles.push(worker.schedule_after(DAY + SECOND * (number % 1000), move || drop(held)));
+    }
+    for _ in 0..100 {
+        let held = Arc::clone(&capture);
+        handles.push(worker.schedule(move || drop(held)));
+    }
+    let held = Arc::clone(&capture);
+    handles.push(worker.schedule_periodically(SECOND, SECOND, move || drop(Arc::clone(&held))));
+    drop(capture);
+    assert_eq!((worker.pending(), timers.pending()), (100_101, 100_001));
+    worker.dispose();
+    assert_eq!(dropped.load(Ordering::Relaxed), 1, "all of them, before it returned");
+    assert!(handles.iter().all(|handle| handle.is_cancelled() && !handle.cancel()));
+    assert_eq!((worker.pending(), timers.pending()), (0, 0));
+    assert_eq!(driver.advance(2 * DAY), 0, "nothing is left in the wheel");
+    assert_eq!(hand.run(), 1, "the drain finds nothing");
+    worker.dispose();
+}
+
+#[test]
+fn dispose_in_a_task_stops_the_rest_of_its_batch() {
+    let (worker, hand, _timers, _driver) = by_hand();
+    let (log, own) = (Log::default(), worker.clone());
+    let (capture, dropped) = Dropped::counted();
+    let counted = Arc::clone(&dropped);
+    worker.schedule(move || {
+        own.dispose();
+        assert_eq!(counted.load(Ordering::Relaxed), 1, "dropped before `dispose` returned");
+        assert_eq!(own.pending(), 0);
+    });
+    let task = log.task(1);
+    worker.schedule(move || {
+        let _held = capture;
+        task();
+    });
+    worker.schedule(log.task(2));
+    assert_eq!(worker.pending(), 3);
+    hand.run();
+    assert_eq!((log.all(), hand.waiting()), (vec![], 0));
+}
+
+#[test]
+fn a_disposed_worker_says_so() {
+    let (worker, _timers, _driver) = by_hand_and_disposed();
+    assert!(worker.is_disposed());
+    let (capture, dropped) = Dropped::counted();
+    let handle = worker.schedule(move || drop(capture));
+    assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    assert!(handle.is_cancelled() && handle.is_done() && !handle.cancel());
+    assert!(worker.schedule_after(SECOND, || ()).is_cancelled());
+    assert!(worker.schedule_periodically(SECOND, SECOND, || ()).is_cancelled());
+    let log = Log::default();
+    let refused = worker.try_schedule(log.task(1)).expect_err("disposed");
+    assert_eq!(refused.reason(), ScheduleError::Closed);
+    refused.into_task()();
+    assert_eq!(log.all(), [1], "the closure came back");
+    let any: Arc<dyn Schedule> = Arc::new(worker);
+    let closed = Some(ScheduleError::Closed);
+    assert_eq!(any.schedule_once(Duration::ZERO, || ()).err(), closed);
+    assert_eq!(any.schedule_once(SECOND, || ()).err(), closed);
+    assert_eq!(any.schedule_task_at(any.now(), Box::new(|| ())).err(), closed);
+    let every = Period::fixed_rate(SECOND);
+    assert_eq!(any.schedule_periodic(Duration::ZERO, every, || ()).err(), closed);
+}
+
+fn by_hand_and_disposed() -> (Worker, Scheduler, Driver) {
+    let (worker, _hand, timers, driver) = by_hand();
+    worker.dispose();
+    (worker, timers, driver)
+}
+
+#[test]
+fn destructors_may_schedule_cancel_and_dispose() {
+    struct Does<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for Does<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    let (worker, hand, timers, _driver) = by_hand();
+    let log = Log::default();
+    // On a cancel: it schedules, and cancels another.
+    let other = worker.schedule_after(SECOND, || unreachable!("cancelled"));
+    let (again, said, victim) = (worker.clone(), log.clone(), other.clone());
+    let does = Does(move || {
+        again.schedule(said.task(1));
+        assert!(victim.cancel());
+    });
+    assert!(worker.schedule(move || drop(does)).cancel());
+    assert!(other.is_cancelled());
+    hand.run();
+    assert_eq!(log.all(), [1]);
+    // On a dispose, and it disposes.
+    let (again, said) = (worker.clone(), log.clone());
+    let does = Does(move || {
+        again.dispose();
+        assert!(again.schedule(said.task(2)).is_cancelled());
+    });
+    worker.schedule(move || drop(does));
+    worker.schedule(log.task(3));
+    worker.dispose();
+    hand.run();
+    assert_eq!((log.all(), worker.pending(), timers.pending()), (vec![1], 0, 0));
+}
+
+#[test]
+fn a_drop_that_panics_is_caught_and_reported() {
+    struct Grenade;
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            panic_on_purpose();
+        }
+    }
+    silence();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (hand, panics) = (ByHand::default(), Arc::new(AtomicUsize::new(0)));
+    let told = Arc::clone(&panics);
+    let workers = ExecutorScheduler::new(hand.executor(), &timers)
+        .on_panic(move |_| _ = told.fetch_add(1, Ordering::Relaxed));
+    let (worker, log) = (workers.worker(), Log::default());
+    let held = |grenade: Grenade| move || drop(grenade);
+    assert!(worker.schedule(held(Grenade)).cancel());
+    assert!(worker.schedule_after(SECOND, held(Grenade)).cancel());
+    assert_eq!(panics.load(Ordering::Relaxed), 2);
+    worker.schedule(held(Grenade));
+    worker.schedule(log.task(1));
+    hand.run();
+    assert_eq!((panics.load(Ordering::Relaxed), log.all()), (3, vec![1]));
+    let grenade = Grenade;
+    let series = worker.schedule_periodically(SECOND, SECOND, move || {
+        let _ = &grenade;
+        ControlFlow::Break(())
+    });
+    driver.advance(SECOND);
+    hand.run();
+    assert!(series.is_done());
+    assert_eq!(panics.load(Ordering::Relaxed), 4);
+    worker.schedule(held(Grenade));
+    worker.schedule_after(SECOND, held(Grenade));
+    worker.dispose();
+    assert_eq!(panics.load(Ordering::Relaxed), 6);
+}
+
+// ----- periodic --------------------------------------------------------------------------------
+
+#[test]
+fn s12_a_periodic_task_keeps_its_phase() {
+    let (worker, timers, driver) = driven();
+    let (start, runs) = (timers.now(), Arc::new(Mutex::new(Vec::new())));
+    let (clock, said) = (timers.clone(), Arc::clone(&runs));
+    let handle = worker.schedule_periodically(Duration::from_millis(500), SECOND, move || {
+        said.lock().expect("no panic").push((clock.now() - start).as_millis());
+    });
+    assert_eq!(worker.pending(), 1);
+    driver.advance(4 * SECOND);
+    assert_eq!(*runs.lock().expect("no panic"), [500, 1500, 2500, 3500]);
+    assert_eq!((worker.pending(), timers.pending()), (1, 1));
+    assert!(handle.cancel() && !handle.cancel());
+    assert_eq!((worker.pending(), timers.pending()), (0, 0));
+    driver.advance(4 * SECOND);
+    assert_eq!(runs.lock().expect("no panic").len(), 4);
+}
+
+#[test]
+fn s13_missed_runs_are_caught_up_skipped_or_start_a_new_phase() {
+    let cases = [
+        (Period::fixed_rate(SECOND), vec![0, 1, 2, 3, 4, 5, 6]),
+        (Period::fixed_rate(SECOND).missed(MissedTicks::Skip), vec![0, 4, 5, 6]),
+        (Period::fixed_rate(SECOND).missed(MissedTicks::Delay), vec![0, 4, 5, 6]),
+        (Period::fixed_delay(SECOND), vec![0, 4, 5, 6]),
+    ];
+    for (period, expected) in cases {
+        let (worker, hand, timers, driver) = by_hand();
+        let start = timers.now();
+        let due = Arc::new(Mutex::new(Vec::new()));
+        let (said, clock) = (Arc::clone(&due), timers.clone());
+        let series = worker.schedule_periodic(Duration::ZERO, period, move || {
+            said.lock().expect("no panic").push((clock.now() - start).as_secs());
+        });
+        series.expect("open");
+        // The first run is held up for three seconds and a half.
+        driver.advance(Duration::from_millis(3500));
+        while hand.run() > 0 {
+            driver.advance(Duration::ZERO);
+        }
+        let caught_up = due.lock().expect("no panic").len();
+        for _ in 0..6 {
+            driver.advance(Duration::from_millis(500));
+            while hand.run() > 0 {}
+        }
+        let (all, runs) = (due.lock().expect("no panic").len(), expected.len());
+        let is_burst = period == Period::fixed_rate(SECOND);
+        assert_eq!((caught_up, all), (if is_burst { 4 } else { 1 }, runs), "{period:?}");
+    }
+}
+
+#[test]
+fn a_series_ends_by_break_by_panic_and_never_begins_with_a_zero_period() {
+    silence();
+    let (worker, timers, driver) = driven();
+    let mut left = 3;
+    let breaks = worker.schedule_periodically(SECOND, SECOND, move || {
+        left -= 1;
+        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let mut left = 2;
+    let panics = worker.schedule_periodically(SECOND, SECOND, move || {
+        left -= 1;
+        if left == 0 {
+            panic_on_purpose();
+        }
+    });
+    driver.advance(2 * SECOND);
+    assert!(!breaks.is_done() && panics.is_done() && !panics.is_cancelled());
+    driver.advance(SECOND);
+    assert!(breaks.is_done() && !breaks.is_cancelled() && !breaks.cancel());
+    assert_eq!((worker.pending(), timers.pending()), (0, 0));
+    let zero = worker.schedule_periodically(SECOND, Duration::ZERO, || ());
+    assert!(zero.is_cancelled() && worker.pending() == 0);
+    let refused = worker.schedule_periodic(SECOND, Period::fixed_delay(Duration::ZERO), || ());
+    assert_eq!(refused.err(), Some(ScheduleError::ZeroPeriod));
+}
+
+#[test]
+fn a_series_takes_turns_with_other_tasks() {
+    let (worker, hand, _timers, driver) = by_hand();
+    let log = Log::default();
+    let series = log.clone();
+    worker.schedule_periodically(Duration::ZERO, SECOND, move || series.say(0));
+    driver.advance(3 * SECOND);
+    worker.schedule(log.task(1));
+    hand.run();
+    assert_eq!(log.all(), [0, 1, 0, 0, 0], "what it missed comes one by one, behind the others");
+    // The one that runs is not pending.
+    let (own, said) = (worker.clone(), log.clone());
+    worker.schedule(move || said.say(u32::try_from(own.pending()).expect("few")));
+    hand.run();
+    assert_eq!(log.all().last(), Some(&1));
+}
+
+#[test]
+fn s04_a_delay_beyond_the_clock_is_never() {
+    let (worker, timers, driver) = driven();
+    let never = worker.schedule_after(Duration::MAX, || ());
+    let nor = worker.schedule_periodically(Duration::MAX, Duration::MAX, || ());
+    let once = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&once);
+    worker.schedule_periodically(Duration::ZERO, Duration::MAX, move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    driver.advance(100 * DAY);
+    assert_eq!((once.load(Ordering::Relaxed), worker.pending()), (1, 3));
+    assert!(never.cancel() && nor.cancel());
+    worker.dispose();
+    assert_eq!(timers.pending(), 0);
+}
+
+// ----- schedulers that end, threads, executors --------------------------------------------------
+
+#[test]
+fn s20_what_a_closed_scheduler_returns_is_queued_or_dropped() {
+    let (worker, _timers, driver) = driven();
+    let log = Log::default();
+    let run = worker.schedule_after(SECOND, log.task(1));
+    let (capture, dropped) = Dropped::counted();
+    let lost = worker.schedule_after(2 * SECOND, move || drop(capture));
+    let mut leftovers = driver.close().into_iter();
+    leftovers.next().expect("the first").run();
+    assert!(log.all() == [1] && run.is_done());
+    assert_eq!(worker.pending(), 1);
+    drop(leftovers);
+    assert_eq!((dropped.load(Ordering::Relaxed), worker.pending()), (1, 0));
+    assert!(lost.is_done() && !lost.is_cancelled(), "dropped, as by an executor that took it");
+    worker.schedule(log.task(2));
+    assert_eq!(log.all(), [1, 2], "a worker needs no clock for what is not delayed");
+}
+
+#[test]
+fn a_full_scheduler_refuses_delays_and_nothing_else() {
+    let builder = Scheduler::builder().max_pending(1);
+    let (timers, driver) = builder.build_driven().expect("good");
+    let (worker, log) = (ExecutorScheduler::new(Inline, &timers).worker(), Log::default());
+    worker.schedule_after(SECOND, log.task(2));
+    assert!(worker.schedule_after(SECOND, log.task(3)).is_done());
+    assert_eq!(worker.schedule_once(SECOND, log.task(3)).err(), Some(ScheduleError::Full));
+    worker.schedule(log.task(1));
+    driver.advance(SECOND);
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2], 0));
+}
+
+#[test]
+fn dropping_a_worker_disposes_nothing() {
+    let (worker, hand, timers, driver) = by_hand();
+    let log = Log::default();
+    worker.schedule(log.task(1));
+    worker.schedule_after(SECOND, log.task(2));
+    drop(worker);
+    hand.run();
+    driver.advance(SECOND);
+    hand.run();
+    assert_eq!((log.all(), timers.pending()), (vec![1, 2], 0));
+}
+
+#[test]
+fn a_worker_orders_what_a_scheduler_hands_it() {
+    let timers = Scheduler::new();
+    let worker = ExecutorScheduler::new(ThreadPool::new(4), &timers).worker();
+    let (in_order, log) = (timers.with_executor(worker.clone()), Log::default());
+    let at = timers.now() + Duration::from_millis(10);
+    for number in 0..1000 {
+        in_order.schedule_at(at, log.task(number)).expect("open");
+    }
+    until("all have run", || log.all().len() == 1000);
+    assert!(log.all().into_iter().eq(0..1000));
+    worker.dispose();
+    let refused = in_order.schedule_once(Duration::ZERO, log.task(0)).expect("the wheel is open");
+    until("the worker refuses it", || timers.stats().rejected() > 0);
+    assert!(!refused.is_done(), "S18: it is not lost");
+}
+
+#[test]
+fn single_workers_share_a_thread_and_new_ones_have_their_own() {
+    let name_of = |worker: &Worker| {
+        let (sender, receiver) = mpsc::channel();
+        worker.schedule(move || {
+            let thread = thread::current();
+            sender.send((thread.id(), thread.name().map(str::to_owned))).expect("it waits");
+        });
+        receiver.recv_timeout(PATIENCE).expect("it runs")
+    };
+    let (one, two) = (name_of(&rx::single()), name_of(&rx::single()));
+    assert_eq!(one, two);
+    assert_eq!(one.1.as_deref(), Some("tickwheel-single-1"));
+    let worker = rx::new_thread();
+    let (mine, again, other) = (name_of(&worker), name_of(&worker), name_of(&rx::new_thread()));
+    assert!(mine == again && mine != other && mine != one);
+    assert!(mine.1.expect("a name").starts_with("tickwheel-worker"));
+    let (sender, receiver) = mpsc::channel();
+    let start = Instant::now();
+    worker.schedule_after(Duration::from_millis(5), move || sender.send(Instant::now()).unwrap());
+    let ran = receiver.recv_timeout(PATIENCE).expect("it runs");
+    assert!(ran - start >= Duration::from_millis(5));
+}
+
+/// How many threads of this process have a name that begins so.
+#[cfg(target_os = "linux")]
+fn threads_called(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|comm| comm.starts_with(name)).count()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_thread_of_a_disposed_worker_ends() {
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let pool = ThreadPool::named(1, "short-lived");
+    let worker = ExecutorScheduler::new(pool, &timers).worker();
+    let (sender, receiver) = mpsc::channel();
+    worker.schedule(move || sender.send(()).expect("it waits"));
+    receiver.recv_timeout(PATIENCE).expect("it runs");
+    assert_eq!(threads_called("short-lived"), 1);
+    worker.dispose();
+    until("its thread ends", || threads_called("short-lived") == 0);
+    assert!(worker.is_disposed(), "although the worker is still here");
+}
