@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::job::Run;
-use super::tasks::Place;
+use super::place::Place;
 use crate::{PanicHook, ScheduleError};
 
 /// When a task is to be queued.
@@ -25,11 +25,8 @@ pub(super) trait Home: Send + Sync {
     /// A job has ended before its time: it lets it go, if it has it.
     fn forget(&self, place: &Place);
 
-    /// One more job waits.
-    fn count_in(&self);
-
-    /// One job does not wait any more.
-    fn count_out(&self);
+    /// A job that it runs does not wait any more.
+    fn has_started(&self);
 
     /// Cancels what has not started, and takes nothing more.
     fn dispose(&self);

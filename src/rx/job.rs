@@ -11,19 +11,20 @@
 //!    '------------------- cancel ---------------> Cancelled
 //! ```
 //!
+//! A one-shot, which nobody can doom, stays `Running` when it is done, and saves a turn of the lock: what
+//! tells of an end is `is_over`, beside the stage.
+//!
 //! - J1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task starts once,
 //!   and a cancel that wins means that it does not start.
-//! - J2 A home counts the jobs that wait: whoever takes one out of `Waiting` says so, whoever puts one in
-//!   does so too, and before anybody can take it out.
-//! - J3 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
+//! - J2 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::home::Home;
-use super::tasks::Place;
-use crate::sync::{Mutex, lock};
+use super::place::Place;
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook, Period, Repeat};
 
 /// What a job does when it runs.
@@ -83,6 +84,9 @@ pub(super) trait Run: Cancel {
 pub(super) struct Job<W> {
     home: Weak<dyn Home>,
     place: Place,
+    /// It has ended, whoever ended it. `end` Releases it, after all else, and `is_done` Acquires it: who
+    /// finds it set sees what the task has done.
+    is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
 }
 
@@ -109,9 +113,9 @@ impl<W> Stage<W> {
 }
 
 impl<W: Work> Job<W> {
-    pub(super) fn new(home: &Arc<dyn Home>, work: W) -> Arc<Self> {
-        let stage = Mutex::new(Stage::Waiting(work));
-        Arc::new(Job { home: Arc::downgrade(home), place: Place::new(), stage })
+    pub(super) fn new(home: Weak<dyn Home>, work: W) -> Arc<Self> {
+        let (place, is_over) = (Place::new(), AtomicBool::new(false));
+        Arc::new(Job { home, place, is_over, stage: Mutex::new(Stage::Waiting(work)) })
     }
 
     /// Takes the work back of a job that nobody has taken in.
@@ -119,7 +123,7 @@ impl<W: Work> Job<W> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
-    /// One run, J3. What remains of the work, and when it is due again.
+    /// One run; J2. What remains of the work, and when it is due again.
     fn run_once(work: W, home: &dyn Home) -> (Option<W>, Option<Instant>) {
         let (mut work, hook) = (Some(work), home.hook());
         let due = match hook.catch(|| W::run(&mut work)) {
@@ -133,26 +137,28 @@ impl<W: Work> Job<W> {
     }
 
     /// Waits for its next run, unless it was cancelled in this one; then its work comes back.
-    fn go_on(&self, work: W, home: &dyn Home) -> Result<(), W> {
+    fn go_on(&self, work: W) -> Result<(), W> {
         let mut stage = lock(&self.stage);
         if matches!(*stage, Stage::Doomed) {
             return Err(work);
         }
         *stage = Stage::Waiting(work);
-        home.count_in(); // J2: nobody can take it out before the lock is free
         Ok(())
     }
 
     fn end(&self) {
-        let mut stage = lock(&self.stage);
-        *stage = if matches!(*stage, Stage::Doomed) { Stage::Cancelled } else { Stage::Done };
+        if W::IS_PERIODIC {
+            let mut stage = lock(&self.stage);
+            let was_doomed = matches!(*stage, Stage::Doomed);
+            *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
+        }
+        self.is_over.store(true, Ordering::Release);
     }
 
     /// The work of a job that has left `Waiting` before its time.
     fn drop_unstarted(&self, work: W) {
         match self.home.upgrade() {
             Some(home) => {
-                home.count_out();
                 home.forget(&self.place);
                 home.hook().catch(|| drop(work));
             }
@@ -165,9 +171,9 @@ impl<W: Work> Job<W> {
 impl<W: Work> Run for Job<W> {
     fn run(&self, home: &dyn Home) -> Option<Instant> {
         let work = lock(&self.stage).leave_waiting(Stage::Running)?;
-        home.count_out();
+        home.has_started();
         let rest = match Self::run_once(work, home) {
-            (Some(work), Some(due)) => match self.go_on(work, home) {
+            (Some(work), Some(due)) => match self.go_on(work) {
                 Ok(()) => return Some(due),
                 Err(doomed) => Some(doomed),
             },
@@ -179,8 +185,9 @@ impl<W: Work> Run for Job<W> {
     }
 
     fn forfeit(&self) {
-        let work = lock(&self.stage).leave_waiting(Stage::Done);
-        work.into_iter().for_each(|work| self.drop_unstarted(work));
+        let Some(work) = lock(&self.stage).leave_waiting(Stage::Done) else { return };
+        self.drop_unstarted(work);
+        self.is_over.store(true, Ordering::Release);
     }
 
     fn place(&self) -> &Place {
@@ -207,6 +214,6 @@ impl<W: Work> Cancel for Job<W> {
     }
 
     fn is_done(&self) -> bool {
-        matches!(*lock(&self.stage), Stage::Doomed | Stage::Done | Stage::Cancelled)
+        self.is_over.load(Ordering::Acquire) || self.is_cancelled()
     }
 }

@@ -55,7 +55,7 @@
 //! | --- | --- |
 //! | `worker` | [`ExecutorScheduler`] and [`Worker`], as users meet them |
 //! | `strand` | the home of a worker's tasks: the lock, the drain, what comes in time |
-//! | `tasks` | the table of a strand: lists that a task leaves in O(1). Data, no lock |
+//! | `queue`, `delayed`, `place` | the tasks of a strand that wait for their turn, or for their time; each leaves in O(1). Data, no lock |
 //! | `job` | one task: its states |
 //! | `home` | what a worker asks of where its tasks live |
 //! | `trampoline` | the other home: the caller's thread |
@@ -65,12 +65,14 @@
 
 mod composite;
 mod context;
+mod delayed;
 mod home;
 mod job;
+mod place;
+mod queue;
 #[cfg(feature = "tracing")]
 mod spans;
 mod strand;
-mod tasks;
 mod threads;
 mod trampoline;
 mod worker;

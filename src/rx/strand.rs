@@ -24,8 +24,11 @@
 //! - N3 What has not started is in the table, also what the drain has taken up: so `dispose` finds it. Its
 //!   start is a step of the job's own (J1), and needs no lock of the strand.
 //! - N4 A delayed task is queued by its [`Arrival`], on the tick thread, in order of deadline.
-//! - N5 With the lock held nobody calls the executor, the clock, a task, or a destructor of theirs.
-//! - N6 An executor that runs the drain at once, on the same stack, does so once: when a batch is used up
+//! - N5 With a lock held nobody calls the executor, the clock, a task, or a destructor of theirs.
+//! - N6 Tasks come in under one lock, `state`, and the drain has what it works on under another, `hands`,
+//!   which is taken first when both are. A task goes from the first to the second once, and comes back
+//!   only to wait for another run. Whoever looks for one looks in that order.
+//! - N7 An executor that runs the drain at once, on the same stack, does so once: when a batch is used up
 //!   the drain below goes on with the next.
 
 use std::cell::Cell;
@@ -33,9 +36,13 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::CachePadded;
+
+use super::delayed::Delayed;
 use super::home::{Home, When};
 use super::job::Run;
-use super::tasks::{List, Place, Tasks};
+use super::place::{Place, Spot};
+use super::queue::Queue;
 use crate::sync::{Mutex, MutexGuard, Ordering, local, lock};
 use crate::{DueTask, Executor, PanicHook, ScheduleError, Scheduler};
 
@@ -45,18 +52,26 @@ const BATCH: usize = 64;
 /// The pauses between attempts to hand over, N2: from one to the other, doubling.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
 
+// In this order: each task counts a reference to its strand, beside the lock that it takes.
+#[repr(C)]
 pub(super) struct Strand {
-    me: Weak<Strand>,
     state: Mutex<State>,
-    /// J2. Relaxed: it orders nothing.
-    waiting: AtomicUsize,
+    me: Weak<Strand>,
     /// It queues what was delayed, on its own thread.
     timers: Scheduler,
     hook: PanicHook,
+    /// What the drain works on; N6.
+    hands: CachePadded<Mutex<Queue>>,
+    /// How many of those that were taken up do not wait any more. Only the drain writes it; Relaxed,
+    /// because it orders nothing.
+    started: AtomicUsize,
 }
 
+#[derive(Default)]
 struct State {
-    tasks: Tasks,
+    /// What has come in since the drain had a look.
+    incoming: Queue,
+    delayed: Delayed,
     /// `None` once it is disposed.
     executor: Option<Arc<dyn Executor>>,
     /// N1.
@@ -73,16 +88,12 @@ impl Strand {
         hook: PanicHook,
     ) -> Arc<Strand> {
         Arc::new_cyclic(|me| Strand {
+            state: Mutex::new(State { executor: Some(executor), ..State::default() }),
             me: Weak::clone(me),
-            state: Mutex::new(State {
-                tasks: Tasks::new(),
-                executor: Some(executor),
-                has_drain: false,
-                strikes: 0,
-            }),
-            waiting: AtomicUsize::new(0),
             timers,
             hook,
+            hands: CachePadded::default(),
+            started: AtomicUsize::new(0),
         })
     }
 
@@ -101,8 +112,7 @@ impl Strand {
         if state.executor.is_none() {
             return Err(ScheduleError::Closed);
         }
-        self.count_in();
-        state.tasks.insert(job, List::Queued);
+        state.incoming.push(job);
         self.see_to_a_drain(state);
         Ok(())
     }
@@ -110,10 +120,12 @@ impl Strand {
     /// N1: something was queued.
     fn see_to_a_drain(&self, mut state: MutexGuard<'_, State>) {
         let had_one = std::mem::replace(&mut state.has_drain, true);
-        drop(state);
-        if !had_one {
-            Drain::of(self.me()).hand_over();
+        if had_one {
+            return;
         }
+        let executor = state.executor.clone();
+        drop(state);
+        Drain::of(self.me()).hand_over(executor);
     }
 
     fn delay(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
@@ -121,14 +133,13 @@ impl Strand {
         if state.executor.is_none() {
             return Err(ScheduleError::Closed);
         }
-        self.count_in();
-        state.tasks.insert(Arc::clone(&job), List::Delayed);
+        let ticket = state.delayed.insert(Arc::clone(&job));
         drop(state);
-        self.arm(job, 0, when)
+        self.arm(job, ticket, when)
     }
 
-    /// Has a task that is in the list of the delayed queued in time; N4.
-    fn arm(&self, job: Arc<dyn Run>, round: u32, when: When) -> Result<(), ScheduleError> {
+    /// Has a task that is among the delayed queued in time; N4.
+    fn arm(&self, job: Arc<dyn Run>, ticket: u64, when: When) -> Result<(), ScheduleError> {
         let arrival = Arrival(Some((self.me(), Arc::clone(&job))));
         let arrive = move || arrival.arrive();
         let timer = match when {
@@ -136,12 +147,7 @@ impl Strand {
             When::After(delay) => self.timers.schedule_once(delay, arrive),
             When::Now => self.timers.schedule_once(Duration::ZERO, arrive),
         }?;
-        let mut state = self.state();
-        let unwanted = match state.executor {
-            Some(_) => state.tasks.set_timer(job.place(), round, timer),
-            None => Some(timer),
-        };
-        drop(state);
+        let unwanted = self.state().delayed.set_timer(job.place(), ticket, timer);
         unwanted.into_iter().for_each(|timer| _ = timer.cancel());
         Ok(())
     }
@@ -149,41 +155,32 @@ impl Strand {
     /// Sees to the next run of a series that was taken up.
     fn go_on(&self, job: Arc<dyn Run>, due: Instant) {
         let is_due = self.hook.catch(|| due <= self.timers.now()) != Some(false);
-        let mut state = self.state();
-        if state.executor.is_none() {
-            return; // disposed: it has been cancelled, or will be
+        let mut hands = lock(&self.hands);
+        let mut state = self.state(); // both: nobody finds it in neither
+        let Spot::Queued(number) = job.place().get() else { return };
+        if state.executor.is_none() || hands.remove(number).is_none() {
+            return; // it was cancelled
         }
-        // If it is gone it was cancelled. If it is queued, this is the drain that will get there.
-        let to = if is_due { List::Queued } else { List::Delayed };
-        let Some((_, round)) = state.tasks.shift(job.place(), to) else { return };
+        self.started.store(self.started.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        drop(hands);
+        if is_due {
+            state.incoming.push(job); // this is the drain that will get there
+            return;
+        }
+        let ticket = state.delayed.insert(Arc::clone(&job));
         drop(state);
-        if !is_due {
-            // When the timers refuse it, it is dropped: its arrival sees to that.
-            self.hook.catch(|| _ = self.arm(job, round, When::At(due)));
-        }
+        // When the timers refuse it, it is dropped: its arrival sees to that.
+        self.hook.catch(|| _ = self.arm(job, ticket, When::At(due)));
     }
 
     // ----- out of the queue ----------------------------------------------------------------
 
-    /// Takes up the next tasks. None: there are none, and no drain any more.
-    fn next_batch(&self, limit: usize, batch: &mut Vec<Arc<dyn Run>>) -> bool {
-        let mut state = self.state();
-        state.strikes = 0;
-        state.tasks.put_down();
-        state.tasks.take_up(limit, batch);
-        state.has_drain = !batch.is_empty();
-        state.has_drain
-    }
-
     /// What a drain does; N1.
     fn drain(self: Arc<Self>) {
-        let mut batch = Vec::new();
+        let mut batch = BATCHES.with(Cell::take);
         loop {
             let mut left = BATCH;
-            while left > 0 {
-                if !self.next_batch(left, &mut batch) {
-                    return;
-                }
+            while left > 0 && self.next_batch(left, &mut batch) {
                 left -= batch.len();
                 for job in batch.drain(..) {
                     if let Some(due) = job.run(&*self) {
@@ -191,27 +188,50 @@ impl Strand {
                     }
                 }
             }
-            if !self.hand_over_below() {
-                return;
+            if left > 0 || !self.hand_over_below() {
+                break;
             }
         }
+        BATCHES.with(|kept| kept.set(batch));
+    }
+
+    /// Takes up the next tasks. False: there are none, and no drain any more.
+    fn next_batch(&self, limit: usize, batch: &mut Vec<Arc<dyn Run>>) -> bool {
+        let mut hands = lock(&self.hands);
+        self.put_down(&mut hands);
+        if hands.is_drained() {
+            let mut state = self.state();
+            state.strikes = 0;
+            state.incoming.pour_into(&mut hands);
+            state.has_drain = !hands.is_drained();
+        }
+        // Here, and not under the lock that others wait for: it looks at each.
+        hands.take_up(limit, batch);
+        !batch.is_empty()
+    }
+
+    fn put_down(&self, hands: &mut Queue) {
+        hands.put_down();
+        self.started.store(0, Ordering::Relaxed);
     }
 
     /// Gives the thread back to the executor, and asks for it again. True if it was given at once, on this
-    /// stack; N6.
+    /// stack; N7.
     fn hand_over_below(self: &Arc<Self>) -> bool {
         let mine = Arc::as_ptr(self).addr();
         let outer = HANDING_OVER.with(|below| below.replace((mine, false)));
-        Drain::of(Arc::clone(self)).hand_over();
+        let executor = self.state().executor.clone();
+        Drain::of(Arc::clone(self)).hand_over(executor);
         HANDING_OVER.with(|below| below.replace(outer)).1
     }
 
     /// N2: the pause before the drain is handed over again; none if there is nothing left to do.
     fn next_pause(&self) -> Option<Duration> {
+        let mut hands = lock(&self.hands);
+        self.put_down(&mut hands);
         let mut state = self.state();
-        state.tasks.put_down();
-        if state.tasks.len(List::Queued) == 0 {
-            state.has_drain = false;
+        state.has_drain = !(hands.is_drained() && state.incoming.is_drained());
+        if !state.has_drain {
             return None;
         }
         let pause = PAUSES.0 * (1 << state.strikes.min(16));
@@ -224,6 +244,11 @@ local!(
     /// The strand that hands its drain over at the end of a batch, by address, and whether the executor
     /// has run it on this very stack.
     HANDING_OVER: Cell<(usize, bool)> = Cell::new((0, false))
+);
+
+local!(
+    /// The room for a batch of this thread's drains. At rest nothing is in it.
+    BATCHES: Cell<Vec<Arc<dyn Run>>> = Cell::new(Vec::new())
 );
 
 impl Home for Strand {
@@ -241,29 +266,45 @@ impl Home for Strand {
     }
 
     fn forget(&self, place: &Place) {
-        let mut state = self.state();
-        if state.executor.is_none() {
-            return; // `dispose` has the table
+        loop {
+            let mut state = self.state();
+            match place.get() {
+                Spot::Delayed(at) => {
+                    let timer = state.delayed.remove(at).and_then(|(_, timer)| timer);
+                    drop(state);
+                    return timer.into_iter().for_each(|timer| _ = timer.cancel());
+                }
+                Spot::Queued(number) if state.incoming.reaches(number) => {
+                    let job = state.incoming.remove(number);
+                    drop(state);
+                    return drop(job);
+                }
+                Spot::Queued(_) => drop(state),
+                Spot::Gone => return,
+            }
+            let mut hands = lock(&self.hands);
+            match place.get() {
+                Spot::Queued(number) if hands.remove(number).is_some() => return,
+                Spot::Gone => return,
+                // A series, that goes on just now; N6.
+                Spot::Queued(_) | Spot::Delayed(_) => {}
+            }
         }
-        let timer = state.tasks.remove(place);
-        drop(state);
-        timer.into_iter().for_each(|timer| _ = timer.cancel());
     }
 
-    fn count_in(&self) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count_out(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    fn has_started(&self) {
+        self.started.store(self.started.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     fn dispose(&self) {
+        let mut hands = lock(&self.hands);
         let mut state = self.state();
         let executor = state.executor.take();
-        let tasks = std::mem::replace(&mut state.tasks, Tasks::new());
-        drop(state);
-        for (job, timer) in tasks.into_all() {
+        let queued = [std::mem::take(&mut *hands), std::mem::take(&mut state.incoming)];
+        let delayed = std::mem::take(&mut state.delayed);
+        drop((state, hands));
+        queued.into_iter().flat_map(Queue::into_all).for_each(|job| _ = job.cancel());
+        for (job, timer) in delayed.into_all() {
             job.cancel(); // before its arrival is, which would only drop it
             timer.into_iter().for_each(|timer| _ = timer.cancel());
         }
@@ -275,7 +316,10 @@ impl Home for Strand {
     }
 
     fn pending(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        let hands = lock(&self.hands);
+        let state = self.state();
+        let started = self.started.load(Ordering::Relaxed);
+        (hands.len() + state.incoming.len() + state.delayed.len()).saturating_sub(started)
     }
 
     fn hook(&self) -> &PanicHook {
@@ -298,13 +342,13 @@ impl Drain {
         Drain(Some(strand))
     }
 
-    fn hand_over(self) {
-        let Some(strand) = self.0.clone() else { return };
-        let executor = strand.state().executor.clone();
-        let Some(executor) = executor else { return };
+    /// Without an executor it was disposed, and the drain has nothing left to do.
+    fn hand_over(self, executor: Option<Arc<dyn Executor>>) {
+        let (Some(executor), Some(strand)) = (executor, &self.0) else { return };
+        let hook = strand.hook.clone();
         let task = DueTask::new(Instant::now(), move || self.run());
-        strand.hook.catch(|| drop(executor.execute(task)));
-        strand.hook.catch(|| drop(executor)); // perhaps its last owner
+        hook.catch(|| drop(executor.execute(task)));
+        hook.catch(|| drop(executor)); // perhaps its last owner
     }
 
     fn run(mut self) {
@@ -353,7 +397,9 @@ impl Retry {
     }
 
     fn go(mut self) {
-        self.strand.take().map(Drain::of).into_iter().for_each(Drain::hand_over);
+        let Some(strand) = self.strand.take() else { return };
+        let executor = strand.state().executor.clone();
+        Drain::of(strand).hand_over(executor);
     }
 }
 
@@ -376,10 +422,9 @@ impl Arrival {
     fn arrive(mut self) {
         let Some((strand, job)) = self.0.take() else { return };
         let mut state = strand.state();
-        if state.executor.is_none() {
-            return;
-        }
-        if let Some((timer, _)) = state.tasks.shift(job.place(), List::Queued) {
+        let Spot::Delayed(at) = job.place().get() else { return }; // it was cancelled
+        if let Some((job, timer)) = state.delayed.remove(at) {
+            state.incoming.push(job);
             strand.see_to_a_drain(state);
             drop(timer);
         }

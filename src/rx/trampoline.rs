@@ -6,13 +6,12 @@
 //! - Q3 Whoever drains waits for a deadline with the lock free, and is woken by whatever changes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::home::{Home, When};
 use super::job::Run;
-use super::tasks::Place;
+use super::place::{Place, Spot};
 use super::worker::Worker;
 use crate::{PanicHook, Period, ScheduleError};
 
@@ -59,7 +58,6 @@ impl TrampolineScheduler {
 struct Trampoline {
     state: Mutex<State>,
     changed: Condvar,
-    waiting: AtomicUsize,
     hook: PanicHook,
 }
 
@@ -77,14 +75,14 @@ struct State {
 impl State {
     fn insert(&mut self, due: Instant, job: Arc<dyn Run>) {
         self.count += 1;
-        job.place().set(Some(self.count));
+        job.place().set(Spot::Queued(self.count));
         self.due.insert(self.count, due);
         self.queue.insert((due, self.count), job);
     }
 
     fn remove(&mut self, place: &Place) -> Option<Arc<dyn Run>> {
-        let number = place.get()?;
-        place.set(None);
+        let Spot::Queued(number) = place.get() else { return None };
+        place.set(Spot::Gone);
         let due = self.due.remove(&number)?;
         self.queue.remove(&(due, number))
     }
@@ -156,7 +154,6 @@ impl Home for Trampoline {
         if state.is_disposed {
             return Err(ScheduleError::Closed);
         }
-        self.count_in();
         state.insert(due, job);
         let has_drain = std::mem::replace(&mut state.has_drain, true);
         drop(state);
@@ -174,13 +171,7 @@ impl Home for Trampoline {
         self.changed.notify_one();
     }
 
-    fn count_in(&self) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn count_out(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
+    fn has_started(&self) {} // it is not in the queue any more
 
     fn dispose(&self) {
         let mut state = self.state();
@@ -197,7 +188,7 @@ impl Home for Trampoline {
     }
 
     fn pending(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.state().queue.len()
     }
 
     fn hook(&self) -> &PanicHook {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, Within};
@@ -112,12 +112,14 @@ impl fmt::Debug for ExecutorScheduler {
 #[derive(Clone)]
 pub struct Worker {
     home: Arc<dyn Home>,
+    /// The same. A job needs one, and a clone of it costs less than a downgrade.
+    weak: Weak<dyn Home>,
     context: Option<Arc<dyn Capture>>,
 }
 
 impl Worker {
     pub(super) fn at(home: Arc<dyn Home>) -> Worker {
-        Worker { home, context: None }
+        Worker { weak: Arc::downgrade(&home), home, context: None }
     }
 
     /// The same worker, whose tasks run in the context of who schedules them.
@@ -220,7 +222,7 @@ impl Worker {
     }
 
     fn put<W: Work>(&self, when: When, work: W) -> Result<Cancellable, (ScheduleError, Option<W>)> {
-        let job = Job::new(&self.home, work);
+        let job = Job::new(Weak::clone(&self.weak), work);
         let given = Arc::clone(&job);
         match self.home.take_in(given, when) {
             Ok(()) => Ok(Cancellable::from(job)),

@@ -1,0 +1,167 @@
+//! How many tasks a second go through `rx` workers, in order, beside what people write by hand.
+//!
+//! `cargo bench --bench workers`; `-- --test` runs each row once with few tasks.
+//!
+//! - **mutex queue**: a `Mutex<VecDeque<Box<dyn FnOnce>>>` and a flag; who finds the flag clear has the same
+//!   thread pool run it empty. It is in order, and nothing can be taken out of it.
+//! - **channel**: `crossbeam-channel`, and a thread for each worker that runs what comes out.
+//!
+//! A row is measured from the first schedule to the end of the last run; the median of rounds that take
+//! turns. Every task adds to a counter of its worker, without an atomic step: tasks that overlapped would
+//! miscount, and the bench says so.
+
+#![expect(clippy::cast_precision_loss, reason = "for people")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::collections::VecDeque;
+use std::env;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use common::digits;
+use tickwheel::rx::{ExecutorScheduler, Worker};
+use tickwheel::{DueTask, Executor, Scheduler, ThreadPool};
+
+const THREADS: usize = 2;
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// Something that runs tasks in order.
+trait InOrder: Clone + Send + 'static {
+    fn give(&self, task: impl FnOnce() + Send + 'static);
+}
+
+impl InOrder for Worker {
+    fn give(&self, task: impl FnOnce() + Send + 'static) {
+        self.schedule(task);
+    }
+}
+
+#[derive(Clone)]
+struct MutexQueue {
+    pool: Arc<ThreadPool>,
+    queue: Arc<(Mutex<VecDeque<Task>>, AtomicBool)>,
+}
+
+impl MutexQueue {
+    fn run(&self) {
+        let (queue, is_busy) = &*self.queue;
+        loop {
+            let mut tasks = queue.lock().expect("no panic");
+            let Some(task) = tasks.pop_front() else {
+                is_busy.store(false, Ordering::Relaxed); // under the lock
+                return;
+            };
+            drop(tasks);
+            task();
+        }
+    }
+}
+
+impl InOrder for MutexQueue {
+    fn give(&self, task: impl FnOnce() + Send + 'static) {
+        let (queue, is_busy) = &*self.queue;
+        let mut tasks = queue.lock().expect("no panic");
+        tasks.push_back(Box::new(task));
+        let was_busy = is_busy.swap(true, Ordering::Relaxed);
+        drop(tasks);
+        if !was_busy {
+            let this = self.clone();
+            let run = DueTask::new(Instant::now(), move || this.run());
+            self.pool.execute(run).expect("a pool takes everything");
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Channel(crossbeam_channel::Sender<Task>);
+
+impl InOrder for Channel {
+    fn give(&self, task: impl FnOnce() + Send + 'static) {
+        self.0.send(Box::new(task)).expect("its thread lives as long as this");
+    }
+}
+
+fn workers(count: usize) -> Vec<Worker> {
+    let timers = Scheduler::new();
+    let workers = ExecutorScheduler::new(ThreadPool::new(THREADS), &timers);
+    (0..count).map(|_| workers.worker()).collect()
+}
+
+fn mutex_queues(count: usize) -> Vec<MutexQueue> {
+    let pool = Arc::new(ThreadPool::new(THREADS));
+    (0..count).map(|_| MutexQueue { pool: Arc::clone(&pool), queue: Arc::default() }).collect()
+}
+
+fn channels(count: usize) -> Vec<Channel> {
+    let channel = |_| {
+        let (sender, receiver) = crossbeam_channel::unbounded::<Task>();
+        thread::spawn(move || receiver.into_iter().for_each(|task| task()));
+        Channel(sender)
+    };
+    (0..count).map(channel).collect()
+}
+
+/// Tasks for each of some workers in turn, by some threads. Nanoseconds for each.
+fn measure<W: InOrder + Sync>(workers: &[W], producers: usize, tasks: usize) -> f64 {
+    let counts: Arc<Vec<AtomicU64>> = Arc::new(workers.iter().map(|_| AtomicU64::new(0)).collect());
+    // Warm: threads are started, memory is there.
+    for worker in workers {
+        worker.give(|| ());
+    }
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..producers {
+            scope.spawn(|| {
+                for number in 0..tasks / producers {
+                    let (at, counts) = (number % workers.len(), Arc::clone(&counts));
+                    workers[at].give(move || {
+                        let count = &counts[at];
+                        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    });
+                }
+            });
+        }
+    });
+    let total = (tasks / producers * producers) as u64;
+    common::until("all run, and none over another", || {
+        counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() == total
+    });
+    start.elapsed().as_nanos() as f64 / total as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let is_test = env::args().any(|argument| argument == "--test");
+    let (tasks, rounds) = if is_test { (4_000, 1) } else { (1_000_000, 7) };
+    println!("tasks a second, of {}, on {THREADS} threads\n", digits(tasks));
+    let rows = [("1 worker", 1), ("1,000 workers", 1_000)];
+    for (name, count) in rows {
+        for producers in [1, 4] {
+            let [mut rx, mut queue, mut channel] = [const { Vec::new() }; 3];
+            for _ in 0..rounds {
+                rx.push(measure(&workers(count), producers, tasks));
+                queue.push(measure(&mutex_queues(count), producers, tasks));
+                channel.push(measure(&channels(count), producers, tasks));
+            }
+            println!("{name}, {producers} producer{}", if producers == 1 { "" } else { "s" });
+            let all = [("rx worker", rx), ("mutex queue", queue), ("channel + thread", channel)];
+            let medians = all.map(|(name, values)| (name, median(values)));
+            let fastest = medians.iter().map(|(_, nanos)| *nanos).fold(f64::MAX, f64::min);
+            for (name, nanos) in medians {
+                let bar = "█".repeat((40.0 * fastest / nanos).round() as usize);
+                let rate = digits((1e9 / nanos) as usize);
+                println!("  {name:17}{rate:>12}/s {nanos:6.0} ns  {bar}");
+            }
+            println!();
+        }
+    }
+}

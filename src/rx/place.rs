@@ -1,0 +1,98 @@
+//! Where a task is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where a task is in its home; a task has one for life. It is read and written under the home's lock, so
+/// the home may move tasks.
+#[derive(Debug)]
+pub(super) struct Place(AtomicU64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spot {
+    /// The room of one that waits for its time.
+    Delayed(u64),
+    /// The number of one that waits for its turn.
+    Queued(u64),
+    /// It has left.
+    Gone,
+}
+
+impl Place {
+    /// Set for those that are delayed. Numbers do not get that far.
+    const DELAYED: u64 = 1 << 63;
+    const GONE: u64 = u64::MAX;
+
+    pub(super) fn new() -> Place {
+        Place(AtomicU64::new(Place::GONE))
+    }
+
+    // Relaxed, because the home's lock orders all of them.
+    pub(super) fn get(&self) -> Spot {
+        match self.0.load(Ordering::Relaxed) {
+            Place::GONE => Spot::Gone,
+            at if at & Place::DELAYED != 0 => Spot::Delayed(at & !Place::DELAYED),
+            at => Spot::Queued(at),
+        }
+    }
+
+    pub(super) fn set(&self, spot: Spot) {
+        let at = match spot {
+            Spot::Delayed(at) => at | Place::DELAYED,
+            Spot::Queued(at) => at,
+            Spot::Gone => Place::GONE,
+        };
+        self.0.store(at, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+pub(super) mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::super::home::Home;
+    use super::super::job::Run;
+    use super::*;
+    use crate::Cancel;
+
+    /// A task of which only the place matters.
+    struct Husk(Place);
+
+    impl Cancel for Husk {
+        fn cancel(&self) -> bool {
+            false
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+
+    impl Run for Husk {
+        fn run(&self, _home: &dyn Home) -> Option<Instant> {
+            None
+        }
+        fn forfeit(&self) {}
+        fn place(&self) -> &Place {
+            &self.0
+        }
+    }
+
+    pub(in crate::rx) fn husk() -> Arc<dyn Run> {
+        Arc::new(Husk(Place::new()))
+    }
+
+    #[test]
+    fn a_place_says_what_it_was_told() {
+        let place = Place::new();
+        assert_eq!(place.get(), Spot::Gone);
+        for at in [0, 1, u64::from(u32::MAX), (1 << 62) + 5] {
+            for spot in [Spot::Delayed(at), Spot::Queued(at), Spot::Gone] {
+                place.set(spot);
+                assert_eq!(place.get(), spot);
+            }
+        }
+    }
+}
