@@ -10,7 +10,7 @@
 //! turns. Every task adds to a counter of its worker, without an atomic step: tasks that overlapped would
 //! miscount, and the bench says so.
 
-#![expect(clippy::cast_precision_loss, reason = "for people")]
+#![expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "for people")]
 
 #[path = "../tests/common/mod.rs"]
 mod common;

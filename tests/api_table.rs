@@ -8,6 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tickwheel::rx::{
+    CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
+    TrampolineScheduler, Worker,
+};
 use tickwheel::wheel::Wheel;
 use tickwheel::{
     BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver, DueTask,
@@ -246,5 +250,61 @@ fn clocks_and_the_global_one() -> Result<(), ScheduleError> {
     let global: &'static Scheduler = Scheduler::global();
     assert!(global.schedule_once(SECOND, || ())?.cancel());
     let _: Scheduler = Scheduler::default();
+    Ok(())
+}
+
+#[test]
+fn workers_and_what_is_around_them() -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn handle<T: Clone + Send + Sync + Debug>() {}
+    fn key<T: Copy + Eq + Debug + Send + Sync>() {}
+    fn typed<F: FnOnce() + Send + 'static>(
+        worker: &Worker,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        worker.try_schedule(f)
+    }
+    struct Nothing;
+    impl ContextCapture for Nothing {
+        type Context = ();
+        fn capture(&self) {}
+        fn replace(&self, (): ()) {}
+    }
+    handle::<ExecutorScheduler>();
+    handle::<Worker>();
+    handle::<CompositeCancellable>();
+    key::<CompositeKey>();
+    shareable::<ContextAwareScheduler>();
+    shareable::<TrampolineScheduler>();
+    printable::<ContextAwareScheduler>();
+    printable::<TrampolineScheduler>();
+
+    let (timers, driver) = Scheduler::builder().build_driven()?;
+    let workers: ExecutorScheduler = ExecutorScheduler::new(Inline, &timers);
+    let worker: Worker = workers.worker();
+    let _: Cancellable = worker.schedule(|| ());
+    let _: Cancellable = worker.schedule_after(SECOND, || ());
+    let _: Cancellable = worker.schedule_periodically(SECOND, SECOND, || ());
+    let _: Cancellable =
+        worker.schedule_periodically(SECOND, SECOND, || ControlFlow::<()>::Break(()));
+    let _: Cancellable = typed(&worker, || ())?;
+    let _: Arc<dyn Schedule> = Arc::new(worker.clone());
+    let pending: usize = worker.pending();
+    assert_eq!(pending, 3);
+    driver.advance(SECOND);
+    let () = worker.dispose();
+    let is_disposed: bool = worker.is_disposed();
+    assert!(is_disposed);
+
+    let set = CompositeCancellable::new();
+    let key: CompositeKey = set.add(Cancellable::already_cancelled());
+    let removed: Option<Cancellable> = set.remove(key);
+    assert!(removed.is_some());
+    let prevented: usize = set.cancel();
+    let (is_cancelled, len): (bool, usize) = (set.is_cancelled(), set.len());
+    assert_eq!((prevented, is_cancelled, len), (0, true, 0));
+
+    let _: Worker = ContextAwareScheduler::new(workers, Nothing).worker();
+    let _: Worker = TrampolineScheduler::new().worker();
+    let _: [Worker; 2] = [tickwheel::rx::single(), tickwheel::rx::new_thread()];
     Ok(())
 }

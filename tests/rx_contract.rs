@@ -120,24 +120,26 @@ fn a_ledger_of_tasks_cancels_and_disposals_balances_on_every_executor() {
         let timers = Scheduler::builder().tick(Duration::from_micros(100)).build().expect("good");
         let workers = ExecutorScheduler::new(executor, &timers);
         for seed in 0..count(40, 2_000) as u64 {
-            balance(name, &timers, &workers.worker(), seed);
+            balance(name, &workers.worker(), seed);
         }
         until(name, || timers.pending() == 0);
     }
 }
 
+/// What a task captures.
+struct Closure {
+    runs: Arc<AtomicUsize>,
+    ends: Arc<AtomicUsize>,
+}
+impl Drop for Closure {
+    fn drop(&mut self) {
+        self.ends.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Each closure has one end: it ran, or it was dropped; and `cancel` tells which.
-fn balance(name: &str, timers: &Scheduler, worker: &Worker, seed: u64) {
+fn balance(name: &str, worker: &Worker, seed: u64) {
     const TASKS: usize = 200;
-    struct Closure {
-        runs: Arc<AtomicUsize>,
-        ends: Arc<AtomicUsize>,
-    }
-    impl Drop for Closure {
-        fn drop(&mut self) {
-            self.ends.fetch_add(1, Ordering::Relaxed);
-        }
-    }
     let (runs, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (mut random, mut handles) = (Random(seed), Vec::new());
     let (mut refused, mut cancelled) = (0, 0);
@@ -188,7 +190,6 @@ fn balance(name: &str, timers: &Scheduler, worker: &Worker, seed: u64) {
     if dispose_at >= TASKS {
         assert_eq!(ran + refused + cancelled, TASKS, "{name}, seed {seed}");
     }
-    let _ = timers;
 }
 
 #[test]
@@ -256,11 +257,23 @@ fn a_worker_never_touches_another_nor_the_executor() {
     assert_eq!(timers.pending(), 0);
 }
 
+type Answer = fn(DueTask) -> Result<(), Rejected>;
+
+/// Is bad five times, in one way, and then runs what it gets.
+struct Bad(AtomicUsize, Answer);
+impl Executor for Bad {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        if self.0.fetch_add(1, Ordering::Relaxed) < 5 {
+            return self.1(task);
+        }
+        Inline.execute(task)
+    }
+}
+
 /// An executor that is full, or dead, for a while: nobody calls the worker again, and it goes on.
 #[test]
 fn a_refused_drain_is_handed_over_again_without_a_further_call() {
     silence();
-    type Answer = fn(DueTask) -> Result<(), Rejected>;
     let answers: [(&str, Answer); 3] = [
         ("refused", |task| Err(Rejected::new(task))),
         ("dropped", |task| {
@@ -270,15 +283,6 @@ fn a_refused_drain_is_handed_over_again_without_a_further_call() {
         ("panicked", |_| panic_on_purpose()),
     ];
     for (name, answer) in answers {
-        struct Bad(AtomicUsize, Answer);
-        impl Executor for Bad {
-            fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-                if self.0.fetch_add(1, Ordering::Relaxed) < 5 {
-                    return self.1(task);
-                }
-                Inline.execute(task)
-            }
-        }
         let (timers, driver) = Scheduler::builder().build_driven().expect("good");
         let executor = Arc::new(Bad(AtomicUsize::new(0), answer));
         let worker = ExecutorScheduler::new(Arc::clone(&executor), &timers).worker();
@@ -298,18 +302,20 @@ fn a_refused_drain_is_handed_over_again_without_a_further_call() {
     }
 }
 
+/// Refuses all, and tells of it.
+struct Never<F>(F);
+impl<F: Fn() + Send + Sync + 'static> Executor for Never<F> {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        (self.0)();
+        Err(Rejected::new(task))
+    }
+}
+
 /// The last task that an executor has refused is cancelled: nothing is left to hand over.
 #[test]
 fn a_disposed_worker_hands_nothing_over() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    struct Never<F>(F);
-    impl<F: Fn() + Send + Sync + 'static> Executor for Never<F> {
-        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-            (self.0)();
-            Err(Rejected::new(task))
-        }
-    }
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
     let never = Never(move || _ = counted.fetch_add(1, Ordering::Relaxed));
     let worker = ExecutorScheduler::new(never, &timers).worker();
@@ -324,18 +330,20 @@ fn a_disposed_worker_hands_nothing_over() {
     assert_eq!((timers.pending(), worker.pending()), (0, 0));
 }
 
+/// Refuses the first.
+struct Once(AtomicUsize);
+impl Executor for Once {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Err(Rejected::new(task));
+        }
+        Inline.execute(task)
+    }
+}
+
 /// A scheduler that is closed keeps no time. What is queued still runs, by the next call at the latest.
 #[test]
 fn without_a_clock_the_next_task_hands_over() {
-    struct Once(AtomicUsize);
-    impl Executor for Once {
-        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-            if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
-                return Err(Rejected::new(task));
-            }
-            Inline.execute(task)
-        }
-    }
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
     let worker = ExecutorScheduler::new(Once(AtomicUsize::new(0)), &timers).worker();
     drop(driver.close());

@@ -237,7 +237,6 @@ fn contexts_go_to_the_threads_of_a_pool_and_leave_them() {
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok(0), "the thread is as it was");
 }
 
-/// What a subscriber was told.
 #[cfg(feature = "tracing")]
 #[test]
 fn tasks_run_in_the_spans_that_they_were_scheduled_in() {

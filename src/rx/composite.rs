@@ -102,8 +102,10 @@ impl CompositeCancellable {
                 }
             }
         }
-        panic.into_iter().for_each(|panic| resume_unwind(panic));
-        prevented
+        match panic {
+            Some(panic) => resume_unwind(panic),
+            None => prevented,
+        }
     }
 
     /// Whether it was cancelled.

@@ -11,7 +11,7 @@
 //!       '---------------------- nothing is queued, or disposed --------------------'
 //! ```
 //!
-//! RxJava counts what is queued in an atomic number, and whoever takes it from zero to one hands the drain
+//! `RxJava` counts what is queued in an atomic number, and whoever takes it from zero to one hands the drain
 //! over. Here a task can leave the queue before its turn, in O(1), so the queue has a lock, and the count is
 //! a flag under it: `has_drain`.
 //!
@@ -128,19 +128,19 @@ impl Strand {
         Drain::of(self.me()).hand_over(executor);
     }
 
-    fn delay(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
+    fn delay(&self, job: &Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.executor.is_none() {
             return Err(ScheduleError::Closed);
         }
-        let ticket = state.delayed.insert(Arc::clone(&job));
+        let ticket = state.delayed.insert(Arc::clone(job));
         drop(state);
         self.arm(job, ticket, when)
     }
 
     /// Has a task that is among the delayed queued in time; N4.
-    fn arm(&self, job: Arc<dyn Run>, ticket: u64, when: When) -> Result<(), ScheduleError> {
-        let arrival = Arrival(Some((self.me(), Arc::clone(&job))));
+    fn arm(&self, job: &Arc<dyn Run>, ticket: u64, when: When) -> Result<(), ScheduleError> {
+        let arrival = Arrival(Some((self.me(), Arc::clone(job))));
         let arrive = move || arrival.arrive();
         let timer = match when {
             When::At(deadline) => self.timers.schedule_at(deadline, arrive),
@@ -170,7 +170,7 @@ impl Strand {
         let ticket = state.delayed.insert(Arc::clone(&job));
         drop(state);
         // When the timers refuse it, it is dropped: its arrival sees to that.
-        self.hook.catch(|| _ = self.arm(job, ticket, When::At(due)));
+        self.hook.catch(|| _ = self.arm(&job, ticket, When::At(due)));
     }
 
     // ----- out of the queue ----------------------------------------------------------------
@@ -262,7 +262,7 @@ impl Home for Strand {
             When::After(delay) => delay.is_zero(),
             When::At(deadline) => deadline <= self.timers.now(),
         };
-        if is_due { self.queue(job) } else { self.delay(job, when) }
+        if is_due { self.queue(job) } else { self.delay(&job, when) }
     }
 
     fn forget(&self, place: &Place) {

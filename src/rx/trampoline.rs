@@ -97,7 +97,7 @@ impl Trampoline {
     fn drain(&self) {
         while let Some(job) = self.next() {
             if let Some(due) = job.run(self) {
-                self.go_on(due, job);
+                self.go_on(due, &job);
             }
         }
     }
@@ -121,13 +121,13 @@ impl Trampoline {
     }
 
     /// A series waits for its next run, unless it was cancelled meanwhile.
-    fn go_on(&self, due: Instant, job: Arc<dyn Run>) {
+    fn go_on(&self, due: Instant, job: &Arc<dyn Run>) {
         let mut state = self.state();
         if state.is_disposed {
             drop(state);
             job.cancel();
         } else {
-            state.insert(due, Arc::clone(&job));
+            state.insert(due, Arc::clone(job));
             drop(state);
             // It waited already, so a cancel may have looked for it in vain.
             if job.is_done() {

@@ -180,6 +180,10 @@ impl Worker {
     /// assert_eq!(refused.reason(), ScheduleError::Closed);
     /// refused.into_task()();
     /// ```
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "what is not delayed comes back if it is refused"
+    )]
     pub fn try_schedule<F: FnOnce() + Send + 'static>(
         &self,
         f: F,
@@ -310,9 +314,8 @@ impl Executor for Worker {
     /// Refuses when it is disposed.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         match self.give(When::Now, Due(task)) {
-            Ok(_) => Ok(()),
             Err((_, Some(Due(task)))) => Err(Rejected::new(task)),
-            Err((_, None)) => Ok(()),
+            Ok(_) | Err((_, None)) => Ok(()),
         }
     }
 }
