@@ -4,6 +4,8 @@
 //!
 //! - **mutex queue**: a `Mutex<VecDeque<Box<dyn FnOnce>>>` and a flag; who finds the flag clear has the same
 //!   thread pool run it empty. It is in order, and nothing can be taken out of it.
+//! - **with flags**: the same, and each task has an `Arc<AtomicBool>` by which it can be called off; its closure
+//!   stays until its turn.
 //! - **channel**: `crossbeam-channel`, and a thread for each worker that runs what comes out.
 //!
 //! A row is measured from the first schedule to the end of the last run; the median of rounds that take
@@ -77,6 +79,23 @@ impl InOrder for MutexQueue {
     }
 }
 
+/// Gives each task a handle, as a worker does.
+#[derive(Clone)]
+struct WithFlags(MutexQueue);
+
+impl InOrder for WithFlags {
+    fn give(&self, task: impl FnOnce() + Send + 'static) {
+        let handle = Arc::new(AtomicBool::new(false));
+        let is_cancelled = Arc::clone(&handle);
+        self.0.give(move || {
+            if !is_cancelled.load(Ordering::Acquire) {
+                task();
+            }
+        });
+        drop(handle);
+    }
+}
+
 #[derive(Clone)]
 struct Channel(crossbeam_channel::Sender<Task>);
 
@@ -95,6 +114,10 @@ fn workers(count: usize) -> Vec<Worker> {
 fn mutex_queues(count: usize) -> Vec<MutexQueue> {
     let pool = Arc::new(ThreadPool::new(THREADS));
     (0..count).map(|_| MutexQueue { pool: Arc::clone(&pool), queue: Arc::default() }).collect()
+}
+
+fn with_flags(count: usize) -> Vec<WithFlags> {
+    mutex_queues(count).into_iter().map(WithFlags).collect()
 }
 
 fn channels(count: usize) -> Vec<Channel> {
@@ -146,14 +169,20 @@ fn main() {
     let rows = [("1 worker", 1), ("1,000 workers", 1_000)];
     for (name, count) in rows {
         for producers in [1, 4] {
-            let [mut rx, mut queue, mut channel] = [const { Vec::new() }; 3];
+            let [mut rx, mut queue, mut flags, mut channel] = [const { Vec::new() }; 4];
             for _ in 0..rounds {
                 rx.push(measure(&workers(count), producers, tasks));
                 queue.push(measure(&mutex_queues(count), producers, tasks));
+                flags.push(measure(&with_flags(count), producers, tasks));
                 channel.push(measure(&channels(count), producers, tasks));
             }
             println!("{name}, {producers} producer{}", if producers == 1 { "" } else { "s" });
-            let all = [("rx worker", rx), ("mutex queue", queue), ("channel + thread", channel)];
+            let all = [
+                ("rx worker", rx),
+                ("mutex queue", queue),
+                ("with flags", flags),
+                ("channel + thread", channel),
+            ];
             let medians = all.map(|(name, values)| (name, median(values)));
             let fastest = medians.iter().map(|(_, nanos)| *nanos).fold(f64::MAX, f64::min);
             for (name, nanos) in medians {

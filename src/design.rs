@@ -156,6 +156,26 @@
 //! A schedule costs more than that of `scheduled-thread-pool`, which has no result, and no way to take a
 //! task out: it keeps a cancelled closure until its deadline.
 //!
+//! # Workers
+//!
+//! An `rx` worker is two queues, and a flag that says whether a drain is under way. Tasks come in by one lock; the
+//! drain works under another, and when it has nothing left it takes all that has come in by a swap. `RxJava` has
+//! a queue without locks and a counter there, and so a cancelled task stays in it until its turn; here it
+//! leaves its place at once, because a place is a number, and a queue is a ring.
+//!
+//! What was tried, in nanoseconds for each task from schedule to run, a million tasks, one producer, beside
+//! a `VecDeque` of boxes under a mutex, which can do nothing but run (`cargo bench --bench workers`):
+//!
+//! | what | one worker | a queue under a mutex | 1,000 workers | as many such queues |
+//! | --- | --- | --- | --- | --- |
+//! | one table of linked rooms, for tasks that wait for their time and for their turn | 296 | 139 | 1220 | 681 |
+//! | a ring for turns, a table for times; no count that all threads write | 254 | 165 | 1291 | 1039 |
+//! | two rings: the drain looks at tasks under a lock of its own | 166 | 73 | 920 | 950 |
+//!
+//! The machine was not equally fast in all rows, so compare within one. What remains between a worker and a
+//! bare queue is the handle: a task of 80 bytes with a state of its own, which two own, where the other has a
+//! box of 16. A drain runs 64 tasks before it gives the thread back.
+//!
 //! # Scale
 //!
 //! What a schedule and a cancel cost does not depend on how many are pending. A tick of the bare wheel,
