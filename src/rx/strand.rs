@@ -49,8 +49,10 @@ use crate::{DueTask, Executor, PanicHook, ScheduleError, Scheduler};
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
 
-/// The pauses between attempts to hand over, N2: from one to the other, doubling.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+/// How long a drain waits before it is handed over again, N2: after so many attempts twice as long, six
+/// times.
+const PAUSE: Duration = Duration::from_millis(1);
+const PATIENCE: u32 = 16;
 
 // In this order: each task counts a reference to its strand, beside the lock that it takes.
 #[repr(C)]
@@ -234,9 +236,9 @@ impl Strand {
         if !state.has_drain {
             return None;
         }
-        let pause = PAUSES.0 * (1 << state.strikes.min(16));
+        let pause = PAUSE * (1 << (state.strikes / PATIENCE).min(6));
         state.strikes = state.strikes.saturating_add(1);
-        Some(pause.min(PAUSES.1))
+        Some(pause)
     }
 }
 
@@ -407,7 +409,7 @@ impl Drop for Retry {
     fn drop(&mut self) {
         match self.strand.take() {
             Some(strand) if !self.is_last => {
-                Retry { strand: Some(strand), is_last: true }.wait(PAUSES.0);
+                Retry { strand: Some(strand), is_last: true }.wait(PAUSE);
             }
             Some(strand) => strand.state().has_drain = false,
             None => {}

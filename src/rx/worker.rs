@@ -90,8 +90,8 @@ impl fmt::Debug for ExecutorScheduler {
 /// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
 /// What is delayed keeps the scheduler that it waits on.
 ///
-/// When an executor refuses work, drops it, or panics, the worker offers it again by itself, after a
-/// pause that grows from a millisecond to 64.
+/// When an executor refuses work, drops it, or panics, the worker offers it again by itself: sixteen times
+/// after a millisecond, then after two, and so on, up to 64.
 ///
 /// ```
 /// use std::time::Duration;
