@@ -258,3 +258,43 @@ impl Inlet {
         records
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_comes_down_for_its_seat_and_for_those_that_share_its_bit() {
+        let signals = Signals::new();
+        let lowered = |seats| {
+            let mut lowered = Vec::new();
+            signals.lower(seats, |seat| lowered.push(seat));
+            lowered
+        };
+        for seat in [0, 1, 63, 64, 65, 4000, 4095] {
+            assert!(!signals.any());
+            signals.raise(seat);
+            assert!(signals.any());
+            assert_eq!(lowered(4096), [seat]);
+        }
+        [5, 4095, 64].iter().for_each(|seat| signals.raise(*seat));
+        assert_eq!(lowered(4096), [5, 64, 4095]);
+        signals.raise(2 * SIGNALS + 70);
+        assert_eq!(lowered(3 * SIGNALS), [70, SIGNALS + 70, 2 * SIGNALS + 70]);
+        signals.raise(70);
+        assert_eq!(lowered(SIGNALS + 70), [70], "no seat beyond those that there are");
+        assert!(lowered(4096).is_empty() && !signals.any());
+    }
+
+    #[test]
+    fn a_seat_that_was_left_is_taken_again() {
+        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
+        let taken = [(); 3].map(|()| intake.take_seat(None, &bell));
+        taken.into_iter().for_each(|producer| intake.leave_seat(producer));
+        let again = [(); 3].map(|()| intake.take_seat(None, &bell));
+        let mut seats = 0;
+        intake.each_seat(|_| seats += 1);
+        assert_eq!(seats, 3);
+        drop(again);
+    }
+}

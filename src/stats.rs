@@ -297,6 +297,24 @@ mod tests {
     }
 
     #[test]
+    fn a_bin_ends_where_the_next_begins() {
+        let last = bin_of(u64::MAX);
+        for bin in 0..last {
+            assert_eq!((bin_of(end_of(bin)), bin_of(end_of(bin) + 1)), (bin, bin + 1));
+        }
+        assert_eq!(end_of(last), u64::MAX);
+    }
+
+    #[test]
+    fn only_bins_with_something_in_them_are_told() {
+        let (mut lateness, histogram) = (Lateness::default(), Histogram::default());
+        [3, 3, 1_000_000].iter().for_each(|nanos| histogram.record(*nanos));
+        lateness.add(&histogram);
+        let bins: Vec<_> = lateness.bins().map(|(end, runs)| (end.as_nanos(), runs)).collect();
+        assert_eq!(bins, [(3, 2), (u128::from(end_of(bin_of(1_000_000))), 1)]);
+    }
+
+    #[test]
     fn quantiles_are_told_from_the_bins() {
         let mut lateness = Lateness::default();
         assert_eq!(lateness.quantile(0.5), Duration::ZERO);

@@ -608,3 +608,61 @@ fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
     pool.shutdown();
     assert!(pool.await_termination(PATIENCE));
 }
+
+/// The thread that waits for the first deadline takes it, and must leave somebody for the second.
+#[test]
+fn two_that_are_due_at_once_run_at_once() {
+    let pool = ScheduledThreadPool::new(2);
+    let meet = Arc::new(Barrier::new(2));
+    let futures = [(); 2].map(|()| {
+        let meet = Arc::clone(&meet);
+        pool.schedule(Duration::from_millis(20), move || _ = meet.wait()).expect("open")
+    });
+    for future in futures {
+        future.join_timeout(PATIENCE).expect("they meet").expect("no panic");
+    }
+}
+
+#[test]
+fn a_task_that_joins_itself_is_told() {
+    let pool = ScheduledThreadPool::new(3);
+    let (give, take) = channel::<ScheduledFuture<bool>>();
+    let task = move || {
+        let own = take.recv_timeout(PATIENCE).expect("it is given");
+        matches!(own.join(), Err(JoinError::WouldDeadlock))
+    };
+    let (tell, told) = channel();
+    let own = pool.submit(task).expect("open");
+    let done = own.handle();
+    give.send(own).expect("it waits");
+    pool.execute(move || tell.send(()).expect("told")).expect("open");
+    told.recv_timeout(PATIENCE).expect("another thread is free");
+    until("it ends", || done.is_done());
+}
+
+#[test]
+fn s09_a_panic_of_a_cancelled_closure_s_drop_is_reported_and_goes_no_further() {
+    struct Grenade;
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            panic::panic_any("on purpose");
+        }
+    }
+    common::silence();
+    let (clock, panics) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    let told = Arc::clone(&panics);
+    let pool = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
+    let pool = pool.on_panic(move |_| _ = told.fetch_add(1, Ordering::Relaxed));
+    let pool = pool.build().expect("threads");
+    let grenade = Grenade;
+    let future = pool.schedule(HOUR, move || drop(grenade)).expect("open");
+    assert!(future.cancel());
+    assert_eq!(panics.load(Ordering::Relaxed), 1);
+    let grenade = Grenade;
+    let series = pool.schedule_at_fixed_rate(Duration::ZERO, SECOND, move || {
+        let _ = &grenade;
+        ControlFlow::Break(())
+    });
+    assert!(series.expect("open").join().is_ok());
+    until("its closure's drop is reported", || panics.load(Ordering::Relaxed) == 2);
+}

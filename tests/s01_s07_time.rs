@@ -481,3 +481,43 @@ fn a_driver_wakes_whom_it_was_told_to() {
     drop(scheduler.stop());
     assert!(woken() >= 2, "a stop wakes too");
 }
+
+/// What a clock says about itself is asked of it, also behind an `Arc`.
+#[test]
+fn a_clock_behind_an_arc_is_the_clock_itself() {
+    struct Says(Instant, bool);
+    impl Clock for Says {
+        fn now(&self) -> Instant {
+            self.0
+        }
+        fn sleep(&self, _sleeper: &Sleeper, _until: Option<Instant>) {}
+        fn advance_to(&self, _instant: Instant) -> bool {
+            self.1
+        }
+        fn tells_calls_apart(&self) -> bool {
+            self.1
+        }
+        fn runs_in_real_time(&self) -> bool {
+            self.1
+        }
+    }
+    /// Says nothing of itself.
+    struct Plain(Instant);
+    impl Clock for Plain {
+        fn now(&self) -> Instant {
+            self.0
+        }
+        fn sleep(&self, _sleeper: &Sleeper, _until: Option<Instant>) {}
+    }
+    fn said(clock: &impl Clock) -> [bool; 3] {
+        let now = clock.now();
+        [clock.advance_to(now), clock.tells_calls_apart(), clock.runs_in_real_time()]
+    }
+    let now = Instant::now();
+    for says in [true, false] {
+        assert_eq!(said(&Arc::new(Says(now, says))), [says; 3]);
+    }
+    assert_eq!(said(&Plain(now)), [false; 3], "the defaults promise nothing");
+    assert_eq!(said(&Arc::new(Plain(now))), [false; 3]);
+    assert_eq!(said(&SystemClock), [false, cfg!(target_os = "linux"), true]);
+}

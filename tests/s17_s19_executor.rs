@@ -399,3 +399,12 @@ fn s17_a_name_that_no_thread_can_have_loses_no_task() {
     scheduler.schedule_once(MILLI, move || sender.send(()).expect("a receiver")).expect("open");
     receiver.recv_timeout(PATIENCE).expect("it runs");
 }
+
+#[test]
+fn inline_runs_what_it_is_given() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let task = DueTask::new(Instant::now(), move || _ = count.fetch_add(1, Ordering::Relaxed));
+    Inline.execute(task).expect("inline takes everything");
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+}

@@ -405,3 +405,41 @@ fn s24_an_executor_goes_when_its_scheduler_ends() {
     assert!(leftovers.is_empty());
     until("the end of the executor", || Arc::strong_count(&alive) == 1);
 }
+
+#[test]
+fn s20_leftovers_say_how_many_there_are_at_each_step() {
+    let (scheduler, driver) = driven();
+    (0..3).for_each(|_| _ = scheduler.schedule_once(HOUR, || ()).expect("open"));
+    let mut leftovers = driver.close().into_iter();
+    for left in (0..3).rev() {
+        assert!(leftovers.next().is_some());
+        assert_eq!((leftovers.size_hint(), leftovers.len()), ((left, Some(left)), left));
+    }
+    assert!(leftovers.next().is_none());
+}
+
+#[test]
+fn s27_a_stop_can_be_seen_to_have_come() {
+    let (scheduler, driver) = driven();
+    let stopping = scheduler.stop();
+    assert!(format!("{stopping:?}").contains("has_ended: false"));
+    driver.turn();
+    assert!(format!("{stopping:?}").contains("has_ended: true"));
+}
+
+/// The waker is a user's: it goes with the driver, although threads that have scheduled keep the bell.
+#[test]
+fn s24_a_driver_that_is_dropped_lets_its_waker_go() {
+    struct Counted;
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {}
+    }
+    let (scheduler, driver) = driven();
+    let counted = Arc::new(Counted);
+    driver.wake_with(Some(Waker::from(Arc::clone(&counted))));
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    assert_eq!(Arc::strong_count(&counted), 2);
+    drop(driver);
+    assert_eq!(Arc::strong_count(&counted), 1);
+    drop(scheduler);
+}

@@ -242,3 +242,19 @@ fn s27_errors_say_what_to_do() {
         assert!(builder().wheel_size(size).tick(Duration::MAX).build_driven().is_ok());
     }
 }
+
+#[test]
+fn there_is_one_global_scheduler() -> Result<(), BuildError> {
+    assert!(std::ptr::eq(Scheduler::global(), Scheduler::global()));
+    assert!(std::ptr::eq(Scheduler::global(), Scheduler::try_global()?));
+    Ok(())
+}
+
+#[test]
+fn s27_a_refusal_says_why() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    drop(driver);
+    let refused = scheduler.try_schedule_once(SECOND, || ()).expect_err("its driver is gone");
+    assert_eq!(refused.to_string(), ScheduleError::Closed.to_string());
+    assert!(!refused.to_string().is_empty());
+}
