@@ -328,6 +328,33 @@ fn a_disposed_worker_hands_nothing_over() {
     driver.advance(Duration::from_secs(1));
     assert!(calls.load(Ordering::Relaxed) <= tried + 1);
     assert_eq!((timers.pending(), worker.pending()), (0, 0));
+    worker.schedule(|| unreachable!("nobody runs it"));
+    assert_eq!(timers.pending(), 1, "it is to be handed over again");
+    worker.dispose();
+    assert_eq!(timers.pending(), 0, "nor any more");
+}
+
+/// Refuses every second time.
+struct EverySecond(AtomicUsize);
+
+impl Executor for EverySecond {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        match self.0.fetch_add(1, Ordering::Relaxed) % 2 {
+            0 => Err(Rejected::new(task)),
+            _ => Inline.execute(task),
+        }
+    }
+}
+
+/// The pause grows with refusals in a row: a drain that has run is none.
+#[test]
+fn an_executor_that_refuses_now_and_then_is_asked_again_soon() {
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let worker = ExecutorScheduler::new(EverySecond(AtomicUsize::new(0)), &timers).worker();
+    let line = Arc::new(Line::default());
+    (0..6_400).for_each(|number| _ = worker.schedule(line.task(0, number)));
+    driver.advance(Duration::from_millis(110));
+    assert_eq!(line.runs(), 6_400, "a hundred batches, a millisecond each");
 }
 
 /// Refuses the first.

@@ -99,6 +99,41 @@ fn sets_nest_and_a_handle_that_panics_saves_nobody() {
 }
 
 #[test]
+fn a_handle_whose_drop_panics_saves_nobody_and_the_first_panic_goes_on() {
+    struct Panics(&'static str, bool);
+    impl Cancel for Panics {
+        fn cancel(&self) -> bool {
+            assert!(self.1, "{}", self.0);
+            true
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            assert!(!self.1, "{}", self.0);
+        }
+    }
+    let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good");
+    let (set, last) =
+        (CompositeCancellable::new(), scheduler.schedule_once(SECOND, || ()).expect("open"));
+    set.add(Cancellable::from(Arc::new(Panics("first", true))));
+    set.add(Cancellable::from(Arc::new(Panics("second", false))));
+    set.add(last.clone());
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| set.cancel()));
+    std::panic::set_hook(loud);
+    let panic = panic.expect_err("it goes on");
+    assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some("first"));
+    assert!(last.is_cancelled());
+}
+
+#[test]
 fn sets_are_filled_and_cancelled_from_many_threads() {
     let (set, cancels) = (CompositeCancellable::new(), AtomicUsize::new(0));
     let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good");
@@ -181,6 +216,27 @@ fn a_task_runs_in_the_context_of_who_scheduled_it() {
     driver.advance(3 * SECOND);
     assert_eq!(log.all(), [4, 4, 1, 4, 2, 2]);
     assert_eq!(TENANT.get(), 9, "the thread has its own again, after a panic too");
+}
+
+#[test]
+fn a_panic_of_a_task_is_reported_beside_that_of_the_way_back() {
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&said);
+    let plain = ExecutorScheduler::new(Inline, &timers).on_panic(move |panic| {
+        let message = panic.message().unwrap_or_default().to_owned();
+        told.lock().expect("no panic").push(message);
+    });
+    let worker = ContextAwareScheduler::new(plain, Tenant).worker();
+    TENANT.set(0);
+    worker.schedule_after(SECOND, || std::panic::panic_any("of the task"));
+    TENANT.set(666); // to which the thread cannot come back
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    driver.advance(SECOND);
+    std::panic::set_hook(loud);
+    let said = said.lock().expect("no panic");
+    assert!(said.len() == 2 && said[0] == "of the task" && said[1].contains("from `replace`"));
 }
 
 #[test]
@@ -368,4 +424,21 @@ fn a_trampoline_survives_panics_and_ends_series() {
             }
         });
     assert!(series.is_cancelled() && log.all() == [1, 2, 2, 2, 2]);
+    assert!(!series.cancel(), "the disposal won");
+}
+
+/// What one thread has taken from the queue, and not started, is found by another's disposal.
+#[test]
+fn after_a_disposal_no_cancel_wins_on_a_trampoline() {
+    for _ in 0..common::count(2_000, 200_000) {
+        let worker = TrampolineScheduler::new().worker();
+        let disposes = {
+            let worker = worker.clone();
+            thread::spawn(move || worker.dispose())
+        };
+        let handles: Vec<_> = (0..20).map(|_| worker.schedule(|| ())).collect();
+        disposes.join().expect("no panic");
+        assert!(handles.iter().all(|handle| handle.is_done() && !handle.cancel()));
+        assert_eq!(worker.pending(), 0);
+    }
 }

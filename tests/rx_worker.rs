@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{self, ExecutorScheduler, Worker};
 use tickwheel::{
-    Cancellable, Driver, DueTask, Inline, MissedTicks, Period, Schedule, ScheduleError,
-    ScheduleExt, Scheduler, ThreadPool,
+    Cancellable, Clock, Driver, DueTask, Inline, ManualClock, MissedTicks, Period, Schedule,
+    ScheduleError, ScheduleExt, Scheduler, Sleeper, ThreadPool,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -594,9 +594,9 @@ fn a_worker_orders_what_a_scheduler_hands_it() {
     until("all have run", || log.all().len() == 1000);
     assert!(log.all().into_iter().eq(0..1000));
     worker.dispose();
-    let refused = in_order.schedule_once(Duration::ZERO, log.task(0)).expect("the wheel is open");
-    until("the worker refuses it", || timers.stats().rejected() > 0);
-    assert!(!refused.is_done(), "S18: it is not lost");
+    let late = in_order.schedule_once(Duration::ZERO, log.task(0)).expect("the wheel is open");
+    until("a disposed worker drops it", || timers.stats().dropped() == 1);
+    assert!(late.is_done() && !late.is_cancelled() && timers.stats().rejected() == 0);
 }
 
 #[test]
@@ -645,4 +645,112 @@ fn the_thread_of_a_disposed_worker_ends() {
     worker.dispose();
     until("its thread ends", || threads_called("short-lived") == 0);
     assert!(worker.is_disposed(), "although the worker is still here");
+}
+
+// ----- what a review has found --------------------------------------------------------------------
+
+/// A thread that ends has lost some of its thread-locals when the last of them schedule.
+#[test]
+fn a_thread_local_that_schedules_as_its_thread_ends_wedges_nothing() {
+    struct AtTheEnd(Worker, Log);
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            self.0.schedule(self.1.task(1));
+        }
+    }
+    thread_local!(static LAST: std::cell::RefCell<Option<AtTheEnd>> = const { std::cell::RefCell::new(None) });
+    let (worker, _timers, _driver) = driven();
+    let log = Log::default();
+    let at_the_end = AtTheEnd(worker.clone(), log.clone());
+    let first = worker.clone();
+    let thread = thread::spawn(move || {
+        LAST.set(Some(at_the_end)); // before the thread's first drain, so it goes after
+        first.schedule(|| ());
+    });
+    thread.join().expect("no panic");
+    worker.schedule(log.task(2));
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2], 0));
+}
+
+#[test]
+fn no_cancel_wins_once_a_series_has_run_for_the_last_time() {
+    struct Cancels(Arc<Mutex<Option<Cancellable>>>, Arc<Mutex<Option<bool>>>);
+    impl Drop for Cancels {
+        fn drop(&mut self) {
+            let handle = self.0.lock().expect("no panic").take();
+            *self.1.lock().expect("no panic") = handle.map(|handle| handle.cancel());
+        }
+    }
+    let (worker, _timers, driver) = driven();
+    let (handle, won) = (Arc::default(), Arc::default());
+    let cancels = Cancels(Arc::clone(&handle), Arc::clone(&won));
+    let series = worker.schedule_periodically(SECOND, SECOND, move || {
+        let _ = &cancels;
+        ControlFlow::Break(())
+    });
+    *handle.lock().expect("no panic") = Some(series.clone());
+    driver.advance(SECOND);
+    assert_eq!(*won.lock().expect("no panic"), Some(false), "it prevented nothing");
+    assert!(series.is_done() && !series.is_cancelled());
+}
+
+#[test]
+fn s09_the_closures_that_a_disposed_worker_refuses_panic_into_the_hook() {
+    struct Grenade;
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            panic_on_purpose();
+        }
+    }
+    silence();
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let panics = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&panics);
+    let worker = ExecutorScheduler::new(Inline, &timers)
+        .on_panic(move |_| _ = told.fetch_add(1, Ordering::Relaxed))
+        .worker();
+    worker.dispose();
+    let (one, two, three) = (Grenade, Grenade, Grenade);
+    assert!(worker.schedule(move || drop(one)).is_cancelled());
+    assert!(worker.schedule_after(SECOND, move || drop(two)).is_cancelled());
+    assert!(worker.schedule_periodically(SECOND, SECOND, move || _ = &three).is_cancelled());
+    assert_eq!(panics.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn s01_a_clock_that_panics_ends_a_series_and_makes_nothing_early() {
+    struct Broken(ManualClock, Arc<AtomicUsize>);
+    impl Clock for Broken {
+        fn now(&self) -> Instant {
+            // The second reading after a run is that of whether the next is due.
+            if self.1.load(Ordering::Relaxed) > 0 && self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+                panic_on_purpose();
+            }
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+        fn advance_to(&self, instant: Instant) -> bool {
+            self.0.advance_to(instant)
+        }
+    }
+    silence();
+    for breaks_at in 1..4 {
+        let armed = Arc::new(AtomicUsize::new(0));
+        let clock = Broken(ManualClock::new(), Arc::clone(&armed));
+        let (timers, driver) = Scheduler::builder().clock(clock).build_driven().expect("good");
+        let worker = ExecutorScheduler::new(Inline, &timers).worker();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        worker.schedule_periodically(Duration::ZERO, 1000 * SECOND, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            armed.store(breaks_at, Ordering::Relaxed);
+        });
+        driver.advance(SECOND);
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "early");
+        worker.schedule(|| ());
+        worker.dispose();
+        assert_eq!((worker.pending(), timers.pending()), (0, 0));
+    }
 }

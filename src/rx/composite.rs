@@ -91,19 +91,20 @@ impl CompositeCancellable {
         set.is_cancelled = true;
         let handles = std::mem::take(&mut set.handles);
         drop(set);
-        let (mut prevented, mut panic) = (0, None);
+        let (mut prevented, mut first_panic) = (0, None);
         for handle in handles.into_values() {
-            match catch_unwind(AssertUnwindSafe(|| handle.cancel())) {
-                Ok(won) => prevented += usize::from(won),
-                Err(another) => {
-                    // The first goes on when all are cancelled.
-                    let rest = panic.replace(another);
-                    PanicHook::default().catch(|| drop(rest));
-                }
+            // A handle may be a user's, and so its `cancel` and its `Drop`.
+            let won = catch_unwind(AssertUnwindSafe(|| handle.cancel()));
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(handle)));
+            prevented += usize::from(matches!(won, Ok(true)));
+            for panic in won.err().into_iter().chain(dropped.err()) {
+                let later =
+                    if first_panic.is_none() { first_panic.replace(panic) } else { Some(panic) };
+                PanicHook::default().catch(|| drop(later));
             }
         }
-        match panic {
-            Some(panic) => resume_unwind(panic),
+        match first_panic {
+            Some(panic) => resume_unwind(panic), // now that all are cancelled
             None => prevented,
         }
     }

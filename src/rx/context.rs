@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,7 +53,8 @@ pub trait ContextCapture: Send + Sync + 'static {
 /// Gives out workers whose tasks run in the context of who scheduled them.
 ///
 /// The context is captured when a task is scheduled, also a delayed or a periodic one, and put up around
-/// each of its runs. Afterwards the thread has its own again, also after a panic.
+/// each of its runs. Afterwards the thread has its own again, also after a panic. What a scheduler hands to
+/// such a worker, as its executor, is scheduled on the tick thread.
 pub struct ContextAwareScheduler {
     inner: ExecutorScheduler,
     context: Arc<dyn Capture>,
@@ -125,27 +125,19 @@ pub(super) struct Within<W> {
 impl<W: Work> Work for Within<W> {
     const IS_PERIODIC: bool = W::IS_PERIODIC;
 
-    fn run(within: &mut Option<Self>) -> ControlFlow<()> {
+    fn run(within: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
         let Some(Within { scope, work }) = within.take() else { return ControlFlow::Break(()) };
         let (mut work, mut outcome) = (Some(work), None);
-        let put_up = caught(|| scope.within(&mut || outcome = Some(caught(|| W::run(&mut work)))));
-        *within = work.map(|work| Within { scope, work });
-        match (put_up, outcome) {
-            (Ok(()), Some(Ok(flow))) => flow,
-            (Ok(()), Some(Err(panic))) => resume_unwind(panic),
-            (Ok(()), None) => ControlFlow::Break(()),
-            (Err(panic), outcome) => {
-                PanicHook::default().catch(|| drop(outcome));
-                resume_unwind(panic)
-            }
+        let run = &mut || outcome = hook.catch(|| W::run(&mut work, hook));
+        let put_up = hook.catch(|| scope.within(run));
+        match (work, put_up) {
+            (Some(work), Some(())) => *within = Some(Within { scope, work }),
+            (work, _) => drop((hook.catch(|| drop(work)), hook.catch(|| drop(scope)))),
         }
+        outcome.filter(|_| put_up.is_some()).unwrap_or(ControlFlow::Break(()))
     }
 
     fn next_run(&mut self, ended: Instant) -> Instant {
         self.work.next_run(ended)
     }
-}
-
-fn caught<R>(code: impl FnOnce() -> R) -> std::thread::Result<R> {
-    catch_unwind(AssertUnwindSafe(code))
 }

@@ -18,8 +18,8 @@ pub(super) enum When {
 pub(super) trait Home: Send + Sync {
     fn now(&self) -> Instant;
 
-    /// Takes a job in, which waits. When it is refused nothing has become of it, unless it was delayed:
-    /// then it is dropped.
+    /// Takes a job in, which waits. When it is refused nothing has become of it, unless it is the clock of a
+    /// delay that refuses: then it is dropped.
     fn take_in(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError>;
 
     /// A job has ended before its time: it lets it go, if it has it.

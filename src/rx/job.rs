@@ -3,7 +3,9 @@
 //! ```text
 //!               claim                 end
 //!   Waiting ------------> Running ------------> Done
-//!    |   ^                 |   |
+//!    | | ^                 |   |                 ^
+//!    | '-|-- forfeit, or taken back -------------'
+//!    |   |                 |   |
 //!    |   '---- go on ------'   | cancel of a series
 //!    |       (a series)        v
 //!    |                      Doomed ------ end ------.
@@ -32,7 +34,7 @@ pub(super) trait Work: Sized + Send + 'static {
     const IS_PERIODIC: bool = false;
 
     /// Runs it, or what of it is to run now. `Break` is the end.
-    fn run(work: &mut Option<Self>) -> ControlFlow<()>;
+    fn run(work: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()>;
 
     /// When it is due again, after a run that has ended now.
     fn next_run(&mut self, ended: Instant) -> Instant {
@@ -44,7 +46,7 @@ pub(super) trait Work: Sized + Send + 'static {
 pub(super) struct Once<F>(pub(super) F);
 
 impl<F: FnOnce() + Send + 'static> Work for Once<F> {
-    fn run(work: &mut Option<Self>) -> ControlFlow<()> {
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         if let Some(Once(f)) = work.take() {
             f();
         }
@@ -62,7 +64,7 @@ pub(super) struct Series<F> {
 impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
     const IS_PERIODIC: bool = true;
 
-    fn run(work: &mut Option<Self>) -> ControlFlow<()> {
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         work.as_mut().map_or(ControlFlow::Break(()), |series| (series.f)().flow())
     }
 
@@ -84,8 +86,8 @@ pub(super) trait Run: Cancel {
 pub(super) struct Job<W> {
     home: Weak<dyn Home>,
     place: Place,
-    /// It has ended, whoever ended it. `end` Releases it, after all else, and `is_done` Acquires it: who
-    /// finds it set sees what the task has done.
+    /// It has ended, and not by a cancel before its time. It is Released after all else, and `is_done`
+    /// Acquires it: who finds it set sees what the task has done.
     is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
 }
@@ -126,7 +128,7 @@ impl<W: Work> Job<W> {
     /// One run; J2. What remains of the work, and when it is due again.
     fn run_once(work: W, home: &dyn Home) -> (Option<W>, Option<Instant>) {
         let (mut work, hook) = (Some(work), home.hook());
-        let due = match hook.catch(|| W::run(&mut work)) {
+        let due = match hook.catch(|| W::run(&mut work, hook)) {
             Some(ControlFlow::Continue(())) => {
                 let next_run = |work: &mut W| hook.catch(|| work.next_run(home.now()));
                 work.as_mut().and_then(next_run)
@@ -146,13 +148,13 @@ impl<W: Work> Job<W> {
         Ok(())
     }
 
-    fn end(&self) {
+    /// It has run for the last time: from now on no cancel wins.
+    fn has_run(&self) {
         if W::IS_PERIODIC {
             let mut stage = lock(&self.stage);
             let was_doomed = matches!(*stage, Stage::Doomed);
             *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
         }
-        self.is_over.store(true, Ordering::Release);
     }
 
     /// The work of a job that has left `Waiting` before its time.
@@ -179,8 +181,9 @@ impl<W: Work> Run for Job<W> {
             },
             (rest, _) => rest,
         };
+        self.has_run();
         home.hook().catch(|| drop(rest));
-        self.end();
+        self.is_over.store(true, Ordering::Release);
         None
     }
 

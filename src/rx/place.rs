@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a task is in its home; a task has one for life. It is read and written under the home's lock, so
-/// the home may move tasks.
+/// Where a task is in its home; a task has one for life. It is written under the lock of what the task is
+/// in, so the home may move tasks.
 #[derive(Debug)]
 pub(super) struct Place(AtomicU64);
 
@@ -26,7 +26,9 @@ impl Place {
         Place(AtomicU64::new(Place::GONE))
     }
 
-    // Relaxed, because the home's lock orders all of them.
+    // Relaxed, because locks order all that matters. A strand has two: who holds `state` and reads a place in
+    // `hands`, perhaps an old one, sees by its number that it is not in `incoming`; who holds `hands` then
+    // and finds nothing there looks again.
     pub(super) fn get(&self) -> Spot {
         match self.0.load(Ordering::Relaxed) {
             Place::GONE => Spot::Gone,

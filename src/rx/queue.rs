@@ -14,7 +14,7 @@
 //! A strand has two: one where tasks come in, and one that the drain works on. When that is empty they change
 //! places, so those who bring tasks and the one who runs them seldom meet.
 //!
-//! - R1 What was taken up stays until it is put down: so whoever cancels all finds it.
+//! - R1 What was taken up stays until it is put down, is cancelled, or goes on: so whoever cancels all finds it.
 //! - R2 The first that is queued and the last are no holes. When more than half are, the ring closes up, and
 //!   gives its tasks new numbers: that is paid for by those that have left.
 
@@ -27,8 +27,8 @@ use super::place::Spot;
 /// So many holes, and half of the ring, are not worth closing up.
 const HOLES: usize = 256;
 
-/// So much room is not worth giving back: 64 KB, which the next burst uses again.
-const ROOM: usize = 4096;
+/// Twice so much room, 16 KB, is not worth giving back.
+const ROOM: usize = 512;
 
 #[derive(Default)]
 pub(super) struct Queue {

@@ -48,7 +48,13 @@ impl ContextCapture for TracingSpans {
         }
         old.reverse();
         for span in &new {
-            span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
+            span.with_subscriber(|(id, subscriber)| {
+                subscriber.enter(id);
+                // A subscriber that this thread does not have: the way back would not find the span.
+                if Span::current() != *span {
+                    subscriber.exit(id);
+                }
+            });
         }
         Spans(old)
     }

@@ -21,8 +21,8 @@
 //! - N2 A drain that nobody runs (it was refused, or dropped, or its executor panicked) is handed over again,
 //!   from the tick thread and after a pause that grows. It rests only when there is no clock left to wait
 //!   on; then the next task hands it over.
-//! - N3 What has not started is in the table, also what the drain has taken up: so `dispose` finds it. Its
-//!   start is a step of the job's own (J1), and needs no lock of the strand.
+//! - N3 What has not started is among the queued or the delayed, also what the drain has taken up: so `dispose`
+//!   finds it. Its start is a step of the job's own (J1), and needs no lock of the strand.
 //! - N4 A delayed task is queued by its [`Arrival`], on the tick thread, in order of deadline.
 //! - N5 With a lock held nobody calls the executor, the clock, a task, or a destructor of theirs.
 //! - N6 Tasks come in under one lock, `state`, and the drain has what it works on under another, `hands`,
@@ -32,7 +32,7 @@
 //!   the drain below goes on with the next.
 
 use std::cell::Cell;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ use super::job::Run;
 use super::place::{Place, Spot};
 use super::queue::Queue;
 use crate::sync::{Mutex, MutexGuard, Ordering, local, lock};
-use crate::{DueTask, Executor, PanicHook, ScheduleError, Scheduler};
+use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, ScheduleError, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
@@ -67,6 +67,8 @@ pub(super) struct Strand {
     /// How many of those that were taken up do not wait any more. Only the drain writes it; Relaxed,
     /// because it orders nothing.
     started: AtomicUsize,
+    /// How often in a row the drain was not run. Relaxed: it counts.
+    strikes: AtomicU32,
 }
 
 #[derive(Default)]
@@ -78,8 +80,8 @@ struct State {
     executor: Option<Arc<dyn Executor>>,
     /// N1.
     has_drain: bool,
-    /// How often in a row the drain was not run.
-    strikes: u32,
+    /// What hands the drain over again, if it waits; N2.
+    retry: Option<Cancellable>,
 }
 
 impl Strand {
@@ -96,6 +98,7 @@ impl Strand {
             hook,
             hands: CachePadded::default(),
             started: AtomicUsize::new(0),
+            strikes: AtomicU32::new(0),
         })
     }
 
@@ -156,14 +159,15 @@ impl Strand {
 
     /// Sees to the next run of a series that was taken up.
     fn go_on(&self, job: Arc<dyn Run>, due: Instant) {
-        let is_due = self.hook.catch(|| due <= self.timers.now()) != Some(false);
+        // A clock that panics does so again below, and then the series ends.
+        let is_due = self.hook.catch(|| due <= self.timers.now()) == Some(true);
         let mut hands = lock(&self.hands);
         let mut state = self.state(); // both: nobody finds it in neither
+        self.started.store(self.started.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         let Spot::Queued(number) = job.place().get() else { return };
         if state.executor.is_none() || hands.remove(number).is_none() {
             return; // it was cancelled
         }
-        self.started.store(self.started.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         drop(hands);
         if is_due {
             state.incoming.push(job); // this is the drain that will get there
@@ -179,7 +183,9 @@ impl Strand {
 
     /// What a drain does; N1.
     fn drain(self: Arc<Self>) {
-        let mut batch = BATCHES.with(Cell::take);
+        self.strikes.store(0, Ordering::Relaxed);
+        // A thread that ends may have no room of its own any more.
+        let mut batch = BATCHES.try_with(Cell::take).unwrap_or_default();
         loop {
             let mut left = BATCH;
             while left > 0 && self.next_batch(left, &mut batch) {
@@ -190,31 +196,37 @@ impl Strand {
                     }
                 }
             }
-            if left > 0 || !self.hand_over_below() {
+            if left > 0 {
+                break; // it rests
+            }
+            let has_more = self.hands().is_some();
+            if !has_more || !self.hand_over_below() {
                 break;
             }
         }
-        BATCHES.with(|kept| kept.set(batch));
+        _ = BATCHES.try_with(|kept| kept.set(batch));
     }
 
     /// Takes up the next tasks. False: there are none, and no drain any more.
     fn next_batch(&self, limit: usize, batch: &mut Vec<Arc<dyn Run>>) -> bool {
+        let Some(mut hands) = self.hands() else { return false };
+        // Here, and not under the lock that others wait for: it looks at each.
+        hands.take_up(limit, batch);
+        true
+    }
+
+    /// The hands of the drain, free of what they held, and with something to do. `None`: there is nothing, and
+    /// no drain any more; N1.
+    fn hands(&self) -> Option<MutexGuard<'_, Queue>> {
         let mut hands = lock(&self.hands);
-        self.put_down(&mut hands);
+        hands.put_down();
+        self.started.store(0, Ordering::Relaxed);
         if hands.is_drained() {
             let mut state = self.state();
-            state.strikes = 0;
             state.incoming.pour_into(&mut hands);
             state.has_drain = !hands.is_drained();
         }
-        // Here, and not under the lock that others wait for: it looks at each.
-        hands.take_up(limit, batch);
-        !batch.is_empty()
-    }
-
-    fn put_down(&self, hands: &mut Queue) {
-        hands.put_down();
-        self.started.store(0, Ordering::Relaxed);
+        (!hands.is_drained()).then_some(hands)
     }
 
     /// Gives the thread back to the executor, and asks for it again. True if it was given at once, on this
@@ -229,16 +241,10 @@ impl Strand {
 
     /// N2: the pause before the drain is handed over again; none if there is nothing left to do.
     fn next_pause(&self) -> Option<Duration> {
-        let mut hands = lock(&self.hands);
-        self.put_down(&mut hands);
-        let mut state = self.state();
-        state.has_drain = !(hands.is_drained() && state.incoming.is_drained());
-        if !state.has_drain {
-            return None;
-        }
-        let pause = PAUSE * (1 << (state.strikes / PATIENCE).min(6));
-        state.strikes = state.strikes.saturating_add(1);
-        Some(pause)
+        drop(self.hands()?);
+        let strikes = self.strikes.load(Ordering::Relaxed);
+        self.strikes.store(strikes.saturating_add(1), Ordering::Relaxed); // there is one drain
+        Some(PAUSE * (1 << (strikes / PATIENCE).min(6)))
     }
 }
 
@@ -301,7 +307,7 @@ impl Home for Strand {
     fn dispose(&self) {
         let mut hands = lock(&self.hands);
         let mut state = self.state();
-        let executor = state.executor.take();
+        let (executor, retry) = (state.executor.take(), state.retry.take());
         let queued = [std::mem::take(&mut *hands), std::mem::take(&mut state.incoming)];
         let delayed = std::mem::take(&mut state.delayed);
         drop((state, hands));
@@ -310,6 +316,7 @@ impl Home for Strand {
             job.cancel(); // before its arrival is, which would only drop it
             timer.into_iter().for_each(|timer| _ = timer.cancel());
         }
+        retry.into_iter().for_each(|retry| _ = retry.cancel());
         self.hook.catch(|| drop(executor));
     }
 
@@ -371,7 +378,7 @@ impl Drop for Drain {
         // The executor may be panicking, and the clock could as well.
         hook.catch(|| {
             if let Some(pause) = strand.next_pause() {
-                Retry { strand: Some(strand), is_last: false }.wait(pause);
+                Retry { strand: Some(strand), pause, is_last: false }.wait();
             }
         });
     }
@@ -380,22 +387,31 @@ impl Drop for Drain {
 /// A drain that waits until it is handed over again; N2.
 struct Retry {
     strand: Option<Arc<Strand>>,
+    pause: Duration,
     /// It waits on the scheduler that a program always has.
     is_last: bool,
 }
 
 impl Retry {
-    fn wait(self, pause: Duration) {
+    fn wait(self) {
         let Some(strand) = self.strand.clone() else { return };
-        let is_last = self.is_last;
+        let (pause, is_last) = (self.pause, self.is_last);
         let go = move || self.go();
         // Refused means dropped, and then the next clock is tried.
-        let waits = if is_last {
-            Scheduler::global().with_executor(crate::Inline).schedule_once(pause, go)
+        let retry = if is_last {
+            let Ok(global) = Scheduler::try_global() else { return };
+            global.with_executor(Inline).schedule_once(pause, go)
         } else {
             strand.timers.schedule_once(pause, go)
         };
-        drop(waits);
+        let Ok(retry) = retry else { return };
+        let mut state = strand.state();
+        if state.executor.is_some() {
+            state.retry = Some(retry);
+        } else {
+            drop(state);
+            retry.cancel();
+        }
     }
 
     fn go(mut self) {
@@ -407,12 +423,13 @@ impl Retry {
 
 impl Drop for Retry {
     fn drop(&mut self) {
-        match self.strand.take() {
-            Some(strand) if !self.is_last => {
-                Retry { strand: Some(strand), is_last: true }.wait(PAUSE);
-            }
-            Some(strand) => strand.state().has_drain = false,
-            None => {}
+        let Some(strand) = self.strand.take() else { return };
+        let mut state = strand.state();
+        if self.is_last || state.executor.is_none() {
+            state.has_drain = false;
+        } else {
+            drop(state);
+            Retry { strand: Some(strand), pause: self.pause, is_last: true }.wait();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Workers on threads of their own.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::worker::{ExecutorScheduler, Worker};
@@ -9,6 +9,10 @@ use crate::{Scheduler, ThreadPool};
 /// A new worker on the one thread that all such workers of the process share.
 ///
 /// The thread is called `tickwheel-single-1`. Delays are kept by [`Scheduler::global`].
+///
+/// # Panics
+///
+/// When the thread of the global scheduler cannot be started, as [`Scheduler::global`] does.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -23,15 +27,18 @@ use crate::{Scheduler, ThreadPool};
 /// ```
 #[doc(alias = "Schedulers.single")]
 pub fn single() -> Worker {
-    static SINGLE: LazyLock<ExecutorScheduler> =
-        LazyLock::new(|| on_one_thread("tickwheel-single"));
-    SINGLE.worker()
+    static SINGLE: OnceLock<ExecutorScheduler> = OnceLock::new();
+    SINGLE.get_or_init(|| on_one_thread("tickwheel-single")).worker()
 }
 
 /// A worker on a thread of its own, which starts with its first task, and ends when the worker is disposed,
 /// or dropped and without tasks.
 ///
 /// The thread is called `tickwheel-worker1-1`, and so on. Delays are kept by [`Scheduler::global`].
+///
+/// # Panics
+///
+/// When the thread of the global scheduler cannot be started, as [`Scheduler::global`] does.
 ///
 /// ```
 /// use std::sync::mpsc;

@@ -3,7 +3,9 @@
 //! - Q1 One thread drains a worker at a time: whoever brings a task when nobody does. It leaves when
 //!   nothing is left, under the lock: so no task is left behind.
 //! - Q2 What is first by deadline, and then by age, runs first; what is not delayed is due when it comes.
-//! - Q3 Whoever drains waits for a deadline with the lock free, and is woken by whatever changes.
+//! - Q3 What was taken from the queue stays known as `running` until the next is: so `dispose` finds all that
+//!   has not started.
+//! - Q4 Whoever drains waits for a deadline with the lock free, and is woken by whatever changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,9 @@ use crate::{PanicHook, Period, ScheduleError};
 /// returns: a task that schedules another does not nest, it queues. A delayed task blocks its caller until
 /// its time has come; so a series does until it ends. What comes from another thread meanwhile is run by the
 /// one that is at it.
+///
+/// A panic ends its own task, and only the panic hook of the process is told. A cancel takes time by the
+/// logarithm of what waits.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -68,6 +73,8 @@ struct State {
     /// When each is due: a task's place is its number.
     due: BTreeMap<u64, Instant>,
     count: u64,
+    /// Q3.
+    running: Option<Arc<dyn Run>>,
     has_drain: bool,
     is_disposed: bool,
 }
@@ -106,6 +113,7 @@ impl Trampoline {
     fn next(&self) -> Option<Arc<dyn Run>> {
         let mut state = self.state();
         loop {
+            state.running = None;
             let Some((&(due, _), job)) = state.queue.first_key_value() else {
                 state.has_drain = false;
                 return None;
@@ -113,9 +121,10 @@ impl Trampoline {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let job = Arc::clone(job);
-                return state.remove(job.place());
+                state.running = state.remove(job.place());
+                return Some(job);
             }
-            let woken = self.changed.wait_timeout(state, left); // Q3
+            let woken = self.changed.wait_timeout(state, left); // Q4
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -177,10 +186,10 @@ impl Home for Trampoline {
         let mut state = self.state();
         state.is_disposed = true;
         state.due.clear();
-        let queue = std::mem::take(&mut state.queue);
+        let (queue, running) = (std::mem::take(&mut state.queue), state.running.take());
         drop(state);
         self.changed.notify_one();
-        queue.into_values().for_each(|job| _ = job.cancel());
+        running.into_iter().chain(queue.into_values()).for_each(|job| _ = job.cancel());
     }
 
     fn is_disposed(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,9 @@ impl ExecutorScheduler {
     ///
     /// The executor is called from whichever thread brings a task when its worker is at rest, and from the
     /// tick thread. The scheduler's own executor is not used.
+    ///
+    /// On [`Inline`] a task runs in the call that schedules it, unless its worker is at it already. So a chain
+    /// of workers, each of whose tasks schedules on the next, nests as deep as it is long.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
         let (executor, timers) = (Arc::new(executor), scheduler.with_executor(Inline));
         ExecutorScheduler { executor, timers, hook: PanicHook::default() }
@@ -88,7 +92,10 @@ impl fmt::Debug for ExecutorScheduler {
 /// - [`dispose`](Worker::dispose) cancels all that has not started.
 ///
 /// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
-/// What is delayed keeps the scheduler that it waits on.
+///
+/// A worker, and what is delayed on it, keeps its scheduler alive. When that is closed, what was delayed is
+/// among the leftovers: run, it is queued, and dropped, it is dropped. Leftovers that nobody takes, of a `stop`
+/// whose [`Stopping`](crate::Stopping) was thrown away, keep the worker, and the worker keeps them: dispose it.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers it again by itself: sixteen times
 /// after a millisecond, then after two, and so on, up to 64.
@@ -145,7 +152,7 @@ impl Worker {
         delay: Duration,
         f: impl FnOnce() + Send + 'static,
     ) -> Cancellable {
-        or_cancelled(self.give(When::After(delay), Once(f)))
+        self.or_cancelled(self.give(When::After(delay), Once(f)))
     }
 
     /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs take,
@@ -160,8 +167,10 @@ impl Worker {
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Cancellable {
-        self.repeat(initial, Period::fixed_rate(period), f)
-            .unwrap_or_else(|_| Cancellable::already_cancelled())
+        match self.series(initial, Period::fixed_rate(period), f) {
+            Ok(series) => self.or_cancelled(self.give(series.0, series.1)),
+            Err(_) => Cancellable::already_cancelled(),
+        }
     }
 
     /// Runs a task after all that is queued, or gives it back.
@@ -194,35 +203,45 @@ impl Worker {
         })
     }
 
-    fn repeat<R: Repeat>(
+    fn series<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,
-        f: impl FnMut() -> R + Send + 'static,
-    ) -> Result<Cancellable, ScheduleError> {
+        f: F,
+    ) -> Result<(When, Series<F>), ScheduleError> {
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }
+        let now = self.home.now();
         // As far as the clock goes, beyond that.
-        let due = Period::fixed_delay(initial).next_run(self.home.now(), self.home.now());
+        let due = Period::fixed_delay(initial).next_run(now, now);
         let when = if initial.is_zero() { When::Now } else { When::At(due) };
-        self.give(when, Series { due, period, f }).map_err(|(reason, _)| reason)
+        Ok((when, Series { due, period, f }))
     }
 
-    /// The one way in. What is not taken in comes back, unless it was delayed.
+    /// The one way in. What is not taken in comes back, unless its delay was refused.
     fn give<W: Work>(
         &self,
         when: When,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, Option<W>)> {
-        match &self.context {
-            None => self.put(when, work),
-            Some(context) => {
-                let within = Within { scope: context.capture(), work };
-                self.put(when, within)
-                    .map_err(|(reason, back)| (reason, back.map(|within| within.work)))
+        let Some(context) = &self.context else { return self.put(when, work) };
+        let scope = match catch_unwind(AssertUnwindSafe(|| context.capture())) {
+            Ok(scope) => scope,
+            Err(panic) => {
+                self.home.hook().catch(|| drop(work)); // first, lest two panic at once
+                resume_unwind(panic)
             }
-        }
+        };
+        let given = self.put(when, Within { scope, work });
+        given.map_err(|(reason, back)| (reason, back.map(|within| within.work)))
+    }
+
+    fn or_cancelled<W>(&self, given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
+        given.unwrap_or_else(|(_, refused)| {
+            self.home.hook().catch(|| drop(refused));
+            Cancellable::already_cancelled()
+        })
     }
 
     fn put<W: Work>(&self, when: When, work: W) -> Result<Cancellable, (ScheduleError, Option<W>)> {
@@ -239,7 +258,8 @@ impl Worker {
     /// Cancels all tasks that have not started, and takes no more. When it returns they are dropped; what
     /// runs, runs to its end, and a series that runs does not run again.
     ///
-    /// It may be called from anywhere, also from a task of this worker. A second call has nothing to do.
+    /// It may be called from anywhere, also from a task of this worker, or from a destructor. A second call has
+    /// nothing to do; while the first is still at it, it does not wait.
     pub fn dispose(&self) {
         self.home.dispose();
     }
@@ -255,10 +275,6 @@ impl Worker {
     pub fn pending(&self) -> usize {
         self.home.pending()
     }
-}
-
-fn or_cancelled<W>(given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
-    given.unwrap_or_else(|_| Cancellable::already_cancelled())
 }
 
 impl fmt::Debug for Worker {
@@ -293,7 +309,8 @@ impl Schedule for Worker {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        self.repeat(initial, period, task)
+        let (when, series) = self.series(initial, period, task)?;
+        self.give(when, series).map_err(|(reason, _)| reason)
     }
 }
 
@@ -311,12 +328,10 @@ impl Schedule for Worker {
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 impl Executor for Worker {
-    /// Refuses when it is disposed.
+    /// A disposed worker drops what it is handed: it will not take it later either.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.give(When::Now, Due(task)) {
-            Err((_, Some(Due(task)))) => Err(Rejected::new(task)),
-            Ok(_) | Err((_, None)) => Ok(()),
-        }
+        self.or_cancelled(self.give(When::Now, Due(task)));
+        Ok(())
     }
 }
 
@@ -324,7 +339,7 @@ impl Executor for Worker {
 struct Due(DueTask);
 
 impl Work for Due {
-    fn run(work: &mut Option<Self>) -> ControlFlow<()> {
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         work.take().into_iter().for_each(|Due(task)| task.run());
         ControlFlow::Break(())
     }
