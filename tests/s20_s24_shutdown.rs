@@ -421,9 +421,17 @@ fn s20_leftovers_say_how_many_there_are_at_each_step() {
 #[test]
 fn s27_a_stop_can_be_seen_to_have_come() {
     let (scheduler, driver) = driven();
-    let stopping = scheduler.stop();
-    assert!(format!("{stopping:?}").contains("has_ended: false"));
+    let (send, stopping) = mpsc::channel();
+    let inner = scheduler.clone();
+    let task = move || {
+        let stopping = inner.stop();
+        assert!(format!("{stopping:?}").contains("has_ended: false"), "not before the turn's end");
+        send.send(stopping).expect("the receiver lives");
+    };
+    scheduler.schedule_once(SECOND, task).expect("open");
+    driver.advance(SECOND);
     driver.turn();
+    let stopping = stopping.try_recv().expect("the task has run");
     assert!(format!("{stopping:?}").contains("has_ended: true"));
 }
 
