@@ -3,10 +3,11 @@
 mod common;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::log::Log;
 use common::{panic_on_purpose, silence, until};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::ExecutorScheduler;
@@ -105,24 +106,6 @@ fn pool() -> Subject {
             }
         }),
         stop: Box::new(move || drop(stopped.shutdown_now())),
-    }
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u32>>>);
-
-impl Log {
-    fn task(&self, number: u32) -> impl FnOnce() + Send + 'static {
-        let log = self.clone();
-        move || log.say(number)
-    }
-
-    fn say(&self, number: u32) {
-        self.0.lock().expect("no panic").push(number);
-    }
-
-    fn all(&self) -> Vec<u32> {
-        self.0.lock().expect("no panic").clone()
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::log::Log;
 use common::{PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{
     CompositeCancellable, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
@@ -20,24 +21,6 @@ use tickwheel::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u32>>>);
-
-impl Log {
-    fn task(&self, number: u32) -> impl FnOnce() + Send + 'static {
-        let log = self.clone();
-        move || log.say(number)
-    }
-
-    fn say(&self, number: u32) {
-        self.0.lock().expect("no panic").push(number);
-    }
-
-    fn all(&self) -> Vec<u32> {
-        self.0.lock().expect("no panic").clone()
-    }
-}
 
 // ----- CompositeCancellable ---------------------------------------------------------------------
 

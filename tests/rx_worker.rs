@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::log::Log;
 use common::{PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{self, ExecutorScheduler, Worker};
 use tickwheel::{
@@ -53,25 +54,6 @@ fn by_hand() -> (Worker, ByHand, Scheduler, Driver) {
     let (timers, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
     let hand = ByHand::default();
     (ExecutorScheduler::new(hand.executor(), &timers).worker(), hand, timers, driver)
-}
-
-/// What tasks have said.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u32>>>);
-
-impl Log {
-    fn task(&self, number: u32) -> impl FnOnce() + Send + 'static {
-        let log = self.clone();
-        move || log.say(number)
-    }
-
-    fn say(&self, number: u32) {
-        self.0.lock().expect("no panic").push(number);
-    }
-
-    fn all(&self) -> Vec<u32> {
-        self.0.lock().expect("no panic").clone()
-    }
 }
 
 /// Counts how often it was dropped.

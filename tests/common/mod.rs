@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each of them uses a part of it")]
 
 pub(crate) mod ledger;
+pub(crate) mod log;
 
 use std::panic;
 use std::sync::Once;
