@@ -20,7 +20,9 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ScheduleError {
     /// The scheduler has been stopped, or is being stopped.
-    #[error("the scheduler is closed: schedule before `close` or `stop`, or build a new one")]
+    #[error(
+        "it is closed: schedule before `close`, `stop`, `shutdown` or `dispose`, or make a new one"
+    )]
     Closed,
     /// As many tasks are pending as the scheduler may hold.
     #[error(
