@@ -21,7 +21,7 @@ use thiserror::Error;
 pub enum ScheduleError {
     /// The scheduler has been stopped, or is being stopped.
     #[error(
-        "it is closed: schedule before `close`, `stop`, `shutdown` or `dispose`, or make a new one"
+        "it is closed: schedule before `close`, `stop`, `shutdown` or `dispose`, or build a new one"
     )]
     Closed,
     /// As many tasks are pending as the scheduler may hold.
