@@ -194,18 +194,18 @@ fn balance(name: &str, worker: &Worker, seed: u64) {
 
 #[test]
 fn equal_delays_keep_their_order_on_a_pool() {
-    let timers = Scheduler::new();
     for (name, executor) in executors() {
+        let (timers, driver) = Scheduler::builder().build_driven().expect("good");
         let worker = ExecutorScheduler::new(executor, &timers).worker();
         let line = Arc::new(Line::default());
-        let delay = Duration::from_millis(20);
-        let start = Instant::now();
         for number in 0..2_000 {
-            // At one deadline, or the order of scheduling would be that of the deadlines.
-            let task = Box::new(line.task(0, number));
-            tickwheel::Schedule::schedule_task_at(&worker, start + delay, task).expect("open");
+            worker.schedule_after(Duration::from_millis(20), line.task(0, number));
         }
-        until(name, || line.runs() == 2_000);
+        assert_eq!(driver.advance(Duration::from_millis(20)), 2_000, "{name}");
+        until(name, || {
+            driver.advance(Duration::from_millis(1)); // for the executor that has refused
+            line.runs() == 2_000
+        });
         let order = line.order.lock().expect("no panic");
         assert!(order.iter().map(|(_, number)| *number).eq(0..2_000), "{name}: out of order");
     }

@@ -566,18 +566,19 @@ fn dropping_a_worker_disposes_nothing() {
 
 #[test]
 fn a_worker_orders_what_a_scheduler_hands_it() {
-    let timers = Scheduler::new();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
     let worker = ExecutorScheduler::new(ThreadPool::new(4), &timers).worker();
     let (in_order, log) = (timers.with_executor(worker.clone()), Log::default());
-    let at = timers.now() + Duration::from_millis(10);
     for number in 0..1000 {
-        in_order.schedule_at(at, log.task(number)).expect("open");
+        in_order.schedule_once(SECOND, log.task(number)).expect("open");
     }
+    driver.advance(SECOND);
     until("all have run", || log.all().len() == 1000);
     assert!(log.all().into_iter().eq(0..1000));
     worker.dispose();
     let late = in_order.schedule_once(Duration::ZERO, log.task(0)).expect("the wheel is open");
-    until("a disposed worker drops it", || timers.stats().dropped() == 1);
+    driver.advance(SECOND);
+    assert_eq!(timers.stats().dropped(), 1, "a disposed worker drops it");
     assert!(late.is_done() && !late.is_cancelled() && timers.stats().rejected() == 0);
 }
 
