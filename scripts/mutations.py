@@ -154,7 +154,7 @@ MUTATIONS = [
     ("rx: dispose forgets what was taken up", "src/rx/strand.rs",
      "[std::mem::take(&mut *hands), ", "[Queue::default(), ", tests("rx_worker")),
     ("rx: delays go through the executor", "src/rx/worker.rs",
-     "scheduler.with_executor(Inline)", "scheduler.clone()", tests("rx_contract")),
+     "scheduler.with_executor(Inline)", "scheduler.clone()", tests("rx_worker")),
     ("rx: a batch of a million", "src/rx/strand.rs",
      "const BATCH: usize = 64;", "const BATCH: usize = 1 << 20;", tests("rx_worker")),
     ("rx: the drain recurses on inline", "src/rx/strand.rs",

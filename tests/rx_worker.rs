@@ -108,7 +108,11 @@ fn what_is_delayed_queues_behind_what_is_queued_when_its_time_comes() {
 /// A relay over the executor would reorder equal delays: it sees drains, and nothing else.
 #[test]
 fn delays_do_not_go_through_the_executor() {
-    let (worker, hand, _timers, driver) = by_hand();
+    // Nor through the scheduler's own.
+    let builder = Scheduler::builder().executor_fn(|_| unreachable!("not the business of workers"));
+    let (timers, driver) = builder.build_driven().expect("good");
+    let hand = ByHand::default();
+    let worker = ExecutorScheduler::new(hand.executor(), &timers).worker();
     let log = Log::default();
     (0..1000).for_each(|number| _ = worker.schedule_after(SECOND, log.task(number)));
     driver.advance(SECOND);
