@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants bugs, one at a time, and shows which tests catch each. None may survive.
 
-    scripts/mutations.py            all of them, about 40 minutes on two cores
+    scripts/mutations.py            all of them, the better part of an hour on two cores
     scripts/mutations.py drift      those whose name has that in it
 
 It works on a copy of the tree under target/, and changes nothing here.
@@ -143,8 +143,8 @@ MUTATIONS = [
     ("rx: every task brings a drain", "src/rx/strand.rs",
      "        if had_one {\n            return;", "        if had_one && !had_one {\n            return;",
      models("workers")),
-    ("rx: a refused drain is lost", "src/rx/strand.rs",
-     "if let Some(pause) = strand.next_pause() {", "if let Some(pause) = strand.next_pause().filter(|_| false) {",
+    ("rx: a refused drain is lost", "src/rx/drain.rs",
+     "if let Some(pause) = next_pause(&strand) {", "if let Some(pause) = next_pause(&strand).filter(|_| false) {",
      models("workers")),
     ("rx: a cancel of a series in two steps", "src/rx/job.rs",
      "            *stage = Stage::Doomed;\n            return true;\n        }\n",
@@ -155,9 +155,9 @@ MUTATIONS = [
      "[std::mem::take(&mut *hands), ", "[Queue::default(), ", tests("rx_worker")),
     ("rx: delays go through the executor", "src/rx/worker.rs",
      "scheduler.with_executor(Inline)", "scheduler.clone()", tests("rx_worker")),
-    ("rx: a batch of a million", "src/rx/strand.rs",
+    ("rx: a batch of a million", "src/rx/drain.rs",
      "const BATCH: usize = 64;", "const BATCH: usize = 1 << 20;", tests("rx_worker")),
-    ("rx: the drain recurses on inline", "src/rx/strand.rs",
+    ("rx: the drain recurses on inline", "src/rx/drain.rs",
      "if below == Arc::as_ptr(&strand).addr() {", "if below == 1 {", tests("rx_worker")),
     ("rx: a cancelled delay stays in the wheel", "src/rx/strand.rs",
      "return timer.into_iter().for_each(|timer| _ = timer.cancel());", "return drop(timer);",
@@ -166,6 +166,17 @@ MUTATIONS = [
      "room.ticket == ticket", "room.ticket >= ticket", TESTS + ["--lib"]),
     ("rx: what has left keeps its number", "src/rx/queue.rs",
      "        self.first += self.taken as u64;\n", "", TESTS + ["--lib"]),
+    ("rx: pending forgets who has gone", "src/rx/strand.rs",
+     "        self.started.store(self.started.load(Ordering::Relaxed) - 1, Ordering::Relaxed);\n"
+     "        let Spot::Queued(number) = job.place().get() else { return };\n",
+     "        let Spot::Queued(number) = job.place().get() else { return };\n"
+     "        self.started.store(self.started.load(Ordering::Relaxed) - 1, Ordering::Relaxed);\n",
+     tests("rx_worker")),
+    ("rx: a disposal overtakes an arrival", "src/rx/strand.rs",
+     "        if strand.is_disposed() {\n", "        if false && strand.is_disposed() {\n", models("workers")),
+    ("rx: spans of a stranger's subscriber", "src/rx/spans.rs",
+     "                    subscriber.exit(id);\n                }", "                }",
+     ["cargo", "test", "--no-fail-fast", "--features", "tracing", "--test", "rx_others"]),
     ("rx: a context that stays", "src/rx/context.rs",
      "        drop(self.capture.replace(before));\n", "        drop(before);\n", tests("rx_others")),
     # Orderings, by the models
@@ -188,6 +199,12 @@ MUTATIONS = [
      "self.shared.store_in_order(true);", "self.shared.store(true, Ordering::Release);", models("holders")),
     ("ordering: the cancel's look at shared", "src/handle.rs",
      "self.shared.load_in_order()", "self.shared.load(Ordering::Acquire)", models("holders")),
+    ("ordering: a worker's task is over, no Release", "src/rx/job.rs",
+     "        home.hook().catch(|| drop(rest));\n        self.is_over.store(true, Ordering::Release);",
+     "        home.hook().catch(|| drop(rest));\n        self.is_over.store(true, Ordering::Relaxed);",
+     models("workers")),
+    ("ordering: a look at whether it is over, no Acquire", "src/rx/job.rs",
+     "self.is_over.load(Ordering::Acquire)", "self.is_over.load(Ordering::Relaxed)", models("workers")),
     ("ordering: publication, no Release", "src/intake/lane.rs",
      "self.seat.published.swap_in_order(self.published + 1)",
      "self.seat.published.swap(self.published + 1, Ordering::Relaxed)", models("lanes")),

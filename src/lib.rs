@@ -54,6 +54,8 @@
 //! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
 //! | get results, on threads that keep time | [`pool::ScheduledThreadPool`] |
 //! | keep tasks in order on an executor of many threads, and call off all of them | [`rx::Worker`] |
+//! | call off a changing set of things at once | [`rx::CompositeCancellable`] |
+//! | take a context along to where a task runs | [`rx::ContextAwareScheduler`] |
 //! | have just the data structure | [`wheel::Wheel`] |
 //!
 //! # The promises

@@ -15,7 +15,7 @@
 //! | [`holders`] | run, cancel, reuse, rearm, a magazine's way, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its look; the handle's `shared`, the clone's look at the word |
 //! | [`lanes`] | push, take, close; signals; the order by count | `published`: swap, look, close; `listed`: look, clearing; the summary: raise, look, lower; the count |
 //! | [`sleep`] | arm, look, sleep, against publish and ring | the threshold: arming and look |
-//! | [`workers`] | the drain of `rx::Worker`: schedule, run, cancel, dispose, refusal, series | none: all of it is under locks |
+//! | [`workers`] | the drain of `rx::Worker`: schedule, run, cancel, dispose, refusal, series | a job's `is_over`: Release, Acquire; all else is under locks |
 //! | [`whole`] | the scheduler with its thread: schedule, cancel, close | all of them together |
 
 #[expect(clippy::missing_const_for_fn, reason = "what it stands for is none")]

@@ -71,40 +71,38 @@ fn settle(schedule: &Arc<dyn Schedule>) {
     }
 }
 
+/// Lets time pass by steps, so that a series can wait for its next run in between.
+fn by_steps(line: &Arc<dyn Schedule>, step: impl Fn(Duration) + 'static) -> Box<dyn Fn(Duration)> {
+    let line = Arc::clone(line);
+    Box::new(move |time| {
+        for _ in 0..10 {
+            step(time / 10);
+            settle(&line);
+        }
+    })
+}
+
 fn worker_on_a_pool() -> Subject {
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
     let worker = ExecutorScheduler::new(ThreadPool::new(3), &timers).worker();
     let (disposed, schedule) = (worker.clone(), Arc::new(worker) as Arc<dyn Schedule>);
-    let line = Arc::clone(&schedule);
     Subject {
         name: "worker on a pool",
+        advance: by_steps(&schedule, move |step| _ = driver.advance(step)),
         schedule,
-        // By steps, so that a series can wait for its next run in between.
-        advance: Box::new(move |time| {
-            for _ in 0..10 {
-                driver.advance(time / 10);
-                settle(&line);
-            }
-        }),
         stop: Box::new(move || disposed.dispose()),
     }
 }
 
 fn pool() -> Subject {
     let clock = ManualClock::new();
-    let pool =
-        ScheduledThreadPool::builder().threads(1).clock(clock.clone()).build().expect("good");
+    let pool = ScheduledThreadPool::builder().threads(1).clock(clock.clone()).build();
+    let pool = pool.expect("good");
     let (stopped, schedule) = (pool.clone(), Arc::new(pool) as Arc<dyn Schedule>);
-    let line = Arc::clone(&schedule);
     Subject {
         name: "pool",
+        advance: by_steps(&schedule, move |step| clock.advance(step)),
         schedule,
-        advance: Box::new(move |time| {
-            for _ in 0..10 {
-                clock.advance(time / 10);
-                settle(&line);
-            }
-        }),
         stop: Box::new(move || drop(stopped.shutdown_now())),
     }
 }

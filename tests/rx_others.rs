@@ -101,18 +101,16 @@ fn a_handle_whose_drop_panics_saves_nobody_and_the_first_panic_goes_on() {
             assert!(!self.1, "{}", self.0);
         }
     }
+    silence();
     let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good");
     let (set, last) =
         (CompositeCancellable::new(), scheduler.schedule_once(SECOND, || ()).expect("open"));
-    set.add(Cancellable::from(Arc::new(Panics("first", true))));
-    set.add(Cancellable::from(Arc::new(Panics("second", false))));
+    set.add(Cancellable::from(Arc::new(Panics("on purpose, first", true))));
+    set.add(Cancellable::from(Arc::new(Panics("on purpose, second", false))));
     set.add(last.clone());
-    let loud = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| set.cancel()));
-    std::panic::set_hook(loud);
     let panic = panic.expect_err("it goes on");
-    assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some("first"));
+    assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some("on purpose, first"));
     assert!(last.is_cancelled());
 }
 
@@ -203,6 +201,7 @@ fn a_task_runs_in_the_context_of_who_scheduled_it() {
 
 #[test]
 fn a_panic_of_a_task_is_reported_beside_that_of_the_way_back() {
+    silence();
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
     let said = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&said);
@@ -212,14 +211,15 @@ fn a_panic_of_a_task_is_reported_beside_that_of_the_way_back() {
     });
     let worker = ContextAwareScheduler::new(plain, Tenant).worker();
     TENANT.set(0);
-    worker.schedule_after(SECOND, || std::panic::panic_any("of the task"));
+    worker.schedule_after(SECOND, || std::panic::panic_any("on purpose, of the task"));
     TENANT.set(666); // to which the thread cannot come back
-    let loud = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
     driver.advance(SECOND);
-    std::panic::set_hook(loud);
     let said = said.lock().expect("no panic");
-    assert!(said.len() == 2 && said[0] == "of the task" && said[1].contains("from `replace`"));
+    assert!(
+        said.len() == 2
+            && said[0] == "on purpose, of the task"
+            && said[1].contains("from `replace`")
+    );
 }
 
 #[test]
@@ -244,18 +244,45 @@ fn a_context_that_cannot_be_put_up_costs_only_its_own_task() {
     TENANT.set(1);
     worker.schedule_after(SECOND, log.task(1));
     TENANT.set(0);
-    let loud = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
     driver.advance(SECOND);
     TENANT.set(666);
     let failed_on_the_way_back = worker.schedule_after(SECOND, log.task(2));
     TENANT.set(0);
     driver.advance(2 * SECOND);
-    std::panic::set_hook(loud);
     assert!(bad.is_done() && series.is_done() && failed_on_the_way_back.is_done());
     assert_eq!(log.all(), [1]);
     worker.schedule(log.task(3));
     assert_eq!((log.all(), worker.pending()), (vec![1, 3], 0));
+}
+
+/// The closure is dropped first, and by the hook: two panics at once would be the end of the process.
+#[test]
+fn a_context_that_cannot_be_captured_is_its_caller_s_panic() {
+    struct NoContext;
+    impl ContextCapture for NoContext {
+        type Context = ();
+        fn capture(&self) {
+            panic_on_purpose()
+        }
+        fn replace(&self, (): ()) {}
+    }
+    struct Grenade;
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            panic_on_purpose();
+        }
+    }
+    silence();
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let plain = ExecutorScheduler::new(Inline, &timers)
+        .on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+    let worker = ContextAwareScheduler::new(plain, NoContext).worker();
+    let grenade = Grenade;
+    let schedule = std::panic::AssertUnwindSafe(|| worker.schedule(move || drop(grenade)));
+    assert!(std::panic::catch_unwind(schedule).is_err());
+    assert_eq!((told.load(Ordering::Relaxed), worker.pending()), (1, 0));
 }
 
 #[test]
@@ -310,6 +337,41 @@ fn tasks_run_in_the_spans_that_they_were_scheduled_in() {
         drop(outer);
         assert_eq!(name(), None);
     });
+}
+
+/// A subscriber that only the scheduling thread has: what was entered is left, or the spans of the thread
+/// that runs would pile up.
+#[cfg(feature = "tracing")]
+#[test]
+fn a_span_of_a_stranger_s_subscriber_is_not_left_entered() {
+    use tickwheel::rx::TracingSpans;
+    use tracing::span::Id;
+    use tracing::{Subscriber, info_span};
+    use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+    struct Counts(Arc<[AtomicUsize; 2]>);
+    impl<S: Subscriber> Layer<S> for Counts {
+        fn on_enter(&self, _: &Id, _: Context<'_, S>) {
+            self.0[0].fetch_add(1, Ordering::Relaxed);
+        }
+        fn on_exit(&self, _: &Id, _: Context<'_, S>) {
+            self.0[1].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let counts = Arc::<[AtomicUsize; 2]>::default();
+    let timers = Scheduler::new();
+    let plain = ExecutorScheduler::new(ThreadPool::new(1), &timers);
+    let worker = ContextAwareScheduler::new(plain, TracingSpans).worker();
+    let log = Log::default();
+    let subscriber = tracing_subscriber::registry().with(Counts(Arc::clone(&counts)));
+    tracing::subscriber::with_default(subscriber, || {
+        let _in_it = info_span!("request").entered();
+        (0..10).for_each(|number| _ = worker.schedule(log.task(number)));
+    });
+    until("all have run", || log.all().len() == 10);
+    until("the last has left its span", || counts[1].load(Ordering::Relaxed) == 11);
+    assert_eq!(counts[0].load(Ordering::Relaxed), 11, "ten runs, and the scheduling thread");
 }
 
 // ----- TrampolineScheduler ----------------------------------------------------------------------

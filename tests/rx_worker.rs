@@ -634,7 +634,7 @@ fn the_thread_of_a_disposed_worker_ends() {
     assert!(worker.is_disposed(), "although the worker is still here");
 }
 
-// ----- what a review has found --------------------------------------------------------------------
+// ----- at the edges -------------------------------------------------------------------------------
 
 /// A thread that ends has lost some of its thread-locals when the last of them schedule.
 #[test]
@@ -739,5 +739,48 @@ fn s01_a_clock_that_panics_ends_a_series_and_makes_nothing_early() {
         worker.schedule(|| ());
         worker.dispose();
         assert_eq!((worker.pending(), timers.pending()), (0, 0));
+    }
+}
+
+/// A clock that is a user's may cancel: just when a series is between its run and its wait.
+#[test]
+fn pending_is_right_when_a_series_is_cancelled_as_it_goes_on() {
+    #[derive(Default)]
+    struct Cancels(Mutex<Option<Cancellable>>, AtomicUsize);
+    struct Clocked(ManualClock, Arc<Cancels>);
+    impl Clock for Clocked {
+        fn now(&self) -> Instant {
+            let Cancels(handle, readings_left) = &*self.1;
+            let left = readings_left.load(Ordering::Relaxed);
+            readings_left.store(left.saturating_sub(1), Ordering::Relaxed);
+            if left == 1 {
+                let handle = handle.lock().expect("no panic").take();
+                assert!(handle.expect("there").cancel());
+            }
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+    }
+    // The first reading after a run asks when the next is due, the second whether it is.
+    for reading in [1, 2] {
+        let cancels = Arc::<Cancels>::default();
+        let clock = Clocked(ManualClock::new(), Arc::clone(&cancels));
+        let (timers, _driver) = Scheduler::builder().clock(clock).build_driven().expect("good");
+        let (hand, log) = (ByHand::default(), Log::default());
+        let worker = ExecutorScheduler::new(hand.executor(), &timers).worker();
+        let armed = Arc::clone(&cancels);
+        let series = worker.schedule_periodically(Duration::ZERO, SECOND, move || {
+            armed.1.store(reading, Ordering::Relaxed);
+        });
+        *cancels.0.lock().expect("no panic") = Some(series.clone());
+        for _ in 0..3 {
+            let (own, said) = (worker.clone(), log.clone());
+            worker.schedule(move || said.say(u32::try_from(own.pending()).expect("few")));
+        }
+        hand.run();
+        assert!(series.is_cancelled());
+        assert_eq!((log.all(), worker.pending()), (vec![2, 1, 0], 0), "reading {reading}");
     }
 }

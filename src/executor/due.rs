@@ -1,12 +1,11 @@
 //! One task that is due.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::key::{HubId, TaskKey};
-use crate::observe::discard;
+use crate::observe::quietly;
 use crate::tick::Moment;
 
 /// A task of a scheduler, by name: what the wheel and the batches hold by value.
@@ -78,11 +77,7 @@ impl DueTask {
     pub fn run(mut self) {
         match std::mem::replace(&mut self.0, Inner::Empty) {
             Inner::Held { host, due } => host.run(due),
-            Inner::Loose { task, .. } => {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(task)) {
-                    discard(panic);
-                }
-            }
+            Inner::Loose { task, .. } => quietly(task),
             Inner::Empty => {}
         }
     }

@@ -103,7 +103,20 @@ fn models_a_worker_s_cancel_against_its_run() {
     });
 }
 
-/// N3: a dispose against a schedule and the drain. Afterwards nothing starts, and nothing is held.
+/// Who finds that a task is done sees what it has done.
+#[test]
+fn models_done_shows_what_a_worker_s_task_did() {
+    loom::model(|| {
+        let (worker, log) = (worker(0).0, Log::new());
+        let handle = worker.schedule(log.task(1));
+        if handle.is_done() {
+            assert_eq!(log.all(), 1);
+        }
+        threads::end();
+    });
+}
+
+/// N2: a dispose against a schedule and the drain. Afterwards nothing starts, and nothing is held.
 #[test]
 fn models_dispose_against_schedule_and_drain() {
     loom::model(|| {
@@ -127,7 +140,27 @@ fn models_dispose_against_schedule_and_drain() {
     });
 }
 
-/// N2: a drain that is refused, against a further task. It is handed over by whoever comes, once.
+/// N2: a dispose against a task that is delayed. Taken in before it or after, it is cancelled.
+#[test]
+fn models_dispose_against_a_delay() {
+    loom::model(|| {
+        let (worker, _timers, driver) = worker(0);
+        let other = {
+            let worker = worker.clone();
+            thread::spawn(move || {
+                worker.dispose();
+                crate::task::memory::put_down();
+            })
+        };
+        let late = worker.schedule_after(Duration::from_secs(1), || unreachable!());
+        other.join().unwrap();
+        drop(driver);
+        threads::end();
+        assert!(late.is_cancelled());
+    });
+}
+
+/// V1: a drain that is refused, against a further task. It is handed over by whoever comes, once.
 #[test]
 fn models_a_refused_drain_is_not_lost() {
     loom::model(|| {
@@ -148,7 +181,7 @@ fn models_a_refused_drain_is_not_lost() {
     });
 }
 
-/// J1, J2: a cancel of a series that runs, and goes on. It wins, and there is no further run.
+/// J1, N5: a cancel of a series that runs, and goes on. It wins, and there is no further run.
 #[test]
 fn models_a_series_does_not_escape_its_cancel() {
     loom::model(|| {

@@ -54,8 +54,9 @@
 //! | `crew` | the threads |
 //! | `policy` | what a shutdown leaves running, and who may still come in |
 //! | `future` | [`ScheduledFuture`], [`JoinError`] |
-//! | `shared`, `scheduled` | what they all share; the pool as users meet it |
+//! | `shared`, `scheduled`, `builder` | what they all share; the pool as users meet it |
 
+mod builder;
 mod crew;
 mod future;
 mod heap;
@@ -70,8 +71,9 @@ mod scheduled;
 mod shared;
 mod slots;
 
+pub use builder::PoolBuilder;
 pub use future::{JoinError, PanicPayload, ScheduledFuture};
 pub use key::Key;
 pub use policy::ShutdownPolicy;
 pub use queue::DelayedWorkQueue;
-pub use scheduled::{PoolBuilder, ScheduledThreadPool, Unstarted};
+pub use scheduled::{ScheduledThreadPool, Unstarted};

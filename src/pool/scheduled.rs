@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
+use super::builder::PoolBuilder;
 use super::future::ScheduledFuture;
 use super::job::{Due, Job, Once, Run, Series, Work};
 use super::policy::ShutdownPolicy;
 use super::shared::Shared;
 use crate::{
-    BuildError, Cancellable, Clock, DueTask, Executor, PanicHook, Period, Rejected, Repeat,
-    RepeatingTask, Schedule, ScheduleError, SystemClock, Task, TaskPanic,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    ScheduleError, Task,
 };
 
 /// Threads that run tasks after a delay or again and again, each at its exact deadline, and give their
@@ -60,6 +60,10 @@ impl ScheduledThreadPool {
     pub fn new(threads: usize) -> ScheduledThreadPool {
         let pool = ScheduledThreadPool::builder().threads(threads).build();
         pool.expect("a pool has at least one thread")
+    }
+
+    pub(super) fn with(shared: Arc<Shared>) -> ScheduledThreadPool {
+        ScheduledThreadPool { face: Arc::new(Face { shared }) }
     }
 
     /// Names, policies, hooks.
@@ -323,80 +327,6 @@ impl fmt::Debug for Unstarted {
         f.debug_struct("Unstarted")
             .field("deadline", &self.deadline)
             .field("is_periodic", &self.job.is_periodic())
-            .finish_non_exhaustive()
-    }
-}
-
-/// How a [`ScheduledThreadPool`] is to be.
-#[must_use = "a builder does nothing until `build`"]
-pub struct PoolBuilder {
-    threads: usize,
-    name: String,
-    policy: ShutdownPolicy,
-    clock: Arc<dyn Clock>,
-    on_panic: PanicHook,
-}
-
-impl Default for PoolBuilder {
-    fn default() -> PoolBuilder {
-        PoolBuilder {
-            threads: thread::available_parallelism().map_or(1, usize::from),
-            name: "tickwheel-pool".to_owned(),
-            policy: ShutdownPolicy::default(),
-            clock: Arc::new(SystemClock),
-            on_panic: PanicHook::default(),
-        }
-    }
-}
-
-impl PoolBuilder {
-    /// At most so many threads. Default: as many as the machine runs at once.
-    pub fn threads(self, threads: usize) -> PoolBuilder {
-        PoolBuilder { threads, ..self }
-    }
-
-    /// What its threads are called: `name-1`, `name-2` and so on.
-    pub fn thread_name(self, name: impl Into<String>) -> PoolBuilder {
-        PoolBuilder { name: name.into(), ..self }
-    }
-
-    /// What becomes of waiting tasks at a shutdown.
-    pub fn shutdown_policy(self, policy: ShutdownPolicy) -> PoolBuilder {
-        PoolBuilder { policy, ..self }
-    }
-
-    /// The clock that deadlines are met on. Default: the system's.
-    pub fn clock(self, clock: impl Clock) -> PoolBuilder {
-        PoolBuilder { clock: Arc::new(clock), ..self }
-    }
-
-    /// Is told of each panic of a task, beside its future, and of a captured value's `Drop`.
-    pub fn on_panic(self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PoolBuilder {
-        PoolBuilder { on_panic: PanicHook::new(hook), ..self }
-    }
-
-    /// Makes the pool. Threads start when they are needed.
-    ///
-    /// # Errors
-    ///
-    /// When it would have no threads.
-    pub fn build(self) -> Result<ScheduledThreadPool, BuildError> {
-        let PoolBuilder { threads, name, policy, clock, on_panic } = self;
-        if threads == 0 {
-            return Err(BuildError::NoThreads);
-        }
-        let name = name.replace('\0', ""); // the system takes none, and std would panic
-        let shared = Shared::new(clock, policy, threads, name, on_panic);
-        Ok(ScheduledThreadPool { face: Arc::new(Face { shared }) })
-    }
-}
-
-impl fmt::Debug for PoolBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PoolBuilder")
-            .field("threads", &self.threads)
-            .field("thread_name", &self.name)
-            .field("shutdown_policy", &self.policy)
             .finish_non_exhaustive()
     }
 }

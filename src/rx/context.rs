@@ -55,6 +55,7 @@ pub trait ContextCapture: Send + Sync + 'static {
 /// The context is captured when a task is scheduled, also a delayed or a periodic one, and put up around
 /// each of its runs. Afterwards the thread has its own again, also after a panic. What a scheduler hands to
 /// such a worker, as its executor, is scheduled on the tick thread.
+#[derive(Clone)]
 pub struct ContextAwareScheduler {
     inner: ExecutorScheduler,
     context: Arc<dyn Capture>,
@@ -69,13 +70,6 @@ impl ContextAwareScheduler {
     /// A new worker.
     pub fn worker(&self) -> Worker {
         self.inner.worker().with_context(Arc::clone(&self.context))
-    }
-}
-
-impl Clone for ContextAwareScheduler {
-    fn clone(&self) -> ContextAwareScheduler {
-        let (inner, context) = (self.inner.clone(), Arc::clone(&self.context));
-        ContextAwareScheduler { inner, context }
     }
 }
 

@@ -96,30 +96,13 @@ impl Delayed {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
+    use super::super::composite::CompositeCancellable;
     use super::super::place::tests::husk;
     use super::*;
-    use crate::Cancel;
 
-    /// Tells handles apart: one that is cancelled here is cancelled there.
-    #[derive(Default)]
-    struct Timer(AtomicBool);
-
-    impl Cancel for Timer {
-        fn cancel(&self) -> bool {
-            !self.0.swap(true, Ordering::Relaxed)
-        }
-        fn is_cancelled(&self) -> bool {
-            self.0.load(Ordering::Relaxed)
-        }
-        fn is_done(&self) -> bool {
-            self.is_cancelled()
-        }
-    }
-
+    /// A handle of its own: whoever is cancelled is the same.
     fn timer() -> Cancellable {
-        Cancellable::from(Arc::new(Timer::default()))
+        Cancellable::from(Arc::new(CompositeCancellable::new()))
     }
 
     fn room_of(job: &Arc<dyn Run>) -> u64 {
@@ -136,7 +119,9 @@ mod tests {
         let first = timer();
         assert!(delayed.set_timer(job.place(), ticket, first.clone()).is_none());
         let (_, came) = delayed.remove(room_of(&job)).expect("in it");
-        assert!(came.is_some_and(|came| came.cancel()) && first.is_cancelled(), "the same one");
+        assert!(!first.is_cancelled());
+        came.expect("its timer").cancel();
+        assert!(first.is_cancelled(), "the same one");
         assert!(delayed.set_timer(job.place(), ticket, timer()).is_some(), "it has come");
         let again = delayed.insert(Arc::clone(&job));
         assert!(delayed.set_timer(job.place(), ticket, timer()).is_some(), "it waits again");

@@ -10,7 +10,6 @@ use crate::{PanicHook, ScheduleError};
 /// When a task is to be queued.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
-    Now,
     After(Duration),
     At(Instant),
 }

@@ -101,6 +101,11 @@ enum Stage<W> {
     Cancelled,
 }
 
+const _: () = assert!(
+    cfg!(loom) || size_of::<Job<Once<[usize; 2]>>>() <= 64,
+    "with its counts a task of two words takes 80 bytes"
+);
+
 impl<W> Stage<W> {
     /// J1.
     fn leave_waiting(&mut self, next: Stage<W>) -> Option<W> {

@@ -54,7 +54,8 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `worker` | [`ExecutorScheduler`] and [`Worker`], as users meet them |
-//! | `strand` | the home of a worker's tasks: the lock, the drain, what comes in time |
+//! | `strand` | the home of a worker's tasks: its locks, how tasks come and go |
+//! | `drain` | who runs them, and how it comes to a thread |
 //! | `queue`, `delayed`, `place` | the tasks of a strand that wait for their turn, or for their time; each leaves in O(1). Data, no lock |
 //! | `job` | one task: its states |
 //! | `home` | what a worker asks of where its tasks live |
@@ -66,6 +67,7 @@
 mod composite;
 mod context;
 mod delayed;
+mod drain;
 mod home;
 mod job;
 mod place;

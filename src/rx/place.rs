@@ -49,41 +49,15 @@ impl Place {
 
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests {
-    use std::sync::Arc;
-    use std::time::Instant;
+    use std::sync::{Arc, Weak};
 
-    use super::super::home::Home;
-    use super::super::job::Run;
+    use super::super::job::{Job, Once, Run};
+    use super::super::strand::Strand;
     use super::*;
-    use crate::Cancel;
 
     /// A task of which only the place matters.
-    struct Husk(Place);
-
-    impl Cancel for Husk {
-        fn cancel(&self) -> bool {
-            false
-        }
-        fn is_cancelled(&self) -> bool {
-            false
-        }
-        fn is_done(&self) -> bool {
-            false
-        }
-    }
-
-    impl Run for Husk {
-        fn run(&self, _home: &dyn Home) -> Option<Instant> {
-            None
-        }
-        fn forfeit(&self) {}
-        fn place(&self) -> &Place {
-            &self.0
-        }
-    }
-
     pub(in crate::rx) fn husk() -> Arc<dyn Run> {
-        Arc::new(Husk(Place::new()))
+        Job::new(Weak::<Strand>::new(), Once(|| ()))
     }
 
     #[test]

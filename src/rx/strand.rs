@@ -1,15 +1,4 @@
-//! The home of a worker that runs on an executor: its tasks, and the one who drains them.
-//!
-//! ```text
-//!                 a task comes                        the executor runs it
-//!    Resting ---------------------> HandedOver ----------------------------> Draining
-//!       ^                            |   ^   ^                                |    |
-//!       |      nothing is queued,    |   |   '---- the batch is used up ------'    |
-//!       '------ or disposed ---------'   |                                         |
-//!       |                                '-- refused, dropped, or a panic: again,  |
-//!       |                                    after a pause, on the tick thread     |
-//!       '---------------------- nothing is queued, or disposed --------------------'
-//! ```
+//! The home of a worker that runs on an executor: its tasks, by whom they come, and how they leave.
 //!
 //! `RxJava` counts what is queued in an atomic number, and whoever takes it from zero to one hands the drain
 //! over. Here a task can leave the queue before its turn, in O(1), so the queue has a lock, and the count is
@@ -18,41 +7,28 @@
 //! - N1 There is one [`Drain`] at most, and it alone takes tasks up: they do not overlap. Whoever sets
 //!   `has_drain` makes it; it is cleared by the drain that finds nothing queued, under the same lock. So no
 //!   task is queued without a drain, and what one task has written is seen by the next.
-//! - N2 A drain that nobody runs (it was refused, or dropped, or its executor panicked) is handed over again,
-//!   from the tick thread and after a pause that grows. It rests only when there is no clock left to wait
-//!   on; then the next task hands it over.
-//! - N3 What has not started is among the queued or the delayed, also what the drain has taken up: so `dispose`
+//! - N2 What has not started is among the queued or the delayed, also what the drain has taken up: so `dispose`
 //!   finds it. Its start is a step of the job's own (J1), and needs no lock of the strand.
-//! - N4 A delayed task is queued by its [`Arrival`], on the tick thread, in order of deadline.
-//! - N5 With a lock held nobody calls the executor, the clock, a task, or a destructor of theirs.
-//! - N6 Tasks come in under one lock, `state`, and the drain has what it works on under another, `hands`,
+//! - N3 A delayed task is queued by its [`Arrival`], on the tick thread, in order of deadline.
+//! - N4 With a lock held nobody calls the executor, the clock, a task, or a destructor of theirs.
+//! - N5 Tasks come in under one lock, `state`, and the drain has what it works on under another, `hands`,
 //!   which is taken first when both are. A task goes from the first to the second once, and comes back
 //!   only to wait for another run. Whoever looks for one looks in that order.
-//! - N7 An executor that runs the drain at once, on the same stack, does so once: when a batch is used up
-//!   the drain below goes on with the next.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
 use super::delayed::Delayed;
+use super::drain::Drain;
 use super::home::{Home, When};
 use super::job::Run;
 use super::place::{Place, Spot};
 use super::queue::Queue;
-use crate::sync::{Mutex, MutexGuard, Ordering, local, lock};
-use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, ScheduleError, Scheduler};
-
-/// How many tasks a drain runs before it lets other workers have the thread.
-const BATCH: usize = 64;
-
-/// How long a drain waits before it is handed over again, N2: after so many attempts twice as long, six
-/// times.
-const PAUSE: Duration = Duration::from_millis(1);
-const PATIENCE: u32 = 16;
+use crate::sync::{Mutex, MutexGuard, Ordering, lock};
+use crate::{Cancellable, Executor, PanicHook, ScheduleError, Scheduler};
 
 // In this order: each task counts a reference to its strand, beside the lock that it takes.
 #[repr(C)]
@@ -60,28 +36,28 @@ pub(super) struct Strand {
     state: Mutex<State>,
     me: Weak<Strand>,
     /// It queues what was delayed, on its own thread.
-    timers: Scheduler,
-    hook: PanicHook,
-    /// What the drain works on; N6.
+    pub(super) timers: Scheduler,
+    pub(super) hook: PanicHook,
+    /// What the drain works on; N5.
     hands: CachePadded<Mutex<Queue>>,
     /// How many of those that were taken up do not wait any more. Only the drain writes it; Relaxed,
     /// because it orders nothing.
     started: AtomicUsize,
-    /// How often in a row the drain was not run. Relaxed: it counts.
-    strikes: AtomicU32,
+    /// How often in a row the drain was not run. Relaxed: it counts, and there is one drain.
+    pub(super) strikes: AtomicU32,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// What has come in since the drain had a look.
     incoming: Queue,
     delayed: Delayed,
     /// `None` once it is disposed.
-    executor: Option<Arc<dyn Executor>>,
+    pub(super) executor: Option<Arc<dyn Executor>>,
     /// N1.
-    has_drain: bool,
-    /// What hands the drain over again, if it waits; N2.
-    retry: Option<Cancellable>,
+    pub(super) has_drain: bool,
+    /// What hands the drain over again, if it waits.
+    pub(super) retry: Option<Cancellable>,
 }
 
 impl Strand {
@@ -102,7 +78,7 @@ impl Strand {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
@@ -143,14 +119,13 @@ impl Strand {
         self.arm(job, ticket, when)
     }
 
-    /// Has a task that is among the delayed queued in time; N4.
+    /// Has a task that is among the delayed queued in time; N3.
     fn arm(&self, job: &Arc<dyn Run>, ticket: u64, when: When) -> Result<(), ScheduleError> {
         let arrival = Arrival(Some((self.me(), Arc::clone(job))));
         let arrive = move || arrival.arrive();
         let timer = match when {
             When::At(deadline) => self.timers.schedule_at(deadline, arrive),
             When::After(delay) => self.timers.schedule_once(delay, arrive),
-            When::Now => self.timers.schedule_once(Duration::ZERO, arrive),
         }?;
         let unwanted = self.state().delayed.set_timer(job.place(), ticket, timer);
         unwanted.into_iter().for_each(|timer| _ = timer.cancel());
@@ -158,7 +133,7 @@ impl Strand {
     }
 
     /// Sees to the next run of a series that was taken up.
-    fn go_on(&self, job: Arc<dyn Run>, due: Instant) {
+    pub(super) fn go_on(&self, job: Arc<dyn Run>, due: Instant) {
         // A clock that panics does so again below, and then the series ends.
         let is_due = self.hook.catch(|| due <= self.timers.now()) == Some(true);
         let mut hands = lock(&self.hands);
@@ -181,34 +156,8 @@ impl Strand {
 
     // ----- out of the queue ----------------------------------------------------------------
 
-    /// What a drain does; N1.
-    fn drain(self: Arc<Self>) {
-        self.strikes.store(0, Ordering::Relaxed);
-        // A thread that ends may have no room of its own any more.
-        let mut batch = BATCHES.try_with(Cell::take).unwrap_or_default();
-        loop {
-            let mut left = BATCH;
-            while left > 0 && self.next_batch(left, &mut batch) {
-                left -= batch.len();
-                for job in batch.drain(..) {
-                    if let Some(due) = job.run(&*self) {
-                        self.go_on(job, due);
-                    }
-                }
-            }
-            if left > 0 {
-                break; // it rests
-            }
-            let has_more = self.hands().is_some();
-            if !has_more || !self.hand_over_below() {
-                break;
-            }
-        }
-        _ = BATCHES.try_with(|kept| kept.set(batch));
-    }
-
     /// Takes up the next tasks. False: there are none, and no drain any more.
-    fn next_batch(&self, limit: usize, batch: &mut Vec<Arc<dyn Run>>) -> bool {
+    pub(super) fn next_batch(&self, limit: usize, batch: &mut Vec<Arc<dyn Run>>) -> bool {
         let Some(mut hands) = self.hands() else { return false };
         // Here, and not under the lock that others wait for: it looks at each.
         hands.take_up(limit, batch);
@@ -217,7 +166,7 @@ impl Strand {
 
     /// The hands of the drain, free of what they held, and with something to do. `None`: there is nothing, and
     /// no drain any more; N1.
-    fn hands(&self) -> Option<MutexGuard<'_, Queue>> {
+    pub(super) fn hands(&self) -> Option<MutexGuard<'_, Queue>> {
         let mut hands = lock(&self.hands);
         hands.put_down();
         self.started.store(0, Ordering::Relaxed);
@@ -228,36 +177,7 @@ impl Strand {
         }
         (!hands.is_drained()).then_some(hands)
     }
-
-    /// Gives the thread back to the executor, and asks for it again. True if it was given at once, on this
-    /// stack; N7.
-    fn hand_over_below(self: &Arc<Self>) -> bool {
-        let mine = Arc::as_ptr(self).addr();
-        let outer = HANDING_OVER.with(|below| below.replace((mine, false)));
-        let executor = self.state().executor.clone();
-        Drain::of(Arc::clone(self)).hand_over(executor);
-        HANDING_OVER.with(|below| below.replace(outer)).1
-    }
-
-    /// N2: the pause before the drain is handed over again; none if there is nothing left to do.
-    fn next_pause(&self) -> Option<Duration> {
-        drop(self.hands()?);
-        let strikes = self.strikes.load(Ordering::Relaxed);
-        self.strikes.store(strikes.saturating_add(1), Ordering::Relaxed); // there is one drain
-        Some(PAUSE * (1 << (strikes / PATIENCE).min(6)))
-    }
 }
-
-local!(
-    /// The strand that hands its drain over at the end of a batch, by address, and whether the executor
-    /// has run it on this very stack.
-    HANDING_OVER: Cell<(usize, bool)> = Cell::new((0, false))
-);
-
-local!(
-    /// The room for a batch of this thread's drains. At rest nothing is in it.
-    BATCHES: Cell<Vec<Arc<dyn Run>>> = Cell::new(Vec::new())
-);
 
 impl Home for Strand {
     fn now(&self) -> Instant {
@@ -266,7 +186,6 @@ impl Home for Strand {
 
     fn take_in(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
         let is_due = match when {
-            When::Now => true,
             When::After(delay) => delay.is_zero(),
             When::At(deadline) => deadline <= self.timers.now(),
         };
@@ -294,7 +213,7 @@ impl Home for Strand {
             match place.get() {
                 Spot::Queued(number) if hands.remove(number).is_some() => return,
                 Spot::Gone => return,
-                // A series, that goes on just now; N6.
+                // A series, that goes on just now; N5.
                 Spot::Queued(_) | Spot::Delayed(_) => {}
             }
         }
@@ -337,100 +256,9 @@ impl Home for Strand {
 }
 
 impl Drop for Strand {
-    /// Nobody can bring a task any more, and there is no drain: what is left was refused to the last (N2).
+    /// Nobody can bring a task any more, and there is no drain: what is left was refused to the last.
     fn drop(&mut self) {
         self.dispose();
-    }
-}
-
-/// The right to drain a strand; N1. Dropped without having run, it is handed over again; N2.
-struct Drain(Option<Arc<Strand>>);
-
-impl Drain {
-    fn of(strand: Arc<Strand>) -> Drain {
-        Drain(Some(strand))
-    }
-
-    /// Without an executor it was disposed, and the drain has nothing left to do.
-    fn hand_over(self, executor: Option<Arc<dyn Executor>>) {
-        let (Some(executor), Some(strand)) = (executor, &self.0) else { return };
-        let hook = strand.hook.clone();
-        let task = DueTask::new(Instant::now(), move || self.run());
-        hook.catch(|| drop(executor.execute(task)));
-        hook.catch(|| drop(executor)); // perhaps its last owner
-    }
-
-    fn run(mut self) {
-        let Some(strand) = self.0.take() else { return };
-        let (below, _) = HANDING_OVER.with(Cell::get);
-        if below == Arc::as_ptr(&strand).addr() {
-            HANDING_OVER.with(|handing_over| handing_over.set((below, true)));
-        } else {
-            strand.drain();
-        }
-    }
-}
-
-impl Drop for Drain {
-    fn drop(&mut self) {
-        let Some(strand) = self.0.take() else { return };
-        let hook = strand.hook.clone();
-        // The executor may be panicking, and the clock could as well.
-        hook.catch(|| {
-            if let Some(pause) = strand.next_pause() {
-                Retry { strand: Some(strand), pause, is_last: false }.wait();
-            }
-        });
-    }
-}
-
-/// A drain that waits until it is handed over again; N2.
-struct Retry {
-    strand: Option<Arc<Strand>>,
-    pause: Duration,
-    /// It waits on the scheduler that a program always has.
-    is_last: bool,
-}
-
-impl Retry {
-    fn wait(self) {
-        let Some(strand) = self.strand.clone() else { return };
-        let (pause, is_last) = (self.pause, self.is_last);
-        let go = move || self.go();
-        // Refused means dropped, and then the next clock is tried.
-        let retry = if is_last {
-            let Ok(global) = Scheduler::try_global() else { return };
-            global.with_executor(Inline).schedule_once(pause, go)
-        } else {
-            strand.timers.schedule_once(pause, go)
-        };
-        let Ok(retry) = retry else { return };
-        let mut state = strand.state();
-        if state.executor.is_some() {
-            state.retry = Some(retry);
-        } else {
-            drop(state);
-            retry.cancel();
-        }
-    }
-
-    fn go(mut self) {
-        let Some(strand) = self.strand.take() else { return };
-        let executor = strand.state().executor.clone();
-        Drain::of(strand).hand_over(executor);
-    }
-}
-
-impl Drop for Retry {
-    fn drop(&mut self) {
-        let Some(strand) = self.strand.take() else { return };
-        let mut state = strand.state();
-        if self.is_last || state.executor.is_none() {
-            state.has_drain = false;
-        } else {
-            drop(state);
-            Retry { strand: Some(strand), pause: self.pause, is_last: true }.wait();
-        }
     }
 }
 
@@ -452,7 +280,10 @@ impl Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        if let Some((_strand, job)) = self.0.take() {
+        let Some((strand, job)) = self.0.take() else { return };
+        if strand.is_disposed() {
+            job.cancel(); // on behalf of the disposal, which may be on its way to it
+        } else {
             job.forfeit();
         }
     }

@@ -154,7 +154,6 @@ impl Home for Trampoline {
     fn take_in(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
         let now = Instant::now();
         let due = match when {
-            When::Now => now,
             // As far as the clock goes, beyond that.
             When::After(delay) => Period::fixed_delay(delay).next_run(now, now),
             When::At(deadline) => deadline.max(now),

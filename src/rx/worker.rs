@@ -1,7 +1,6 @@
 //! What users meet first: an [`ExecutorScheduler`], and the [`Worker`]s that it gives out.
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,6 +13,9 @@ use crate::{
     Cancellable, DueTask, Executor, Inline, PanicHook, Period, Rejected, Repeat, RepeatingTask,
     Schedule, ScheduleError, Scheduler, Task, TaskPanic, TryScheduleError,
 };
+
+/// What is not delayed at all.
+const NOW: When = When::After(Duration::ZERO);
 
 /// Gives out workers that run their tasks on an executor, each its own in order.
 ///
@@ -168,7 +170,7 @@ impl Worker {
         f: impl FnMut() -> R + Send + 'static,
     ) -> Cancellable {
         match self.series(initial, Period::fixed_rate(period), f) {
-            Ok(series) => self.or_cancelled(self.give(series.0, series.1)),
+            Ok((when, series)) => self.or_cancelled(self.give(when, series)),
             Err(_) => Cancellable::already_cancelled(),
         }
     }
@@ -197,7 +199,7 @@ impl Worker {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::Now, Once(f)).map_err(|(reason, work)| {
+        self.give(NOW, Once(f)).map_err(|(reason, work)| {
             let Once(f) = work.expect("what was not taken in comes back");
             TryScheduleError::new(reason, f)
         })
@@ -215,7 +217,7 @@ impl Worker {
         let now = self.home.now();
         // As far as the clock goes, beyond that.
         let due = Period::fixed_delay(initial).next_run(now, now);
-        let when = if initial.is_zero() { When::Now } else { When::At(due) };
+        let when = if initial.is_zero() { NOW } else { When::At(due) };
         Ok((when, Series { due, period, f }))
     }
 
@@ -330,17 +332,7 @@ impl Schedule for Worker {
 impl Executor for Worker {
     /// A disposed worker drops what it is handed: it will not take it later either.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.or_cancelled(self.give(When::Now, Due(task)));
+        self.schedule(move || task.run());
         Ok(())
-    }
-}
-
-/// A task of a scheduler.
-struct Due(DueTask);
-
-impl Work for Due {
-    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        work.take().into_iter().for_each(|Due(task)| task.run());
-        ControlFlow::Break(())
     }
 }
