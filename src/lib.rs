@@ -103,6 +103,7 @@ mod front;
 mod handle;
 mod hub;
 mod intake;
+mod job;
 mod key;
 mod limit;
 #[cfg(all(test, loom))]

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::job::Work;
 use super::worker::{ExecutorScheduler, Worker};
 use crate::PanicHook;
+use crate::job::Work;
 
 /// How to take hold of a context that threads have, and how to put it up elsewhere.
 ///

@@ -9,9 +9,7 @@
 //! - D2 A ticket names one wait of one task. So a timer that is brought too late, when the task has come, or
 //!   waits again, is known for what it is.
 
-use std::sync::Arc;
-
-use super::job::Run;
+use super::home::Entry;
 use super::place::{Place, Spot};
 use crate::Cancellable;
 
@@ -26,7 +24,7 @@ pub(super) struct Delayed {
 }
 
 struct Room {
-    job: Arc<dyn Run>,
+    job: Entry,
     /// What cancels its arrival.
     timer: Option<Cancellable>,
     ticket: u64,
@@ -38,7 +36,7 @@ impl Delayed {
     }
 
     /// Takes a task in. Its ticket; D2.
-    pub(super) fn insert(&mut self, job: Arc<dyn Run>) -> u64 {
+    pub(super) fn insert(&mut self, job: Entry) -> u64 {
         self.tickets += 1;
         self.put(Room { job, timer: None, ticket: self.tickets });
         self.tickets
@@ -68,7 +66,7 @@ impl Delayed {
     }
 
     /// Takes the task of a room out, with its timer.
-    pub(super) fn remove(&mut self, at: u64) -> Option<(Arc<dyn Run>, Option<Cancellable>)> {
+    pub(super) fn remove(&mut self, at: u64) -> Option<(Entry, Option<Cancellable>)> {
         let at = usize::try_from(at).ok()?;
         let room = self.rooms.get_mut(at)?.take()?;
         room.job.place().set(Spot::Gone);
@@ -89,13 +87,15 @@ impl Delayed {
     }
 
     /// All that are in, with their timers.
-    pub(super) fn into_all(self) -> impl Iterator<Item = (Arc<dyn Run>, Option<Cancellable>)> {
+    pub(super) fn into_all(self) -> impl Iterator<Item = (Entry, Option<Cancellable>)> {
         self.rooms.into_iter().flatten().map(|room| (room.job, room.timer))
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::composite::CompositeCancellable;
     use super::super::place::tests::husk;
     use super::*;
@@ -105,7 +105,7 @@ mod tests {
         Cancellable::from(Arc::new(CompositeCancellable::new()))
     }
 
-    fn room_of(job: &Arc<dyn Run>) -> u64 {
+    fn room_of(job: &Entry) -> u64 {
         match job.place().get() {
             Spot::Delayed(at) => at,
             other => panic!("not delayed: {other:?}"),

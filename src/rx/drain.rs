@@ -23,8 +23,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::Run;
+use super::home::Entry;
 use super::strand::Strand;
+use crate::job::Ran;
 use crate::sync::{Ordering, local};
 use crate::{DueTask, Executor, Inline, Scheduler};
 
@@ -44,7 +45,7 @@ local!(
 
 local!(
     /// The room for a batch of this thread's drains. At rest nothing is in it.
-    BATCHES: Cell<Vec<Arc<dyn Run>>> = Cell::new(Vec::new())
+    BATCHES: Cell<Vec<Entry>> = Cell::new(Vec::new())
 );
 
 /// The right to run a strand's tasks. Dropped without having run, it is handed over again; V1.
@@ -84,7 +85,7 @@ fn drain(strand: &Arc<Strand>) {
         while left > 0 && strand.next_batch(left, &mut batch) {
             left -= batch.len();
             for job in batch.drain(..) {
-                if let Some(due) = job.run(&**strand) {
+                if let Ran::Again(due) = job.run(&**strand) {
                     strand.go_on(job, due);
                 }
             }

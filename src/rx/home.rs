@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::Run;
 use super::place::Place;
-use crate::{PanicHook, ScheduleError};
+use crate::ScheduleError;
+use crate::job::{Job, Once, Owner, Run};
 
 /// When a task is to be queued.
 #[derive(Clone, Copy, Debug)]
@@ -14,18 +14,18 @@ pub(super) enum When {
     At(Instant),
 }
 
-pub(super) trait Home: Send + Sync {
-    fn now(&self) -> Instant;
+/// A job as its home has it.
+pub(super) type Entry = Arc<dyn Run<dyn Home>>;
 
+const _: () = assert!(
+    cfg!(loom) || size_of::<Job<Once<[usize; 2]>, dyn Home>>() <= 64,
+    "with its counts a task of two words takes 80 bytes"
+);
+
+pub(super) trait Home: Owner<Place = Place> {
     /// Takes a job in, which waits. When it is refused nothing has become of it, unless it is the clock of a
     /// delay that refuses: then it is dropped.
-    fn take_in(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError>;
-
-    /// A job has ended before its time: it lets it go, if it has it.
-    fn forget(&self, place: &Place);
-
-    /// A job that it runs does not wait any more.
-    fn has_started(&self);
+    fn take_in(&self, job: Entry, when: When) -> Result<(), ScheduleError>;
 
     /// Cancels what has not started, and takes nothing more.
     fn dispose(&self);
@@ -34,7 +34,4 @@ pub(super) trait Home: Send + Sync {
 
     /// How many jobs wait, for their time or for their turn.
     fn pending(&self) -> usize;
-
-    /// Who is told of panics.
-    fn hook(&self) -> &PanicHook;
 }

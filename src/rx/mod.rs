@@ -57,7 +57,6 @@
 //! | `strand` | the home of a worker's tasks: its locks, how tasks come and go |
 //! | `drain` | who runs them, and how it comes to a thread |
 //! | `queue`, `delayed`, `place` | the tasks of a strand that wait for their turn, or for their time; each leaves in O(1). Data, no lock |
-//! | `job` | one task: its states |
 //! | `home` | what a worker asks of where its tasks live |
 //! | `trampoline` | the other home: the caller's thread |
 //! | `composite` | [`CompositeCancellable`] |
@@ -69,7 +68,6 @@ mod context;
 mod delayed;
 mod drain;
 mod home;
-mod job;
 mod place;
 mod queue;
 #[cfg(feature = "tracing")]

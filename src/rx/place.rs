@@ -22,10 +22,6 @@ impl Place {
     const DELAYED: u64 = 1 << 63;
     const GONE: u64 = u64::MAX;
 
-    pub(super) fn new() -> Place {
-        Place(AtomicU64::new(Place::GONE))
-    }
-
     // Relaxed, because locks order all that matters. A strand has two: who holds `state` and reads a place in
     // `hands`, perhaps an old one, sees by its number that it is not in `incoming`; who holds `hands` then
     // and finds nothing there looks again.
@@ -47,22 +43,30 @@ impl Place {
     }
 }
 
+impl Default for Place {
+    fn default() -> Place {
+        Place(AtomicU64::new(Place::GONE))
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 pub(super) mod tests {
-    use std::sync::{Arc, Weak};
+    use std::sync::Weak;
 
-    use super::super::job::{Job, Once, Run};
+    use super::super::home::{Entry, Home};
     use super::super::strand::Strand;
     use super::*;
+    use crate::job::{Job, Once};
 
     /// A task of which only the place matters.
-    pub(in crate::rx) fn husk() -> Arc<dyn Run> {
-        Job::new(Weak::<Strand>::new(), Once(|| ()))
+    pub(in crate::rx) fn husk() -> Entry {
+        let nobody: Weak<dyn Home> = Weak::<Strand>::new();
+        Job::new(nobody, Once(|| ()))
     }
 
     #[test]
     fn a_place_says_what_it_was_told() {
-        let place = Place::new();
+        let place = Place::default();
         assert_eq!(place.get(), Spot::Gone);
         for at in [0, 1, u64::from(u32::MAX), (1 << 62) + 5] {
             for spot in [Spot::Delayed(at), Spot::Queued(at), Spot::Gone] {

@@ -19,9 +19,8 @@
 //!   gives its tasks new numbers: that is paid for by those that have left.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use super::job::Run;
+use super::home::Entry;
 use super::place::Spot;
 
 /// So many holes, and half of the ring, are not worth closing up.
@@ -32,7 +31,7 @@ const ROOM: usize = 512;
 
 #[derive(Default)]
 pub(super) struct Queue {
-    ring: VecDeque<Option<Arc<dyn Run>>>,
+    ring: VecDeque<Option<Entry>>,
     /// The number of the first in the ring.
     first: u64,
     /// How many of the ring were taken up, holes included.
@@ -51,13 +50,13 @@ impl Queue {
         self.ring.len() == self.taken // R2
     }
 
-    pub(super) fn push(&mut self, job: Arc<dyn Run>) {
+    pub(super) fn push(&mut self, job: Entry) {
         job.place().set(Spot::Queued(self.first + self.ring.len() as u64));
         self.ring.push_back(Some(job));
     }
 
     /// Takes a task out.
-    pub(super) fn remove(&mut self, number: u64) -> Option<Arc<dyn Run>> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<Entry> {
         let at = number.checked_sub(self.first)?;
         let job = self.ring.get_mut(usize::try_from(at).ok()?)?.take()?;
         job.place().set(Spot::Gone);
@@ -67,7 +66,7 @@ impl Queue {
     }
 
     /// Takes up the next, at most so many.
-    pub(super) fn take_up(&mut self, limit: usize, into: &mut Vec<Arc<dyn Run>>) {
+    pub(super) fn take_up(&mut self, limit: usize, into: &mut Vec<Entry>) {
         let (waiting, before) = (self.ring.range(self.taken..), into.len());
         let mut seen = 0;
         for job in waiting {
@@ -108,7 +107,7 @@ impl Queue {
     }
 
     /// All that are in, in order.
-    pub(super) fn into_all(self) -> impl Iterator<Item = Arc<dyn Run>> {
+    pub(super) fn into_all(self) -> impl Iterator<Item = Entry> {
         self.ring.into_iter().flatten()
     }
 
@@ -165,14 +164,16 @@ impl Queue {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::place::tests::husk;
     use super::*;
 
-    fn same(one: &Arc<dyn Run>, other: &Arc<dyn Run>) -> bool {
+    fn same(one: &Entry, other: &Entry) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
     }
 
-    fn number(job: &Arc<dyn Run>) -> u64 {
+    fn number(job: &Entry) -> u64 {
         match job.place().get() {
             Spot::Queued(number) => number,
             other => panic!("not queued: {other:?}"),
@@ -199,7 +200,7 @@ mod tests {
                     }
                     5 if !taken.is_empty() => {
                         // One that was taken up is cancelled, or goes on.
-                        let job: Arc<dyn Run> = taken.swap_remove(below(taken.len()));
+                        let job: Entry = taken.swap_remove(below(taken.len()));
                         assert!(queue.remove(number(&job)).is_some_and(|gone| same(&gone, &job)));
                         if below(2) == 0 {
                             queue.push(Arc::clone(&job));

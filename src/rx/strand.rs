@@ -23,10 +23,10 @@ use crossbeam_utils::CachePadded;
 
 use super::delayed::Delayed;
 use super::drain::Drain;
-use super::home::{Home, When};
-use super::job::Run;
+use super::home::{Entry, Home, When};
 use super::place::{Place, Spot};
 use super::queue::Queue;
+use crate::job::Owner;
 use crate::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Executor, PanicHook, ScheduleError, Scheduler};
 
@@ -88,7 +88,7 @@ impl Strand {
 
     // ----- into the queue ------------------------------------------------------------------
 
-    fn queue(&self, job: Arc<dyn Run>) -> Result<(), ScheduleError> {
+    fn queue(&self, job: Entry) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.executor.is_none() {
             return Err(ScheduleError::Closed);
@@ -109,7 +109,7 @@ impl Strand {
         Drain::of(self.me()).hand_over(executor);
     }
 
-    fn delay(&self, job: &Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
+    fn delay(&self, job: &Entry, when: When) -> Result<(), ScheduleError> {
         let mut state = self.state();
         if state.executor.is_none() {
             return Err(ScheduleError::Closed);
@@ -120,7 +120,7 @@ impl Strand {
     }
 
     /// Has a task that is among the delayed queued in time; N3.
-    fn arm(&self, job: &Arc<dyn Run>, ticket: u64, when: When) -> Result<(), ScheduleError> {
+    fn arm(&self, job: &Entry, ticket: u64, when: When) -> Result<(), ScheduleError> {
         let arrival = Arrival(Some((self.me(), Arc::clone(job))));
         let arrive = move || arrival.arrive();
         let timer = match when {
@@ -133,7 +133,7 @@ impl Strand {
     }
 
     /// Sees to the next run of a series that was taken up.
-    pub(super) fn go_on(&self, job: Arc<dyn Run>, due: Instant) {
+    pub(super) fn go_on(&self, job: Entry, due: Instant) {
         // A clock that panics does so again below, and then the series ends.
         let is_due = self.hook.catch(|| due <= self.timers.now()) == Some(true);
         let mut hands = lock(&self.hands);
@@ -157,7 +157,7 @@ impl Strand {
     // ----- out of the queue ----------------------------------------------------------------
 
     /// Takes up the next tasks. False: there are none, and no drain any more.
-    pub(super) fn next_batch(&self, limit: usize, batch: &mut Vec<Arc<dyn Run>>) -> bool {
+    pub(super) fn next_batch(&self, limit: usize, batch: &mut Vec<Entry>) -> bool {
         let Some(mut hands) = self.hands() else { return false };
         // Here, and not under the lock that others wait for: it looks at each.
         hands.take_up(limit, batch);
@@ -179,17 +179,19 @@ impl Strand {
     }
 }
 
-impl Home for Strand {
+impl Owner for Strand {
+    type Place = Place;
+
     fn now(&self) -> Instant {
         self.timers.now()
     }
 
-    fn take_in(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
-        let is_due = match when {
-            When::After(delay) => delay.is_zero(),
-            When::At(deadline) => deadline <= self.timers.now(),
-        };
-        if is_due { self.queue(job) } else { self.delay(&job, when) }
+    fn hook(&self) -> &PanicHook {
+        &self.hook
+    }
+
+    fn has_started(&self) {
+        self.started.store(self.started.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     fn forget(&self, place: &Place) {
@@ -218,9 +220,15 @@ impl Home for Strand {
             }
         }
     }
+}
 
-    fn has_started(&self) {
-        self.started.store(self.started.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+impl Home for Strand {
+    fn take_in(&self, job: Entry, when: When) -> Result<(), ScheduleError> {
+        let is_due = match when {
+            When::After(delay) => delay.is_zero(),
+            When::At(deadline) => deadline <= self.timers.now(),
+        };
+        if is_due { self.queue(job) } else { self.delay(&job, when) }
     }
 
     fn dispose(&self) {
@@ -249,10 +257,6 @@ impl Home for Strand {
         let started = self.started.load(Ordering::Relaxed);
         (hands.len() + state.incoming.len() + state.delayed.len()).saturating_sub(started)
     }
-
-    fn hook(&self) -> &PanicHook {
-        &self.hook
-    }
 }
 
 impl Drop for Strand {
@@ -263,7 +267,7 @@ impl Drop for Strand {
 }
 
 /// Queues a task whose time has come. Dropped without that, its time will not come.
-struct Arrival(Option<(Arc<Strand>, Arc<dyn Run>)>);
+struct Arrival(Option<(Arc<Strand>, Entry)>);
 
 impl Arrival {
     fn arrive(mut self) {

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::home::{Home, When};
-use super::job::Run;
+use super::home::{Entry, Home, When};
 use super::place::{Place, Spot};
 use super::worker::Worker;
+use crate::job::{Owner, Ran};
 use crate::{PanicHook, Period, ScheduleError};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
@@ -69,25 +69,25 @@ struct Trampoline {
 #[derive(Default)]
 struct State {
     /// Q2.
-    queue: BTreeMap<(Instant, u64), Arc<dyn Run>>,
+    queue: BTreeMap<(Instant, u64), Entry>,
     /// When each is due: a task's place is its number.
     due: BTreeMap<u64, Instant>,
     count: u64,
     /// Q3.
-    running: Option<Arc<dyn Run>>,
+    running: Option<Entry>,
     has_drain: bool,
     is_disposed: bool,
 }
 
 impl State {
-    fn insert(&mut self, due: Instant, job: Arc<dyn Run>) {
+    fn insert(&mut self, due: Instant, job: Entry) {
         self.count += 1;
         job.place().set(Spot::Queued(self.count));
         self.due.insert(self.count, due);
         self.queue.insert((due, self.count), job);
     }
 
-    fn remove(&mut self, place: &Place) -> Option<Arc<dyn Run>> {
+    fn remove(&mut self, place: &Place) -> Option<Entry> {
         let Spot::Queued(number) = place.get() else { return None };
         place.set(Spot::Gone);
         let due = self.due.remove(&number)?;
@@ -103,14 +103,14 @@ impl Trampoline {
     /// Q1. Runs all that is there, and waits for what is delayed.
     fn drain(&self) {
         while let Some(job) = self.next() {
-            if let Some(due) = job.run(self) {
+            if let Ran::Again(due) = job.run(self) {
                 self.go_on(due, &job);
             }
         }
     }
 
     /// The next that is due. `None`: nothing is left, and nobody drains any more.
-    fn next(&self) -> Option<Arc<dyn Run>> {
+    fn next(&self) -> Option<Entry> {
         let mut state = self.state();
         loop {
             state.running = None;
@@ -130,7 +130,7 @@ impl Trampoline {
     }
 
     /// A series waits for its next run, unless it was cancelled meanwhile.
-    fn go_on(&self, due: Instant, job: &Arc<dyn Run>) {
+    fn go_on(&self, due: Instant, job: &Entry) {
         let mut state = self.state();
         if state.is_disposed {
             drop(state);
@@ -146,12 +146,26 @@ impl Trampoline {
     }
 }
 
-impl Home for Trampoline {
+impl Owner for Trampoline {
+    type Place = Place;
+
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    fn take_in(&self, job: Arc<dyn Run>, when: When) -> Result<(), ScheduleError> {
+    fn hook(&self) -> &PanicHook {
+        &self.hook
+    }
+
+    fn forget(&self, place: &Place) {
+        let job = self.state().remove(place);
+        drop(job);
+        self.changed.notify_one();
+    }
+}
+
+impl Home for Trampoline {
+    fn take_in(&self, job: Entry, when: When) -> Result<(), ScheduleError> {
         let now = Instant::now();
         let due = match when {
             // As far as the clock goes, beyond that.
@@ -173,14 +187,6 @@ impl Home for Trampoline {
         Ok(())
     }
 
-    fn forget(&self, place: &Place) {
-        let job = self.state().remove(place);
-        drop(job);
-        self.changed.notify_one();
-    }
-
-    fn has_started(&self) {} // it is not in the queue any more
-
     fn dispose(&self) {
         let mut state = self.state();
         state.is_disposed = true;
@@ -197,9 +203,5 @@ impl Home for Trampoline {
 
     fn pending(&self) -> usize {
         self.state().queue.len()
-    }
-
-    fn hook(&self) -> &PanicHook {
-        &self.hook
     }
 }

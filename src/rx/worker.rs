@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::context::{Capture, Within};
 use super::home::{Home, When};
-use super::job::{Job, Once, Series, Work};
 use super::strand::Strand;
+use crate::job::{Job, Once, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, Inline, PanicHook, Period, Rejected, Repeat, RepeatingTask,
     Schedule, ScheduleError, Scheduler, Task, TaskPanic, TryScheduleError,

@@ -1,4 +1,6 @@
-//! One task of a worker.
+//! One task of a layer that runs tasks itself: of a worker, of a message loop.
+//!
+//! What it belongs to, its [`Owner`], keeps it where it waits, and calls [`Run::run`] when its turn has come.
 //!
 //! ```text
 //!               claim                 end
@@ -24,13 +26,28 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use super::home::Home;
-use super::place::Place;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook, Period, Repeat};
 
+/// What a job belongs to.
+pub(crate) trait Owner: Send + Sync {
+    /// Where a job is in it. A job keeps one for life.
+    type Place: Default + Send + Sync + 'static;
+
+    fn now(&self) -> Instant;
+
+    /// Who is told of panics.
+    fn hook(&self) -> &PanicHook;
+
+    /// A job that it runs does not wait any more.
+    fn has_started(&self) {}
+
+    /// A job has ended before its time: it lets it go, if it has it.
+    fn forget(&self, place: &Self::Place);
+}
+
 /// What a job does when it runs.
-pub(super) trait Work: Sized + Send + 'static {
+pub(crate) trait Work: Sized + Send + 'static {
     const IS_PERIODIC: bool = false;
 
     /// Runs it, or what of it is to run now. `Break` is the end.
@@ -43,7 +60,7 @@ pub(super) trait Work: Sized + Send + 'static {
 }
 
 /// A closure that is called once.
-pub(super) struct Once<F>(pub(super) F);
+pub(crate) struct Once<F>(pub(crate) F);
 
 impl<F: FnOnce() + Send + 'static> Work for Once<F> {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
@@ -55,10 +72,10 @@ impl<F: FnOnce() + Send + 'static> Work for Once<F> {
 }
 
 /// A closure that is called until it breaks.
-pub(super) struct Series<F> {
-    pub(super) due: Instant,
-    pub(super) period: Period,
-    pub(super) f: F,
+pub(crate) struct Series<F> {
+    pub(crate) due: Instant,
+    pub(crate) period: Period,
+    pub(crate) f: F,
 }
 
 impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
@@ -74,18 +91,29 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
     }
 }
 
-/// A job as its home has it, without its types.
-pub(super) trait Run: Cancel {
-    /// Runs it, if it still waits. When it is to run again.
-    fn run(&self, home: &dyn Home) -> Option<Instant>;
-    /// Drops it: its time will not come.
-    fn forfeit(&self);
-    fn place(&self) -> &Place;
+/// What has become of a job that was to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    /// Nothing: it had ended before.
+    Not,
+    /// It has run for the last time.
+    ForTheLastTime,
+    /// It has run, and is due again.
+    Again(Instant),
 }
 
-pub(super) struct Job<W> {
-    home: Weak<dyn Home>,
-    place: Place,
+/// A job as its owner has it, without its work.
+pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
+    /// Runs it, if it still waits.
+    fn run(&self, owner: &O) -> Ran;
+    /// Drops it: its time will not come.
+    fn forfeit(&self);
+    fn place(&self) -> &O::Place;
+}
+
+pub(crate) struct Job<W, O: Owner + ?Sized> {
+    owner: Weak<O>,
+    place: O::Place,
     /// It has ended, and not by a cancel before its time. It is Released after all else, and `is_done`
     /// Acquires it: who finds it set sees what the task has done.
     is_over: AtomicBool,
@@ -101,11 +129,6 @@ enum Stage<W> {
     Cancelled,
 }
 
-const _: () = assert!(
-    cfg!(loom) || size_of::<Job<Once<[usize; 2]>>>() <= 64,
-    "with its counts a task of two words takes 80 bytes"
-);
-
 impl<W> Stage<W> {
     /// J1.
     fn leave_waiting(&mut self, next: Stage<W>) -> Option<W> {
@@ -119,23 +142,23 @@ impl<W> Stage<W> {
     }
 }
 
-impl<W: Work> Job<W> {
-    pub(super) fn new(home: Weak<dyn Home>, work: W) -> Arc<Self> {
-        let (place, is_over) = (Place::new(), AtomicBool::new(false));
-        Arc::new(Job { home, place, is_over, stage: Mutex::new(Stage::Waiting(work)) })
+impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
+    pub(crate) fn new(owner: Weak<O>, work: W) -> Arc<Self> {
+        let (place, is_over) = (O::Place::default(), AtomicBool::new(false));
+        Arc::new(Job { owner, place, is_over, stage: Mutex::new(Stage::Waiting(work)) })
     }
 
     /// Takes the work back of a job that nobody has taken in.
-    pub(super) fn take_back(&self) -> Option<W> {
+    pub(crate) fn take_back(&self) -> Option<W> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
     /// One run; J2. What remains of the work, and when it is due again.
-    fn run_once(work: W, home: &dyn Home) -> (Option<W>, Option<Instant>) {
-        let (mut work, hook) = (Some(work), home.hook());
+    fn run_once(work: W, owner: &O) -> (Option<W>, Option<Instant>) {
+        let (mut work, hook) = (Some(work), owner.hook());
         let due = match hook.catch(|| W::run(&mut work, hook)) {
             Some(ControlFlow::Continue(())) => {
-                let next_run = |work: &mut W| hook.catch(|| work.next_run(home.now()));
+                let next_run = |work: &mut W| hook.catch(|| work.next_run(owner.now()));
                 work.as_mut().and_then(next_run)
             }
             Some(ControlFlow::Break(())) | None => None,
@@ -164,32 +187,32 @@ impl<W: Work> Job<W> {
 
     /// The work of a job that has left `Waiting` before its time.
     fn drop_unstarted(&self, work: W) {
-        match self.home.upgrade() {
-            Some(home) => {
-                home.forget(&self.place);
-                home.hook().catch(|| drop(work));
+        match self.owner.upgrade() {
+            Some(owner) => {
+                owner.forget(&self.place);
+                owner.hook().catch(|| drop(work));
             }
-            // Its home ends, and all jobs in it.
+            // Its owner ends, and all jobs in it.
             None => _ = PanicHook::default().catch(|| drop(work)),
         }
     }
 }
 
-impl<W: Work> Run for Job<W> {
-    fn run(&self, home: &dyn Home) -> Option<Instant> {
-        let work = lock(&self.stage).leave_waiting(Stage::Running)?;
-        home.has_started();
-        let rest = match Self::run_once(work, home) {
+impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
+    fn run(&self, owner: &O) -> Ran {
+        let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
+        owner.has_started();
+        let rest = match Self::run_once(work, owner) {
             (Some(work), Some(due)) => match self.go_on(work) {
-                Ok(()) => return Some(due),
+                Ok(()) => return Ran::Again(due),
                 Err(doomed) => Some(doomed),
             },
             (rest, _) => rest,
         };
         self.has_run();
-        home.hook().catch(|| drop(rest));
+        owner.hook().catch(|| drop(rest));
         self.is_over.store(true, Ordering::Release);
-        None
+        Ran::ForTheLastTime
     }
 
     fn forfeit(&self) {
@@ -198,12 +221,12 @@ impl<W: Work> Run for Job<W> {
         self.is_over.store(true, Ordering::Release);
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &O::Place {
         &self.place
     }
 }
 
-impl<W: Work> Cancel for Job<W> {
+impl<W: Work, O: Owner + ?Sized + 'static> Cancel for Job<W, O> {
     fn cancel(&self) -> bool {
         // In one step: a series that goes on in between must not escape.
         let mut stage = lock(&self.stage);
