@@ -34,6 +34,11 @@ pub enum ScheduleError {
         "the period is zero: give a period of at least one nanosecond, or schedule each run with `schedule_once`"
     )]
     ZeroPeriod,
+    /// The reply of a task needs a loop on the calling thread.
+    #[error(
+        "the calling thread has no message loop for the reply: call `MessageLoop::prepare` on it, or use `post`"
+    )]
+    NotBound,
     /// No thread could be started to run it.
     #[error(
         "no thread could be started for the task: end some threads, or raise the system's limit"

@@ -54,6 +54,7 @@
 //! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
 //! | get results, on threads that keep time | [`pool::ScheduledThreadPool`] |
 //! | keep tasks in order on an executor of many threads, and call off all of them | [`rx::Worker`] |
+//! | make a thread a place that others bring work to | [`message_loop::MessageLoop`] |
 //! | call off a changing set of things at once | [`rx::CompositeCancellable`] |
 //! | take a context along to where a task runs | [`rx::ContextAwareScheduler`] |
 //! | have just the data structure | [`wheel::Wheel`] |
@@ -87,6 +88,7 @@
 
 #![deny(unsafe_code)] // four files in `task/`, `sync.rs` and `system.rs` are excepted, each with its reason
 
+pub mod message_loop;
 pub mod pool;
 pub mod rx;
 pub mod wheel;

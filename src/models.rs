@@ -14,6 +14,7 @@
 //! | --- | --- | --- |
 //! | [`holders`] | run, cancel, reuse, rearm, a magazine's way, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its look; the handle's `shared`, the clone's look at the word |
 //! | [`lanes`] | push, take, close; signals; the order by count | `published`: swap, look, close; `listed`: look, clearing; the summary: raise, look, lower; the count |
+//! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped at home, each against a loop that goes to sleep | none: all is under locks |
 //! | [`sleep`] | arm, look, sleep, against publish and ring | the threshold: arming and look |
 //! | [`workers`] | the drain of `rx::Worker`: schedule, run, cancel, dispose, refusal, series | a job's `is_over`: Release, Acquire; all else is under locks |
 //! | [`whole`] | the scheduler with its thread: schedule, cancel, close | all of them together |
@@ -22,6 +23,7 @@
 pub(crate) mod blocks;
 mod holders;
 mod lanes;
+mod loops;
 mod sleep;
 pub(crate) mod threads;
 mod whole;

@@ -2,13 +2,16 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::log::Log;
 use common::{panic_on_purpose, silence, until};
+use tickwheel::message_loop::MessageLoop;
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::ExecutorScheduler;
 use tickwheel::{
@@ -30,7 +33,7 @@ struct Subject {
 
 fn subjects() -> Vec<Subject> {
     silence();
-    vec![scheduler(), worker_on_inline(), worker_on_a_pool(), pool()]
+    vec![scheduler(), worker_on_inline(), worker_on_a_pool(), pool(), message_loop()]
 }
 
 fn scheduler() -> Subject {
@@ -104,6 +107,27 @@ fn pool() -> Subject {
         advance: by_steps(&schedule, move |step| clock.advance(step)),
         schedule,
         stop: Box::new(move || drop(stopped.shutdown_now())),
+    }
+}
+
+fn message_loop() -> Subject {
+    let clock = ManualClock::new();
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("no other one");
+    let schedule = Arc::new(looper.runner());
+    let looper = Rc::new(Cell::new(Some(looper)));
+    let ends = Rc::clone(&looper);
+    Subject {
+        name: "message loop",
+        schedule,
+        advance: Box::new(move |time| {
+            let Some(turned) = looper.take() else { return };
+            for _ in 0..10 {
+                clock.advance(time / 10);
+                turned.run_until_idle();
+            }
+            looper.set(Some(turned));
+        }),
+        stop: Box::new(move || drop(ends.take())),
     }
 }
 

@@ -9,11 +9,12 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs, thread};
 
 use common::{count, digits, until};
+use tickwheel::message_loop::LoopThread;
 use tickwheel::{Cancellable, Inline, Scheduler, ThreadPool};
 
 /// The system's allocator, and how many bytes are out.
@@ -153,6 +154,46 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
     drop((scheduler.close(), scheduler));
     until("the wheel is gone, and the depot's table stays", || grown() < 1_000_000 + tasks / 4);
     println!("after the close: {} more of heap", megabytes(grown()));
+}
+
+/// Tasks that were cancelled do not stay in a loop until their time: not in one that sleeps, nor in the inbox
+/// of one that is busy.
+#[test]
+fn s09_cancelled_tasks_do_not_stay_in_a_message_loop() {
+    let _alone = alone();
+    let tasks = count(100_000, 2_000_000);
+    let thread = LoopThread::spawn("sleeper").expect("a thread");
+    let runner = thread.runner();
+    let (busy, free) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    for is_busy in [false, true] {
+        if is_busy {
+            let (busy, free) = (Arc::clone(&busy), Arc::clone(&free));
+            let blocks = move || _ = (busy.wait(), free.wait());
+            runner.post(blocks).expect("open");
+        }
+        if is_busy {
+            busy.wait();
+        }
+        let heap = LIVE.load(Ordering::Relaxed);
+        let grown = || LIVE.load(Ordering::Relaxed) - heap;
+        let post = |_| runner.post_delayed(24 * HOUR, || ()).expect("open");
+        let handles: Vec<_> = (0..tasks).map(post).collect();
+        let peak = grown();
+        assert!(handles.iter().all(Cancellable::cancel));
+        drop(handles);
+        let few = peak / 8 + 200_000;
+        until("they are swept", || grown() < few);
+        println!(
+            "{} cancelled in a loop that is {}: {} more of heap at the peak, then {}",
+            digits(tasks),
+            if is_busy { "busy" } else { "asleep" },
+            megabytes(peak.unsigned_abs()),
+            megabytes(grown().max(0).unsigned_abs())
+        );
+        if is_busy {
+            free.wait();
+        }
+    }
 }
 
 /// What a process has of everything that a scheduler could leave.

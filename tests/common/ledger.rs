@@ -57,6 +57,10 @@ impl Ledger {
         self.ends[id].load(Ordering::Acquire) != 0
     }
 
+    pub(crate) fn has_run(&self, id: usize) -> bool {
+        self.ends[id].load(Ordering::Acquire) == 1 << End::Ran as u8
+    }
+
     /// Whether no id is left to be booked.
     pub(crate) fn is_closed(&self) -> bool {
         (0..self.ends.len()).all(|id| self.is_booked(id))

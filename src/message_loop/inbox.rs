@@ -1,0 +1,360 @@
+//! What all threads share of a loop: where tasks come in, and what wakes it.
+//!
+//! ```text
+//!            the loop looks, and finds nothing                something comes that cannot wait
+//!   Awake ------------------------------------> Resting(until) ----------------------------> Awake, woken
+//!     ^                                             |
+//!     '-------------- the loop looks ---------------'
+//! ```
+//!
+//! - B1 The loop says that it rests under the same lock under which it finds nothing, and who brings
+//!   something does so under that lock: one of the two sees the other. From then on a wake is a token, which
+//!   the pump keeps until it waits: nothing that happens between the look and the wait is lost.
+//! - B2 Who brings something wakes the loop only when it rests, and only for what comes before the time
+//!   until which it does. On the loop's own thread, within a turn, nobody wakes it: a turn in which
+//!   something ran is followed by another one.
+//! - B3 The end is decided under the lock, so of each post everybody knows whether it came before. What was
+//!   taken in is found by the loop; what came too late is given back.
+//! - B4 With the lock held no closure, destructor, clock or waker is called. A job that was thrown out
+//!   has nothing left that could run.
+//! - B5 `news` is a hint, so that the loop's thread need not lock in each turn: it is Relaxed, and what it
+//!   tells of is looked up under the lock. A hint that comes late costs a turn, because before the loop
+//!   rests it looks anyway.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicIsize;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::Instant;
+
+use super::ending::End;
+use super::queues::{PendingTask, SMALL};
+use super::turns;
+use crate::job::{Job, Owner, Run, Work};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::{Clock, PanicHook};
+
+/// So many cancelled tasks may lie in the queues, whatever else is there.
+const FEW: isize = 256;
+
+fn signed(count: usize) -> isize {
+    isize::try_from(count).unwrap_or(isize::MAX)
+}
+
+/// Something that is to be dropped on the loop's thread, and nothing else.
+pub(super) type Stray = Box<dyn Any + Send>;
+
+pub(super) struct Shared {
+    inbox: Mutex<Inbox>,
+    /// B5.
+    news: AtomicBool,
+    /// How many cancelled tasks lie in the queues, about: a task is counted after it is cancelled, and
+    /// discounted when it is found. Relaxed, as is the next: they only say when to sweep.
+    husks: AtomicIsize,
+    /// From how many on they are swept.
+    patience: AtomicIsize,
+    clock: Arc<dyn Clock>,
+    wakers: Vec<Waker>,
+    hook: PanicHook,
+    me: Weak<Shared>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    immediate: VecDeque<PendingTask>,
+    delayed: Vec<PendingTask>,
+    /// The first deadline among the delayed.
+    earliest: Option<Instant>,
+    strays: Vec<Stray>,
+    rest: Rest,
+    end: End,
+    /// Nobody will look any more.
+    is_gone: bool,
+    sequence: u64,
+    wants_sweep: bool,
+}
+
+/// Whether the loop waits, or is about to.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Rest {
+    #[default]
+    Awake,
+    Resting(Option<Instant>),
+}
+
+/// What a look has found, beside tasks.
+pub(super) struct Look {
+    pub(super) end: End,
+    pub(super) strays: Vec<Stray>,
+    pub(super) wants_sweep: bool,
+}
+
+/// When a task is to run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    Now,
+    At(Instant),
+}
+
+/// What becomes of an end that comes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Ended,
+    /// Something has come in.
+    NotYet,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.immediate.is_empty() && self.delayed.is_empty() && self.strays.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.immediate.len() + self.delayed.len()
+    }
+
+    fn push(&mut self, task: PendingTask) {
+        match task.deadline {
+            None => self.immediate.push_back(task),
+            Some(deadline) => {
+                self.earliest = Some(self.earliest.map_or(deadline, |first| first.min(deadline)));
+                self.delayed.push(task);
+            }
+        }
+    }
+
+    /// B2.
+    fn ends_rest(&self, deadline: Option<Instant>) -> bool {
+        match (self.rest, deadline) {
+            (Rest::Awake, _) => false,
+            (Rest::Resting(Some(until)), Some(deadline)) => deadline < until,
+            (Rest::Resting(_), _) => true,
+        }
+    }
+
+    fn sweep(&mut self) -> usize {
+        let before = self.len();
+        self.immediate.retain(|task| !task.job.is_done());
+        self.delayed.retain(|task| !task.job.is_done());
+        self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
+        self.delayed.shrink_to(2 * self.delayed.len() + SMALL);
+        before - self.len()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(clock: Arc<dyn Clock>, wakers: Vec<Waker>, hook: PanicHook) -> Arc<Shared> {
+        Arc::new_cyclic(|me| Shared {
+            inbox: Mutex::default(),
+            news: AtomicBool::new(false),
+            husks: AtomicIsize::new(0),
+            patience: AtomicIsize::new(FEW),
+            clock,
+            wakers,
+            hook,
+            me: Weak::clone(me),
+        })
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        lock(&self.inbox)
+    }
+
+    pub(super) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
+        self.hook.catch(code)
+    }
+
+    // ----- from any thread -----------------------------------------------------------------
+
+    /// Takes a task in, or gives its work back: the loop has ended.
+    pub(super) fn post<W: Work>(
+        &self,
+        when: When,
+        nests: bool,
+        work: W,
+    ) -> Result<Arc<Job<W, Shared>>, W> {
+        let job = Job::new(Weak::clone(&self.me), work);
+        let given = Arc::clone(&job) as Arc<dyn Run<Shared>>;
+        let deadline = match when {
+            When::Now => None,
+            When::At(deadline) => Some(deadline),
+        };
+        let mut inbox = self.inbox();
+        if !inbox.end.takes_posts() {
+            drop(inbox); // B3
+            return Err(job.take_back().expect("nobody has taken it in"));
+        }
+        inbox.sequence += 1;
+        let sequence = inbox.sequence;
+        inbox.push(PendingTask { job: given, deadline, sequence, nests });
+        if deadline.is_some() {
+            self.news.store(true, Ordering::Relaxed);
+        }
+        let ends_rest = inbox.ends_rest(deadline);
+        self.wake_if(ends_rest, inbox);
+        Ok(job)
+    }
+
+    /// Has something dropped on the loop's thread; if that is over, here.
+    pub(super) fn send_home(&self, stray: Stray) {
+        let mut inbox = self.inbox();
+        if inbox.is_gone || turns::is_current(self) {
+            drop(inbox);
+            self.hook.catch(|| drop(stray));
+            return;
+        }
+        inbox.strays.push(stray);
+        self.tell_and_wake(inbox);
+    }
+
+    /// Ends the loop, as strictly as is said, or as it was said before.
+    pub(super) fn end(&self, end: End) {
+        let mut inbox = self.inbox();
+        inbox.end.tighten(end);
+        self.tell_and_wake(inbox);
+    }
+
+    /// Something has happened that the loop is to see soon.
+    fn tell_and_wake(&self, inbox: MutexGuard<'_, Inbox>) {
+        self.news.store(true, Ordering::Relaxed);
+        let ends_rest = inbox.rest != Rest::Awake;
+        self.wake_if(ends_rest, inbox);
+    }
+
+    fn wake_if(&self, ends_rest: bool, mut inbox: MutexGuard<'_, Inbox>) {
+        if ends_rest && !turns::is_in_turn(self) {
+            inbox.rest = Rest::Awake;
+            drop(inbox); // B4
+            self.wake();
+        }
+    }
+
+    /// Wakes whoever waits for the loop, or is about to; B1.
+    pub(super) fn wake(&self) {
+        for waker in &self.wakers {
+            self.hook.catch(|| waker.wake_by_ref());
+        }
+    }
+
+    pub(super) fn takes_posts(&self) -> bool {
+        self.inbox().end.takes_posts()
+    }
+
+    // ----- for the loop's thread -----------------------------------------------------------
+
+    /// B5.
+    pub(super) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// Takes out what has come in: delayed tasks, and immediate ones if there are none left. If there is
+    /// nothing to run at once, the loop rests from now on, until `first` or something earlier; B1.
+    pub(super) fn look(
+        &self,
+        immediate: &mut VecDeque<PendingTask>,
+        arrived: &mut Vec<PendingTask>,
+        first: Option<Instant>,
+    ) -> Look {
+        let mut inbox = self.inbox();
+        self.news.store(false, Ordering::Relaxed);
+        if immediate.is_empty() {
+            std::mem::swap(immediate, &mut inbox.immediate);
+        }
+        std::mem::swap(arrived, &mut inbox.delayed);
+        let strays = std::mem::take(&mut inbox.strays);
+        let until = match (first, inbox.earliest.take()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let rests = immediate.is_empty() && strays.is_empty();
+        inbox.rest = if rests { Rest::Resting(until) } else { Rest::Awake };
+        let wants_sweep = std::mem::take(&mut inbox.wants_sweep);
+        Look { end: inbox.end, strays, wants_sweep }
+    }
+
+    /// The loop is left, and rests no more: whoever runs it again looks first.
+    pub(super) fn leave(&self) {
+        self.inbox().rest = Rest::Awake;
+    }
+
+    /// The end of a loop that was to end when nothing is left, and finds that so.
+    pub(super) fn settle(&self) -> Settled {
+        let mut inbox = self.inbox();
+        if !inbox.is_empty() {
+            return Settled::NotYet;
+        }
+        inbox.end.tighten(End::Now);
+        Settled::Ended
+    }
+
+    /// The last look of all. True: there is nothing, and never will be; B3.
+    pub(super) fn is_gone(&self) -> bool {
+        let mut inbox = self.inbox();
+        inbox.is_gone = inbox.is_empty();
+        inbox.is_gone
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        let mut inbox = self.inbox();
+        inbox.sequence += 1;
+        inbox.sequence
+    }
+
+    // ----- cancelled tasks -----------------------------------------------------------------
+
+    /// So many were found, and are gone.
+    pub(super) fn found_husks(&self, count: usize) {
+        self.husks.fetch_sub(signed(count), Ordering::Relaxed);
+    }
+
+    /// Whether more are there than a loop with so many tasks should keep.
+    pub(super) fn is_full_of_husks(&self, len: usize) -> bool {
+        self.husks.load(Ordering::Relaxed) > FEW + signed(len) / 2
+    }
+
+    /// After a sweep that has left so many tasks.
+    pub(super) fn was_swept(&self, len: usize) {
+        self.patience.store(FEW + signed(len) / 2, Ordering::Relaxed);
+    }
+
+    /// Too many cancelled tasks lie around: throws out those in the inbox, and has the loop see to its own.
+    #[cold]
+    fn sweep_inbox(&self) {
+        let mut inbox = self.inbox();
+        let husks = self.husks.load(Ordering::Relaxed);
+        if husks <= self.patience.load(Ordering::Relaxed) {
+            return; // somebody else has
+        }
+        let gone = inbox.sweep();
+        self.found_husks(gone);
+        let left = husks - signed(gone);
+        // So far off that each sweep is paid for by those who were cancelled since the last.
+        let patience = FEW + 2 * left + signed(inbox.len()) / 2;
+        self.patience.store(patience, Ordering::Relaxed);
+        if left > FEW {
+            inbox.wants_sweep = true;
+            self.tell_and_wake(inbox);
+        }
+    }
+}
+
+impl Owner for Shared {
+    type Place = ();
+
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn hook(&self) -> &PanicHook {
+        &self.hook
+    }
+
+    /// It stays where it is, without its closure, until its turn comes, or a sweep.
+    fn forget(&self, (): &()) {
+        let husks = self.husks.fetch_add(1, Ordering::Relaxed) + 1;
+        if husks > self.patience.load(Ordering::Relaxed) {
+            self.sweep_inbox();
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! How tasks come to a loop, from any thread.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::ending::End;
+use super::inbox::{Shared, When};
+use super::reply::{Ask, Relay};
+use super::turns;
+use crate::job::{Once, Owner, Series, Work};
+use crate::{
+    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, RepeatingTask, Schedule,
+    ScheduleError, Task, TryScheduleError,
+};
+
+/// Brings tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
+///
+/// Tasks run on the loop's thread, one at a time. Immediate ones run in the order of posting, delayed ones by
+/// deadline, and at equal deadlines in the order of posting; neither sort keeps the other waiting. The
+/// panic of a task is caught and reported, and the loop goes on.
+///
+/// A task that is posted gives a [`Cancellable`]. A cancel that wins drops the closure where it is called.
+///
+/// It is an [`Executor`], so a scheduler can run its tasks on a loop, and a [`Schedule`], so what keeps time
+/// need not care that it is a loop.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::message_loop::LoopThread;
+///
+/// let ui = LoopThread::spawn("ui")?;
+/// let runner = ui.runner();
+/// runner.post(|| println!("drawn"))?;
+/// let timeout = runner.post_delayed(Duration::from_secs(5), || println!("no answer"))?;
+/// assert!(timeout.cancel());
+/// runner.quit(); // what was posted before runs
+/// ui.join().unwrap();
+/// let refused = runner.post(|| println!("too late")).unwrap_err();
+/// refused.into_task()(); // still ours
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "Handler")]
+#[doc(alias = "SingleThreadTaskRunner")]
+#[derive(Clone)]
+pub struct TaskRunner {
+    shared: Arc<Shared>,
+}
+
+impl TaskRunner {
+    pub(super) fn of(shared: Arc<Shared>) -> TaskRunner {
+        TaskRunner { shared }
+    }
+
+    // ----- tasks ---------------------------------------------------------------------------
+
+    /// Runs a task on the loop, after the immediate ones that were posted before.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` once the loop was told to quit, or is gone, with the closure.
+    pub fn post<F: FnOnce() + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.give(When::Now, true, f)
+    }
+
+    /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](TaskRunner::post).
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](TaskRunner::post).
+    pub fn post_delayed<F: FnOnce() + Send + 'static>(
+        &self,
+        delay: Duration,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.give(self.after(delay), true, f)
+    }
+
+    /// Runs a task on the loop, at an instant of the loop's clock. One that has passed is due now.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](TaskRunner::post).
+    #[doc(alias = "postAtTime")]
+    pub fn post_at<F: FnOnce() + Send + 'static>(
+        &self,
+        at: Instant,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.give(When::At(at), true, f)
+    }
+
+    /// As [`post`](TaskRunner::post), but never inside a nested run: it waits for the outermost one, and
+    /// is the first there.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](TaskRunner::post).
+    #[doc(alias = "PostNonNestableTask")]
+    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.give(When::Now, false, f)
+    }
+
+    /// As [`post_delayed`](TaskRunner::post_delayed), but never inside a nested run.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](TaskRunner::post).
+    pub fn post_non_nestable_delayed<F: FnOnce() + Send + 'static>(
+        &self,
+        delay: Duration,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.give(self.after(delay), false, f)
+    }
+
+    /// Runs a task here and now, if this is the loop's thread, and else posts it. Its panic is caught
+    /// and reported in either case.
+    ///
+    /// # Errors
+    ///
+    /// As [`post`](TaskRunner::post).
+    #[doc(alias = "runOnUiThread")]
+    pub fn run_or_post<F: FnOnce() + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<(), TryScheduleError<F>> {
+        if !self.belongs_to_current_thread() {
+            return self.post(f).map(drop);
+        }
+        if !self.shared.takes_posts() {
+            return Err(TryScheduleError::new(ScheduleError::Closed, f));
+        }
+        self.shared.catch(f);
+        Ok(())
+    }
+
+    /// Runs a task on this loop, and then `reply` with its result on the loop of the caller.
+    ///
+    /// Each of the two is dropped where it belongs: the task on this loop, the reply on the caller's, also
+    /// when the task panics, or never runs. Only if the caller's loop is gone by then, the reply is
+    /// dropped on this one, and with it the result.
+    ///
+    /// ```
+    /// use tickwheel::message_loop::{LoopThread, MessageLoop};
+    ///
+    /// let looper = MessageLoop::prepare()?;
+    /// let disk = LoopThread::spawn("disk")?;
+    /// let load = || "a long file".len();
+    /// disk.runner().post_and_reply(load, |length| {
+    ///     println!("{length} bytes, and we are at home again");
+    ///     MessageLoop::current().unwrap().quit();
+    /// })?;
+    /// looper.run();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `NotBound` if the calling thread has no loop, and `Closed` as in [`post`](TaskRunner::post); both
+    /// closures come back.
+    #[doc(alias = "PostTaskAndReplyWithResult")]
+    pub fn post_and_reply<T, F, R>(&self, f: F, reply: R) -> Result<(), TryScheduleError<(F, R)>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+        R: FnOnce(T) + Send + 'static,
+    {
+        let Some(home) = turns::current() else {
+            return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
+        };
+        let relay = Relay::new(reply, Arc::clone(&home.shared));
+        let given = self.shared.post(When::Now, true, Ask::new(f, relay)).map(drop);
+        given.map_err(|ask| TryScheduleError::new(ScheduleError::Closed, ask.into_parts()))
+    }
+
+    fn after(&self, delay: Duration) -> When {
+        if delay.is_zero() {
+            return When::Now;
+        }
+        let now = self.shared.now();
+        // As far as the clock goes, beyond that.
+        When::At(Period::fixed_delay(delay).next_run(now, now))
+    }
+
+    fn give<F: FnOnce() + Send + 'static>(
+        &self,
+        when: When,
+        nests: bool,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        let given = self.shared.post(when, nests, Once(f)).map(Cancellable::from);
+        given.map_err(|Once(f)| TryScheduleError::new(ScheduleError::Closed, f))
+    }
+
+    /// The same, for what is dropped if it is refused.
+    fn give_work<W: Work>(&self, when: When, work: W) -> Result<Cancellable, ScheduleError> {
+        self.shared.post(when, true, work).map(Cancellable::from).map_err(|refused| {
+            self.shared.catch(|| drop(refused));
+            ScheduleError::Closed
+        })
+    }
+
+    // ----- the loop ------------------------------------------------------------------------
+
+    /// Whether this is the loop's thread, and its loop is still there.
+    #[doc(alias = "RunsTasksInCurrentSequence")]
+    pub fn belongs_to_current_thread(&self) -> bool {
+        turns::is_current(&self.shared)
+    }
+
+    /// Ends the loop for good, with all its runs; from now on posts are refused.
+    ///
+    /// On the loop's thread nothing more starts. From another thread, the immediate tasks that were posted
+    /// before still run.
+    pub fn quit(&self) {
+        self.shared.end(if self.belongs_to_current_thread() { End::Now } else { End::Drained });
+    }
+
+    /// Ends the loop for good, once all that is due at this moment has run, delayed tasks too; from now on posts
+    /// are refused.
+    #[doc(alias = "quitSafely")]
+    pub fn quit_safely(&self) {
+        self.shared.end(End::Safely(self.shared.now()));
+    }
+
+    /// Ends the loop for good as soon as nothing is due. Until then posts are taken.
+    pub fn quit_when_idle(&self) {
+        self.shared.end(End::WhenIdle);
+    }
+}
+
+impl fmt::Debug for TaskRunner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskRunner")
+            .field("takes_posts", &self.shared.takes_posts())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Schedule for TaskRunner {
+    fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.give_work(self.after(delay), Once(task))
+    }
+
+    fn schedule_task_at(
+        &self,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.give_work(When::At(deadline), Once(task))
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        if period.duration().is_zero() {
+            self.shared.catch(|| drop(task));
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        let now = self.shared.now();
+        let due = Period::fixed_delay(initial).next_run(now, now);
+        let when = if initial.is_zero() { When::Now } else { When::At(due) };
+        self.give_work(when, Series { due, period, f: task })
+    }
+}
+
+/// What a scheduler hands to a loop runs there in the order in which it is handed over.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+/// use tickwheel::message_loop::MessageLoop;
+///
+/// let looper = MessageLoop::prepare()?;
+/// let scheduler = Scheduler::builder().executor(looper.runner()).build()?;
+/// scheduler.schedule_once(Duration::from_millis(1), || MessageLoop::current().unwrap().quit())?;
+/// looper.run();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Executor for TaskRunner {
+    /// A loop that was told to quit refuses the task, so that its scheduler keeps it, and returns it at
+    /// its close.
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        let given = self.shared.post(When::Now, true, Due(task)).map(drop);
+        given.map_err(|Due(task)| Rejected::new(task))
+    }
+}
+
+/// A task of a scheduler.
+struct Due(DueTask);
+
+impl Work for Due {
+    fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
+        if let Some(Due(task)) = work.take() {
+            task.run();
+        }
+        ControlFlow::Break(())
+    }
+}

@@ -1,0 +1,130 @@
+//! The wake event of a message loop: [`crate::message_loop`].
+//!
+//! A wake-up that is lost leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands
+//! still, so nothing else wakes it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use loom::thread;
+
+use crate::ManualClock;
+use crate::message_loop::{MessageLoop, RunLoop, TaskRunner};
+use crate::sync::Ordering;
+
+const LATER: Duration = Duration::from_secs(1);
+
+fn bound() -> (MessageLoop, TaskRunner) {
+    let looper = MessageLoop::builder().clock(ManualClock::new()).prepare().expect("no other one");
+    let runner = looper.runner();
+    (looper, runner)
+}
+
+fn quit() {
+    MessageLoop::current().expect("in a task").quit();
+}
+
+/// B1: a post against a loop that goes to sleep.
+#[test]
+fn models_a_post_against_a_loop_that_goes_to_sleep() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        let poster = thread::spawn(move || runner.post(quit).map(drop));
+        looper.run();
+        poster.join().unwrap().expect("open");
+    });
+}
+
+/// B2: two posters, of which one wakes it, and the other finds it awake. What the last of them posts runs.
+#[test]
+fn models_two_posters_and_one_wake() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let task = |runs: &Arc<AtomicUsize>| {
+            let runs = Arc::clone(runs);
+            move || {
+                if runs.fetch_add(1, Ordering::Relaxed) == 1 {
+                    quit();
+                }
+            }
+        };
+        let (other, first) = (runner.clone(), task(&runs));
+        let poster = thread::spawn(move || other.post(first).map(drop));
+        let second = task(&runs);
+        let another = thread::spawn(move || runner.post(second).map(drop));
+        looper.run();
+        poster.join().unwrap().expect("open");
+        another.join().unwrap().expect("open");
+    });
+}
+
+/// B2: a delayed task that can wait wakes nobody, and hides nobody who comes after it.
+#[test]
+fn models_what_can_wait_hides_nothing_in_a_loop() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        runner.post_delayed(LATER, || unreachable!("the clock stands still")).expect("open");
+        let poster = thread::spawn(move || {
+            runner.post_delayed(2 * LATER, || unreachable!("the same")).expect("open");
+            runner.post(quit).map(drop).expect("open");
+        });
+        looper.run();
+        poster.join().unwrap();
+    });
+}
+
+/// B3: an end against a post. Taken in, it runs; too late, it comes back.
+#[test]
+fn models_an_end_against_a_post() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let (other, count) = (runner.clone(), Arc::clone(&runs));
+        let poster = thread::spawn(move || {
+            let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+            other.post(task).is_ok()
+        });
+        let ends = thread::spawn(move || runner.quit());
+        looper.run();
+        let is_taken = poster.join().unwrap();
+        ends.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed), usize::from(is_taken));
+        drop(looper);
+        assert_eq!(Arc::strong_count(&runs), 1, "all are dropped");
+    });
+}
+
+/// A run that is told to quit from elsewhere, while it goes to sleep.
+#[test]
+fn models_a_quit_handle_against_a_run_that_goes_to_sleep() {
+    loom::model(|| {
+        let (_looper, _runner) = bound();
+        let run = RunLoop::new().expect("a loop");
+        let handle = run.quit_handle();
+        let other = thread::spawn(move || handle.quit());
+        run.run();
+        other.join().unwrap();
+    });
+}
+
+/// A local task that is cancelled elsewhere: its closure is dropped at home, without anybody else's wake.
+#[test]
+fn models_a_local_closure_comes_home_to_be_dropped() {
+    struct QuitOnDrop;
+    impl Drop for QuitOnDrop {
+        fn drop(&mut self) {
+            quit();
+        }
+    }
+    loom::model(|| {
+        let (looper, _runner) = bound();
+        let captured = std::rc::Rc::new(QuitOnDrop);
+        let handle = looper.local_runner().post_delayed(LATER, move || drop(captured));
+        let handle = handle.expect("open");
+        let other = thread::spawn(move || handle.cancel());
+        looper.run();
+        assert!(other.join().unwrap());
+    });
+}

@@ -1,0 +1,411 @@
+//! A loop and other threads: wake-ups, order, replies, ends; and what stands on a loop.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Barrier};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use common::ledger::{End, Ledger};
+use common::log::Log;
+use common::{PATIENCE, Random, count, panic_on_purpose, silence, until};
+use tickwheel::message_loop::{LoopThread, MessageLoop, TaskRunner, WouldDeadlock};
+use tickwheel::rx::ExecutorScheduler;
+use tickwheel::{ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The loop of the thread that asks: for tasks.
+fn here() -> TaskRunner {
+    MessageLoop::current().expect("it is called in a task")
+}
+
+/// Notes the thread on which it is dropped.
+struct Dropped(std::sync::mpsc::Sender<ThreadId>);
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        _ = self.0.send(thread::current().id());
+    }
+}
+
+// ----- wake-ups and order ------------------------------------------------------------------
+
+/// A wake-up that is lost is a loop that sleeps on a task. The loop goes to sleep after each one.
+#[test]
+fn no_wake_up_is_lost_between_two_loops() {
+    let (here, there) = (LoopThread::spawn("here"), LoopThread::spawn("there"));
+    let (here, there) = (here.expect("a thread"), there.expect("a thread"));
+    let (tell, told) = channel();
+    fn bounce(from: TaskRunner, to: TaskRunner, left: usize, tell: std::sync::mpsc::Sender<()>) {
+        let (next, back) = (to.clone(), from);
+        let posted = to.post(move || {
+            if left == 0 {
+                tell.send(()).expect("awaited");
+            } else {
+                bounce(next, back, left - 1, tell);
+            }
+        });
+        posted.expect("open");
+    }
+    bounce(here.runner(), there.runner(), count(20_000, 2_000_000), tell);
+    told.recv_timeout(PATIENCE).expect("a wake-up is lost");
+}
+
+/// The same for delayed tasks that come in while the loop is about to wait for a later one.
+#[test]
+fn no_earlier_deadline_is_slept_over() {
+    let thread = LoopThread::spawn("sleeper").expect("a thread");
+    let runner = thread.runner();
+    let mut random = Random(7);
+    for _ in 0..count(500, 20_000) {
+        let late = runner.post_delayed(600 * SECOND, || ()).expect("open");
+        let (tell, told) = sync_channel(1);
+        let delay = Duration::from_nanos(random.below(200_000));
+        let start = Instant::now();
+        runner.post_delayed(delay, move || _ = tell.send(Instant::now())).expect("open");
+        let ran = told.recv_timeout(PATIENCE).expect("a wake-up is lost");
+        assert!(ran.duration_since(start) >= delay, "S1: early");
+        late.cancel();
+    }
+}
+
+#[test]
+fn each_poster_s_tasks_keep_their_order() {
+    const POSTERS: usize = 2;
+    let each = count(20_000, 2_000_000);
+    let thread = LoopThread::spawn("order").expect("a thread");
+    let next: Arc<[AtomicUsize; POSTERS]> = Arc::default();
+    let start = Arc::new(Barrier::new(POSTERS));
+    let posters: Vec<_> = (0..POSTERS)
+        .map(|poster| {
+            let (runner, next, start) = (thread.runner(), Arc::clone(&next), Arc::clone(&start));
+            thread::spawn(move || {
+                start.wait();
+                for number in 0..each {
+                    let next = Arc::clone(&next);
+                    let task = move || {
+                        let before = next[poster].swap(number + 1, Ordering::Relaxed);
+                        assert_eq!(before, number, "out of order");
+                    };
+                    runner.post(task).expect("open");
+                }
+            })
+        })
+        .collect();
+    posters.into_iter().for_each(|poster| poster.join().expect("no panic"));
+    thread.runner().quit_safely();
+    thread.join().expect("no panic");
+    assert!(next.iter().all(|next| next.load(Ordering::Relaxed) == each));
+}
+
+/// Each closure has one end: it ran, it was cancelled, it came back, or it was dropped with the loop.
+#[test]
+fn a_ledger_of_posts_cancels_and_ends_balances() {
+    const TASKS: usize = 300;
+    for seed in 0..count(60, 20_000) as u64 {
+        let ledger = Ledger::new(2 * TASKS);
+        let looper = LoopThread::spawn("ledger").expect("a thread");
+        let posters: Vec<_> = (0..2)
+            .map(|poster| {
+                let (runner, ledger) = (looper.runner(), Arc::clone(&ledger));
+                let mut random = Random(2 * seed + poster as u64);
+                thread::spawn(move || {
+                    let mut handles = Vec::new();
+                    for id in poster * TASKS..(poster + 1) * TASKS {
+                        let page = ledger.page(id);
+                        let task = move || page.run();
+                        let posted = if random.one_in(3) {
+                            let delay = Duration::from_micros(random.below(300));
+                            runner.post_delayed(delay, task)
+                        } else {
+                            runner.post(task)
+                        };
+                        match posted {
+                            Ok(handle) => handles.push((id, handle)),
+                            Err(_refused) => {} // dropped here: the page says so
+                        }
+                        if random.one_in(8) {
+                            let chosen = random.below(handles.len().max(1) as u64) as usize;
+                            if let Some((_, handle)) = handles.get(chosen) {
+                                handle.cancel();
+                            }
+                        }
+                    }
+                    handles
+                })
+            })
+            .collect();
+        let runner = looper.runner();
+        match seed % 4 {
+            0 => runner.quit(),
+            1 => runner.quit_safely(),
+            2 => runner.quit_when_idle(),
+            _ => _ = runner.post_delayed(Duration::from_micros(200), || here().quit()),
+        }
+        let handles: Vec<_> =
+            posters.into_iter().flat_map(|poster| poster.join().expect("no panic")).collect();
+        looper.join().expect("no panic");
+        let tally = ledger.tally();
+        tally.assert_balanced();
+        let cancelled = handles.iter().filter(|(_, handle)| handle.is_cancelled()).count();
+        let refused = 2 * TASKS - handles.len();
+        assert!(tally.of(End::Dropped) >= cancelled + refused, "seed {seed}: {tally}");
+        for (id, handle) in handles {
+            assert!(handle.is_done(), "seed {seed}");
+            assert!(!(ledger.has_run(id) && handle.is_cancelled()), "seed {seed}: S8");
+        }
+    }
+}
+
+// ----- replies -----------------------------------------------------------------------------
+
+#[test]
+fn a_reply_runs_and_everything_is_dropped_where_it_belongs() {
+    let looper = MessageLoop::prepare().expect("no other one");
+    let there = LoopThread::spawn("there").expect("a thread");
+    let (home, away) = (thread::current().id(), ask_id(&there.runner()));
+    let ((of_task, task_drops), (of_reply, reply_drops)) = (channel(), channel());
+    let (held_there, held_here) = (Dropped(of_task), Dropped(of_reply));
+    let task = move || {
+        let _held = &held_there;
+        (thread::current().id(), String::from("value"))
+    };
+    let reply = move |(ran_on, value): (ThreadId, String)| {
+        let _held = &held_here;
+        assert!(ran_on == away && value == "value" && thread::current().id() == home);
+        here().quit();
+    };
+    there.runner().post_and_reply(task, reply).expect("open");
+    looper.run();
+    assert_eq!(task_drops.recv_timeout(PATIENCE), Ok(away));
+    assert_eq!(reply_drops.recv_timeout(PATIENCE), Ok(home));
+}
+
+fn ask_id(runner: &TaskRunner) -> ThreadId {
+    let (tell, told) = channel();
+    runner.post(move || tell.send(thread::current().id()).expect("awaited")).expect("open");
+    told.recv_timeout(PATIENCE).expect("it runs")
+}
+
+/// Without a reply the closures still are dropped where they belong: after a panic of the task, a loop that
+/// ends before it runs, and a home that has quit meanwhile.
+#[test]
+fn a_reply_that_will_not_run_is_dropped_at_home() {
+    silence();
+    for case in ["the task panics", "its loop ends first", "home has quit"] {
+        let looper = MessageLoop::prepare().expect("no other one");
+        let there = LoopThread::spawn("there").expect("a thread");
+        let (home, away) = (thread::current().id(), ask_id(&there.runner()));
+        let (at_work, may_go_on) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let (working, going_on) = (Arc::clone(&at_work), Arc::clone(&may_go_on));
+        let busy = move || {
+            working.wait();
+            going_on.wait();
+            if case == "its loop ends first" {
+                here().quit();
+            }
+        };
+        there.runner().post(busy).expect("open");
+        at_work.wait();
+        let ((of_task, task_drops), (of_reply, reply_drops)) = (channel(), channel());
+        let (held_there, held_here) = (Dropped(of_task), Dropped(of_reply));
+        let task = move || {
+            let _held = held_there;
+            if case == "the task panics" {
+                panic_on_purpose();
+            }
+        };
+        let reply = move |()| {
+            let _held = &held_here;
+            unreachable!("{case}");
+        };
+        there.runner().post_and_reply(task, reply).expect("open");
+        if case == "home has quit" {
+            looper.runner().quit();
+        }
+        may_go_on.wait();
+        assert_eq!(task_drops.recv_timeout(PATIENCE), Ok(away), "{case}");
+        // It is on its way; a turn, or the end of the loop, lets it go.
+        until(case, || {
+            looper.turn();
+            reply_drops.try_recv().is_ok_and(|id| id == home)
+        });
+        drop(looper);
+    }
+}
+
+#[test]
+fn a_reply_whose_home_is_gone_is_dropped_where_it_is() {
+    let there = LoopThread::spawn("there").expect("a thread");
+    let away = ask_id(&there.runner());
+    let looper = MessageLoop::prepare().expect("no other one");
+    let gate = Arc::new(Barrier::new(2));
+    let ((of_reply, reply_drops), inside) = (channel(), Arc::clone(&gate));
+    let held = Dropped(of_reply);
+    let task = move || _ = inside.wait();
+    there.runner().post_and_reply(task, move |_| drop(held)).expect("open");
+    drop(looper);
+    gate.wait();
+    assert_eq!(reply_drops.recv_timeout(PATIENCE), Ok(away));
+}
+
+#[test]
+fn who_asks_without_a_loop_gets_both_closures_back() {
+    let there = LoopThread::spawn("there").expect("a thread");
+    let refused = there.runner().post_and_reply(|| 7, |seven| assert_eq!(seven, 7));
+    let refused = refused.expect_err("this thread has no loop");
+    assert_eq!(refused.reason(), ScheduleError::NotBound);
+    let (task, reply) = refused.into_task();
+    reply(task());
+    let _looper = MessageLoop::prepare().expect("no other one");
+    there.runner().quit();
+    let refused = there.runner().post_and_reply(|| 7, |seven| assert_eq!(seven, 7));
+    let refused = refused.expect_err("it has quit");
+    assert_eq!(refused.reason(), ScheduleError::Closed);
+    let (task, reply) = refused.into_task();
+    reply(task());
+}
+
+#[test]
+fn a_loop_may_ask_itself() {
+    let looper = MessageLoop::prepare().expect("no other one");
+    let runner = looper.runner();
+    runner
+        .post_and_reply(|| 7, |seven| assert!(seven == 7 && here().post(|| ()).is_ok()))
+        .expect("open");
+    assert_eq!(looper.run_until_idle(), 3);
+}
+
+// ----- threads -----------------------------------------------------------------------------
+
+#[test]
+fn a_loop_thread_ends_when_it_is_told_to() {
+    let thread = LoopThread::spawn("na\0med").expect("a thread");
+    let log = Log::default();
+    let (tell, told) = channel();
+    let name = move || tell.send(thread::current().name().map(str::to_owned)).expect("awaited");
+    thread.runner().post(name).expect("open");
+    assert_eq!(told.recv_timeout(PATIENCE).expect("it runs").as_deref(), Some("named"));
+    thread.runner().post(log.task(1)).expect("open");
+    let runner = thread.runner();
+    drop(thread); // quit, without waiting
+    until("it is told to quit", || runner.post(|| ()).is_err());
+    until("what was posted before runs", || log.all() == [1]);
+}
+
+#[test]
+fn join_waits_and_does_not_quit() {
+    let thread = LoopThread::spawn("waited for").expect("a thread");
+    let (runner, has_quit) = (thread.runner(), Arc::new(AtomicBool::new(false)));
+    let quitting = Arc::clone(&has_quit);
+    let quitter = thread::spawn(move || {
+        ask_id(&runner); // it still takes tasks
+        quitting.store(true, Ordering::Relaxed);
+        runner.quit();
+    });
+    thread.join().expect("no panic");
+    assert!(has_quit.load(Ordering::Relaxed));
+    quitter.join().expect("no panic");
+}
+
+#[test]
+fn a_loop_that_would_wait_for_itself_is_told() {
+    let thread = LoopThread::spawn("itself").expect("a thread");
+    let runner = thread.runner();
+    let (tell, told) = channel();
+    let task =
+        move || tell.send(thread.join().map_err(|e| e.is::<WouldDeadlock>())).expect("awaited");
+    runner.post(task).expect("open");
+    assert_eq!(told.recv_timeout(PATIENCE).expect("no hang"), Err(true));
+    ask_id(&runner); // and it goes on
+    runner.quit();
+}
+
+#[test]
+fn a_thread_whose_setup_panics_is_an_error() {
+    silence();
+    let failed = LoopThread::spawn_with("broken", || panic_on_purpose());
+    assert!(failed.expect_err("no loop").to_string().contains("setup"));
+}
+
+#[test]
+fn a_loop_thread_in_virtual_time() {
+    let clock = ManualClock::new();
+    let own = clock.clone();
+    let thread = LoopThread::spawn_with("virtual", || MessageLoop::builder().clock(own));
+    let (thread, log) = (thread.expect("a thread"), Log::default());
+    for seconds in [3, 1, 2] {
+        let delay = SECOND * seconds;
+        thread.runner().post_delayed(delay, log.task(seconds)).expect("open");
+    }
+    ask_id(&thread.runner());
+    assert!(log.all().is_empty(), "it moves only when told");
+    clock.advance(SECOND);
+    until("the first", || log.all() == [1]);
+    clock.advance(SECOND * 2);
+    until("the others, in order", || log.all() == [1, 2, 3]);
+}
+
+// ----- what stands on a loop ---------------------------------------------------------------
+
+#[test]
+fn a_scheduler_runs_its_tasks_on_a_loop() {
+    let looper = MessageLoop::prepare().expect("no other one");
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
+    let on_loop = scheduler.with_executor(looper.runner());
+    let log = Log::default();
+    on_loop.schedule_once(2 * SECOND, log.task(2)).expect("open");
+    on_loop.schedule_once(SECOND, log.task(1)).expect("open");
+    let cancelled = on_loop.schedule_once(SECOND, log.task(9)).expect("open");
+    driver.advance(SECOND * 3);
+    assert!(log.all().is_empty() && cancelled.cancel(), "handed over is not yet run");
+    looper.run_until_idle();
+    assert_eq!(log.all(), [1, 2]);
+    // A loop that has quit refuses; nothing is lost.
+    looper.runner().quit();
+    on_loop.schedule_once(SECOND, log.task(3)).expect("open");
+    driver.advance(SECOND);
+    drop(looper);
+    assert_eq!(log.all(), [1, 2]);
+    let stopping = scheduler.stop();
+    driver.turn();
+    assert_eq!(stopping.wait().run_all(), 1);
+    assert_eq!(log.all(), [1, 2, 3]);
+}
+
+#[test]
+fn a_worker_sits_on_a_loop() {
+    let looper = MessageLoop::prepare().expect("no other one");
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let worker = ExecutorScheduler::new(looper.runner(), &timers).worker();
+    let log = Log::default();
+    worker.schedule_after(SECOND, log.task(3));
+    worker.schedule(log.task(1));
+    worker.schedule(log.task(2));
+    looper.run_until_idle();
+    driver.advance(SECOND);
+    looper.run_until_idle();
+    assert_eq!(log.all(), [1, 2, 3]);
+}
+
+#[test]
+fn a_series_on_a_loop_thread_is_ended_from_elsewhere() {
+    let thread = LoopThread::spawn("series").expect("a thread");
+    let timers: Arc<dyn Schedule> = Arc::new(thread.runner());
+    let (runs, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+    let (count, captured) = (Arc::clone(&runs), Arc::clone(&held));
+    let every = tickwheel::Period::fixed_rate(Duration::from_micros(50));
+    let series = timers.schedule_periodic(Duration::ZERO, every, move || {
+        let _captured = &captured;
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let series = series.expect("open");
+    until("it goes on", || runs.load(Ordering::Relaxed) > 20);
+    assert!(series.cancel());
+    until("its closure is dropped", || Arc::strong_count(&held) == 1);
+    let after = runs.load(Ordering::Relaxed);
+    ask_id(&thread.runner());
+    assert_eq!(runs.load(Ordering::Relaxed), after);
+}
