@@ -16,6 +16,7 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+mod rates;
 
 use std::collections::VecDeque;
 use std::env;
@@ -157,11 +158,6 @@ fn measure<W: InOrder + Sync>(workers: &[W], producers: usize, tasks: usize) -> 
     start.elapsed().as_nanos() as f64 / total as f64
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn main() {
     let is_test = env::args().any(|argument| argument == "--test");
     let (tasks, rounds) = if is_test { (4_000, 1) } else { (1_000_000, 7) };
@@ -176,21 +172,15 @@ fn main() {
                 flags.push(measure(&with_flags(count), producers, tasks));
                 channel.push(measure(&channels(count), producers, tasks));
             }
-            println!("{name}, {producers} producer{}", if producers == 1 { "" } else { "s" });
-            let all = [
+            let title =
+                format!("{name}, {producers} producer{}", if producers == 1 { "" } else { "s" });
+            let rows = [
                 ("rx worker", rx),
                 ("mutex queue", queue),
                 ("with flags", flags),
                 ("channel + thread", channel),
             ];
-            let medians = all.map(|(name, values)| (name, median(values)));
-            let fastest = medians.iter().map(|(_, nanos)| *nanos).fold(f64::MAX, f64::min);
-            for (name, nanos) in medians {
-                let bar = "█".repeat((40.0 * fastest / nanos).round() as usize);
-                let rate = digits((1e9 / nanos) as usize);
-                println!("  {name:17}{rate:>12}/s {nanos:6.0} ns  {bar}");
-            }
-            println!();
+            rates::draw(&title, rows);
         }
     }
 }

@@ -34,6 +34,10 @@ pub(crate) const MAGAZINE: usize = if cfg!(loom) { 2 } else { 128 };
 /// How many records a block of a lane holds; few in a model, so that it goes from block to block.
 pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 
+/// How often a pump that is about to sleep looks out for a ring first; not in a model, which tries all
+/// that could happen anyway.
+pub(crate) const LOOKS: usize = if cfg!(loom) { 0 } else { 200 };
+
 /// Locks, whether or not a thread panicked while it held the lock: user code never runs under a
 /// lock of ours, so what a lock guards is whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -28,6 +28,8 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
+use crossbeam_utils::CachePadded;
+
 use super::ending::End;
 use super::queues::{PendingTask, SMALL};
 use super::turns;
@@ -46,9 +48,11 @@ fn signed(count: usize) -> isize {
 pub(super) type Stray = Box<dyn Any + Send>;
 
 pub(super) struct Shared {
-    inbox: Mutex<Inbox>,
+    /// On lines of their own: the posters write to the one all the time, and the loop reads the other in each
+    /// call.
+    inbox: CachePadded<Mutex<Inbox>>,
     /// B5.
-    news: AtomicBool,
+    news: CachePadded<AtomicBool>,
     /// How many cancelled tasks lie in the queues, about: a task is counted after it is cancelled, and
     /// discounted when it is found. Relaxed, as is the next: they only say when to sweep.
     husks: AtomicIsize,
@@ -146,8 +150,8 @@ impl Inbox {
 impl Shared {
     pub(super) fn new(clock: Arc<dyn Clock>, wakers: Vec<Waker>, hook: PanicHook) -> Arc<Shared> {
         Arc::new_cyclic(|me| Shared {
-            inbox: Mutex::default(),
-            news: AtomicBool::new(false),
+            inbox: CachePadded::default(),
+            news: CachePadded::new(AtomicBool::new(false)),
             husks: AtomicIsize::new(0),
             patience: AtomicIsize::new(FEW),
             clock,
@@ -215,6 +219,11 @@ impl Shared {
         self.tell_and_wake(inbox);
     }
 
+    /// Something has happened outside of the inbox that the loop is to see soon.
+    pub(super) fn tell(&self) {
+        self.tell_and_wake(self.inbox());
+    }
+
     /// Something has happened that the loop is to see soon.
     fn tell_and_wake(&self, inbox: MutexGuard<'_, Inbox>) {
         self.news.store(true, Ordering::Relaxed);
@@ -231,7 +240,7 @@ impl Shared {
     }
 
     /// Wakes whoever waits for the loop, or is about to; B1.
-    pub(super) fn wake(&self) {
+    fn wake(&self) {
         for waker in &self.wakers {
             self.hook.catch(|| waker.wake_by_ref());
         }

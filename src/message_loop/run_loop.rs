@@ -36,8 +36,8 @@ pub struct RunLoop {
     leave: Arc<Leave>,
 }
 
-/// How one run is to end. Both are Relaxed: they say nothing of anything else, and the wake that follows brings
-/// them to a loop that waits.
+/// How one run is to end. Both are Relaxed: whoever sets one goes through the lock of the inbox afterwards, and
+/// the loop does before it looks for the last time.
 #[derive(Default)]
 pub(super) struct Leave {
     now: AtomicBool,
@@ -95,19 +95,13 @@ impl QuitHandle {
     /// Ends it after the present task. If it has not begun, it will return at once.
     pub fn quit(&self) {
         self.leave.now.store(true, Ordering::Relaxed);
-        self.wake();
+        self.shared.tell();
     }
 
     /// Ends it when nothing is due any more.
     pub fn quit_when_idle(&self) {
         self.leave.when_idle.store(true, Ordering::Relaxed);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if !turns::is_in_turn(&self.shared) {
-            self.shared.wake();
-        }
+        self.shared.tell();
     }
 }
 
