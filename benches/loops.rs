@@ -120,7 +120,7 @@ fn posts<P: Post + Sync>(posters: usize, tasks: usize) -> f64 {
                     let ran = Arc::clone(&ran);
                     // One thread runs them all: nothing is lost without an atomic step.
                     there.give(move || {
-                        ran.store(ran.load(Ordering::Relaxed) + 1, Ordering::Relaxed)
+                        ran.store(ran.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                     });
                 }
             });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants bugs, one at a time, and shows which tests catch each. None may survive.
 
-    scripts/mutations.py            all of them, the better part of an hour on two cores
+    scripts/mutations.py            all of them, about an hour on two cores
     scripts/mutations.py drift      those whose name has that in it
 
 It works on a copy of the tree under target/, and changes nothing here.
@@ -179,6 +179,42 @@ MUTATIONS = [
      ["cargo", "test", "--no-fail-fast", "--features", "tracing", "--test", "rx_others"]),
     ("rx: a context that stays", "src/rx/context.rs",
      "        drop(self.capture.replace(before));\n", "        drop(before);\n", tests("rx_others")),
+    # The message loop
+    ("loop: a post wakes nobody", "src/message_loop/inbox.rs",
+     "        let ends_rest = inbox.ends_rest(deadline);\n", "        let ends_rest = false;\n", models("loops")),
+    ("loop: it rests after the lock is free", "src/message_loop/inbox.rs",
+     "        inbox.rest = if rests {",
+     "        drop(inbox);\n        let mut inbox = self.inbox();\n        inbox.rest = if rests {", models("loops")),
+    ("loop: what the last look brought is forgotten", "src/message_loop/turns.rs",
+     "if self.queues.borrow().has_immediate(is_nested) || self.has_delayed() {", "if false && is_nested {",
+     models("loops")),
+    ("loop: the pump falls asleep over a ring", "src/message_loop/pump.rs",
+     "self.state.compare_exchange(SILENT, ASLEEP, success, failure).is_ok()",
+     "{ _ = (success, failure); self.state.swap(ASLEEP, Ordering::Relaxed); true }", models("loops")),
+    ("loop: a handle's quit is not told", "src/message_loop/run_loop.rs",
+     "        self.leave.now.store(true, Ordering::Relaxed);\n        self.shared.tell();",
+     "        self.leave.now.store(true, Ordering::Relaxed);", models("loops")),
+    ("loop: early", "src/message_loop/turns.rs",
+     "        deadline <= self.recently.get()\n", "        deadline <= self.recently.get() + std::time::Duration::from_nanos(1)\n",
+     tests("message_loop")),
+    ("loop: equal deadlines in any order", "src/message_loop/queues.rs",
+     "(other.deadline, other.sequence).cmp(&(self.deadline, self.sequence))",
+     "(other.deadline, self.sequence).cmp(&(self.deadline, other.sequence))", tests("message_loop")),
+    ("loop: delayed tasks wait for the queue to be empty", "src/message_loop/turns.rs",
+     "        if self.shared.has_news() {", "        if false && self.shared.has_news() {", tests("message_loop")),
+    ("loop: it wakes itself", "src/message_loop/inbox.rs",
+     "if ends_rest && !turns::is_in_turn(self) {", "if ends_rest {", tests("message_loop")),
+    ("loop: what does not nest is forgotten", "src/message_loop/queues.rs",
+     "if !is_nested && !self.put_by.is_empty() {", "if is_nested && !self.put_by.is_empty() {", tests("message_loop")),
+    ("loop: a quit from elsewhere starts what is delayed", "src/message_loop/ending.rs",
+     "End::Open | End::WhenIdle => Delayed::WhenDue,",
+     "End::Open | End::WhenIdle | End::Drained => Delayed::WhenDue,", tests("message_loop")),
+    ("loop: an idle phase without an end", "src/message_loop/idle.rs",
+     "if self.has_run.replace(true) {", "if self.has_run.get() {", tests("message_loop")),
+    ("loop: a reply is dropped where its task was", "src/message_loop/reply.rs",
+     "            self.home.send_home(Box::new(reply));\n", "            drop(reply);\n", tests("message_loop_threads")),
+    ("loop: cancelled tasks stay until their time", "src/message_loop/inbox.rs",
+     "            self.sweep_inbox();\n", "", tests("memory")),
     # Orderings, by the models
     ("ordering: exchange, no Acquire", "src/task/state.rs",
      "self.0.exchange_in_order(seen.0, next.0).map(drop)",
@@ -200,8 +236,8 @@ MUTATIONS = [
     ("ordering: the cancel's look at shared", "src/handle.rs",
      "self.shared.load_in_order()", "self.shared.load(Ordering::Acquire)", models("holders")),
     ("ordering: a worker's task is over, no Release", "src/job.rs",
-     "        home.hook().catch(|| drop(rest));\n        self.is_over.store(true, Ordering::Release);",
-     "        home.hook().catch(|| drop(rest));\n        self.is_over.store(true, Ordering::Relaxed);",
+     "        owner.hook().catch(|| drop(rest));\n        self.is_over.store(true, Ordering::Release);",
+     "        owner.hook().catch(|| drop(rest));\n        self.is_over.store(true, Ordering::Relaxed);",
      models("workers")),
     ("ordering: a look at whether it is over, no Acquire", "src/job.rs",
      "self.is_over.load(Ordering::Acquire)", "self.is_over.load(Ordering::Relaxed)", models("workers")),

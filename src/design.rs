@@ -177,6 +177,24 @@
 //! bare queue is the handle: a task of 80 bytes with a state of its own, which two own, where the other has a
 //! box of 16. A drain runs 64 tasks before it gives the thread back.
 //!
+//! # The message loop
+//!
+//! Tasks come in under one lock, into an inbox, and the loop takes all of them over by a swap when it has run what
+//! it had. A cancelled task is not looked for in either queue: its closure goes at once, and what remains of
+//! it when its turn comes, or when a sweep does, which starts as soon as more such remains lie there than half
+//! of what waits. So a cancel costs no search, and neither queue needs places, as those of a worker do.
+//!
+//! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench --bench loops`):
+//!
+//! | what | before | after | the channel | kept |
+//! | --- | --- | --- | --- | --- |
+//! | the pump looks out for a ring for 3 us, if there was one lately: a round trip between two threads | 77,960 | 500 to 1,500 | 3,240 | yes |
+//! | the same by crossbeam's `Backoff`, whose looks are farther apart | 77,960 | 6,470 | 3,230 | no |
+//! | lock and hint on lines of their own, of each post | 165 | 170 | 138 | no difference; kept, for the hint is read in each call |
+//!
+//! A post takes 40 of its thread alone, and its run 55; between two threads, 155 to 180 together, because the task's
+//! memory goes from one to the other. What a channel saves is the handle.
+//!
 //! # Scale
 //!
 //! What a schedule and a cancel cost does not depend on how many are pending. A tick of the bare wheel,

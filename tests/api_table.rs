@@ -6,8 +6,13 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use tickwheel::message_loop::{
+    AlreadyBound, DefaultPump, Delegate, IdleKey, LoopThread, MessageLoop, MessagePump, Next,
+    NotBound, QuitHandle, RunLoop, TaskRunner,
+};
 use tickwheel::rx::{
     CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
@@ -306,5 +311,84 @@ fn workers_and_what_is_around_them() -> Result<(), Box<dyn Error + Send + Sync>>
     let _: Worker = ContextAwareScheduler::new(workers, Nothing).worker();
     let _: Worker = TrampolineScheduler::new().worker();
     let _: [Worker; 2] = [tickwheel::rx::single(), tickwheel::rx::new_thread()];
+    Ok(())
+}
+
+#[test]
+fn a_message_loop_and_what_is_around_it() -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn handle<T: Clone + Send + Sync + Debug>() {}
+    fn value<T: Copy + Eq + Debug>() {}
+    fn error<T: Error + Send + Sync + 'static>() {}
+    fn typed<F: FnOnce() + Send + 'static>(
+        runner: &TaskRunner,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        runner.post(f)
+    }
+    struct Pump(DefaultPump);
+    impl MessagePump for Pump {
+        fn run(&self, delegate: &dyn Delegate) {
+            let _: fn(&dyn Delegate) -> bool = |delegate| delegate.do_work();
+            let _: fn(&dyn Delegate) -> bool = |delegate| delegate.do_delayed_work();
+            let _: fn(&dyn Delegate) -> Option<Instant> = |delegate| delegate.next_delayed_work();
+            let _: fn(&dyn Delegate) -> bool = |delegate| delegate.do_idle_work();
+            self.0.run(delegate);
+        }
+        fn quit(&self) {
+            self.0.quit();
+        }
+        fn waker(&self) -> Waker {
+            self.0.waker()
+        }
+    }
+    handle::<TaskRunner>();
+    handle::<QuitHandle>();
+    value::<IdleKey>();
+    value::<Next>();
+    error::<AlreadyBound>();
+    error::<NotBound>();
+    sendable::<LoopThread>();
+    printable::<(MessageLoop, RunLoop, LoopThread, DefaultPump)>();
+
+    let looper: MessageLoop = MessageLoop::prepare()?;
+    let again: Result<MessageLoop, AlreadyBound> =
+        MessageLoop::prepare_with(Pump(DefaultPump::new()));
+    assert!(again.is_err());
+    drop(looper);
+    let looper: MessageLoop = MessageLoop::prepare_with(Pump(DefaultPump::new()))?;
+    let runner: TaskRunner = looper.runner();
+    let _: TaskRunner = MessageLoop::current()?;
+    let _: Cancellable = typed(&runner, || ())?;
+    let late: Cancellable = runner.post_delayed(SECOND, || ())?;
+    let _: Cancellable = runner.post_at(Instant::now(), || ())?;
+    let () = runner.run_or_post(|| ())?;
+    let () = runner.post_and_reply(|| 7, |_: i32| ())?;
+    let is_here: bool = runner.belongs_to_current_thread();
+    assert!(is_here && late.cancel());
+    let _: Arc<dyn Schedule> = Arc::new(runner.clone());
+    let _: Box<dyn Executor> = Box::new(runner.clone());
+    let key: IdleKey = looper.add_idle_handler(|| ());
+    let _: IdleKey = looper.add_idle_handler(|| ControlFlow::<()>::Break(()));
+    let was_there: bool = looper.remove_idle_handler(key);
+    assert!(was_there);
+    let ran: usize = looper.run_until_idle();
+    assert_eq!(ran, 4);
+    let next: Next = looper.turn();
+    assert!(!matches!(next, Next::Now | Next::At(_) | Next::Quit) && next == Next::Idle);
+    let run: RunLoop = RunLoop::new()?;
+    let quits: QuitHandle = run.quit_handle();
+    let () = quits.quit_when_idle();
+    let () = quits.quit();
+    let () = run.run();
+    for quit in [TaskRunner::quit_when_idle, TaskRunner::quit_safely, TaskRunner::quit] {
+        let () = quit(&runner);
+    }
+    let () = looper.run();
+
+    let thread: LoopThread = LoopThread::spawn(String::from("api"))?;
+    let runner: TaskRunner = thread.runner();
+    let () = runner.quit();
+    let joined: std::thread::Result<()> = thread.join();
+    assert!(joined.is_ok());
     Ok(())
 }

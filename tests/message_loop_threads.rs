@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Barrier};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ fn here() -> TaskRunner {
 }
 
 /// Notes the thread on which it is dropped.
-struct Dropped(std::sync::mpsc::Sender<ThreadId>);
+struct Dropped(Sender<ThreadId>);
 impl Drop for Dropped {
     fn drop(&mut self) {
         _ = self.0.send(thread::current().id());
@@ -32,24 +34,23 @@ impl Drop for Dropped {
 
 // ----- wake-ups and order ------------------------------------------------------------------
 
+/// There and back, so many times.
+fn bounce(from: TaskRunner, to: &TaskRunner, left: usize, tell: Sender<()>) {
+    let back = to.clone();
+    let posted = to.post(move || match left {
+        0 => tell.send(()).expect("awaited"),
+        _ => bounce(back, &from, left - 1, tell),
+    });
+    posted.expect("open");
+}
+
 /// A wake-up that is lost is a loop that sleeps on a task. The loop goes to sleep after each one.
 #[test]
 fn no_wake_up_is_lost_between_two_loops() {
     let (here, there) = (LoopThread::spawn("here"), LoopThread::spawn("there"));
     let (here, there) = (here.expect("a thread"), there.expect("a thread"));
     let (tell, told) = channel();
-    fn bounce(from: TaskRunner, to: TaskRunner, left: usize, tell: std::sync::mpsc::Sender<()>) {
-        let (next, back) = (to.clone(), from);
-        let posted = to.post(move || {
-            if left == 0 {
-                tell.send(()).expect("awaited");
-            } else {
-                bounce(next, back, left - 1, tell);
-            }
-        });
-        posted.expect("open");
-    }
-    bounce(here.runner(), there.runner(), count(20_000, 2_000_000), tell);
+    bounce(here.runner(), &there.runner(), count(20_000, 2_000_000), tell);
     told.recv_timeout(PATIENCE).expect("a wake-up is lost");
 }
 
@@ -167,13 +168,13 @@ fn a_reply_runs_and_everything_is_dropped_where_it_belongs() {
     let there = LoopThread::spawn("there").expect("a thread");
     let (home, away) = (thread::current().id(), ask_id(&there.runner()));
     let ((of_task, task_drops), (of_reply, reply_drops)) = (channel(), channel());
-    let (held_there, held_here) = (Dropped(of_task), Dropped(of_reply));
+    let (of_the_task, of_the_reply) = (Dropped(of_task), Dropped(of_reply));
     let task = move || {
-        let _held = &held_there;
+        let _held = &of_the_task;
         (thread::current().id(), String::from("value"))
     };
     let reply = move |(ran_on, value): (ThreadId, String)| {
-        let _held = &held_here;
+        let _held = &of_the_reply;
         assert!(ran_on == away && value == "value" && thread::current().id() == home);
         here().quit();
     };
@@ -210,15 +211,15 @@ fn a_reply_that_will_not_run_is_dropped_at_home() {
         there.runner().post(busy).expect("open");
         at_work.wait();
         let ((of_task, task_drops), (of_reply, reply_drops)) = (channel(), channel());
-        let (held_there, held_here) = (Dropped(of_task), Dropped(of_reply));
+        let (of_the_task, of_the_reply) = (Dropped(of_task), Dropped(of_reply));
         let task = move || {
-            let _held = held_there;
+            let _held = of_the_task;
             if case == "the task panics" {
                 panic_on_purpose();
             }
         };
         let reply = move |()| {
-            let _held = &held_here;
+            let _held = &of_the_reply;
             unreachable!("{case}");
         };
         there.runner().post_and_reply(task, reply).expect("open");
@@ -245,7 +246,7 @@ fn a_reply_whose_home_is_gone_is_dropped_where_it_is() {
     let ((of_reply, reply_drops), inside) = (channel(), Arc::clone(&gate));
     let held = Dropped(of_reply);
     let task = move || _ = inside.wait();
-    there.runner().post_and_reply(task, move |_| drop(held)).expect("open");
+    there.runner().post_and_reply(task, move |()| drop(held)).expect("open");
     drop(looper);
     gate.wait();
     assert_eq!(reply_drops.recv_timeout(PATIENCE), Ok(away));
@@ -408,4 +409,28 @@ fn a_series_on_a_loop_thread_is_ended_from_elsewhere() {
     let after = runs.load(Ordering::Relaxed);
     ask_id(&thread.runner());
     assert_eq!(runs.load(Ordering::Relaxed), after);
+}
+
+/// A reply that is not `Send` stays at home, whatever becomes of its task.
+#[test]
+fn a_local_reply_stays_at_home() {
+    silence();
+    let looper = MessageLoop::prepare().expect("no other one");
+    let (local, there) = (looper.local_runner(), LoopThread::spawn("there").expect("a thread"));
+    let heard = Rc::new(Cell::new(0));
+    let (answer, lost) = (Rc::clone(&heard), Rc::clone(&heard));
+    local.post_and_reply(&there.runner(), || 7, move |seven| answer.set(seven)).expect("open");
+    let panics =
+        local.post_and_reply(&there.runner(), || panic_on_purpose(), move |()| lost.set(9));
+    panics.expect("open");
+    until("the reply runs, and the other is dropped", || {
+        looper.run_until_idle();
+        heard.get() == 7 && Rc::strong_count(&heard) == 1
+    });
+    there.runner().quit();
+    let kept = Rc::clone(&heard);
+    let refused = local.post_and_reply(&there.runner(), || 8, move |eight| kept.set(eight));
+    let (task, reply) = refused.expect_err("it has quit").into_task();
+    reply(task());
+    assert_eq!((heard.get(), Rc::strong_count(&heard)), (8, 1));
 }

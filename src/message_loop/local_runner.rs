@@ -7,9 +7,11 @@
 //! - L2 A ticket that is dropped without having been redeemed drops its closure. On another thread, where a
 //!   cancel can have dropped it, it goes home to do so.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +72,7 @@ impl LocalTaskRunner {
     ///
     /// `Closed` once the loop was told to quit, or is gone, with the closure.
     pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(f, |runner, ticket| runner.post(ticket))
+        self.give(f, TaskRunner::post)
     }
 
     /// Runs a task on the loop, once `delay` has passed.
@@ -99,90 +101,142 @@ impl LocalTaskRunner {
         self.give(f, |runner, ticket| runner.post_at(at, ticket))
     }
 
+    /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays here
+    /// meanwhile, and need not be [`Send`]; else it is as [`TaskRunner::post_and_reply`].
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use std::rc::Rc;
+    /// use tickwheel::message_loop::{LoopThread, MessageLoop};
+    ///
+    /// let looper = MessageLoop::prepare()?;
+    /// let disk = LoopThread::spawn("disk")?;
+    /// let length = Rc::new(Cell::new(0));
+    /// let (shown, ui) = (Rc::clone(&length), looper.runner());
+    /// looper.local_runner().post_and_reply(&disk.runner(), || "a long file".len(), move |found| {
+    ///     shown.set(found);
+    ///     ui.quit();
+    /// })?;
+    /// looper.run();
+    /// assert_eq!(length.get(), 11);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the other loop was told to quit, or is gone, with both closures.
+    pub fn post_and_reply<T, F, R>(
+        &self,
+        to: &TaskRunner,
+        f: F,
+        reply: R,
+    ) -> Result<(), TryScheduleError<(F, R)>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+        R: FnOnce(T) + 'static,
+    {
+        let (kept, ticket) = self.keep(reply);
+        let answer = move |value| {
+            if let Some(reply) = ticket.redeem() {
+                reply(value);
+            }
+        };
+        to.ask(&self.turns.shared, f, answer).map_err(|refused| {
+            let reason = refused.reason();
+            let (f, _ticket) = refused.into_task();
+            TryScheduleError::new(reason, (f, self.take_back(&kept)))
+        })
+    }
+
     fn give<F: FnOnce() + 'static>(
         &self,
         f: F,
-        post: impl FnOnce(&TaskRunner, Redeem) -> Result<Cancellable, TryScheduleError<Redeem>>,
+        post: impl FnOnce(&TaskRunner, Boxed) -> Result<Cancellable, TryScheduleError<Boxed>>,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let held = Rc::new(Held(Cell::new(Some(f))));
-        let number = self.turns.closures.keep(Rc::clone(&held) as Rc<dyn Call>);
-        let ticket = Ticket { number: Some(number), shared: Arc::clone(&self.turns.shared) };
-        post(&self.runner, Box::new(move || ticket.redeem())).map_err(|refused| {
-            self.turns.closures.take(number);
-            let f = held.0.take().expect("it has not run");
-            TryScheduleError::new(refused.reason(), f)
-        })
+        let (kept, ticket) = self.keep(f);
+        let task = move || {
+            if let Some(f) = ticket.redeem() {
+                f();
+            }
+        };
+        post(&self.runner, Box::new(task))
+            .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
+    }
+
+    fn keep<C: 'static>(&self, closure: C) -> (Rc<Kept<C>>, Ticket<C>) {
+        let kept = self.turns.closures.keep(closure);
+        let (number, shared) = (Some(kept.number), Arc::clone(&self.turns.shared));
+        (kept, Ticket { number, shared, closure: PhantomData })
+    }
+
+    /// The closure of a ticket that was refused.
+    fn take_back<C>(&self, kept: &Kept<C>) -> C {
+        self.turns.closures.take(kept.number);
+        kept.closure.take().expect("its ticket was not redeemed")
     }
 }
 
 impl fmt::Debug for LocalTaskRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalTaskRunner").field("runner", &self.runner).finish()
+        f.debug_struct("LocalTaskRunner").field("runner", &self.runner).finish_non_exhaustive()
     }
 }
 
-/// What a ticket is posted as.
-type Redeem = Box<dyn FnOnce() + Send>;
+/// What stands for a closure in the inbox.
+type Boxed = Box<dyn FnOnce() + Send>;
 
 /// A closure that stays at home.
-struct Held<F>(Cell<Option<F>>);
-
-trait Call {
-    fn call(&self);
-}
-
-impl<F: FnOnce()> Call for Held<F> {
-    fn call(&self) {
-        if let Some(f) = self.0.take() {
-            f();
-        }
-    }
+struct Kept<C> {
+    number: u64,
+    closure: Cell<Option<C>>,
 }
 
 /// The closures of a loop that wait; L1.
 #[derive(Default)]
 pub(super) struct Closures {
-    held: RefCell<HashMap<u64, Rc<dyn Call>>>,
+    kept: RefCell<HashMap<u64, Rc<dyn Any>>>,
     count: Cell<u64>,
 }
 
 impl Closures {
-    fn keep(&self, closure: Rc<dyn Call>) -> u64 {
+    fn keep<C: 'static>(&self, closure: C) -> Rc<Kept<C>> {
         let number = self.count.get();
         self.count.set(number + 1);
-        self.held.borrow_mut().insert(number, closure);
-        number
+        let kept = Rc::new(Kept { number, closure: Cell::new(Some(closure)) });
+        self.kept.borrow_mut().insert(number, Rc::clone(&kept) as Rc<dyn Any>);
+        kept
     }
 
-    fn take(&self, number: u64) -> Option<Rc<dyn Call>> {
-        self.held.borrow_mut().remove(&number)
+    fn take(&self, number: u64) -> Option<Rc<dyn Any>> {
+        self.kept.borrow_mut().remove(&number)
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
-        let held = std::mem::take(&mut *self.held.borrow_mut());
-        for closure in held.into_values() {
+        let kept = std::mem::take(&mut *self.kept.borrow_mut());
+        for closure in kept.into_values() {
             shared.catch(|| drop(closure));
         }
     }
 }
 
 /// Stands for a closure on its way through the inbox; L2.
-struct Ticket {
+struct Ticket<C> {
     /// `None` once it is redeemed.
     number: Option<u64>,
     shared: Arc<Shared>,
+    /// It stays at home.
+    closure: PhantomData<fn() -> C>,
 }
 
-impl Ticket {
-    fn redeem(mut self) {
-        let number = self.number.take();
-        if let Some(closure) = number.and_then(|number| take_at_home(&self.shared, number)) {
-            closure.call();
-        }
+impl<C: 'static> Ticket<C> {
+    fn redeem(mut self) -> Option<C> {
+        let kept = take_at_home(&self.shared, self.number.take()?)?;
+        kept.downcast_ref::<Kept<C>>()?.closure.take()
     }
 }
 
-impl Drop for Ticket {
+impl<C> Drop for Ticket<C> {
     fn drop(&mut self) {
         let Some(number) = self.number.take() else { return };
         self.shared.send_home(Box::new(Unredeemed { number, shared: Arc::clone(&self.shared) }));
@@ -202,7 +256,7 @@ impl Drop for Unredeemed {
 }
 
 /// L1: nothing, on another thread.
-fn take_at_home(shared: &Arc<Shared>, number: u64) -> Option<Rc<dyn Call>> {
+fn take_at_home(shared: &Arc<Shared>, number: u64) -> Option<Rc<dyn Any>> {
     let turns = turns::current().filter(|turns| Arc::ptr_eq(&turns.shared, shared))?;
     turns.closures.take(number)
 }

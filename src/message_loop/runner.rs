@@ -176,8 +176,23 @@ impl TaskRunner {
         let Some(home) = turns::current() else {
             return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
         };
-        let relay = Relay::new(reply, Arc::clone(&home.shared));
-        let given = self.shared.post(When::Now, true, Ask::new(f, relay)).map(drop);
+        self.ask(&home.shared, f, reply)
+    }
+
+    /// The same, for a reply to that loop.
+    pub(super) fn ask<T, F, R>(
+        &self,
+        home: &Arc<Shared>,
+        f: F,
+        reply: R,
+    ) -> Result<(), TryScheduleError<(F, R)>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+        R: FnOnce(T) + Send + 'static,
+    {
+        let ask = Ask::new(f, Relay::new(reply, Arc::clone(home)));
+        let given = self.shared.post(When::Now, true, ask).map(drop);
         given.map_err(|ask| TryScheduleError::new(ScheduleError::Closed, ask.into_parts()))
     }
 

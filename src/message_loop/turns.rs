@@ -52,7 +52,8 @@ pub(super) fn is_in_turn(shared: &Shared) -> bool {
 fn with_current<R>(shared: &Shared, f: impl FnOnce(&Turns) -> R) -> Option<R> {
     let look = |current: &RefCell<Option<Rc<Turns>>>| {
         let current = current.borrow();
-        let turns = current.as_ref().filter(|turns| std::ptr::eq(&*turns.shared, shared));
+        let turns =
+            current.as_ref().filter(|turns| std::ptr::eq(Arc::as_ptr(&turns.shared), shared));
         turns.map(|turns| f(turns))
     };
     CURRENT.try_with(look).ok().flatten()
