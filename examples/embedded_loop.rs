@@ -30,7 +30,7 @@ impl Wake for WantsTurn {
 }
 
 /// Turns the message loop until `end`; waits if it has nothing to do. How many turns, and whether it has quit.
-fn turn_until(end: Instant, looper: &MessageLoop, wakes: &Receiver<()>) -> (u32, bool) {
+fn turn_until(end: Instant, looper: &MessageLoop, rings: &Receiver<()>) -> (u32, bool) {
     let mut turns = 0;
     loop {
         turns += 1;
@@ -43,7 +43,7 @@ fn turn_until(end: Instant, looper: &MessageLoop, wakes: &Receiver<()>) -> (u32,
         if Instant::now() >= end {
             return (turns, false);
         }
-        _ = wakes.recv_timeout(until.saturating_duration_since(Instant::now()));
+        _ = rings.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -63,8 +63,8 @@ fn load(game: TaskRunner) -> thread::JoinHandle<()> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (send, wakes) = sync_channel(1);
-    let waker = Waker::from(Arc::new(WantsTurn(send)));
+    let (ring, rings) = sync_channel(1);
+    let waker = Waker::from(Arc::new(WantsTurn(ring)));
     let looper = MessageLoop::builder().wake_with(waker).prepare()?;
     let loader = load(looper.runner());
 
@@ -84,7 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if frame == FRAMES {
             looper.runner().quit_safely(); // what is due still runs
         }
-        let (turns, has_quit) = turn_until(start + FRAME * frame, &looper, &wakes);
+        let (turns, has_quit) = turn_until(start + FRAME * frame, &looper, &rings);
         if has_quit {
             println!("the loop has quit after {turns} turns of the last frame");
         }
