@@ -7,16 +7,14 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::log::Log;
 use common::{panic_on_purpose, silence};
 use tickwheel::message_loop::{
-    AlreadyBound, DefaultPump, Delegate, LocalTaskRunner, MessageLoop, MessagePump, Next, NotBound,
-    RunLoop, TaskRunner,
+    AlreadyBound, DefaultPump, LocalTaskRunner, MessageLoop, Next, NotBound, RunLoop, TaskRunner,
 };
-use tickwheel::{Cancellable, Clock, ManualClock, ScheduleError};
+use tickwheel::{Cancellable, Clock, ManualClock, Period, ScheduleError, ScheduleExt};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -161,47 +159,6 @@ fn a_turn_runs_one_of_each_and_says_when_to_come_back() {
     runner.quit_safely();
     assert_eq!(looper.turn(), Next::Quit);
     assert_eq!(looper.turn(), Next::Quit, "and so it stays");
-}
-
-#[derive(Default)]
-struct Rings(AtomicUsize);
-impl Wake for Rings {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-impl Rings {
-    fn so_far(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[test]
-fn who_turns_it_is_woken_for_what_cannot_wait() {
-    let (rings, clock) = (Arc::new(Rings::default()), ManualClock::new());
-    let waker = Waker::from(Arc::clone(&rings));
-    let looper = MessageLoop::builder().clock(clock.clone()).wake_with(waker).prepare();
-    let looper = looper.expect("no other one");
-    let runner = looper.runner();
-    runner.post(|| ()).expect("open");
-    assert_eq!(rings.so_far(), 0, "nobody has turned it yet");
-    assert_eq!(looper.turn(), Next::Idle);
-    // From this thread too: its own event loop may be about to wait.
-    runner.post_delayed(2 * SECOND, || ()).expect("open");
-    assert_eq!(rings.so_far(), 1);
-    runner.post(|| ()).expect("open");
-    assert_eq!(rings.so_far(), 1, "it knows already");
-    assert_eq!(looper.turn(), Next::At(clock.now() + 2 * SECOND));
-    runner.post_delayed(3 * SECOND, || ()).expect("open");
-    assert_eq!(rings.so_far(), 1, "S7: that can wait");
-    let elsewhere = runner.clone();
-    let posted = std::thread::spawn(move || elsewhere.post_delayed(SECOND, || ()).map(drop));
-    posted.join().expect("no panic").expect("open");
-    assert_eq!(rings.so_far(), 2);
-    assert_eq!(looper.turn(), Next::At(clock.now() + SECOND), "and nothing was lost");
-    runner.quit();
-    assert_eq!(rings.so_far(), 3);
-    assert_eq!(looper.turn(), Next::Quit);
 }
 
 // ----- ends --------------------------------------------------------------------------------
@@ -565,6 +522,37 @@ fn an_idle_handler_may_post_add_and_remove() {
 }
 
 #[test]
+fn idle_handlers_behind_one_that_quits_do_not_start() {
+    let (looper, _runner, _clock) = virtual_loop();
+    let log = Log::default();
+    let (first, second) = (log.clone(), log.clone());
+    looper.add_idle_handler(move || {
+        first.say(1);
+        here().quit();
+    });
+    looper.add_idle_handler(move || second.say(2));
+    looper.run();
+    assert_eq!(log.all(), [1]);
+}
+
+#[test]
+fn a_task_may_add_an_idle_handler() {
+    let (looper, runner, _clock) = virtual_loop();
+    let log = Log::default();
+    let said = log.clone();
+    let add = move || {
+        let local = LocalTaskRunner::current().expect("in a task");
+        let gone = local.add_idle_handler(|| -> () { unreachable!("it is removed") });
+        local.add_idle_handler(move || said.say(1));
+        assert!(local.remove_idle_handler(gone));
+    };
+    runner.post(add).expect("open");
+    looper.turn();
+    looper.turn();
+    assert_eq!(log.all(), [1]);
+}
+
+#[test]
 fn a_nested_run_in_an_idle_handler() {
     let (looper, runner, _clock) = virtual_loop();
     let log = Log::default();
@@ -708,6 +696,29 @@ fn a_loop_may_be_dropped_by_its_own_task() {
     assert_eq!(MessageLoop::current().err(), Some(NotBound));
 }
 
+#[test]
+fn a_series_that_drops_its_loop_ends() {
+    let (looper, runner, _clock) = virtual_loop();
+    let (local, held) = (looper.local_runner(), Arc::new(()));
+    let captured = Arc::clone(&held);
+    let run = RunLoop::new().expect("a loop");
+    let every = Period::fixed_rate(SECOND);
+    let series = runner.schedule_periodic(Duration::ZERO, every, move || {
+        let _captured = &captured;
+        drop(LOOP.take());
+    });
+    LOOP.set(Some(looper));
+    run.run();
+    let series = series.expect("open");
+    assert!(series.is_done() && !series.is_cancelled());
+    assert_eq!(Arc::strong_count(&held), 1, "its closure does not wait for the last runner");
+    drop(local);
+}
+
+thread_local! {
+    static LOOP: RefCell<Option<MessageLoop>> = const { RefCell::new(None) };
+}
+
 // ----- bad input ---------------------------------------------------------------------------
 
 #[test]
@@ -743,90 +754,6 @@ fn what_is_refused_comes_back() {
     assert_eq!(Rc::strong_count(&local), 2);
     back.into_task()();
     assert_eq!(Rc::strong_count(&local), 1, "and nothing is kept");
-}
-
-// ----- pumps -------------------------------------------------------------------------------
-
-/// Counts its wakes, and keeps the order of its calls.
-struct Watched {
-    inner: DefaultPump,
-    wakes: Arc<Rings>,
-    calls: Rc<RefCell<String>>,
-}
-
-struct Watching<'a> {
-    delegate: &'a dyn Delegate,
-    calls: &'a RefCell<String>,
-}
-
-impl Watching<'_> {
-    fn note(&self, call: char, did: bool) -> bool {
-        self.calls.borrow_mut().push(if did { call.to_ascii_uppercase() } else { call });
-        did
-    }
-}
-
-impl Delegate for Watching<'_> {
-    fn do_work(&self) -> bool {
-        let did = self.delegate.do_work();
-        self.note('w', did)
-    }
-    fn do_delayed_work(&self) -> bool {
-        let did = self.delegate.do_delayed_work();
-        self.note('d', did)
-    }
-    fn next_delayed_work(&self) -> Option<Instant> {
-        self.note('n', false);
-        self.delegate.next_delayed_work()
-    }
-    fn do_idle_work(&self) -> bool {
-        let did = self.delegate.do_idle_work();
-        self.note('i', did)
-    }
-}
-
-impl MessagePump for Watched {
-    fn run(&self, delegate: &dyn Delegate) {
-        self.inner.run(&Watching { delegate, calls: &self.calls });
-    }
-    fn quit(&self) {
-        self.calls.borrow_mut().push('q');
-        self.inner.quit();
-    }
-    fn waker(&self) -> Waker {
-        struct Both(Arc<Rings>, Waker);
-        impl Wake for Both {
-            fn wake(self: Arc<Self>) {
-                self.0.0.fetch_add(1, Ordering::Relaxed);
-                self.1.wake_by_ref();
-            }
-        }
-        Waker::from(Arc::new(Both(Arc::clone(&self.wakes), self.inner.waker())))
-    }
-}
-
-#[test]
-fn a_pump_sees_a_turn_as_the_contract_says_and_is_woken_from_outside_alone() {
-    let (wakes, calls) = (Arc::new(Rings::default()), Rc::new(RefCell::default()));
-    let pump =
-        Watched { inner: DefaultPump::new(), wakes: Arc::clone(&wakes), calls: Rc::clone(&calls) };
-    let looper = MessageLoop::prepare_with(pump).expect("no other one");
-    let runner = looper.runner();
-    let mut handled = false;
-    looper.add_idle_handler(move || {
-        if !std::mem::replace(&mut handled, true) {
-            here().post(|| ()).expect("open");
-        }
-    });
-    runner.post_delayed(Duration::from_millis(2), || here().quit()).expect("open");
-    runner.post(|| _ = here().post(|| ()).expect("open")).expect("open");
-    looper.run();
-    assert_eq!(wakes.so_far(), 0, "all came from its own thread");
-    let calls = calls.borrow();
-    let expected = "WdWdwdIWdwdIwdin";
-    assert!(calls.starts_with(expected), "{calls} is not {expected}..");
-    assert!(calls.ends_with("qD"), "{calls}");
-    assert_eq!(calls.matches('q').count(), 1);
 }
 
 // ----- local tasks -------------------------------------------------------------------------

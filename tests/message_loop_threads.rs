@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::ledger::{End, Ledger};
 use common::log::Log;
 use common::{PATIENCE, Random, count, panic_on_purpose, silence, until};
-use tickwheel::message_loop::{LoopThread, MessageLoop, TaskRunner, WouldDeadlock};
+use tickwheel::message_loop::{LoopThread, MessageLoop, RunLoop, TaskRunner, WouldDeadlock};
 use tickwheel::rx::ExecutorScheduler;
 use tickwheel::{ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler};
 
@@ -160,6 +160,37 @@ fn a_ledger_of_posts_cancels_and_ends_balances() {
     }
 }
 
+/// A pump may not wait longer than those who post believe: also after a cancel, and after a nested run has put
+/// something by.
+#[test]
+fn a_loop_that_has_dropped_a_deadline_still_hears_of_earlier_ones() {
+    let soon = Duration::from_millis(10);
+    let thread = LoopThread::spawn("sleeper").expect("a thread");
+    let runner = thread.runner();
+    let cancelled = runner.post_delayed(2 * soon, || ()).expect("open");
+    ask_id(&runner);
+    assert!(cancelled.cancel());
+    thread::sleep(4 * soon); // real time: its deadline passes while the loop sleeps
+    let (tell, told) = channel();
+    let again = tell.clone();
+    runner.post_delayed(soon, move || again.send(1).expect("awaited")).expect("open");
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(1));
+
+    let (give, handle) = channel();
+    let nest = move || {
+        here().post_non_nestable_delayed(soon, || ()).expect("open");
+        let run = RunLoop::new().expect("in a task");
+        give.send(run.quit_handle()).expect("awaited");
+        run.run();
+        tell.send(2).expect("awaited");
+    };
+    runner.post(nest).expect("open");
+    let quit = handle.recv_timeout(PATIENCE).expect("it runs");
+    thread::sleep(4 * soon); // real time: what does not nest is put by
+    runner.post_delayed(soon, move || quit.quit()).expect("open");
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(2));
+}
+
 // ----- replies -----------------------------------------------------------------------------
 
 #[test]
@@ -294,6 +325,56 @@ fn a_loop_thread_ends_when_it_is_told_to() {
     drop(thread); // quit, without waiting
     until("it is told to quit", || runner.post(|| ()).is_err());
     until("what was posted before runs", || log.all() == [1]);
+}
+
+#[test]
+fn a_loop_thread_that_its_own_task_drops_still_runs_what_was_posted() {
+    let thread = LoopThread::spawn("itself").expect("a thread");
+    let (runner, gate, log) = (thread.runner(), Arc::new(Barrier::new(2)), Log::default());
+    let opened = Arc::clone(&gate);
+    let drops = move || {
+        opened.wait();
+        drop(thread);
+    };
+    runner.post(drops).expect("open");
+    runner.post(log.task(1)).expect("open");
+    gate.wait();
+    until("it runs", || log.all() == [1]);
+}
+
+#[test]
+fn a_loop_that_nobody_drops_ends_with_its_thread() {
+    let dropped = Arc::new(());
+    let captured = Arc::clone(&dropped);
+    let leaks = thread::spawn(move || {
+        let looper: &'static MessageLoop =
+            Box::leak(Box::new(MessageLoop::prepare().expect("no other one")));
+        let runner = looper.runner();
+        runner.post(move || drop(captured)).expect("open");
+        runner
+    });
+    let runner = leaks.join().expect("no panic");
+    until("it is closed", || runner.post(|| ()).is_err());
+    assert_eq!(Arc::strong_count(&dropped), 1);
+}
+
+#[test]
+fn a_thread_that_is_about_to_end_gets_no_loop() {
+    struct AtTheEnd(Sender<bool>);
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            let prepared = MessageLoop::prepare();
+            self.0.send(prepared.is_ok()).expect("awaited");
+        }
+    }
+    thread_local!(static LAST: Cell<Option<AtTheEnd>> = const { Cell::new(None) });
+    let (tell, told) = channel();
+    let thread = thread::spawn(move || {
+        LAST.set(Some(AtTheEnd(tell)));
+        drop(MessageLoop::prepare().expect("no other one"));
+    });
+    thread.join().expect("no panic");
+    told.recv().expect("whichever it is, it is no abort");
 }
 
 #[test]

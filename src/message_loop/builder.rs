@@ -55,7 +55,8 @@ impl LoopBuilder {
         LoopBuilder { clock: Arc::new(clock), ..self }
     }
 
-    /// Is woken together with the pump: for whoever calls [`turn`](MessageLoop::turn), and waits in between.
+    /// Is woken together with the pump: for whoever calls [`turn`](MessageLoop::turn), and waits in between. Whatever
+    /// is posted while nobody turns the loop wakes it, from its own thread too.
     pub fn wake_with(self, waker: Waker) -> LoopBuilder {
         LoopBuilder { waker: Some(waker), ..self }
     }

@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-/// The thread has a loop already.
+/// The thread has a loop already, or is about to end.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[error(
-    "this thread has a message loop already: use it through `MessageLoop::current`, or drop it first"
+    "this thread has a message loop already, or is about to end: use `MessageLoop::current`, or drop the other one first"
 )]
 pub struct AlreadyBound;
 

@@ -47,13 +47,13 @@ impl IdleHandlers {
         self.has_run.set(false);
     }
 
-    /// Runs all, unless they have run in this phase. True if there were any.
-    pub(super) fn run(&self, shared: &Shared) -> bool {
+    /// Runs all, unless they have run in this phase, as long as the loop goes on. True if there were any.
+    pub(super) fn run(&self, shared: &Shared, goes_on: impl Fn() -> bool) -> bool {
         if self.has_run.replace(true) {
             return false;
         }
         let keys: Vec<u64> = self.handlers.borrow().keys().copied().collect();
-        keys.iter().for_each(|key| self.run_one(*key, shared));
+        keys.iter().take_while(|_| goes_on()).for_each(|key| self.run_one(*key, shared));
         !keys.is_empty()
     }
 

@@ -1,18 +1,20 @@
 //! What all threads share of a loop: where tasks come in, and what wakes it.
 //!
 //! ```text
-//!            the loop looks, and finds nothing                something comes that cannot wait
-//!   Awake ------------------------------------> Resting(until) ----------------------------> Awake, woken
-//!     ^                                             |
-//!     '-------------- the loop looks ---------------'
+//!                  somebody runs or turns it                  nothing to do
+//!   Unattended <-----------------------------> Awake -------------------------> Resting(until)
+//!        |         the outermost run ends      ^   ^                                |
+//!        '---- something comes: woken ---------'   '---- something comes that ------'
+//!                                                        cannot wait: woken; or the loop looks
 //! ```
 //!
-//! - B1 The loop says that it rests under the same lock under which it finds nothing, and who brings
-//!   something does so under that lock: one of the two sees the other. From then on a wake is a token, which
-//!   the pump keeps until it waits: nothing that happens between the look and the wait is lost.
-//! - B2 Who brings something wakes the loop only when it rests, and only for what comes before the time
-//!   until which it does. On the loop's own thread, within a turn, nobody wakes it: a turn in which
-//!   something ran is followed by another one.
+//! - B1 To rest is the loop's last step: it says until when under the same lock under which it finds that
+//!   nothing has come, also no end; and who brings something does so under that lock. One of the two sees
+//!   the other. From then on a wake is a token, which the pump keeps until it waits: nothing that happens
+//!   between that step and the wait is lost. The pump waits until then, and not longer.
+//! - B2 While a task, a handler or a destructor runs in a turn, the loop is awake: what they bring wakes
+//!   nobody. Who brings something to a loop that rests wakes it only for what comes before `until`; also on
+//!   the loop's own thread, for then somebody else's event loop has called.
 //! - B3 The end is decided under the lock, so of each post everybody knows whether it came before. What was
 //!   taken in is found by the loop; what came too late is given back.
 //! - B4 With the lock held no closure, destructor, clock or waker is called. A job that was thrown out
@@ -60,6 +62,8 @@ pub(super) struct Shared {
     patience: AtomicIsize,
     clock: Arc<dyn Clock>,
     wakers: Vec<Waker>,
+    /// One of them is not the pump's.
+    has_host: bool,
     hook: PanicHook,
     me: Weak<Shared>,
 }
@@ -68,8 +72,6 @@ pub(super) struct Shared {
 struct Inbox {
     immediate: VecDeque<PendingTask>,
     delayed: Vec<PendingTask>,
-    /// The first deadline among the delayed.
-    earliest: Option<Instant>,
     strays: Vec<Stray>,
     rest: Rest,
     end: End,
@@ -79,11 +81,16 @@ struct Inbox {
     wants_sweep: bool,
 }
 
-/// Whether the loop waits, or is about to.
+/// Whether somebody has to be woken for what comes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Rest {
+    /// Nobody runs the loop, or turns it. It may be that its own thread is about to: so what that brings
+    /// wakes only those who have asked for it.
     #[default]
+    Unattended,
+    /// It will look before it rests.
     Awake,
+    /// It waits, or is about to.
     Resting(Option<Instant>),
 }
 
@@ -121,19 +128,15 @@ impl Inbox {
     fn push(&mut self, task: PendingTask) {
         match task.deadline {
             None => self.immediate.push_back(task),
-            Some(deadline) => {
-                self.earliest = Some(self.earliest.map_or(deadline, |first| first.min(deadline)));
-                self.delayed.push(task);
-            }
+            Some(_) => self.delayed.push(task),
         }
     }
 
     /// B2.
-    fn ends_rest(&self, deadline: Option<Instant>) -> bool {
+    fn can_wait(&self, deadline: Option<Instant>) -> bool {
         match (self.rest, deadline) {
-            (Rest::Awake, _) => false,
-            (Rest::Resting(Some(until)), Some(deadline)) => deadline < until,
-            (Rest::Resting(_), _) => true,
+            (Rest::Resting(Some(until)), Some(deadline)) => deadline >= until,
+            _ => false,
         }
     }
 
@@ -155,6 +158,7 @@ impl Shared {
             husks: AtomicIsize::new(0),
             patience: AtomicIsize::new(FEW),
             clock,
+            has_host: wakers.len() > 1,
             wakers,
             hook,
             me: Weak::clone(me),
@@ -195,8 +199,9 @@ impl Shared {
         if deadline.is_some() {
             self.news.store(true, Ordering::Relaxed);
         }
-        let ends_rest = inbox.ends_rest(deadline);
-        self.wake_if(ends_rest, inbox);
+        if !inbox.can_wait(deadline) {
+            self.wake_if_it_rests(inbox);
+        }
         Ok(job)
     }
 
@@ -227,22 +232,22 @@ impl Shared {
     /// Something has happened that the loop is to see soon.
     fn tell_and_wake(&self, inbox: MutexGuard<'_, Inbox>) {
         self.news.store(true, Ordering::Relaxed);
-        let ends_rest = inbox.rest != Rest::Awake;
-        self.wake_if(ends_rest, inbox);
+        self.wake_if_it_rests(inbox);
     }
 
-    fn wake_if(&self, ends_rest: bool, mut inbox: MutexGuard<'_, Inbox>) {
-        if ends_rest && !turns::is_in_turn(self) {
+    /// Wakes whoever waits for the loop, or is about to; B1, B2.
+    fn wake_if_it_rests(&self, mut inbox: MutexGuard<'_, Inbox>) {
+        let rests = match inbox.rest {
+            Rest::Awake => false,
+            Rest::Resting(_) => true,
+            Rest::Unattended => self.has_host || !turns::is_current(self),
+        };
+        if rests {
             inbox.rest = Rest::Awake;
             drop(inbox); // B4
-            self.wake();
-        }
-    }
-
-    /// Wakes whoever waits for the loop, or is about to; B1.
-    fn wake(&self) {
-        for waker in &self.wakers {
-            self.hook.catch(|| waker.wake_by_ref());
+            for waker in &self.wakers {
+                self.hook.catch(|| waker.wake_by_ref());
+            }
         }
     }
 
@@ -257,34 +262,43 @@ impl Shared {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in: delayed tasks, and immediate ones if there are none left. If there is
-    /// nothing to run at once, the loop rests from now on, until `first` or something earlier; B1.
+    /// Takes out what has come in: delayed tasks, and immediate ones if there are none left.
     pub(super) fn look(
         &self,
         immediate: &mut VecDeque<PendingTask>,
         arrived: &mut Vec<PendingTask>,
-        first: Option<Instant>,
     ) -> Look {
         let mut inbox = self.inbox();
         self.news.store(false, Ordering::Relaxed);
+        inbox.rest = Rest::Awake;
         if immediate.is_empty() {
             std::mem::swap(immediate, &mut inbox.immediate);
         }
         std::mem::swap(arrived, &mut inbox.delayed);
         let strays = std::mem::take(&mut inbox.strays);
-        let until = match (first, inbox.earliest.take()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-        let rests = immediate.is_empty() && strays.is_empty();
-        inbox.rest = if rests { Rest::Resting(until) } else { Rest::Awake };
         let wants_sweep = std::mem::take(&mut inbox.wants_sweep);
         Look { end: inbox.end, strays, wants_sweep }
     }
 
-    /// The loop is left, and rests no more: whoever runs it again looks first.
-    pub(super) fn leave(&self) {
+    /// B1: the loop rests, unless something has come. Under the lock `news` is no hint: all that is not an
+    /// immediate task sets it there.
+    pub(super) fn rest(&self, until: Option<Instant>) -> bool {
+        let mut inbox = self.inbox();
+        let rests = inbox.immediate.is_empty() && !self.has_news();
+        if rests {
+            inbox.rest = Rest::Resting(until);
+        }
+        rests
+    }
+
+    /// The loop's thread is in a turn again.
+    pub(super) fn rouse(&self) {
         self.inbox().rest = Rest::Awake;
+    }
+
+    /// The outermost run has ended.
+    pub(super) fn leave(&self) {
+        self.inbox().rest = Rest::Unattended;
     }
 
     /// The end of a loop that was to end when nothing is left, and finds that so.

@@ -17,14 +17,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::NotBound;
+use super::idle::IdleKey;
 use super::inbox::Shared;
+use super::queues::has_room_to_spare;
 use super::runner::TaskRunner;
 use super::turns::{self, Turns};
-use crate::{Cancellable, TryScheduleError};
+use crate::{Cancellable, Repeat, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread: their closures need not be [`Send`].
 ///
-/// They keep their order among the tasks that a [`TaskRunner`] posts. Their handles may go to any thread; a
+/// They keep their order among the tasks that a [`TaskRunner`] posts; what must not nest, and series, are for that
+/// one. Their handles may go to any thread; a
 /// closure that is cancelled from another thread is dropped on its own, as soon as the loop comes to it.
 ///
 /// ```
@@ -75,7 +78,7 @@ impl LocalTaskRunner {
         self.give(f, TaskRunner::post)
     }
 
-    /// Runs a task on the loop, once `delay` has passed.
+    /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](LocalTaskRunner::post).
     ///
     /// # Errors
     ///
@@ -149,6 +152,19 @@ impl LocalTaskRunner {
         })
     }
 
+    /// Calls a closure when the loop is about to wait: [`MessageLoop::add_idle_handler`], from inside its tasks,
+    /// so also on a [`LoopThread`](super::LoopThread).
+    ///
+    /// [`MessageLoop::add_idle_handler`]: super::MessageLoop::add_idle_handler
+    pub fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
+        self.turns.idle.add(f)
+    }
+
+    /// Removes an idle handler, if it is still there.
+    pub fn remove_idle_handler(&self, key: IdleKey) -> bool {
+        self.turns.idle.remove(key, &self.turns.shared)
+    }
+
     fn give<F: FnOnce() + 'static>(
         &self,
         f: F,
@@ -209,7 +225,13 @@ impl Closures {
     }
 
     fn take(&self, number: u64) -> Option<Rc<dyn Any>> {
-        self.kept.borrow_mut().remove(&number)
+        let mut kept = self.kept.borrow_mut();
+        let closure = kept.remove(&number);
+        if has_room_to_spare(kept.len(), kept.capacity()) {
+            let len = kept.len();
+            kept.shrink_to(2 * len);
+        }
+        closure
     }
 
     pub(super) fn clear(&self, shared: &Shared) {

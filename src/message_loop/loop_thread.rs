@@ -12,7 +12,8 @@ use super::runner::TaskRunner;
 
 /// A thread that runs a loop, until that is told to quit.
 ///
-/// Dropping it tells it to quit, without waiting: what was posted before still runs.
+/// Dropping it tells it to quit, without waiting: the immediate tasks that were posted before still run, also if
+/// it is one of them that drops it. Delayed ones are dropped.
 ///
 /// ```
 /// use tickwheel::message_loop::LoopThread;
@@ -95,17 +96,20 @@ impl LoopThread {
     /// a [`WouldDeadlock`], at once; the loop goes on then.
     pub fn join(mut self) -> thread::Result<()> {
         let thread = self.thread.take();
-        if self.runner.belongs_to_current_thread() {
-            return Err(Box::new(WouldDeadlock));
+        match thread {
+            Some(thread) if thread.thread().id() == thread::current().id() => {
+                Err(Box::new(WouldDeadlock))
+            }
+            Some(thread) => thread.join(),
+            None => Ok(()),
         }
-        thread.map_or(Ok(()), JoinHandle::join)
     }
 }
 
 impl Drop for LoopThread {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.runner.quit();
+            self.runner.quit_after_posts();
         }
     }
 }

@@ -48,7 +48,7 @@ pub enum Next {
     At(Instant),
     /// When it is woken.
     Idle,
-    /// Never: the loop has ended.
+    /// Never: the loop has ended. To a nested call it says so when what is left is for the runs around it.
     Quit,
 }
 
@@ -105,7 +105,8 @@ impl MessageLoop {
         self.turns.run(None);
     }
 
-    /// Runs all that is due, and what comes due on the way, without waiting. How many tasks ran.
+    /// Runs all that is due, and what comes due on the way, without waiting, and so without idle handlers. How many
+    /// tasks ran.
     #[doc(alias = "RunUntilIdle")]
     pub fn run_until_idle(&self) -> usize {
         self.turns.run_until_idle()
@@ -114,7 +115,8 @@ impl MessageLoop {
     /// Runs at most one immediate task, and then at most one delayed one that is due; never waits. For
     /// whoever has an event loop already, and turns this one from there.
     ///
-    /// It says when to come back. Before that the [`waker`](LoopBuilder::wake_with) may say to come earlier.
+    /// It says when to come back. Before that the [`waker`](LoopBuilder::wake_with) may say to come earlier; it also
+    /// says to come when something is posted to a loop that nobody has turned yet, or that was run otherwise since.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -155,8 +157,10 @@ impl MessageLoop {
         self.turns.turn()
     }
 
-    /// Calls a closure once each time that the loop is about to wait, after something has run; a
-    /// `Break`, or a panic, removes it.
+    /// Calls a closure once each time that the loop is about to wait: before its first wait, and after that
+    /// when a task has run since. A `Break`, or a panic, removes it.
+    ///
+    /// One that is added when the others have been called has its first turn after the next task.
     #[doc(alias = "addIdleHandler")]
     pub fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
         self.turns.idle.add(f)

@@ -49,9 +49,9 @@
 //! | | `PostNonNestableTask` | [`post_non_nestable`](TaskRunner::post_non_nestable) |
 //! | any closure | any closure | a [`TaskRunner`] takes what is `Send`; a [`LocalTaskRunner`] takes the rest, on its own thread |
 //! | `HandlerThread` | `base::Thread` | [`LoopThread`] |
-//! | `quit()`, `quitSafely()` | `RunLoop::Quit`, `QuitWhenIdle` | [`quit`](TaskRunner::quit), [`quit_safely`](TaskRunner::quit_safely), [`quit_when_idle`](TaskRunner::quit_when_idle) |
-//! | | a nested `RunLoop`, `QuitClosure` | [`RunLoop`], [`QuitHandle`] |
-//! | `MessageQueue.IdleHandler` | `DoIdleWork` | [`add_idle_handler`](MessageLoop::add_idle_handler) |
+//! | `quit()`, `quitSafely()` | the end of the thread | [`quit`](TaskRunner::quit), [`quit_safely`](TaskRunner::quit_safely), [`quit_when_idle`](TaskRunner::quit_when_idle): for good |
+//! | | `RunLoop`, nested or not; `Quit`, `QuitWhenIdle`, `QuitClosure` | [`RunLoop`], [`QuitHandle`]: that run alone |
+//! | `MessageQueue.IdleHandler` | `DoIdleWork` | [`add_idle_handler`](MessageLoop::add_idle_handler), from inside a task [`LocalTaskRunner::add_idle_handler`] |
 //! | `epoll` in the native looper | `MessagePump` | [`MessagePump`], or [`turn`](MessageLoop::turn) from your own loop |
 //! | `isCurrentThread` | `RunsTasksInCurrentSequence` | [`belongs_to_current_thread`](TaskRunner::belongs_to_current_thread) |
 //! | `post` says false after `quit` | the task is dropped, somewhere | the closure comes back, in the error |

@@ -26,7 +26,7 @@ use crate::{Clock, Sleeper, SystemClock};
 
 /// The loop, as its [`MessagePump`] sees it.
 ///
-/// Each method returns true if it did something. They may be called from inside each other's tasks: that is
+/// The methods that do something return true if they did. They may be called from inside each other's tasks: that is
 /// what a nested run does.
 pub trait Delegate {
     /// Runs one immediate task.
@@ -35,10 +35,11 @@ pub trait Delegate {
     /// Runs one delayed task that is due.
     fn do_delayed_work(&self) -> bool;
 
-    /// When the next delayed task is due, on the loop's clock.
+    /// When the next delayed task is due, on the loop's clock. After a `do_idle_work` that did nothing, it is how
+    /// long the pump may wait.
     fn next_delayed_work(&self) -> Option<Instant>;
 
-    /// Called when there is nothing else to do, before the pump waits.
+    /// Called when there is nothing else to do, before the pump waits. It waits only if this says false.
     fn do_idle_work(&self) -> bool;
 }
 

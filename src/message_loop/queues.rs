@@ -17,6 +17,11 @@ use crate::job::Run;
 /// Room for so many tasks is never given back.
 pub(super) const SMALL: usize = 1024;
 
+/// Whether so much should be given back: it is paid for by those who have left.
+pub(super) fn has_room_to_spare(len: usize, capacity: usize) -> bool {
+    capacity > SMALL && len < capacity / 8
+}
+
 /// A task that waits: for its turn, or for its time.
 pub(super) struct PendingTask {
     pub(super) job: Arc<dyn Run<Shared>>,
@@ -132,10 +137,16 @@ impl Queues {
         before - self.len()
     }
 
-    /// After a peak of immediate tasks is over: gives back their room, which is the inbox's next.
+    /// Gives back room that a peak has left. That of the immediate tasks is the inbox's next.
     pub(super) fn give_back(&mut self) {
         if self.immediate.is_empty() && self.immediate.capacity() > SMALL {
             self.immediate = VecDeque::new();
+        }
+        if has_room_to_spare(self.delayed.len(), self.delayed.capacity()) {
+            self.delayed.shrink_to(2 * self.delayed.len());
+        }
+        if has_room_to_spare(self.put_by.len(), self.put_by.capacity()) {
+            self.put_by.shrink_to(2 * self.put_by.len());
         }
     }
 

@@ -67,7 +67,8 @@ impl RunLoop {
 
     /// Runs the loop until this run, or the loop, is to end.
     ///
-    /// A run that was told to quit returns at once, also when it is run again.
+    /// A run that was told to quit returns at once, and one that was told to quit when idle as soon as nothing
+    /// is due; also when it is run again.
     pub fn run(&self) {
         self.turns.run(Some(Arc::clone(&self.leave)));
     }

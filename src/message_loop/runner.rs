@@ -145,8 +145,8 @@ impl TaskRunner {
     /// Runs a task on this loop, and then `reply` with its result on the loop of the caller.
     ///
     /// Each of the two is dropped where it belongs: the task on this loop, the reply on the caller's, also
-    /// when the task panics, or never runs. Only if the caller's loop is gone by then, the reply is
-    /// dropped on this one, and with it the result.
+    /// when the task panics, or never runs. If the caller's loop has quit by then, the reply is dropped by its next
+    /// turn, or with the loop; only if that is gone, the reply is dropped on this one, and with it the result.
     ///
     /// ```
     /// use tickwheel::message_loop::{LoopThread, MessageLoop};
@@ -236,7 +236,16 @@ impl TaskRunner {
     /// On the loop's thread nothing more starts. From another thread, the immediate tasks that were posted
     /// before still run.
     pub fn quit(&self) {
-        self.shared.end(if self.belongs_to_current_thread() { End::Now } else { End::Drained });
+        if self.belongs_to_current_thread() {
+            self.shared.end(End::Now);
+        } else {
+            self.quit_after_posts();
+        }
+    }
+
+    /// As `quit` from another thread.
+    pub(super) fn quit_after_posts(&self) {
+        self.shared.end(End::Drained);
     }
 
     /// Ends the loop for good, once all that is due at this moment has run, delayed tasks too; from now on posts
@@ -308,8 +317,9 @@ impl Schedule for TaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Executor for TaskRunner {
-    /// A loop that was told to quit refuses the task, so that its scheduler keeps it, and returns it at
-    /// its close.
+    /// A loop that was told to quit refuses the task: its scheduler keeps it, and returns it at its close. Until
+    /// then it offers the task again in each tick, so cancel what goes to a loop that has ended, or close its
+    /// scheduler.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let given = self.shared.post(When::Now, true, Due(task)).map(drop);
         given.map_err(|Due(task)| Rejected::new(task))

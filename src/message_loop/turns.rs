@@ -8,7 +8,10 @@
 //! - T2 Only the innermost level is told to quit. Those around it find out when they are the innermost.
 //! - T3 A level is left as soon as it is to end at once, and otherwise when it has nothing left to do.
 //! - T4 The loop ends when no level has anything left that may start: a nested one leaves what it must
-//!   not run to the one around it.
+//!   not run to the one around it, and ends alone.
+//! - T5 To rest is the last step of `do_idle_work` and of `turn`, after all that could bring something. From
+//!   then on `next_delayed_work` says until when that was, whatever becomes of the task: so the pump does not
+//!   wait longer than those who bring something believe.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,36 +30,35 @@ use crate::job::{Owner, Ran};
 use crate::sync::local;
 
 /// How many tasks that have ended already one call passes by.
-const PATIENCE: usize = 64;
+const PASSES: usize = 64;
 
 local!(
     /// The loop that this thread is bound to.
-    CURRENT: RefCell<Option<Rc<Turns>>> = RefCell::new(None)
+    CURRENT: RefCell<Option<Bound>> = RefCell::new(None)
 );
+
+/// A loop that is bound. If nobody has dropped it before, it ends with its thread.
+struct Bound(Rc<Turns>);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 /// The loop of the calling thread. None as well when the thread is about to end.
 pub(super) fn current() -> Option<Rc<Turns>> {
-    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    let look = |current: &RefCell<Option<Bound>>| Some(Rc::clone(&current.borrow().as_ref()?.0));
+    CURRENT.try_with(look).ok().flatten()
 }
 
 /// Whether this is the loop of the calling thread.
 pub(super) fn is_current(shared: &Shared) -> bool {
-    with_current(shared, |_| ()).is_some()
-}
-
-/// Whether the caller is called, however deep, from a turn of this loop.
-pub(super) fn is_in_turn(shared: &Shared) -> bool {
-    with_current(shared, |turns| turns.calls.get() > 0) == Some(true)
-}
-
-fn with_current<R>(shared: &Shared, f: impl FnOnce(&Turns) -> R) -> Option<R> {
-    let look = |current: &RefCell<Option<Rc<Turns>>>| {
+    let look = |current: &RefCell<Option<Bound>>| {
         let current = current.borrow();
-        let turns =
-            current.as_ref().filter(|turns| std::ptr::eq(Arc::as_ptr(&turns.shared), shared));
-        turns.map(|turns| f(turns))
+        current.as_ref().is_some_and(|bound| std::ptr::eq(Arc::as_ptr(&bound.0.shared), shared))
     };
-    CURRENT.try_with(look).ok().flatten()
+    CURRENT.try_with(look).unwrap_or(false)
 }
 
 pub(super) struct Turns {
@@ -71,11 +73,16 @@ pub(super) struct Turns {
     end: Cell<End>,
     /// A time that has come. What was due by then is due, without a further look at the clock.
     recently: Cell<Instant>,
-    /// How many calls of the delegate are on the stack.
-    calls: Cell<usize>,
+    /// Until when the loop rests, if it does; T5.
+    rests: Cell<Option<Until>>,
     /// How many tasks have run.
     ran: Cell<usize>,
+    /// All that was pending has been dropped.
+    is_closed: Cell<bool>,
 }
+
+/// `None`: until something comes.
+type Until = Option<Instant>;
 
 /// One run.
 struct Level {
@@ -96,14 +103,14 @@ enum Kind {
 
 /// What becomes of a level that has nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum Verdict {
     Wait,
     Leave,
     GoOn,
 }
 
 impl Turns {
-    /// Binds a loop to this thread, unless it has one.
+    /// Binds a loop to this thread, unless it has one, or is about to end.
     pub(super) fn bind(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Option<Rc<Turns>> {
         let recently = Cell::new(shared.now());
         let turns = Rc::new(Turns {
@@ -115,19 +122,19 @@ impl Turns {
             levels: RefCell::default(),
             end: Cell::new(End::Open),
             recently,
-            calls: Cell::new(0),
+            rests: Cell::new(None),
             ran: Cell::new(0),
+            is_closed: Cell::new(false),
         });
-        let bound = Rc::clone(&turns);
-        let is_bound = CURRENT.with(|current| {
+        let is_bound = CURRENT.try_with(|current| {
             let mut current = current.borrow_mut();
             let is_free = current.is_none();
             if is_free {
-                *current = Some(bound);
+                *current = Some(Bound(Rc::clone(&turns)));
             }
             is_free
         });
-        is_bound.then_some(turns)
+        is_bound.unwrap_or(false).then_some(turns)
     }
 
     // ----- runs ----------------------------------------------------------------------------
@@ -147,7 +154,7 @@ impl Turns {
         loop {
             let did = self.do_work();
             let did = self.do_delayed_work() || did;
-            if self.is_to_leave_now() || !did && self.rest() != Rest::GoOn {
+            if self.is_to_leave_now() || !did && self.verdict() != Verdict::GoOn {
                 return self.ran.get() - before;
             }
         }
@@ -158,27 +165,26 @@ impl Turns {
         let _level = self.begin(None, Kind::Caller);
         let did = self.do_work();
         let did = self.do_delayed_work() || did;
-        if self.is_to_leave_now() || !did && self.rest() == Rest::Leave {
+        if self.is_to_leave_now() || !did && self.verdict() == Verdict::Leave {
             return Next::Quit;
         }
-        match self.next() {
-            Next::At(_) | Next::Idle if self.run_idle_handlers() => self.next(),
-            next => next,
+        if !self.is_busy() && self.run_idle_handlers() && self.is_to_leave_now() {
+            return Next::Quit;
         }
+        self.next()
     }
 
     /// When there is something to do again. If that is not now, the loop rests.
     fn next(&self) -> Next {
-        let is_ending = self.end.get() != End::Open; // and somebody has to see it end
-        let is_nested = self.is_nested();
-        if is_ending || self.queues.borrow().has_immediate(is_nested) || self.look() {
+        if self.is_busy() || !self.falls_asleep() {
             return Next::Now;
         }
-        match self.next_delayed_work() {
-            None => Next::Idle,
-            Some(deadline) if self.is_due(deadline) => Next::Now,
-            Some(deadline) => Next::At(deadline),
-        }
+        self.rests.get().flatten().map_or(Next::Idle, Next::At)
+    }
+
+    /// Whether there is something to do at once; the end of the loop is.
+    fn is_busy(&self) -> bool {
+        self.look() || self.end.get() != End::Open || self.has_work()
     }
 
     fn begin(&self, leave: Option<Arc<Leave>>, kind: Kind) -> Guard<'_> {
@@ -197,9 +203,13 @@ impl Turns {
         if self.shared.has_news() {
             self.look();
         }
+        self.end.get() == End::Now || self.is_left(Leave::is_now)
+    }
+
+    /// Whether the innermost level was told so.
+    fn is_left(&self, how: fn(&Leave) -> bool) -> bool {
         let levels = self.levels.borrow();
-        let leave = levels.last().and_then(|level| level.leave.as_ref());
-        self.end.get() == End::Now || leave.is_some_and(|leave| leave.is_now())
+        levels.last().and_then(|level| level.leave.as_deref()).is_some_and(how)
     }
 
     /// The same, and tells the pump; T2.
@@ -219,50 +229,41 @@ impl Turns {
     }
 
     /// The innermost level has done nothing in this turn.
-    fn rest(&self) -> Rest {
-        let is_nested = self.is_nested();
-        if self.queues.borrow().has_immediate(is_nested) || self.has_delayed() {
-            return Rest::GoOn; // a look, such as for an end, has brought it in
+    fn verdict(&self) -> Verdict {
+        if self.has_work() {
+            return Verdict::GoOn; // a look, such as for an end, has brought it in
         }
         if self.end.get() == End::Open {
-            let levels = self.levels.borrow();
-            let leave = levels.last().and_then(|level| level.leave.as_ref());
-            return if leave.is_some_and(|leave| leave.is_when_idle()) {
-                Rest::Leave
-            } else {
-                Rest::Wait
-            };
+            let is_left = self.is_left(Leave::is_when_idle);
+            return if is_left { Verdict::Leave } else { Verdict::Wait };
         }
-        if is_nested && self.queues.borrow().has_put_by() {
-            return Rest::Leave; // T4
+        if self.is_nested() && self.queues.borrow().has_put_by() {
+            return Verdict::Leave; // T4
         }
         match self.shared.settle() {
             Settled::Ended => {
                 self.end.set(End::Now);
-                Rest::Leave
+                Verdict::Leave
             }
-            Settled::NotYet => Rest::GoOn,
+            Settled::NotYet => Verdict::GoOn,
         }
     }
 
     // ----- tasks ---------------------------------------------------------------------------
 
-    /// Takes in what has come, and rests if there is nothing to run at once: true if there is.
+    /// Takes in what has come. True if there is something to run at once.
     fn look(&self) -> bool {
         loop {
             let mut queues = self.queues.borrow_mut();
-            let first = queues.next_deadline();
             queues.give_back();
             let Queues { immediate, arrived, .. } = &mut *queues;
-            let look = self.shared.look(immediate, arrived, first);
+            let look = self.shared.look(immediate, arrived);
+            self.rests.set(None);
             queues.admit();
-            let has_immediate = !queues.immediate.is_empty();
-            let is_full =
-                look.wants_sweep || (!has_immediate && self.shared.is_full_of_husks(queues.len()));
-            if is_full {
-                self.shared.found_husks(queues.sweep());
-                self.shared.was_swept(queues.len());
+            if look.wants_sweep {
+                self.sweep(&mut queues);
             }
+            let has_immediate = !queues.immediate.is_empty();
             drop(queues);
             self.end.set(look.end);
             if look.strays.is_empty() {
@@ -271,6 +272,37 @@ impl Turns {
             // What they post may have come in since; so once more.
             look.strays.into_iter().for_each(|stray| _ = self.shared.catch(|| drop(stray)));
         }
+    }
+
+    fn sweep(&self, queues: &mut Queues) {
+        self.shared.found_husks(queues.sweep());
+        self.shared.was_swept(queues.len());
+    }
+
+    /// T5. False: something has come.
+    fn falls_asleep(&self) -> bool {
+        let mut queues = self.queues.borrow_mut();
+        self.shared.found_husks(queues.trim_delayed());
+        if self.shared.is_full_of_husks(queues.len()) {
+            self.sweep(&mut queues);
+        }
+        let until = queues.next_deadline();
+        drop(queues);
+        let rests = self.shared.rest(until);
+        self.rests.set(rests.then_some(until));
+        rests
+    }
+
+    /// Whoever calls the loop again ends its rest.
+    fn rouse(&self) {
+        if self.rests.take().is_some() {
+            self.shared.rouse();
+        }
+    }
+
+    /// Whether there is a task that this level may start now.
+    fn has_work(&self) -> bool {
+        self.queues.borrow().has_immediate(self.is_nested()) || self.has_delayed()
     }
 
     fn next_immediate(&self) -> Option<PendingTask> {
@@ -313,7 +345,7 @@ impl Turns {
 
     /// Runs the next of those that are to run, or passes by so many that have ended.
     fn run_next(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
-        for _ in 0..PATIENCE {
+        for _ in 0..PASSES {
             let Some(task) = next() else { return false };
             if self.run_task(task) {
                 return true;
@@ -332,23 +364,44 @@ impl Turns {
         self.ran.set(self.ran.get() + 1);
         self.idle.something_ran();
         if let Ran::Again(due) = ran {
-            let sequence = self.shared.next_sequence();
-            self.queues.borrow_mut().delay(PendingTask { deadline: Some(due), sequence, ..task });
+            self.run_again(task, due);
         }
         true
     }
 
+    fn run_again(&self, task: PendingTask, due: Instant) {
+        if self.is_closed.get() {
+            return task.job.forfeit(); // it has dropped its loop
+        }
+        let sequence = self.shared.next_sequence();
+        self.queues.borrow_mut().delay(PendingTask { deadline: Some(due), sequence, ..task });
+    }
+
+    /// One step of a turn: runs the next task of one sort.
+    fn step(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
+        self.rouse();
+        if self.leaves_now() {
+            return false;
+        }
+        let did = self.run_next(next);
+        if did {
+            self.leaves_now();
+        }
+        did
+    }
+
     fn run_idle_handlers(&self) -> bool {
-        let _call = Call::of(self);
-        self.idle.run(&self.shared)
+        self.idle.run(&self.shared, || !self.is_to_leave_now())
     }
 
     // ----- the end of the loop -------------------------------------------------------------
 
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
+        if self.is_closed.replace(true) {
+            return;
+        }
         self.shared.end(End::Now);
-        let _call = Call::of(self);
         loop {
             self.look();
             let pending = self.queues.borrow_mut().take_all();
@@ -371,73 +424,37 @@ impl Turns {
     }
 }
 
-impl Drop for Turns {
-    /// What runs while its loop is dropped may leave something behind.
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
 impl Delegate for Turns {
     fn do_work(&self) -> bool {
-        let _call = Call::of(self);
-        if self.leaves_now() {
-            return false;
-        }
-        let did = self.run_next(|| self.next_immediate());
-        if did {
-            self.leaves_now();
-        }
-        did
+        self.step(|| self.next_immediate())
     }
 
     fn do_delayed_work(&self) -> bool {
-        let _call = Call::of(self);
-        if self.leaves_now() {
-            return false;
-        }
-        let did = self.run_next(|| self.next_delayed());
-        if did {
-            self.leaves_now();
-        }
-        did
+        self.step(|| self.next_delayed())
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        let mut queues = self.queues.borrow_mut();
-        self.shared.found_husks(queues.trim_delayed());
-        queues.next_deadline()
+        let first = || self.queues.borrow().next_deadline();
+        self.rests.get().unwrap_or_else(first)
     }
 
     fn do_idle_work(&self) -> bool {
-        let _call = Call::of(self);
+        self.rouse();
         if self.leaves_now() {
             return false;
         }
-        match self.rest() {
-            Rest::Wait => self.idle.run(&self.shared),
-            Rest::GoOn => true,
-            Rest::Leave => {
+        match self.verdict() {
+            Verdict::GoOn => true,
+            Verdict::Leave => {
                 self.quit_level();
                 false
             }
+            Verdict::Wait if self.run_idle_handlers() => {
+                self.leaves_now();
+                true
+            }
+            Verdict::Wait => !self.falls_asleep(),
         }
-    }
-}
-
-/// A call of the delegate is on the stack.
-struct Call<'a>(&'a Turns);
-
-impl<'a> Call<'a> {
-    fn of(turns: &'a Turns) -> Call<'a> {
-        turns.calls.set(turns.calls.get() + 1);
-        Call(turns)
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        self.0.calls.set(self.0.calls.get() - 1);
     }
 }
 

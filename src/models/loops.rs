@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::ManualClock;
-use crate::message_loop::{MessageLoop, RunLoop, TaskRunner};
+use crate::message_loop::{MessageLoop, Next, RunLoop, TaskRunner};
 use crate::sync::Ordering;
+use crate::{ManualClock, Sleeper};
 
 const LATER: Duration = Duration::from_secs(1);
 
@@ -104,6 +104,43 @@ fn models_a_quit_handle_against_a_run_that_goes_to_sleep() {
         let run = RunLoop::new().expect("a loop");
         let handle = run.quit_handle();
         let other = thread::spawn(move || handle.quit());
+        run.run();
+        other.join().unwrap();
+    });
+}
+
+/// B1: somebody's own event loop, which sleeps when a turn says so, against a post and an end from elsewhere.
+#[test]
+fn models_a_host_sleeps_over_nothing() {
+    loom::model(|| {
+        let sleeper = Sleeper::new();
+        let builder = MessageLoop::builder().clock(ManualClock::new()).wake_with(sleeper.waker());
+        let looper = builder.prepare().expect("no other one");
+        let runner = looper.runner();
+        runner.post(|| ()).expect("open");
+        let other = thread::spawn(move || {
+            runner.post(|| ()).expect("open");
+            runner.quit();
+        });
+        loop {
+            match looper.turn() {
+                Next::Now => {}
+                Next::At(_) | Next::Idle => sleeper.sleep(),
+                Next::Quit => break,
+            }
+        }
+        other.join().unwrap();
+    });
+}
+
+/// A run that is told to quit when idle, while it goes to sleep.
+#[test]
+fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
+    loom::model(|| {
+        let (_looper, _runner) = bound();
+        let run = RunLoop::new().expect("a loop");
+        let handle = run.quit_handle();
+        let other = thread::spawn(move || handle.quit_when_idle());
         run.run();
         other.join().unwrap();
     });
