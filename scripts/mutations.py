@@ -192,7 +192,7 @@ MUTATIONS = [
      "        if self.shared", tests("message_loop", "message_loop_hosts")),
     ("loop: a run in between silences the waker", "src/message_loop/inbox.rs",
      "        self.inbox().rest = Rest::Unattended;", "        self.inbox().rest = Rest::Awake;", tests("message_loop_hosts")),
-    ("loop: a leaked loop lives for ever", "src/message_loop/turns.rs",
+    ("loop: a leaked loop lives for ever", "src/message_loop/bound.rs",
      "impl Drop for Bound {\n    fn drop(&mut self) {\n        self.0.close();",
      "impl Drop for Bound {\n    fn drop(&mut self) {", tests("message_loop_threads")),
     ("loop: what the last look brought is forgotten", "src/message_loop/turns.rs",

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::bound;
 use super::error::AlreadyBound;
 use super::inbox::Shared;
 use super::looper::MessageLoop;
@@ -75,8 +76,8 @@ impl LoopBuilder {
         let LoopBuilder { pump, clock, waker, on_panic } = self;
         let pump = pump.unwrap_or_else(|| Box::new(DefaultPump::on(Arc::clone(&clock))));
         let wakers = std::iter::once(pump.waker()).chain(waker).collect();
-        let turns = Turns::bind(Shared::new(clock, wakers, on_panic), pump);
-        turns.map(|turns| MessageLoop { turns }).ok_or(AlreadyBound)
+        let turns = Turns::new(Shared::new(clock, wakers, on_panic), pump);
+        if bound::bind(&turns) { Ok(MessageLoop { turns }) } else { Err(AlreadyBound) }
     }
 }
 

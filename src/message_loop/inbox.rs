@@ -32,9 +32,9 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
+use super::bound;
 use super::ending::End;
 use super::queues::{PendingTask, SMALL};
-use super::turns;
 use crate::job::{Job, Owner, Run, Work};
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::{Clock, PanicHook};
@@ -208,7 +208,7 @@ impl Shared {
     /// Has something dropped on the loop's thread; if that is over, here.
     pub(super) fn send_home(&self, stray: Stray) {
         let mut inbox = self.inbox();
-        if inbox.is_gone || turns::is_current(self) {
+        if inbox.is_gone || bound::is_current(self) {
             drop(inbox);
             self.hook.catch(|| drop(stray));
             return;
@@ -240,7 +240,7 @@ impl Shared {
         let rests = match inbox.rest {
             Rest::Awake => false,
             Rest::Resting(_) => true,
-            Rest::Unattended => self.has_host || !turns::is_current(self),
+            Rest::Unattended => self.has_host || !bound::is_current(self),
         };
         if rests {
             inbox.rest = Rest::Awake;

@@ -16,12 +16,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::bound;
 use super::error::NotBound;
 use super::idle::IdleKey;
 use super::inbox::Shared;
 use super::queues::has_room_to_spare;
 use super::runner::TaskRunner;
-use super::turns::{self, Turns};
+use super::turns::Turns;
 use crate::{Cancellable, Repeat, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread: their closures need not be [`Send`].
@@ -61,7 +62,7 @@ impl LocalTaskRunner {
     ///
     /// When the thread has no loop.
     pub fn current() -> Result<LocalTaskRunner, NotBound> {
-        turns::current().map(|turns| LocalTaskRunner::of(&turns)).ok_or(NotBound)
+        bound::current().map(|turns| LocalTaskRunner::of(&turns)).ok_or(NotBound)
     }
 
     /// The runner of the same loop, for other threads.
@@ -279,6 +280,6 @@ impl Drop for Unredeemed {
 
 /// L1: nothing, on another thread.
 fn take_at_home(shared: &Arc<Shared>, number: u64) -> Option<Rc<dyn Any>> {
-    let turns = turns::current().filter(|turns| Arc::ptr_eq(&turns.shared, shared))?;
+    let turns = bound::current().filter(|turns| Arc::ptr_eq(&turns.shared, shared))?;
     turns.closures.take(number)
 }

@@ -5,13 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::bound;
 use super::builder::LoopBuilder;
 use super::error::{AlreadyBound, NotBound};
 use super::idle::IdleKey;
 use super::local_runner::LocalTaskRunner;
 use super::pump::MessagePump;
 use super::runner::TaskRunner;
-use super::turns::{self, Turns};
+use super::turns::Turns;
 use crate::Repeat;
 
 /// A thread's queue of tasks, immediate and delayed, and what runs them.
@@ -83,7 +84,7 @@ impl MessageLoop {
     /// When the thread has no loop.
     #[doc(alias = "myLooper")]
     pub fn current() -> Result<TaskRunner, NotBound> {
-        turns::current().map(|turns| TaskRunner::of(Arc::clone(&turns.shared))).ok_or(NotBound)
+        bound::current().map(|turns| TaskRunner::of(Arc::clone(&turns.shared))).ok_or(NotBound)
     }
 
     /// What brings tasks to it, from any thread.
@@ -175,7 +176,7 @@ impl MessageLoop {
 impl Drop for MessageLoop {
     fn drop(&mut self) {
         self.turns.close();
-        self.turns.unbind();
+        bound::unbind(&self.turns.shared);
     }
 }
 

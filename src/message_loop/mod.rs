@@ -67,6 +67,7 @@
 //! | `local_runner` | [`LocalTaskRunner`]: closures that stay on their thread |
 //! | `inbox` | what all threads share: where tasks come in, sleep and wake |
 //! | `turns` | what the loop's thread does in a turn; runs and nested runs |
+//! | `bound` | which loop a thread has |
 //! | `queues` | the tasks that wait, on the loop's side. Data, no lock |
 //! | `ending` | how a loop comes to its end: its states |
 //! | `pump` | [`MessagePump`], [`Delegate`], [`DefaultPump`] |
@@ -75,6 +76,7 @@
 //! | `loop_thread` | [`LoopThread`] |
 //! | `error` | [`AlreadyBound`], [`NotBound`], [`WouldDeadlock`] |
 
+mod bound;
 mod builder;
 mod ending;
 mod error;

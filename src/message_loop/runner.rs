@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::bound;
 use super::ending::End;
 use super::inbox::{Shared, When};
 use super::reply::{Ask, Relay};
-use super::turns;
 use crate::job::{Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, RepeatingTask, Schedule,
@@ -173,7 +173,7 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(home) = turns::current() else {
+        let Some(home) = bound::current() else {
             return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
         };
         self.ask(&home.shared, f, reply)
@@ -228,7 +228,7 @@ impl TaskRunner {
     /// Whether this is the loop's thread, and its loop is still there.
     #[doc(alias = "RunsTasksInCurrentSequence")]
     pub fn belongs_to_current_thread(&self) -> bool {
-        turns::is_current(&self.shared)
+        bound::is_current(&self.shared)
     }
 
     /// Ends the loop for good, with all its runs; from now on posts are refused.

@@ -27,39 +27,9 @@ use super::pump::{Delegate, MessagePump};
 use super::queues::{PendingTask, Queues};
 use super::run_loop::Leave;
 use crate::job::{Owner, Ran};
-use crate::sync::local;
 
 /// How many tasks that have ended already one call passes by.
 const PASSES: usize = 64;
-
-local!(
-    /// The loop that this thread is bound to.
-    CURRENT: RefCell<Option<Bound>> = RefCell::new(None)
-);
-
-/// A loop that is bound. If nobody has dropped it before, it ends with its thread.
-struct Bound(Rc<Turns>);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// The loop of the calling thread. None as well when the thread is about to end.
-pub(super) fn current() -> Option<Rc<Turns>> {
-    let look = |current: &RefCell<Option<Bound>>| Some(Rc::clone(&current.borrow().as_ref()?.0));
-    CURRENT.try_with(look).ok().flatten()
-}
-
-/// Whether this is the loop of the calling thread.
-pub(super) fn is_current(shared: &Shared) -> bool {
-    let look = |current: &RefCell<Option<Bound>>| {
-        let current = current.borrow();
-        current.as_ref().is_some_and(|bound| std::ptr::eq(Arc::as_ptr(&bound.0.shared), shared))
-    };
-    CURRENT.try_with(look).unwrap_or(false)
-}
 
 pub(super) struct Turns {
     pub(super) shared: Arc<Shared>,
@@ -110,10 +80,9 @@ enum Verdict {
 }
 
 impl Turns {
-    /// Binds a loop to this thread, unless it has one, or is about to end.
-    pub(super) fn bind(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Option<Rc<Turns>> {
+    pub(super) fn new(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Rc<Turns> {
         let recently = Cell::new(shared.now());
-        let turns = Rc::new(Turns {
+        Rc::new(Turns {
             shared,
             idle: IdleHandlers::default(),
             closures: Closures::default(),
@@ -125,16 +94,7 @@ impl Turns {
             rests: Cell::new(None),
             ran: Cell::new(0),
             is_closed: Cell::new(false),
-        });
-        let is_bound = CURRENT.try_with(|current| {
-            let mut current = current.borrow_mut();
-            let is_free = current.is_none();
-            if is_free {
-                *current = Some(Bound(Rc::clone(&turns)));
-            }
-            is_free
-        });
-        is_bound.unwrap_or(false).then_some(turns)
+        })
     }
 
     // ----- runs ----------------------------------------------------------------------------
@@ -412,15 +372,6 @@ impl Turns {
         }
         self.idle.clear(&self.shared);
         self.closures.clear(&self.shared);
-    }
-
-    /// Gives the thread free.
-    pub(super) fn unbind(&self) {
-        let bound = CURRENT.try_with(|current| {
-            let is_mine = is_current(&self.shared);
-            if is_mine { current.borrow_mut().take() } else { None }
-        });
-        drop(bound);
     }
 }
 
