@@ -53,6 +53,19 @@ fn a_key_names_nothing_in_another_set() {
 }
 
 #[test]
+fn a_set_is_a_handle_that_says_whether_it_prevented_something() {
+    let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good");
+    let set = CompositeCancellable::new();
+    set.add(scheduler.schedule_once(SECOND, || ()).expect("open"));
+    let handle = Cancellable::from(Arc::new(set));
+    assert!(!handle.is_done() && !handle.is_cancelled());
+    assert!(handle.cancel() && !handle.cancel());
+    assert!(handle.is_done() && handle.is_cancelled());
+    let empty = Cancellable::from(Arc::new(CompositeCancellable::new()));
+    assert!(!empty.cancel() && empty.is_done(), "there was nothing to prevent");
+}
+
+#[test]
 fn sets_nest_and_a_handle_that_panics_saves_nobody() {
     struct Panics;
     impl Cancel for Panics {
@@ -441,7 +454,7 @@ fn a_caller_that_waits_out_a_delay_is_freed_by_a_cancel_and_by_a_dispose() {
         // What comes meanwhile is run by the thread that is at it.
         worker.schedule(log.task(1));
         until("it runs there", || log.all() == [1]);
-        assert_eq!(worker.pending(), 1);
+        assert!(worker.pending() == 1 && !worker.is_disposed());
         if is_disposed {
             worker.dispose();
             assert!(worker.is_disposed() && worker.schedule(log.task(2)).is_cancelled());
