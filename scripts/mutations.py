@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants bugs, one at a time, and shows which tests catch each. None may survive.
 
-    scripts/mutations.py            all of them, about an hour on two cores
+    scripts/mutations.py            all of them, some forty minutes on two cores
     scripts/mutations.py drift      those whose name has that in it
 
 It works on a copy of the tree under target/, and changes nothing here.
@@ -187,7 +187,7 @@ MUTATIONS = [
      "        if rests {\n            drop(inbox);\n            inbox = self.inbox();\n            inbox.rest = Rest::Resting(until);", models("loops")),
     ("loop: it rests on news", "src/message_loop/inbox.rs",
      "inbox.immediate.is_empty() && !self.has_news();", "inbox.immediate.is_empty();", models("loops")),
-    ("loop: the pump waits longer than was said", "src/message_loop/turns.rs",
+    ("loop: the pump waits longer than was said", "src/message_loop/agenda.rs",
      "        self.shared.found_husks(queues.trim_delayed());\n        if self.shared",
      "        if self.shared", tests("message_loop", "message_loop_hosts")),
     ("loop: a run in between silences the waker", "src/message_loop/inbox.rs",
@@ -204,13 +204,13 @@ MUTATIONS = [
     ("loop: a handle's quit is not told", "src/message_loop/run_loop.rs",
      "        self.leave.now.store(true, Ordering::Relaxed);\n        self.shared.tell();",
      "        self.leave.now.store(true, Ordering::Relaxed);", models("loops")),
-    ("loop: early", "src/message_loop/turns.rs",
+    ("loop: early", "src/message_loop/agenda.rs",
      "        deadline <= self.recently.get()\n", "        deadline <= self.recently.get() + std::time::Duration::from_nanos(1)\n",
      tests("message_loop")),
     ("loop: equal deadlines in any order", "src/message_loop/queues.rs",
      "(other.deadline, other.sequence).cmp(&(self.deadline, self.sequence))",
      "(other.deadline, self.sequence).cmp(&(self.deadline, other.sequence))", tests("message_loop")),
-    ("loop: delayed tasks wait for the queue to be empty", "src/message_loop/turns.rs",
+    ("loop: delayed tasks wait for the queue to be empty", "src/message_loop/agenda.rs",
      "        if self.shared.has_news() {", "        if false && self.shared.has_news() {", tests("message_loop")),
     ("loop: it wakes itself", "src/message_loop/inbox.rs",
      "            Rest::Awake => false,\n", "            Rest::Awake => true,\n", tests("message_loop_hosts")),
@@ -225,6 +225,18 @@ MUTATIONS = [
      "            self.home.send_home(Box::new(reply));\n", "            drop(reply);\n", tests("message_loop_threads")),
     ("loop: cancelled tasks stay until their time", "src/message_loop/inbox.rs",
      "            self.sweep_inbox();\n", "", tests("memory")),
+    ("loop: tables of a peak stay", "src/message_loop/agenda.rs",
+     "            queues.give_back();\n", "", tests("memory")),
+    ("loop: a series outlives its loop", "src/message_loop/turns.rs",
+     "Ran::Again(_) if self.is_closed.get() =>", "Ran::Again(_) if false =>", tests("message_loop")),
+    ("loop: handlers go on after an end", "src/message_loop/turns.rs",
+     "|| !self.is_to_leave_now())", "|| true)", tests("message_loop")),
+    ("loop: a dropped thread starts nothing more", "src/message_loop/loop_thread.rs",
+     "self.runner.quit_after_posts();", "self.runner.quit();", tests("message_loop_threads")),
+    ("loop: a loop that is gone keeps handlers", "src/message_loop/turns.rs",
+     "            self.remove_idle_handler(key);\n", "", tests("message_loop")),
+    ("loop: a quit safely moves on", "src/message_loop/ending.rs",
+     "        if !is_again {", "        if !is_again || is_again {", TESTS + ["--lib"]),
     # Orderings, by the models
     ("ordering: exchange, no Acquire", "src/task/state.rs",
      "self.0.exchange_in_order(seen.0, next.0).map(drop)",

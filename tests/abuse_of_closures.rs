@@ -11,19 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use common::ledger::{End, Ledger, Tally};
-use common::{PATIENCE, count, digits, panic_on_purpose, silence, until};
+use common::{OnDrop, PATIENCE, count, digits, panic_on_purpose, silence, until};
 use tickwheel::{Builder, Cancellable, CloseError, Inline, ScheduleError, Scheduler, ThreadPool};
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// Does something when it is dropped.
-struct OnDrop<F: FnMut()>(F);
-
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
 
 /// One on the tick thread, then one on a pool, and so on.
 fn builder(round: usize) -> Builder {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use std::{fmt, fs, thread};
 
 use common::{count, digits, until};
-use tickwheel::message_loop::LoopThread;
-use tickwheel::{Cancellable, Inline, Scheduler, ThreadPool};
+use tickwheel::message_loop::{LoopThread, MessageLoop};
+use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
 
 /// The system's allocator, and how many bytes are out.
 struct Counting;
@@ -193,6 +193,36 @@ fn s09_cancelled_tasks_do_not_stay_in_a_message_loop() {
         if is_busy {
             free.wait();
         }
+    }
+}
+
+#[test]
+fn after_a_peak_a_message_loop_gives_its_tables_back() {
+    let _alone = alone();
+    let tasks = count(100_000, 2_000_000);
+    let clock = ManualClock::new();
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("no other one");
+    let (runner, local) = (looper.runner(), looper.local_runner());
+    let later = |_| drop(runner.post_delayed(HOUR, || ()).expect("open"));
+    let at_once = |_| drop(runner.post(|| ()).expect("open"));
+    let at_home = |_| drop(local.post(|| ()).expect("open"));
+    for (sort, post) in
+        [("delayed", &later as &dyn Fn(usize)), ("immediate", &at_once), ("local", &at_home)]
+    {
+        let heap = LIVE.load(Ordering::Relaxed);
+        let grown = || (LIVE.load(Ordering::Relaxed) - heap).max(0).unsigned_abs();
+        (0..tasks).for_each(post);
+        let peak = grown();
+        clock.advance(HOUR);
+        assert_eq!(looper.run_until_idle(), tasks);
+        looper.turn();
+        assert!(grown() < peak / 8 + 200_000, "{sort}: {} stay", grown());
+        println!(
+            "{} {sort} tasks: {} at the peak, then {}",
+            digits(tasks),
+            megabytes(peak),
+            megabytes(grown())
+        );
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::log::Log;
-use common::{panic_on_purpose, silence};
+use common::{Grenade, OnDrop, panic_on_purpose, silence};
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, LocalTaskRunner, MessageLoop, Next, NotBound, RunLoop, TaskRunner,
 };
@@ -30,14 +30,6 @@ fn virtual_loop() -> (MessageLoop, TaskRunner, ManualClock) {
 /// The loop of the thread that asks: for tasks.
 fn here() -> TaskRunner {
     MessageLoop::current().expect("it is called in a task")
-}
-
-/// Says that it is dropped.
-struct OnDrop<F: FnMut()>(F);
-impl<F: FnMut()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
 }
 
 fn counter() -> (Arc<AtomicUsize>, impl Fn() -> usize) {
@@ -641,11 +633,11 @@ fn s17_a_panic_is_reported_and_the_loop_goes_on() {
     assert_eq!((log.all(), reports()), (vec![1], 1));
     runner.run_or_post(|| panic_on_purpose()).expect("open");
     assert_eq!(reports(), 2);
-    let grenade = OnDrop(|| panic_on_purpose());
+    let grenade = Grenade;
     let cancelled = runner.post(move || drop(grenade)).expect("open");
     assert!(cancelled.cancel());
     assert_eq!(reports(), 3, "S9: a panic in a `Drop` too");
-    let grenade = OnDrop(|| panic_on_purpose());
+    let grenade = Grenade;
     runner.post(move || drop(grenade)).expect("open");
     drop(looper);
     assert_eq!(reports(), 4, "and when the loop is dropped");
@@ -669,15 +661,20 @@ fn a_loop_that_is_dropped_drops_what_is_pending_and_refuses_what_that_posts() {
     runner.post(move || drop(at_once)).expect("open");
     let later = guard(&runner);
     let delayed = runner.post_delayed(SECOND, move || drop(later)).expect("open");
-    let (idle, local) = (guard(&runner), guard(&runner));
+    let (idle, here) = (guard(&runner), guard(&runner));
     looper.add_idle_handler(move || _ = &idle);
-    looper.local_runner().post_delayed(SECOND, move || drop(local)).expect("open");
+    let local = looper.local_runner();
+    local.post_delayed(SECOND, move || drop(here)).expect("open");
     drop(looper);
     assert_eq!(refusals(), 4);
     assert!(delayed.is_done() && !delayed.is_cancelled() && !delayed.cancel());
     assert!(!runner.belongs_to_current_thread());
     assert!(runner.post(|| ()).is_err());
     assert_eq!(MessageLoop::current().err(), Some(NotBound));
+    let (late, kept) = (Rc::new(()), local.clone());
+    let handler = Rc::clone(&late);
+    assert!(!local.remove_idle_handler(local.add_idle_handler(move || _ = (&handler, &kept))));
+    assert_eq!(Rc::strong_count(&late), 1, "nobody would call it");
     drop(MessageLoop::prepare().expect("the thread is free again"));
 }
 

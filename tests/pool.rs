@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, until};
+use common::{Grenade, PATIENCE, until};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy};
 use tickwheel::{
     Clock, DueTask, Executor, ManualClock, MissedTicks, Period, Schedule, ScheduleError,
@@ -642,12 +642,6 @@ fn a_task_that_joins_itself_is_told() {
 
 #[test]
 fn s09_a_panic_of_a_cancelled_closure_s_drop_is_reported_and_goes_no_further() {
-    struct Grenade;
-    impl Drop for Grenade {
-        fn drop(&mut self) {
-            panic::panic_any("on purpose");
-        }
-    }
     common::silence();
     let (clock, panics) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
     let told = Arc::clone(&panics);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{PATIENCE, panic_on_purpose, silence, until};
+use common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{
     CompositeCancellable, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
@@ -278,12 +278,6 @@ fn a_context_that_cannot_be_captured_is_its_caller_s_panic() {
             panic_on_purpose()
         }
         fn replace(&self, (): ()) {}
-    }
-    struct Grenade;
-    impl Drop for Grenade {
-        fn drop(&mut self) {
-            panic_on_purpose();
-        }
     }
     silence();
     let (timers, _driver) = Scheduler::builder().build_driven().expect("good");

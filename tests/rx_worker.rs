@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{PATIENCE, panic_on_purpose, silence, until};
+use common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{self, ExecutorScheduler, Worker};
 use tickwheel::{
     Cancellable, Clock, Driver, DueTask, Inline, ManualClock, MissedTicks, Period, Schedule,
@@ -372,12 +372,6 @@ fn destructors_may_schedule_cancel_and_dispose() {
 
 #[test]
 fn a_drop_that_panics_is_caught_and_reported() {
-    struct Grenade;
-    impl Drop for Grenade {
-        fn drop(&mut self) {
-            panic_on_purpose();
-        }
-    }
     silence();
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
     let (hand, panics) = (ByHand::default(), Arc::new(AtomicUsize::new(0)));
@@ -683,12 +677,6 @@ fn no_cancel_wins_once_a_series_has_run_for_the_last_time() {
 
 #[test]
 fn s09_the_closures_that_a_disposed_worker_refuses_panic_into_the_hook() {
-    struct Grenade;
-    impl Drop for Grenade {
-        fn drop(&mut self) {
-            panic_on_purpose();
-        }
-    }
     silence();
     let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
     let panics = Arc::new(AtomicUsize::new(0));

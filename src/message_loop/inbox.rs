@@ -108,14 +108,6 @@ pub(super) enum When {
     At(Instant),
 }
 
-/// What becomes of an end that comes by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    Ended,
-    /// Something has come in.
-    NotYet,
-}
-
 impl Inbox {
     fn is_empty(&self) -> bool {
         self.immediate.is_empty() && self.delayed.is_empty() && self.strays.is_empty()
@@ -301,14 +293,14 @@ impl Shared {
         self.inbox().rest = Rest::Unattended;
     }
 
-    /// The end of a loop that was to end when nothing is left, and finds that so.
-    pub(super) fn settle(&self) -> Settled {
+    /// The end of a loop that was to end when nothing is left, and finds that so. False: something has come in.
+    pub(super) fn settles(&self) -> bool {
         let mut inbox = self.inbox();
-        if !inbox.is_empty() {
-            return Settled::NotYet;
+        let is_empty = inbox.is_empty();
+        if is_empty {
+            inbox.end.tighten(End::Now);
         }
-        inbox.end.tighten(End::Now);
-        Settled::Ended
+        is_empty
     }
 
     /// The last look of all. True: there is nothing, and never will be; B3.

@@ -164,12 +164,12 @@ impl MessageLoop {
     /// One that is added when the others have been called has its first turn after the next task.
     #[doc(alias = "addIdleHandler")]
     pub fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
-        self.turns.idle.add(f)
+        self.turns.add_idle_handler(f)
     }
 
     /// Removes an idle handler, if it is still there.
     pub fn remove_idle_handler(&self, key: IdleKey) -> bool {
-        self.turns.idle.remove(key, &self.turns.shared)
+        self.turns.remove_idle_handler(key)
     }
 }
 

@@ -68,7 +68,7 @@
 //! | `inbox` | what all threads share: where tasks come in, sleep and wake |
 //! | `turns` | what the loop's thread does in a turn; runs and nested runs |
 //! | `bound` | which loop a thread has |
-//! | `queues` | the tasks that wait, on the loop's side. Data, no lock |
+//! | `agenda`, `queues` | what there is to do, on the loop's side; the tasks that wait: data, no lock |
 //! | `ending` | how a loop comes to its end: its states |
 //! | `pump` | [`MessagePump`], [`Delegate`], [`DefaultPump`] |
 //! | `idle` | idle handlers |
@@ -76,6 +76,7 @@
 //! | `loop_thread` | [`LoopThread`] |
 //! | `error` | [`AlreadyBound`], [`NotBound`], [`WouldDeadlock`] |
 
+mod agenda;
 mod bound;
 mod builder;
 mod ending;

@@ -9,50 +9,41 @@
 //! - T3 A level is left as soon as it is to end at once, and otherwise when it has nothing left to do.
 //! - T4 The loop ends when no level has anything left that may start: a nested one leaves what it must
 //!   not run to the one around it, and ends alone.
-//! - T5 To rest is the last step of `do_idle_work` and of `turn`, after all that could bring something. From
-//!   then on `next_delayed_work` says until when that was, whatever becomes of the task: so the pump does not
-//!   wait longer than those who bring something believe.
+//! - T5 To rest is the last step of `do_idle_work` and of `turn`, after all that could bring something.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::ending::{Delayed, End};
-use super::idle::IdleHandlers;
-use super::inbox::{Settled, Shared};
+use super::agenda::Agenda;
+use super::ending::End;
+use super::idle::{IdleHandlers, IdleKey};
+use super::inbox::Shared;
 use super::local_runner::Closures;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queues::{PendingTask, Queues};
+use super::queues::PendingTask;
 use super::run_loop::Leave;
-use crate::job::{Owner, Ran};
+use crate::Repeat;
+use crate::job::Ran;
 
 /// How many tasks that have ended already one call passes by.
 const PASSES: usize = 64;
 
 pub(super) struct Turns {
     pub(super) shared: Arc<Shared>,
-    pub(super) idle: IdleHandlers,
+    idle: IdleHandlers,
     pub(super) closures: Closures,
+    agenda: Agenda,
     pump: Box<dyn MessagePump>,
-    queues: RefCell<Queues>,
     /// The runs, the innermost last.
     levels: RefCell<Vec<Level>>,
-    /// As the last look has found it.
-    end: Cell<End>,
-    /// A time that has come. What was due by then is due, without a further look at the clock.
-    recently: Cell<Instant>,
-    /// Until when the loop rests, if it does; T5.
-    rests: Cell<Option<Until>>,
     /// How many tasks have run.
     ran: Cell<usize>,
     /// All that was pending has been dropped.
     is_closed: Cell<bool>,
 }
-
-/// `None`: until something comes.
-type Until = Option<Instant>;
 
 /// One run.
 struct Level {
@@ -81,17 +72,13 @@ enum Verdict {
 
 impl Turns {
     pub(super) fn new(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Rc<Turns> {
-        let recently = Cell::new(shared.now());
         Rc::new(Turns {
+            agenda: Agenda::new(Arc::clone(&shared)),
             shared,
             idle: IdleHandlers::default(),
             closures: Closures::default(),
             pump,
-            queues: RefCell::default(),
             levels: RefCell::default(),
-            end: Cell::new(End::Open),
-            recently,
-            rests: Cell::new(None),
             ran: Cell::new(0),
             is_closed: Cell::new(false),
         })
@@ -128,23 +115,27 @@ impl Turns {
         if self.is_to_leave_now() || !did && self.verdict() == Verdict::Leave {
             return Next::Quit;
         }
-        if !self.is_busy() && self.run_idle_handlers() && self.is_to_leave_now() {
-            return Next::Quit;
-        }
-        self.next()
-    }
-
-    /// When there is something to do again. If that is not now, the loop rests.
-    fn next(&self) -> Next {
-        if self.is_busy() || !self.falls_asleep() {
+        if self.is_busy() {
             return Next::Now;
         }
-        self.rests.get().flatten().map_or(Next::Idle, Next::At)
+        if self.run_idle_handlers() && self.is_to_leave_now() {
+            return Next::Quit;
+        }
+        // What the handlers have brought is found now.
+        if self.is_busy() || !self.agenda.falls_asleep() {
+            return Next::Now;
+        }
+        self.agenda.next_deadline().map_or(Next::Idle, Next::At)
     }
 
     /// Whether there is something to do at once; the end of the loop is.
     fn is_busy(&self) -> bool {
-        self.look() || self.end.get() != End::Open || self.has_work()
+        self.agenda.look() || self.agenda.end() != End::Open || self.has_work()
+    }
+
+    /// Whether there is a task that the innermost level may start now.
+    fn has_work(&self) -> bool {
+        self.agenda.has_work(self.is_nested())
     }
 
     fn begin(&self, leave: Option<Arc<Leave>>, kind: Kind) -> Guard<'_> {
@@ -160,10 +151,8 @@ impl Turns {
 
     /// T3. Whether the innermost level is to end without anything more.
     fn is_to_leave_now(&self) -> bool {
-        if self.shared.has_news() {
-            self.look();
-        }
-        self.end.get() == End::Now || self.is_left(Leave::is_now)
+        self.agenda.look_for_news();
+        self.agenda.end() == End::Now || self.is_left(Leave::is_now)
     }
 
     /// Whether the innermost level was told so.
@@ -193,115 +182,17 @@ impl Turns {
         if self.has_work() {
             return Verdict::GoOn; // a look, such as for an end, has brought it in
         }
-        if self.end.get() == End::Open {
+        if self.agenda.end() == End::Open {
             let is_left = self.is_left(Leave::is_when_idle);
             return if is_left { Verdict::Leave } else { Verdict::Wait };
         }
-        if self.is_nested() && self.queues.borrow().has_put_by() {
+        if self.is_nested() && self.agenda.has_put_by() {
             return Verdict::Leave; // T4
         }
-        match self.shared.settle() {
-            Settled::Ended => {
-                self.end.set(End::Now);
-                Verdict::Leave
-            }
-            Settled::NotYet => Verdict::GoOn,
-        }
+        if self.agenda.settles() { Verdict::Leave } else { Verdict::GoOn }
     }
 
     // ----- tasks ---------------------------------------------------------------------------
-
-    /// Takes in what has come. True if there is something to run at once.
-    fn look(&self) -> bool {
-        loop {
-            let mut queues = self.queues.borrow_mut();
-            queues.give_back();
-            let Queues { immediate, arrived, .. } = &mut *queues;
-            let look = self.shared.look(immediate, arrived);
-            self.rests.set(None);
-            queues.admit();
-            if look.wants_sweep {
-                self.sweep(&mut queues);
-            }
-            let has_immediate = !queues.immediate.is_empty();
-            drop(queues);
-            self.end.set(look.end);
-            if look.strays.is_empty() {
-                return has_immediate;
-            }
-            // What they post may have come in since; so once more.
-            look.strays.into_iter().for_each(|stray| _ = self.shared.catch(|| drop(stray)));
-        }
-    }
-
-    fn sweep(&self, queues: &mut Queues) {
-        self.shared.found_husks(queues.sweep());
-        self.shared.was_swept(queues.len());
-    }
-
-    /// T5. False: something has come.
-    fn falls_asleep(&self) -> bool {
-        let mut queues = self.queues.borrow_mut();
-        self.shared.found_husks(queues.trim_delayed());
-        if self.shared.is_full_of_husks(queues.len()) {
-            self.sweep(&mut queues);
-        }
-        let until = queues.next_deadline();
-        drop(queues);
-        let rests = self.shared.rest(until);
-        self.rests.set(rests.then_some(until));
-        rests
-    }
-
-    /// Whoever calls the loop again ends its rest.
-    fn rouse(&self) {
-        if self.rests.take().is_some() {
-            self.shared.rouse();
-        }
-    }
-
-    /// Whether there is a task that this level may start now.
-    fn has_work(&self) -> bool {
-        self.queues.borrow().has_immediate(self.is_nested()) || self.has_delayed()
-    }
-
-    fn next_immediate(&self) -> Option<PendingTask> {
-        loop {
-            let task = self.queues.borrow_mut().pop_immediate(self.is_nested());
-            if task.is_some() || !self.look() {
-                return task;
-            }
-        }
-    }
-
-    /// A delayed task that is due and may start, now and at this level.
-    fn next_delayed(&self) -> Option<PendingTask> {
-        while self.has_delayed() {
-            let task = self.queues.borrow_mut().pop_delayed()?;
-            if task.nests || !self.is_nested() {
-                return Some(task);
-            }
-            self.queues.borrow_mut().put_by(task);
-        }
-        None
-    }
-
-    /// Whether the first of the delayed tasks may start now.
-    fn has_delayed(&self) -> bool {
-        let Some(deadline) = self.queues.borrow().next_deadline() else { return false };
-        match self.end.get().delayed() {
-            Delayed::WhenDue => self.is_due(deadline),
-            Delayed::Until(at) => deadline <= at,
-            Delayed::None => false,
-        }
-    }
-
-    fn is_due(&self, deadline: Instant) -> bool {
-        if deadline > self.recently.get() {
-            self.recently.set(self.shared.now());
-        }
-        deadline <= self.recently.get()
-    }
 
     /// Runs the next of those that are to run, or passes by so many that have ended.
     fn run_next(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
@@ -323,23 +214,17 @@ impl Turns {
         }
         self.ran.set(self.ran.get() + 1);
         self.idle.something_ran();
-        if let Ran::Again(due) = ran {
-            self.run_again(task, due);
+        match ran {
+            Ran::Again(_) if self.is_closed.get() => task.job.forfeit(), // it has dropped its loop
+            Ran::Again(due) => self.agenda.run_again(task, due),
+            Ran::ForTheLastTime | Ran::Not => {}
         }
         true
     }
 
-    fn run_again(&self, task: PendingTask, due: Instant) {
-        if self.is_closed.get() {
-            return task.job.forfeit(); // it has dropped its loop
-        }
-        let sequence = self.shared.next_sequence();
-        self.queues.borrow_mut().delay(PendingTask { deadline: Some(due), sequence, ..task });
-    }
-
     /// One step of a turn: runs the next task of one sort.
     fn step(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
-        self.rouse();
+        self.agenda.rouse();
         if self.leaves_now() {
             return false;
         }
@@ -348,6 +233,21 @@ impl Turns {
             self.leaves_now();
         }
         did
+    }
+
+    // ----- idle handlers -------------------------------------------------------------------
+
+    /// A loop that is gone has no use for it: it is dropped.
+    pub(super) fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
+        let key = self.idle.add(f);
+        if self.is_closed.get() {
+            self.remove_idle_handler(key);
+        }
+        key
+    }
+
+    pub(super) fn remove_idle_handler(&self, key: IdleKey) -> bool {
+        self.idle.remove(key, &self.shared)
     }
 
     fn run_idle_handlers(&self) -> bool {
@@ -361,15 +261,7 @@ impl Turns {
         if self.is_closed.replace(true) {
             return;
         }
-        self.shared.end(End::Now);
-        loop {
-            self.look();
-            let pending = self.queues.borrow_mut().take_all();
-            pending.into_iter().for_each(|task| task.job.forfeit());
-            if self.shared.is_gone() {
-                break;
-            }
-        }
+        self.agenda.close();
         self.idle.clear(&self.shared);
         self.closures.clear(&self.shared);
     }
@@ -377,20 +269,19 @@ impl Turns {
 
 impl Delegate for Turns {
     fn do_work(&self) -> bool {
-        self.step(|| self.next_immediate())
+        self.step(|| self.agenda.next_immediate(self.is_nested()))
     }
 
     fn do_delayed_work(&self) -> bool {
-        self.step(|| self.next_delayed())
+        self.step(|| self.agenda.next_delayed(self.is_nested()))
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        let first = || self.queues.borrow().next_deadline();
-        self.rests.get().unwrap_or_else(first)
+        self.agenda.next_deadline()
     }
 
     fn do_idle_work(&self) -> bool {
-        self.rouse();
+        self.agenda.rouse();
         if self.leaves_now() {
             return false;
         }
@@ -404,7 +295,7 @@ impl Delegate for Turns {
                 self.leaves_now();
                 true
             }
-            Verdict::Wait => !self.falls_asleep(),
+            Verdict::Wait => !self.agenda.falls_asleep(),
         }
     }
 }

@@ -99,6 +99,24 @@ pub(crate) fn panic_on_purpose() -> ! {
     panic!("on purpose")
 }
 
+/// Panics when it is dropped.
+pub(crate) struct Grenade;
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        panic_on_purpose();
+    }
+}
+
+/// Does something when it is dropped.
+pub(crate) struct OnDrop<F: FnMut()>(pub(crate) F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// Keeps the panics that say "on purpose" out of the output, and no others.
 pub(crate) fn silence() {
     static ONCE: Once = Once::new();
