@@ -20,8 +20,8 @@
 use std::sync::Arc;
 
 use crate::executor::own::OwnExecutor;
-use crate::executor::{DueBatch, DueTask, Executor};
-use crate::front::{Entry, Front};
+use crate::executor::{DueBatch, DueTask, Executor, Inline};
+use crate::front::{Entry, Front, Runner};
 use crate::hub::{Hub, TurningMark};
 use crate::intake::Inlet;
 use crate::observe::{caught, quietly};
@@ -113,8 +113,29 @@ struct Refused {
     again_at: Option<Moment>,
 }
 
-/// An entry whose task has been cancelled.
-struct Stale;
+/// Who takes a batch.
+enum Taker {
+    Shared,
+    Own(Arc<OwnExecutor>),
+    TickThread,
+}
+
+impl Taker {
+    fn runner(&self) -> Runner {
+        match self {
+            Taker::Shared => Runner::Shared,
+            Taker::Own(_) => Runner::Own,
+            Taker::TickThread => Runner::TickThread,
+        }
+    }
+
+    fn is(&self, other: &Taker) -> bool {
+        match (self, other) {
+            (Taker::Own(one), Taker::Own(other)) => one.number() == other.number(),
+            _ => self.runner() == other.runner(),
+        }
+    }
+}
 
 impl Engine {
     pub(crate) fn new(
@@ -239,49 +260,53 @@ impl Engine {
 
     /// Hands over what is due, in batches of one executor each; at most [`HAND_OVER`] tasks.
     fn hand_over(&mut self, now: Moment) {
-        let mut owner: Option<Arc<OwnExecutor>> = None;
+        let mut taker = Taker::Shared;
         for _ in 0..HAND_OVER {
             let Some(entry) = self.front.pop(now) else { break };
-            let Ok(own) = self.own_executor_of(entry) else { continue };
-            if number_of(own.as_ref()) != number_of(owner.as_ref()) || self.batch.len() == BATCH {
-                self.flush(owner.take());
-                owner = own;
+            let Some(next) = self.taker_of(entry) else { continue };
+            if !next.is(&taker) || self.batch.len() == BATCH {
+                self.flush(taker);
+                taker = next;
             }
             self.batch.push(entry.due());
         }
-        self.flush(owner);
+        self.flush(taker);
     }
 
-    /// The executor of an entry, if it has one of its own.
-    fn own_executor_of(&self, entry: Entry) -> Result<Option<Arc<OwnExecutor>>, Stale> {
-        if !entry.has_own_executor() {
-            return Ok(None);
+    /// Who takes an entry; `None` when it is stale.
+    fn taker_of(&self, entry: Entry) -> Option<Taker> {
+        match entry.runner() {
+            Runner::Shared => Some(Taker::Shared),
+            Runner::TickThread => Some(Taker::TickThread),
+            Runner::Own => {
+                let word = holder::pending_word(entry.key())?;
+                self.hub.own_executors.find(word.executor()).map(Taker::Own)
+            }
         }
-        let word = holder::pending_word(entry.key()).ok_or(Stale)?;
-        self.hub.own_executors.find(word.executor()).map(Some).ok_or(Stale)
     }
 
     /// Hands the batch over.
-    fn flush(&mut self, owner: Option<Arc<OwnExecutor>>) {
+    fn flush(&mut self, taker: Taker) {
         let tasks = self.batch.len();
         if tasks == 0 {
             return;
         }
-        let executor = match (&owner, &self.executor) {
-            (Some(own), _) => own.executor(),
-            (None, Some(executor)) => &**executor,
-            (None, None) => return,
+        let executor = match (&taker, &self.executor) {
+            (Taker::Own(own), _) => own.executor(),
+            (Taker::TickThread, _) => &Inline,
+            (Taker::Shared, Some(executor)) => &**executor,
+            (Taker::Shared, None) => return,
         };
         let batch = &mut self.batch;
         let handed = caught(|| executor.execute_batch(batch));
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
-        let refused = self.collect_refused(owner.is_some());
+        let refused = self.collect_refused(taker.runner());
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
-        quietly(|| drop(owner)); // perhaps its last owner
+        quietly(|| drop(taker)); // perhaps the last owner of an executor
     }
 
     /// Keeps what an executor has refused or left.
-    fn collect_refused(&mut self, has_own_executor: bool) -> usize {
+    fn collect_refused(&mut self, runner: Runner) -> usize {
         let (mut refused, mut strangers) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut strangers);
         for stranger in strangers {
@@ -290,7 +315,7 @@ impl Engine {
         if !refused.is_empty() {
             let tick = self.hub.timeline.tick_nanos().get();
             self.refused.again_at.get_or_insert(self.hub.now().after_nanos(tick));
-            let entries = refused.iter().map(|due| Entry::again(*due, has_own_executor));
+            let entries = refused.iter().map(|due| Entry::again(*due, runner));
             self.refused.tasks.extend(entries);
             self.hub.rejected.add(refused.len() as u64);
             self.hub.hooks.observe(|observer| observer.rejected(refused.len()));
@@ -415,7 +440,8 @@ impl Engine {
     /// Closes the intake, collects what is pending, and fulfils the end. Once.
     fn shut_down(&mut self) {
         let Some(executor) = self.executor.take() else { return };
-        let returned = self.collect_leftovers();
+        let (tasks, wakers) = self.collect_pending();
+        let returned = self.give_back(tasks);
         let leftovers = returned.len();
         if self.hub.end.is_wanted() {
             self.hub.end.fulfil(returned);
@@ -426,13 +452,14 @@ impl Engine {
             }
             self.hub.end.fulfil(Vec::new());
         }
+        wakers.into_iter().for_each(|entry| self.hub.wake_in_vain(entry.key()));
         self.hub.hooks.observe(|observer| observer.stopped(leftovers));
         quietly(|| drop(executor));
         quietly(|| self.hub.bell.wakes(None)); // a waker may be a user's, and seats keep the bell
     }
 
-    /// All that is pending, in order of deadlines, each marked as returned.
-    fn collect_leftovers(&mut self) -> Vec<Returned> {
+    /// All that is pending, in order of deadlines: tasks, and wakers.
+    fn collect_pending(&mut self) -> (Vec<Entry>, Vec<Entry>) {
         let mut entries = Vec::new();
         entries.append(&mut self.refused.tasks);
         self.front.drain(&mut entries);
@@ -441,7 +468,12 @@ impl Engine {
         entries.extend(records.into_iter().map(Entry::from));
         // Stable: at equal deadlines the refused come first, whose turn it was, then as in N2.
         entries.sort_by_key(|entry| entry.moment());
-        let returned = entries.into_iter().filter_map(|entry| {
+        entries.into_iter().partition(|entry| entry.runner() != Runner::TickThread)
+    }
+
+    /// Marks what is pending as returned.
+    fn give_back(&self, pending: Vec<Entry>) -> Vec<Returned> {
+        let returned = pending.into_iter().filter_map(|entry| {
             let (key, deadline) = (entry.key(), entry.moment());
             let (kind, period) = self.hub.give_back(key)?;
             Some(Returned { key, deadline, kind, period })
@@ -477,8 +509,4 @@ fn file(wheel: &mut Buckets<Entry>, front: &mut Front, entry: Entry) {
     } else {
         wheel.insert(entry);
     }
-}
-
-fn number_of(own: Option<&Arc<OwnExecutor>>) -> u32 {
-    own.map_or(0, |own| own.number())
 }

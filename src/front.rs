@@ -40,17 +40,27 @@ pub(crate) struct Entry {
 
 /// It was due when it was scheduled, and waits for no tick (S5).
 const DUE_NOW: u32 = 1 << 28;
-/// It has an executor of its own.
-const OWN_EXECUTOR: u32 = 1 << 29;
+/// Where the [`Runner`] begins.
+const RUNNER_AT: u32 = 29;
 const SLOT: u32 = DUE_NOW - 1;
 
+/// Who runs a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// The scheduler's executor.
+    Shared,
+    /// An executor of its own.
+    Own,
+    /// The tick thread itself: it is a waker.
+    TickThread,
+}
+
 impl Entry {
-    pub(crate) fn new(key: TaskKey, deadline: Moment, due_now: bool, own_executor: bool) -> Entry {
+    pub(crate) fn new(key: TaskKey, deadline: Moment, due_now: bool, runner: Runner) -> Entry {
         let due_now = if due_now { DUE_NOW } else { 0 };
-        let own_executor = if own_executor { OWN_EXECUTOR } else { 0 };
         Entry {
             deadline: deadline.0,
-            slot_and_flags: key.slot | due_now | own_executor,
+            slot_and_flags: key.slot | due_now | (runner as u32) << RUNNER_AT,
             generation: key.generation,
         }
     }
@@ -61,8 +71,8 @@ impl Entry {
     }
 
     /// The same task, to be handed over again.
-    pub(crate) fn again(due: Due, own_executor: bool) -> Entry {
-        Entry::new(due.key, due.deadline, true, own_executor)
+    pub(crate) fn again(due: Due, runner: Runner) -> Entry {
+        Entry::new(due.key, due.deadline, true, runner)
     }
 
     pub(crate) fn key(self) -> TaskKey {
@@ -77,8 +87,12 @@ impl Entry {
         self.slot_and_flags & DUE_NOW != 0
     }
 
-    pub(crate) fn has_own_executor(self) -> bool {
-        self.slot_and_flags & OWN_EXECUTOR != 0
+    pub(crate) fn runner(self) -> Runner {
+        match self.slot_and_flags >> RUNNER_AT {
+            0 => Runner::Shared,
+            1 => Runner::Own,
+            _ => Runner::TickThread,
+        }
     }
 
     pub(crate) fn due(self) -> Due {
@@ -197,7 +211,7 @@ mod tests {
     use super::*;
 
     fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, false)
+        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, Runner::Shared)
     }
 
     fn slots(front: &mut Front) -> Vec<u32> {
@@ -230,11 +244,13 @@ mod tests {
     #[test]
     fn an_entry_survives_its_way_through_the_lane() {
         let key = TaskKey { slot: SLOT, generation: u32::MAX };
-        for (now, own) in [(false, true), (true, false)] {
-            let entry = Entry::new(key, Moment(42), now, own);
-            let back = Entry::from(entry.record(7));
-            assert_eq!(back, entry);
-            assert_eq!((back.key(), back.is_due_now(), back.has_own_executor()), (key, now, own));
+        for runner in [Runner::Shared, Runner::Own, Runner::TickThread] {
+            for now in [false, true] {
+                let entry = Entry::new(key, Moment(42), now, runner);
+                let back = Entry::from(entry.record(7));
+                assert_eq!(back, entry);
+                assert_eq!((back.key(), back.is_due_now(), back.runner()), (key, now, runner));
+            }
         }
         assert_eq!(size_of::<Entry>(), 16);
     }

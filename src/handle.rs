@@ -22,7 +22,7 @@ use crate::hub;
 use crate::key::{HubId, TaskKey};
 use crate::observe::caught;
 use crate::sync::{AtomicBool, InOrder, Ordering};
-use crate::task::{Cancelled, Phase, holder};
+use crate::task::{Body, Cancelled, Phase, holder};
 
 /// A handle to a scheduled task or series: asks about it, and cancels it.
 ///
@@ -212,6 +212,31 @@ impl Drop for CancelOnDrop {
     }
 }
 
+/// Cancels a task and counts that; `None` when it came too late. The body, unless the runner of a series
+/// has it, is to be dropped by the caller.
+#[inline]
+pub(crate) fn cancel(key: TaskKey, hub: HubId) -> Option<Option<Body>> {
+    match holder::cancel(key) {
+        Cancelled::Lost => None,
+        Cancelled::Doomed => {
+            hub::count_cancel(hub, true);
+            Some(None)
+        }
+        Cancelled::Won { was, body } => {
+            hub::count_cancel(hub, was == Phase::Pending);
+            Some(Some(body))
+        }
+    }
+}
+
+/// Drops what a task was, and reports a panic of that (S9).
+#[inline]
+pub(crate) fn dispose(hub: HubId, body: Option<Body>) {
+    if let Err(panic) = caught(|| drop(body)) {
+        hub::report(hub, panic);
+    }
+}
+
 /// The handle of a task of a scheduler.
 struct TaskHandle {
     key: TaskKey,
@@ -253,21 +278,9 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        let body = match holder::cancel(self.key) {
-            Cancelled::Lost => return false,
-            Cancelled::Doomed => {
-                hub::count_cancel(self.hub, true);
-                None
-            }
-            Cancelled::Won { was, body } => {
-                hub::count_cancel(self.hub, was == Phase::Pending);
-                Some(body)
-            }
-        };
+        let Some(body) = cancel(self.key, self.hub) else { return false };
         self.note();
-        if let Err(panic) = caught(|| drop(body)) {
-            hub::report(self.hub, panic); // S9
-        }
+        dispose(self.hub, body);
         true
     }
 

@@ -24,12 +24,13 @@ mod registry;
 mod run;
 
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::error::ScheduleError;
 use crate::executor::own::{OwnExecutor, OwnExecutors};
-use crate::front::Entry;
+use crate::front::{Entry, Runner};
 use crate::intake::Intake;
 use crate::intake::lane::{Producer, Refused};
 use crate::intake::seat::{self, with_seat};
@@ -42,7 +43,7 @@ use crate::stats::{Counter, Stats};
 use crate::sync::{AtomicBool, Ordering};
 use crate::task::closure::Closure;
 use crate::task::holder::{Repetition, Vacancy};
-use crate::task::{Content, Phase, holder, memory};
+use crate::task::{Content, Phase, Wake, holder, memory};
 use crate::tick::{Moment, Timeline};
 
 pub(crate) use registry::{TurningMark, count_cancel, report};
@@ -142,11 +143,33 @@ impl Hub {
             Err(reason) => return Err((reason, task)),
         };
         let key = vacancy.fill(task, repetition, executor);
-        let entry = Entry::new(key, deadline, deadline <= now, executor.is_some());
+        let runner = match executor {
+            _ if T::IS_WAKER => Runner::TickThread,
+            None => Runner::Shared,
+            Some(_) => Runner::Own,
+        };
+        let entry = Entry::new(key, deadline, deadline <= now, runner);
         match self.announce(entry, now, true) {
             Ok(()) => Ok(key),
             Err(Refused) => Err((ScheduleError::Closed, T::take_back(self.take_back(key)))),
         }
+    }
+
+    /// Takes a waker in, unless the instant has come.
+    pub(crate) fn wake_at(
+        &self,
+        instant: Instant,
+        waker: &Waker,
+    ) -> Result<Option<TaskKey>, ScheduleError> {
+        if self.is_closing() {
+            return Err(ScheduleError::Closed);
+        }
+        let times = self.at(instant);
+        if times.deadline <= times.now {
+            return Ok(None);
+        }
+        let admitted = self.admit(times, Wake(waker.clone()), Repetition::NONE, None);
+        admitted.map(Some).map_err(|(reason, _)| reason)
     }
 
     /// A place among the pending tasks, and a holder.

@@ -88,6 +88,7 @@
 
 #![deny(unsafe_code)] // four files in `task/`, `sync.rs` and `system.rs` are excepted, each with its reason
 
+pub mod future;
 pub mod message_loop;
 pub mod pool;
 pub mod rx;
@@ -96,6 +97,7 @@ pub mod wheel;
 #[cfg(doc)]
 pub mod design;
 
+mod alarm;
 mod clock;
 mod driver;
 mod engine;
@@ -124,6 +126,7 @@ mod task;
 mod tick;
 mod ticker;
 
+pub use alarm::Alarm;
 pub use clock::{Clock, ManualClock, Sleeper, SystemClock};
 pub use driver::Driver;
 pub use engine::Precision;

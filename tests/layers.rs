@@ -14,6 +14,7 @@ const RANKS: &[&[&str]] = &[
     &["front", "oneshot", "repeat"],
     &["hub"],
     &["handle"],
+    &["alarm"],
     &["schedule", "shutdown"],
     &["engine"],
     &["driver", "ticker"],
@@ -22,7 +23,7 @@ const RANKS: &[&[&str]] = &[
 
 /// What stands over all of that, on what is public alone: it names `crate::Scheduler`, never
 /// `crate::scheduler`.
-const OVER_THE_PUBLIC: &[&str] = &["job", "message_loop", "pool", "rx"];
+const OVER_THE_PUBLIC: &[&str] = &["future", "job", "message_loop", "pool", "rx"];
 
 /// Words, and what stands above everything.
 const ABOVE: &[&str] = &["design", "lib", "models"];

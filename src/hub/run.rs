@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::Hub;
 use crate::executor::due::{self, Due};
-use crate::front::Entry;
+use crate::front::{Entry, Runner};
 use crate::intake::lane::Refused;
 use crate::intake::seat::with_seat;
 use crate::key::{HubId, TaskKey};
@@ -98,9 +98,9 @@ impl Hub {
         let now = self.now();
         let tick = self.timeline.tick_nanos().get();
         let next = next_run(task.kind(), task.period(), due.deadline, now, tick);
-        let has_own_executor = task.has_own_executor();
+        let runner = if task.has_own_executor() { Runner::Own } else { Runner::Shared };
         let key = task.rearm()?;
-        let entry = Entry::new(key, next, next <= now, has_own_executor);
+        let entry = Entry::new(key, next, next <= now, runner);
         match self.announce(entry, now, false) {
             Ok(()) => Ok(()),
             // The scheduler closed during the run, which so was the last one. If the claim fails,
@@ -134,6 +134,20 @@ impl Hub {
         let dropped = caught(|| drop(body));
         claimed.end();
         dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
+    }
+
+    /// Wakes a pending waker before its time, because its time will not come: who waits is to find the
+    /// scheduler closed. It counts as dropped.
+    pub(crate) fn wake_in_vain(&self, key: TaskKey) {
+        let Some(task) = Running::claim(key, Phase::Pending) else { return };
+        let (body, claimed) = task.into_body();
+        with_seat(self, |producer| {
+            producer.seat.counts.dropped.add(1);
+            producer.seat.count_left();
+        });
+        let woken = caught(|| body.closure.run_once());
+        claimed.end();
+        woken.err().into_iter().for_each(|panic| self.hooks.report(panic));
     }
 
     /// Drops a task that had been accepted once, and was refused elsewhere.

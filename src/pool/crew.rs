@@ -129,7 +129,7 @@ impl Crew {
     pub(super) fn begin_wait(self: &Arc<Self>, job: usize) -> Result<Waiting, JoinError> {
         let (crew, at_work) = AT_WORK.get();
         if crew != Arc::as_ptr(self).addr() {
-            return Ok(Waiting(None));
+            return Ok(Waiting::nobody());
         }
         let mut count = self.count();
         if at_work == job || count.waiting + 1 >= self.limit {
@@ -205,7 +205,14 @@ fn address(job: &Arc<dyn Run>) -> usize {
 }
 
 /// A thread of a crew waits for a task of the same, for as long as this lives.
-pub(super) struct Waiting(Option<Arc<Crew>>);
+pub(crate) struct Waiting(Option<Arc<Crew>>);
+
+impl Waiting {
+    /// A thread of no crew waits.
+    pub(crate) fn nobody() -> Waiting {
+        Waiting(None)
+    }
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {

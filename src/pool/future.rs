@@ -33,7 +33,7 @@ pub struct ScheduledFuture<T> {
 }
 
 /// A job as its future sees it.
-pub(super) trait Outcome<T>: Send + Sync {
+pub(crate) trait Outcome<T>: Send + Sync {
     /// The result, once; else the waker is kept until there is one.
     fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>>;
     fn cancel(&self) -> bool;
@@ -47,7 +47,7 @@ pub(super) trait Outcome<T>: Send + Sync {
 }
 
 impl<T> ScheduledFuture<T> {
-    pub(super) fn new(job: Arc<dyn Outcome<T>>) -> ScheduledFuture<T> {
+    pub(crate) fn new(job: Arc<dyn Outcome<T>>) -> ScheduledFuture<T> {
         ScheduledFuture { job }
     }
 
@@ -174,7 +174,7 @@ struct Inner {
 }
 
 impl PanicPayload {
-    pub(super) fn new(payload: Box<dyn Any + Send>) -> PanicPayload {
+    pub(crate) fn new(payload: Box<dyn Any + Send>) -> PanicPayload {
         let text = payload.downcast_ref::<&'static str>().map(|text| (*text).to_owned());
         let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
         PanicPayload { inner: Box::new(Inner { message, payload: Mutex::new(payload) }) }

@@ -72,6 +72,8 @@ mod shared;
 mod slots;
 
 pub use builder::PoolBuilder;
+pub(crate) use crew::Waiting;
+pub(crate) use future::Outcome;
 pub use future::{JoinError, PanicPayload, ScheduledFuture};
 pub use key::Key;
 pub use policy::ShutdownPolicy;

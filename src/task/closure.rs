@@ -13,6 +13,7 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 use std::ops::ControlFlow;
+use std::task::Waker;
 
 /// How many bytes of a closure lie inline.
 pub(crate) const INLINE_BYTES: usize = 32;
@@ -52,6 +53,9 @@ const fn fits<T>() -> bool {
 /// It is written in place. A closure that is made elsewhere and moved in costs a schedule a tenth
 /// more: the move loads in wide words what was just stored in narrow ones, and waits for the stores.
 pub(crate) trait Content: Sized {
+    /// The tick thread wakes it itself, and at the end it is nobody's leftover.
+    const IS_WAKER: bool = false;
+
     /// Writes itself into the place.
     fn write(self, place: &mut MaybeUninit<Closure>);
     /// What had been written.
@@ -63,6 +67,9 @@ pub(crate) struct OneShot<F>(pub(crate) F);
 
 /// A task that repeats until it breaks.
 pub(crate) struct Series<F>(pub(crate) F);
+
+/// A waker: to run it is to wake it, and to drop it is not.
+pub(crate) struct Wake(pub(crate) Waker);
 
 impl<F: FnOnce() + Send + 'static> Content for OneShot<F> {
     #[inline]
@@ -91,6 +98,19 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Content for Series<F> {
 
     fn take_back(closure: Closure) -> Self {
         Series(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Box<F>>() })
+    }
+}
+
+impl Content for Wake {
+    const IS_WAKER: bool = true;
+
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        put(self.0, &WAKER, place);
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        Wake(closure.take())
     }
 }
 
@@ -191,6 +211,18 @@ impl<F: FnMut() -> ControlFlow<()> + 'static> Repeating<F> {
         holds: TypeId::of::<F>,
     };
 }
+
+/// The table of a waker.
+static WAKER: Table = Table {
+    run_once: |room| {
+        // SAFETY: the caller hands over a room that holds a `Waker` (C1), and forgets it.
+        let waker = unsafe { room.cast::<Waker>().read() };
+        waker.wake();
+    },
+    run: |_| ControlFlow::Break(()),
+    drop: drop_in_room::<Waker>,
+    holds: TypeId::of::<Waker>,
+};
 
 /// # Safety
 ///

@@ -24,6 +24,6 @@ pub(crate) mod pages;
 pub(crate) mod state;
 pub(crate) mod trim;
 
-pub(crate) use closure::{Content, OneShot, Series};
+pub(crate) use closure::{Content, OneShot, Series, Wake};
 pub(crate) use holder::{Body, Cancelled, Running};
 pub(crate) use state::{Kind, Phase};

@@ -4,6 +4,7 @@
 
 pub(crate) mod ledger;
 pub(crate) mod log;
+pub(crate) mod told;
 
 use std::panic;
 use std::sync::Once;

@@ -1,0 +1,80 @@
+//! A waker that waits for an instant: the [`Alarm`].
+//!
+//! It is what a task is, with less: no closure, no executor, no handle to clone. The tick thread wakes the
+//! waker itself, because to wake is to put something in a queue, and a hop over another thread would cost
+//! more than it spares. Nobody gets it as a leftover: what it stands for is somebody who waits, so at the
+//! end of the scheduler it is woken rather than returned.
+//!
+//! - L1 From `Pending` its holder goes to `Running` before the waker is called, and never back. So who
+//!   finds it pending will be woken after that look; and who was woken does not find it pending.
+//! - L2 While it is pending the holder has the waker, so nothing else has the waker's address.
+
+use std::fmt;
+use std::task::Waker;
+
+use crate::handle;
+use crate::key::{HubId, TaskKey};
+use crate::task::{Content, Wake, holder};
+
+/// A waker that is to be woken at an instant: what [`Scheduler::wake_at`](crate::Scheduler::wake_at) gives
+/// back. Dropping it calls it off, and drops the waker.
+///
+/// It is meant for those who write futures of their own; [`future`](crate::future) has ready-made ones.
+#[must_use = "dropping it calls it off"]
+pub struct Alarm {
+    key: TaskKey,
+    hub: HubId,
+    target: Target,
+}
+
+/// What tells one waker from another without owning it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Target {
+    data: usize,
+    table: usize,
+}
+
+impl Target {
+    fn of(waker: &Waker) -> Target {
+        Target { data: waker.data().addr(), table: std::ptr::from_ref(waker.vtable()).addr() }
+    }
+}
+
+impl Alarm {
+    pub(crate) fn new(key: TaskKey, hub: HubId, waker: &Waker) -> Alarm {
+        Alarm { key, hub, target: Target::of(waker) }
+    }
+
+    /// Whether the waker is still to be woken. If so, it will be after this look, at the instant or when
+    /// the scheduler ends.
+    pub fn is_pending(&self) -> bool {
+        holder::pending_word(self.key).is_some() // L1
+    }
+
+    /// Whether it is this waker, or one that wakes the same task, that an alarm which
+    /// [is pending](Alarm::is_pending) will wake.
+    pub fn will_wake(&self, waker: &Waker) -> bool {
+        self.target == Target::of(waker) // L2
+    }
+
+    /// Calls it off, and gives the waker back; `None` when it has been woken, or is just being woken.
+    pub fn into_waker(self) -> Option<Waker> {
+        // Its `Drop` will find the task cancelled.
+        let body = handle::cancel(self.key, self.hub)??;
+        Some(Wake::take_back(body.closure).0)
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if let Some(body) = handle::cancel(self.key, self.hub) {
+            handle::dispose(self.hub, body);
+        }
+    }
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm").field("is_pending", &self.is_pending()).finish_non_exhaustive()
+    }
+}

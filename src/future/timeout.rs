@@ -1,0 +1,135 @@
+//! A future that is given up when its time is over: [`Timeout`].
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::Sleep;
+use crate::{ScheduleError, Scheduler};
+
+/// A future with a time limit: what [`Scheduler::timeout`] gives.
+///
+/// Each poll asks the future first and the time second, so one that is done at its deadline has made it.
+/// When the time is over the future is not polled any more; it is dropped with the `Timeout`, or taken out by
+/// [`into_inner`](Timeout::into_inner).
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let scheduler = Scheduler::new();
+/// # tickwheel::future::block_on(async {
+/// let never = std::future::pending::<()>();
+/// assert!(scheduler.timeout(Duration::from_millis(5), never).await.is_err());
+///
+/// let answer = scheduler.timeout(Duration::from_secs(5), async { 6 * 7 }).await;
+/// assert_eq!(answer, Ok(42));
+/// # });
+/// ```
+#[must_use = "a future does nothing unless it is polled or awaited"]
+pub struct Timeout<F> {
+    /// Pinned whenever the `Timeout` is.
+    future: F,
+    sleep: Sleep,
+}
+
+impl Scheduler {
+    /// Gives a future so much time from now.
+    pub fn timeout<F: IntoFuture>(&self, duration: Duration, future: F) -> Timeout<F::IntoFuture> {
+        Timeout { sleep: self.sleep(duration), future: future.into_future() }
+    }
+
+    /// Gives a future time until an instant.
+    pub fn timeout_at<F: IntoFuture>(
+        &self,
+        deadline: Instant,
+        future: F,
+    ) -> Timeout<F::IntoFuture> {
+        Timeout { sleep: self.sleep_until(deadline), future: future.into_future() }
+    }
+}
+
+impl<F> Timeout<F> {
+    /// When the time is over.
+    pub fn deadline(&self) -> Instant {
+        self.sleep.deadline()
+    }
+
+    /// The future.
+    pub fn get_ref(&self) -> &F {
+        &self.future
+    }
+
+    /// The future.
+    pub fn get_mut(&mut self) -> &mut F {
+        &mut self.future
+    }
+
+    /// The future, without its limit.
+    pub fn into_inner(self) -> F {
+        self.future
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // SAFETY: nothing is moved out of what is pinned. `future` is reached by a pin alone once it has been
+        // pinned: `get_mut` and `into_inner` want the `Timeout` itself, which is `Unpin` only if `F`
+        // is, and there is no `Drop`. `sleep` is `Unpin`.
+        let (future, sleep) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), &mut this.sleep)
+        };
+        if let Poll::Ready(output) = future.poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        sleep.poll_with(context.waker()).map(|woken| Err(Elapsed { reason: woken.err() }))
+    }
+}
+
+impl<F> fmt::Debug for Timeout<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout").field("deadline", &self.deadline()).finish_non_exhaustive()
+    }
+}
+
+/// The time of a [`Timeout`] was over before its future was done; or there was no scheduler that would have
+/// told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Elapsed {
+    reason: Option<ScheduleError>,
+}
+
+impl Elapsed {
+    /// Why it ended without its time being over: the scheduler was closed, or full. `None` when the time was
+    /// over.
+    pub fn reason(&self) -> Option<ScheduleError> {
+        self.reason
+    }
+}
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            None => f.write_str("the time was over before the future was done"),
+            Some(reason) => write!(f, "the time cannot be kept: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(elapsed: Elapsed) -> io::Error {
+        let kind = match elapsed.reason {
+            None => io::ErrorKind::TimedOut,
+            Some(_) => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, elapsed)
+    }
+}

@@ -1,0 +1,45 @@
+//! A waker that counts, for those who poll by hand.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Counts how often it was woken.
+#[derive(Default)]
+pub(crate) struct Told(AtomicUsize);
+
+impl Wake for Told {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A task that a test plays: its waker, and how often that was woken.
+#[derive(Clone, Default)]
+pub(crate) struct Poller(Arc<Told>);
+
+impl Poller {
+    pub(crate) fn new() -> Poller {
+        Poller::default()
+    }
+
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.0))
+    }
+
+    pub(crate) fn poll<F: Future + Unpin>(&self, future: &mut F) -> Poll<F::Output> {
+        Pin::new(future).poll(&mut Context::from_waker(&self.waker()))
+    }
+
+    /// How often it was woken.
+    pub(crate) fn woken(&self) -> usize {
+        self.0.0.load(Ordering::SeqCst)
+    }
+
+    /// How many wakers of it there are.
+    pub(crate) fn wakers(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}

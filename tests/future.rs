@@ -1,0 +1,784 @@
+//! `future`: sleeps, timeouts, intervals and calls, on virtual time and polled by hand.
+
+mod common;
+
+use std::future::{Future, pending, ready};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use common::told::Poller;
+use common::{Grenade, OnDrop, panic_on_purpose, silence};
+use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
+use tickwheel::pool::JoinError;
+use tickwheel::{
+    Builder, Driver, DueTask, Executor, ManualClock, MissedTicks, Precision, Rejected,
+    ScheduleError, Scheduler,
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn driven_by(builder: Builder) -> (Scheduler, Driver) {
+    builder.build_driven().expect("good settings")
+}
+
+fn driven() -> (Scheduler, Driver) {
+    driven_by(Scheduler::builder())
+}
+
+fn exact() -> (Scheduler, Driver) {
+    driven_by(Scheduler::builder().precision(Precision::Exact))
+}
+
+const OK: Poll<Result<(), ScheduleError>> = Poll::Ready(Ok(()));
+const CLOSED: Poll<Result<(), ScheduleError>> = Poll::Ready(Err(ScheduleError::Closed));
+
+// ----- Sleep -------------------------------------------------------------------------------
+
+#[test]
+fn s1_a_sleep_is_ready_at_its_deadline_and_never_before() {
+    let ((scheduler, driver), task) = (exact(), Poller::new());
+    let start = scheduler.now();
+    let mut sleep = scheduler.sleep(SECOND);
+    assert_eq!(sleep.deadline(), start + SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    driver.advance(SECOND - Duration::from_nanos(1));
+    assert!(task.poll(&mut sleep).is_pending() && !sleep.is_elapsed());
+    assert_eq!(task.woken(), 0);
+    driver.advance(Duration::from_nanos(1));
+    assert_eq!(task.woken(), 1);
+    assert!(sleep.is_elapsed());
+    assert_eq!(task.poll(&mut sleep), OK);
+    assert_eq!((task.woken(), task.wakers()), (1, 0));
+}
+
+#[test]
+fn s2_a_sleep_is_at_most_a_tick_late() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(MILLI * 5 / 2);
+    assert!(task.poll(&mut sleep).is_pending());
+    driver.advance(MILLI * 2);
+    assert_eq!(task.woken(), 0);
+    driver.advance(MILLI);
+    assert_eq!((task.woken(), task.poll(&mut sleep)), (1, OK));
+}
+
+#[test]
+fn the_time_counts_from_the_call_and_nothing_is_scheduled_before_the_first_poll() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    assert_eq!(scheduler.stats().scheduled(), 0);
+    driver.advance(SECOND);
+    assert_eq!(task.poll(&mut sleep), OK);
+    assert_eq!((scheduler.stats().scheduled(), task.woken()), (0, 0));
+}
+
+#[test]
+fn what_is_over_is_ready_at_the_first_poll() {
+    let ((scheduler, _driver), task) = (driven(), Poller::new());
+    assert_eq!(task.poll(&mut scheduler.sleep(Duration::ZERO)), OK);
+    assert_eq!(task.poll(&mut scheduler.sleep_until(scheduler.now() - MILLI)), OK);
+    assert_eq!(scheduler.stats().scheduled(), 0);
+}
+
+#[test]
+fn a_sleep_that_was_ready_is_ready_again() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(MILLI);
+    assert!(task.poll(&mut sleep).is_pending());
+    driver.advance(MILLI);
+    assert_eq!([task.poll(&mut sleep), task.poll(&mut sleep)], [OK, OK]);
+}
+
+#[test]
+fn s4_any_duration_is_taken() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    for duration in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)] {
+        let mut sleep = scheduler.sleep(duration);
+        assert!(task.poll(&mut sleep).is_pending() && !sleep.is_elapsed());
+        driver.advance(SECOND * 1_000_000);
+        assert!(task.poll(&mut sleep).is_pending());
+    }
+    assert_eq!((task.woken(), task.wakers(), scheduler.pending()), (0, 0, 0));
+}
+
+#[test]
+fn s9_dropping_a_sleep_frees_its_waker_and_its_place_at_once() {
+    let ((scheduler, _driver), task) =
+        (driven_by(Scheduler::builder().max_pending(1)), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    assert_eq!((task.wakers(), scheduler.pending()), (1, 1));
+    drop(sleep);
+    assert_eq!((task.wakers(), scheduler.pending(), task.woken()), (0, 0, 0));
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled(), stats.cancelled(), stats.fired()), (1, 1, 0));
+}
+
+#[test]
+fn a_waker_is_replaced_only_when_it_differs() {
+    let ((scheduler, driver), one, other) = (driven(), Poller::new(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    for _ in 0..5 {
+        assert!(one.poll(&mut sleep).is_pending());
+    }
+    assert_eq!((scheduler.stats().scheduled(), one.wakers()), (1, 1));
+    assert!(other.poll(&mut sleep).is_pending());
+    assert_eq!((one.wakers(), other.wakers(), scheduler.pending()), (0, 1, 1));
+    driver.advance(SECOND);
+    assert_eq!((one.woken(), other.woken()), (0, 1));
+    assert_eq!(one.poll(&mut sleep), OK);
+}
+
+#[test]
+fn a_sleep_that_is_put_off_schedules_nothing_and_wakes_at_the_new_deadline() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    for _ in 0..1_000 {
+        driver.advance(MILLI / 2);
+        sleep.reset(scheduler.now() + SECOND);
+        assert!(task.poll(&mut sleep).is_pending());
+    }
+    assert_eq!((scheduler.stats().scheduled(), task.woken()), (1, 0));
+    driver.advance(SECOND / 2);
+    assert_eq!(task.woken(), 1, "at the old deadline");
+    assert!(task.poll(&mut sleep).is_pending());
+    driver.advance(SECOND / 2 - MILLI);
+    assert_eq!(task.woken(), 1);
+    driver.advance(MILLI);
+    assert_eq!((task.woken(), task.poll(&mut sleep)), (2, OK));
+}
+
+#[test]
+fn a_sleep_that_is_brought_forward_wakes_without_another_poll() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    sleep.reset(scheduler.now() + MILLI);
+    assert_eq!((scheduler.pending(), task.wakers()), (1, 1));
+    driver.advance(MILLI);
+    assert_eq!((task.woken(), task.poll(&mut sleep)), (1, OK));
+    // To a time that has come: woken at once.
+    sleep.reset(scheduler.now() + SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    sleep.reset(scheduler.now());
+    assert_eq!((task.woken(), task.wakers(), scheduler.pending()), (2, 0, 0));
+    assert_eq!(task.poll(&mut sleep), OK);
+}
+
+#[test]
+fn a_reset_by_way_of_a_pin_is_the_same() {
+    let (scheduler, driver) = driven();
+    let mut sleep = pin!(scheduler.sleep(SECOND));
+    sleep.as_mut().reset(scheduler.now() + MILLI);
+    driver.advance(MILLI);
+    assert_eq!(sleep.as_mut().poll(&mut Context::from_waker(Waker::noop())), OK);
+}
+
+#[test]
+fn a_reset_between_the_ring_and_the_poll_counts() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(MILLI);
+    assert!(task.poll(&mut sleep).is_pending());
+    driver.advance(MILLI);
+    sleep.reset(scheduler.now() + SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    // Brought forward after it has rung: who was woken polls.
+    driver.advance(SECOND);
+    assert_eq!(task.woken(), 2);
+    sleep.reset(scheduler.now());
+    assert_eq!((task.woken(), task.poll(&mut sleep)), (2, OK));
+}
+
+#[test]
+fn a_reset_after_the_scheduler_was_closed_wakes_who_waits() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    scheduler.stop(); // the end itself comes with the next turn
+    sleep.reset(scheduler.now() + MILLI);
+    assert_eq!((task.woken(), task.poll(&mut sleep)), (1, CLOSED));
+    drop(driver);
+}
+
+#[test]
+fn s20_a_close_wakes_sleepers_with_an_error_and_they_are_no_leftovers() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let (mut near, mut far) = (scheduler.sleep(MILLI), scheduler.sleep(SECOND));
+    assert!(task.poll(&mut near).is_pending() && task.poll(&mut far).is_pending());
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(MILLI);
+    let leftovers = scheduler.close().expect("nobody turns it");
+    assert_eq!((leftovers.len(), task.woken()), (1, 2));
+    assert_eq!(task.poll(&mut near), OK, "its time had come before");
+    assert_eq!(task.poll(&mut far), CLOSED);
+    assert_eq!(task.poll(&mut scheduler.sleep(Duration::ZERO)), CLOSED);
+    let stats = scheduler.stats();
+    assert_eq!((stats.scheduled(), stats.fired(), stats.dropped(), stats.pending()), (3, 1, 1, 0));
+}
+
+#[test]
+fn a_driver_that_is_dropped_wakes_sleepers_with_an_error() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleep = scheduler.sleep(SECOND);
+    assert!(task.poll(&mut sleep).is_pending());
+    drop(driver);
+    assert_eq!((task.woken(), task.poll(&mut sleep)), (1, CLOSED));
+    assert_eq!((task.wakers(), scheduler.pending()), (0, 0));
+}
+
+#[test]
+fn s24_a_sleep_keeps_its_scheduler_alive() {
+    let scheduler = Scheduler::new();
+    let sleep = scheduler.sleep(MILLI);
+    drop(scheduler);
+    assert_eq!(block_on(sleep), Ok(()));
+}
+
+#[test]
+fn s25_a_full_scheduler_is_an_error() {
+    let ((scheduler, _driver), task) =
+        (driven_by(Scheduler::builder().max_pending(1)), Poller::new());
+    let (mut one, mut other) = (scheduler.sleep(SECOND), scheduler.sleep(SECOND));
+    assert!(task.poll(&mut one).is_pending());
+    assert_eq!(task.poll(&mut other), Poll::Ready(Err(ScheduleError::Full)));
+    drop(one);
+    assert!(task.poll(&mut other).is_pending());
+}
+
+#[test]
+fn s3_wakers_and_tasks_keep_their_order() {
+    struct Note(Arc<Mutex<Vec<usize>>>, usize);
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.0.lock().expect("no panic").push(self.1);
+        }
+    }
+    let (scheduler, driver) = driven();
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let mut sleeps = Vec::new();
+    for n in 0..6 {
+        if n % 2 == 0 {
+            let waker = Waker::from(Arc::new(Note(Arc::clone(&notes), n)));
+            let mut sleep = scheduler.sleep(SECOND);
+            assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+            sleeps.push(sleep);
+        } else {
+            let notes = Arc::clone(&notes);
+            let task = move || notes.lock().expect("no panic").push(n);
+            scheduler.schedule_once(SECOND, task).expect("open");
+        }
+    }
+    driver.advance(SECOND);
+    assert_eq!(*notes.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
+}
+
+/// An executor that takes nothing.
+struct Wall;
+
+impl Executor for Wall {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        Err(Rejected::new(task))
+    }
+}
+
+#[test]
+fn the_tick_thread_wakes_whatever_the_executor_does() {
+    let ((scheduler, driver), task) =
+        (driven_by(Scheduler::builder().executor(Wall)), Poller::new());
+    let walled = scheduler.with_executor(Wall);
+    let (mut one, mut other) = (scheduler.sleep(MILLI), walled.sleep(MILLI));
+    assert!(task.poll(&mut one).is_pending() && task.poll(&mut other).is_pending());
+    assert_eq!(driver.advance(MILLI), 2);
+    assert_eq!((task.poll(&mut one), task.poll(&mut other), task.woken()), (OK, OK, 2));
+    assert_eq!(scheduler.stats().rejected(), 0);
+}
+
+/// A waker that does something.
+struct Does<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Does<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+fn waker(does: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Does(does)))
+}
+
+fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn s11_a_waker_may_use_the_scheduler() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let other = Arc::new(Mutex::new(Some(scheduler.sleep(SECOND))));
+    let inner = Arc::clone(&other);
+    let (again, told) = (scheduler.clone(), task.clone());
+    let busy = waker(move || {
+        drop(inner.lock().expect("no panic").take());
+        again.schedule_once(MILLI, || ()).expect("open");
+        let mut next = again.sleep(MILLI);
+        assert!(told.poll(&mut next).is_pending());
+        *inner.lock().expect("no panic") = Some(next);
+        assert!(again.close().is_err(), "on the tick thread");
+    });
+    let mut sleep = scheduler.sleep(MILLI);
+    assert!(poll_with(&mut sleep, &busy).is_pending());
+    assert_eq!(driver.advance(MILLI), 1);
+    assert_eq!((driver.advance(MILLI), task.woken()), (2, 1));
+}
+
+#[test]
+fn s11_a_waker_may_close_or_drop_what_it_waits_for_as_it_is_dropped() {
+    let (scheduler, _driver) = driven();
+    let stopping = scheduler.clone();
+    let guard = Arc::new(Mutex::new(OnDrop(move || drop(stopping.stop()))));
+    let mut sleep = scheduler.sleep(SECOND);
+    assert!(poll_with(&mut sleep, &waker(move || drop(guard.lock()))).is_pending());
+    drop(sleep);
+    assert!(scheduler.is_closed());
+}
+
+#[test]
+fn s17_a_waker_that_panics_takes_nobody_along() {
+    silence();
+    let panics = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&panics);
+    let builder = Scheduler::builder().on_panic(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let ((scheduler, driver), task) = (driven_by(builder), Poller::new());
+    let mut sleeps: Vec<_> = (0..3).map(|_| scheduler.sleep(MILLI)).collect();
+    assert!(task.poll(&mut sleeps[0]).is_pending());
+    assert!(poll_with(&mut sleeps[1], &waker(|| panic_on_purpose())).is_pending());
+    assert!(task.poll(&mut sleeps[2]).is_pending());
+    driver.advance(MILLI);
+    assert_eq!((task.woken(), panics.load(Ordering::Relaxed)), (2, 1));
+    assert_eq!(scheduler.stats().panicked(), 1);
+    // One whose waker panics as it is dropped, by a drop and by an end.
+    let grenades = [(); 2].map(|()| {
+        let grenade = Mutex::new(Grenade);
+        waker(move || drop(grenade.lock()))
+    });
+    let mut sleeps: Vec<_> = (0..2).map(|_| scheduler.sleep(SECOND)).collect();
+    for (sleep, grenade) in sleeps.iter_mut().zip(grenades) {
+        assert!(poll_with(sleep, &grenade).is_pending());
+    }
+    drop(sleeps.pop());
+    assert_eq!(panics.load(Ordering::Relaxed), 2);
+    assert!(scheduler.close().expect("nobody turns it").is_empty());
+    assert_eq!(panics.load(Ordering::Relaxed), 3);
+    assert_eq!(scheduler.pending(), 0);
+}
+
+#[test]
+fn s26_a_million_sleeps_are_counted_like_tasks() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut sleeps: Vec<_> =
+        (0..1_000_000_u32).map(|n| scheduler.sleep(MILLI * (n % 1000 + 1))).collect();
+    for sleep in &mut sleeps {
+        assert!(task.poll(sleep).is_pending());
+    }
+    assert_eq!(scheduler.pending(), 1_000_000);
+    drop(sleeps.drain(..500_000));
+    assert_eq!(scheduler.pending(), 500_000);
+    assert_eq!(driver.advance(SECOND), 500_000);
+    assert_eq!(task.woken(), 500_000);
+    assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep) == OK));
+    let stats = scheduler.stats();
+    assert_eq!((stats.cancelled(), stats.fired(), stats.pending()), (500_000, 500_000, 0));
+}
+
+// ----- alarms ------------------------------------------------------------------------------
+
+#[test]
+fn an_alarm_tells_where_it_stands_and_gives_its_waker_back() {
+    let ((scheduler, driver), one, other) = (driven(), Poller::new(), Poller::new());
+    let set = |at| scheduler.wake_at(at, &one.waker()).expect("open");
+    assert!(set(scheduler.now()).is_none(), "its instant has come");
+    let alarm = set(scheduler.now() + SECOND).expect("later");
+    assert!(
+        alarm.is_pending() && alarm.will_wake(&one.waker()) && !alarm.will_wake(&other.waker())
+    );
+    alarm.into_waker().expect("pending").wake();
+    assert_eq!((one.woken(), one.wakers(), scheduler.pending()), (1, 0, 0));
+    let alarm = set(scheduler.now() + SECOND).expect("later");
+    driver.advance(SECOND);
+    assert!(!alarm.is_pending() && one.woken() == 2);
+    assert!(alarm.into_waker().is_none());
+}
+
+#[test]
+fn an_alarm_that_is_just_ringing_is_not_pending() {
+    let (scheduler, driver) = driven();
+    let place = Arc::new(Mutex::new(None::<tickwheel::Alarm>));
+    let (seen, inner) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&place));
+    let count = Arc::clone(&seen);
+    let looks = waker(move || {
+        let is_pending =
+            inner.lock().expect("no panic").as_ref().expect("it is there").is_pending();
+        count.fetch_add(if is_pending { 100 } else { 1 }, Ordering::Relaxed);
+    });
+    *place.lock().expect("no panic") =
+        scheduler.wake_at(scheduler.now() + MILLI, &looks).expect("open");
+    driver.advance(MILLI);
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    drop(place.lock().expect("no panic").take());
+}
+
+// ----- Timeout -----------------------------------------------------------------------------
+
+#[test]
+fn a_timeout_gives_the_value_or_the_end_of_the_time() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    assert_eq!(task.poll(&mut scheduler.timeout(Duration::ZERO, ready(7))), Poll::Ready(Ok(7)));
+    assert_eq!(scheduler.stats().scheduled(), 0, "it needed no timer");
+
+    let mut never = scheduler.timeout(SECOND, pending::<()>());
+    assert!(task.poll(&mut never).is_pending());
+    driver.advance(SECOND - MILLI);
+    assert!(task.poll(&mut never).is_pending());
+    driver.advance(MILLI);
+    let Poll::Ready(Err(elapsed)) = task.poll(&mut never) else { panic!("its time is over") };
+    assert_eq!((task.woken(), elapsed.reason()), (1, None));
+    assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::TimedOut);
+}
+
+#[test]
+fn a_future_that_is_done_at_the_deadline_has_made_it() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let same_time = scheduler.sleep(SECOND);
+    let mut timeout = scheduler.timeout(SECOND, same_time);
+    assert!(task.poll(&mut timeout).is_pending());
+    driver.advance(SECOND);
+    assert_eq!(task.poll(&mut timeout), Poll::Ready(Ok(Ok(()))));
+}
+
+#[test]
+fn a_timeout_of_a_closed_scheduler_says_so_but_asks_the_future_first() {
+    let ((scheduler, _driver), task) = (driven(), Poller::new());
+    let mut pending_one = scheduler.timeout_at(scheduler.now() + SECOND, pending::<()>());
+    assert!(task.poll(&mut pending_one).is_pending());
+    scheduler.close().expect("nobody turns it").for_each_drop();
+    assert_eq!(task.woken(), 1);
+    let Poll::Ready(Err(elapsed)) = task.poll(&mut pending_one) else { panic!("it is closed") };
+    assert_eq!(elapsed.reason(), Some(ScheduleError::Closed));
+    assert!(elapsed.to_string().contains("closed"), "{elapsed}");
+    assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::Other);
+    assert_eq!(task.poll(&mut scheduler.timeout(SECOND, ready(1))), Poll::Ready(Ok(1)));
+}
+
+trait ForEachDrop {
+    fn for_each_drop(self);
+}
+
+impl<I: IntoIterator> ForEachDrop for I {
+    fn for_each_drop(self) {
+        self.into_iter().for_each(drop);
+    }
+}
+
+#[test]
+fn a_timeout_takes_futures_that_may_not_move_and_gives_others_back() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let inner = scheduler.sleep(MILLI);
+    let mut block = Box::pin(scheduler.timeout(SECOND, async move { inner.await.map(|()| 5) }));
+    assert!(task.poll(&mut block).is_pending());
+    driver.advance(MILLI);
+    assert_eq!(task.poll(&mut block), Poll::Ready(Ok(Ok(5))));
+
+    let mut timeout: Timeout<std::future::Ready<u8>> = scheduler.timeout(SECOND, ready(3));
+    assert_eq!(timeout.deadline(), scheduler.now() + SECOND);
+    *timeout.get_mut() = ready(4);
+    assert!(format!("{:?}", timeout.get_ref()).contains('4'));
+    assert_eq!(task.poll(&mut timeout.into_inner()), Poll::Ready(4));
+}
+
+#[test]
+fn s9_a_timeout_that_is_dropped_drops_its_future_and_its_place() {
+    let ((scheduler, _driver), task) = (driven(), Poller::new());
+    let held = Arc::new(());
+    let hold = Arc::clone(&held);
+    let mut timeout = Box::pin(scheduler.timeout(SECOND, async move {
+        pending::<()>().await;
+        drop(hold);
+    }));
+    assert!(task.poll(&mut timeout).is_pending());
+    drop(timeout);
+    assert_eq!((Arc::strong_count(&held), task.wakers(), scheduler.pending()), (1, 0, 0));
+}
+
+// ----- Interval ----------------------------------------------------------------------------
+
+/// The ticks that are there to be taken, in milliseconds after `start`.
+fn take(task: &Poller, interval: &mut Interval, start: Instant) -> Vec<u128> {
+    let mut ticks = Vec::new();
+    while let Poll::Ready(tick) = task.poll(&mut pin!(interval.tick())) {
+        ticks.push((tick.expect("open") - start).as_millis());
+    }
+    ticks
+}
+
+#[test]
+fn s12_an_interval_keeps_its_phase_and_its_first_tick_is_at_once() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let start = scheduler.now();
+    let mut interval = scheduler.interval(MILLI * 10);
+    assert_eq!(take(&task, &mut interval, start), [0]);
+    for k in 1..50 {
+        driver.advance(MILLI * 10 - MILLI);
+        assert_eq!(take(&task, &mut interval, start), []);
+        driver.advance(MILLI);
+        assert_eq!(take(&task, &mut interval, start), [k * 10]);
+    }
+    assert_eq!(task.woken(), 49);
+    let mut later = scheduler.interval_at(start + SECOND, MILLI);
+    assert!(task.poll(&mut pin!(later.tick())).is_pending());
+    driver.advance(SECOND);
+    assert!(take(&task, &mut later, start).starts_with(&[1000, 1001]));
+}
+
+#[test]
+fn s13_missed_ticks_are_caught_up_skipped_or_start_a_new_phase() {
+    for (missed, at_34, at_40, at_44) in [
+        (MissedTicks::Burst, vec![0, 10, 20, 30], vec![40], vec![]),
+        (MissedTicks::Skip, vec![0], vec![40], vec![]),
+        (MissedTicks::Delay, vec![0], vec![], vec![44]),
+    ] {
+        let ((scheduler, driver), task) = (driven(), Poller::new());
+        let start = scheduler.now();
+        let mut interval = scheduler.interval(MILLI * 10).missed(missed);
+        assert_eq!((interval.missed_ticks(), interval.period()), (missed, MILLI * 10));
+        driver.advance(MILLI * 34);
+        assert_eq!(take(&task, &mut interval, start), at_34, "{missed:?}");
+        driver.advance(MILLI * 6);
+        assert_eq!(take(&task, &mut interval, start), at_40, "{missed:?}");
+        driver.advance(MILLI * 4);
+        assert_eq!(take(&task, &mut interval, start), at_44, "{missed:?}");
+    }
+}
+
+#[test]
+fn an_interval_is_set_anew() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let start = scheduler.now();
+    let mut interval = scheduler.interval(SECOND);
+    assert_eq!(take(&task, &mut interval, start), [0]);
+    driver.advance(MILLI * 300);
+    interval.reset();
+    driver.advance(MILLI * 700);
+    assert_eq!(take(&task, &mut interval, start), []);
+    driver.advance(MILLI * 300);
+    assert_eq!(take(&task, &mut interval, start), [1300]);
+    interval.reset_after(MILLI * 5);
+    driver.advance(MILLI * 5);
+    assert_eq!(take(&task, &mut interval, start), [1305]);
+    interval.reset_immediately();
+    assert_eq!(take(&task, &mut interval, start), [1305]);
+    interval.reset_at(start + MILLI * 1400);
+    interval.set_missed(MissedTicks::Skip);
+    driver.advance(MILLI * 2500);
+    assert_eq!(take(&task, &mut interval, start), [1400]);
+    driver.advance(MILLI * 600);
+    assert_eq!(take(&task, &mut interval, start), [4400]);
+}
+
+#[test]
+fn a_tick_that_nobody_has_got_is_not_lost() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let start = scheduler.now();
+    let mut interval = scheduler.interval_at(start + MILLI, SECOND);
+    assert!(task.poll(&mut pin!(interval.tick())).is_pending()); // and dropped
+    driver.advance(MILLI);
+    assert_eq!(task.woken(), 1, "its alarm stays with the interval");
+    assert_eq!(take(&task, &mut interval, start), [1]);
+}
+
+#[test]
+fn s15_a_zero_period_and_a_closed_scheduler_are_errors() {
+    let ((scheduler, _driver), task) = (driven(), Poller::new());
+    let mut zero = scheduler.interval(Duration::ZERO);
+    let tick = task.poll(&mut pin!(zero.tick()));
+    assert_eq!(tick, Poll::Ready(Err(ScheduleError::ZeroPeriod)));
+    let mut interval = scheduler.interval_at(scheduler.now() + SECOND, SECOND);
+    assert!(task.poll(&mut pin!(interval.tick())).is_pending());
+    scheduler.close().expect("nobody turns it").for_each_drop();
+    assert_eq!(task.woken(), 1);
+    for _ in 0..2 {
+        let tick = task.poll(&mut pin!(interval.tick()));
+        assert_eq!(tick, Poll::Ready(Err(ScheduleError::Closed)));
+    }
+}
+
+#[test]
+fn s4_an_interval_of_any_period_is_taken() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let start = scheduler.now();
+    let mut interval = scheduler.interval(Duration::MAX);
+    assert_eq!(take(&task, &mut interval, start), [0]);
+    driver.advance(SECOND * 1_000_000);
+    assert_eq!(take(&task, &mut interval, start), []);
+}
+
+#[cfg(feature = "futures-core")]
+#[test]
+fn an_interval_is_a_stream_that_an_error_ends() {
+    use futures_util::{Stream, StreamExt};
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut interval = scheduler.interval(SECOND);
+    assert_eq!(interval.size_hint(), (1, None));
+    assert!(matches!(task.poll(&mut interval.next()), Poll::Ready(Some(Ok(_)))));
+    assert!(task.poll(&mut interval.next()).is_pending());
+    driver.advance(SECOND);
+    assert!(matches!(task.poll(&mut interval.next()), Poll::Ready(Some(Ok(_)))));
+    scheduler.close().expect("nobody turns it").for_each_drop();
+    assert_eq!(task.poll(&mut interval.next()), Poll::Ready(Some(Err(ScheduleError::Closed))));
+    assert_eq!(task.poll(&mut interval.next()), Poll::Ready(None));
+    assert_eq!(interval.size_hint(), (0, Some(0)));
+}
+
+// ----- call_after --------------------------------------------------------------------------
+
+#[test]
+fn a_call_is_made_at_its_time_and_gives_its_value() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let mut call = scheduler.call_after(SECOND, || String::from("done"));
+    assert_eq!((call.remaining(), call.is_done(), call.is_periodic()), (SECOND, false, false));
+    assert!(task.poll(&mut call).is_pending());
+    driver.advance(SECOND);
+    assert_eq!((call.remaining(), call.is_done(), task.woken()), (Duration::ZERO, true, 1));
+    assert_eq!(call.join().expect("it has run"), "done");
+    assert_eq!(task.wakers(), 0);
+}
+
+#[test]
+fn a_call_whose_future_is_dropped_is_made_all_the_same() {
+    let (scheduler, driver) = driven();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    drop(scheduler.call_after(SECOND, move || count.fetch_add(1, Ordering::Relaxed)));
+    driver.advance(SECOND);
+    assert_eq!((runs.load(Ordering::Relaxed), Arc::strong_count(&runs)), (1, 1));
+}
+
+#[test]
+fn s8_s9_a_call_that_is_cancelled_drops_its_closure_and_tells() {
+    let ((scheduler, driver), task) = (driven(), Poller::new());
+    let held = Arc::new(());
+    let hold = Arc::clone(&held);
+    let mut call = scheduler.call_after(SECOND, move || drop(hold));
+    let handle = call.handle();
+    assert!(task.poll(&mut call).is_pending());
+    assert!(handle.cancel() && !call.cancel() && handle.is_cancelled());
+    assert_eq!((Arc::strong_count(&held), task.woken()), (1, 1));
+    assert!(matches!(task.poll(&mut call), Poll::Ready(Err(JoinError::Cancelled))));
+    assert_eq!(driver.advance(SECOND), 0);
+}
+
+#[test]
+fn s15_a_call_that_panics_tells_its_future_and_its_scheduler() {
+    silence();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    let builder = Scheduler::builder().on_panic(move |panic| {
+        tell.lock().expect("no panic").push(panic.message().map(str::to_owned));
+    });
+    let (scheduler, driver) = driven_by(builder);
+    let call = scheduler.call_after(MILLI, || panic_on_purpose());
+    let other = scheduler.call_after(MILLI, || std::panic::resume_unwind(Box::new(42_u8)));
+    driver.advance(MILLI);
+    let Err(JoinError::Panicked(payload)) = call.join().map(|()| ()) else { panic!("it panicked") };
+    assert_eq!(payload.message(), Some("on purpose"));
+    let Err(JoinError::Panicked(payload)) = other.join().map(|()| ()) else {
+        panic!("it panicked")
+    };
+    assert_eq!(payload.into_inner().downcast_ref::<u8>(), Some(&42));
+    assert_eq!(scheduler.stats().panicked(), 2);
+    let told: Vec<_> = told.lock().expect("no panic").clone();
+    assert_eq!(told[0].as_deref(), Some("on purpose"));
+    assert!(told[1].is_some());
+}
+
+#[test]
+fn s20_a_call_that_will_not_be_made_resolves() {
+    let (scheduler, _driver) = driven();
+    let (returned, run) = (scheduler.call_after(SECOND, || 1), scheduler.call_after(SECOND, || 2));
+    let mut leftovers = scheduler.close().expect("nobody turns it").into_iter();
+    drop(leftovers.next());
+    leftovers.next().expect("two were pending").run();
+    assert!(matches!(returned.join(), Err(JoinError::Cancelled)));
+    assert_eq!(run.join().expect("it has run"), 2);
+    let refused = scheduler.call_after(SECOND, || 3);
+    assert!(refused.is_done() && !refused.cancel());
+    assert!(matches!(refused.join(), Err(JoinError::Cancelled)));
+}
+
+#[test]
+fn s9_a_captured_value_that_panics_as_it_is_dropped_leaves_no_future_waiting() {
+    silence();
+    let (scheduler, _driver) = driven();
+    let grenade = Grenade;
+    let call = scheduler.call_after(SECOND, move || drop(grenade));
+    assert!(call.cancel());
+    assert!(matches!(call.join(), Err(JoinError::Cancelled)));
+}
+
+#[test]
+fn a_call_that_is_joined_on_the_tick_thread_is_an_error() {
+    let (scheduler, driver) = driven();
+    let inner = scheduler.clone();
+    let outcome = scheduler.call_after(MILLI, move || inner.call_after(MILLI, || ()).join());
+    driver.advance(SECOND);
+    let joined = outcome.join().expect("it has run");
+    assert!(matches!(joined, Err(JoinError::WouldDeadlock)), "{joined:?}");
+}
+
+#[test]
+fn a_pending_call_does_not_keep_its_scheduler_alive_but_its_future_does() {
+    let scheduler = Scheduler::new();
+    let held = Arc::new(());
+    let hold = Arc::clone(&held);
+    drop(scheduler.call_after(SECOND * 3600, move || drop(hold)));
+    drop(scheduler);
+    common::until("the call is dropped with its scheduler", || Arc::strong_count(&held) == 1);
+    let future = Scheduler::new().call_after(MILLI, || 5);
+    assert_eq!(block_on(future).expect("it runs"), 5);
+}
+
+// ----- all of them -------------------------------------------------------------------------
+
+#[test]
+fn a_clock_that_is_moved_by_hand_wakes_them() {
+    let clock = ManualClock::new();
+    let scheduler = Scheduler::builder().clock(clock.clone()).build().expect("good settings");
+    let task = Poller::new();
+    let mut sleep = scheduler.sleep(SECOND * 3600);
+    assert!(task.poll(&mut sleep).is_pending());
+    clock.advance(SECOND * 3600);
+    common::until("it is woken", || task.woken() == 1);
+    assert_eq!(task.poll(&mut sleep), OK);
+}
+
+#[test]
+fn s27_they_are_what_a_user_of_futures_expects() {
+    fn is<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
+    fn is_error<T: std::error::Error + Send + Sync + Copy + Eq + 'static>() {}
+    is::<Sleep>();
+    is::<Interval>();
+    is::<Timeout<Sleep>>();
+    is::<tickwheel::Alarm>();
+    is_error::<Elapsed>();
+    let (scheduler, _driver) = driven();
+    let sleep = scheduler.sleep(SECOND);
+    assert!(format!("{sleep:?}").contains("is_elapsed: false"));
+    assert!(format!("{:?}", scheduler.interval(SECOND)).contains("period: 1s"));
+    assert!(format!("{:?}", scheduler.timeout(SECOND, sleep)).contains("deadline"));
+}
