@@ -12,6 +12,7 @@
 //!
 //! | file | of what | the orderings that it guards |
 //! | --- | --- | --- |
+//! | [`alarms`] | a ring against a look and a drop; one that is set against a stop | none of its own: the word's exchange and look |
 //! | [`holders`] | run, cancel, reuse, rearm, a magazine's way, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its look; the handle's `shared`, the clone's look at the word |
 //! | [`lanes`] | push, take, close; signals; the order by count | `published`: swap, look, close; `listed`: look, clearing; the summary: raise, look, lower; the count |
 //! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped at home, each against a loop that goes to sleep | none: all is under locks |
@@ -19,6 +20,7 @@
 //! | [`workers`] | the drain of `rx::Worker`: schedule, run, cancel, dispose, refusal, series | a job's `is_over`: Release, Acquire; all else is under locks |
 //! | [`whole`] | the scheduler with its thread: schedule, cancel, close | all of them together |
 
+mod alarms;
 #[expect(clippy::missing_const_for_fn, reason = "what it stands for is none")]
 pub(crate) mod blocks;
 mod holders;
