@@ -60,14 +60,14 @@ impl Alarm {
     /// Calls it off, and gives the waker back; `None` when it has been woken, or is just being woken.
     pub fn into_waker(self) -> Option<Waker> {
         // Its `Drop` will find the task cancelled.
-        let body = handle::cancel(self.key, self.hub)??;
-        Some(Wake::take_back(body.closure).0)
+        let body = handle::cancel(self.key, self.hub).ok()?;
+        body.map(|body| Wake::take_back(body.closure).0)
     }
 }
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        if let Some(body) = handle::cancel(self.key, self.hub) {
+        if let Ok(body) = handle::cancel(self.key, self.hub) {
             handle::dispose(self.hub, body);
         }
     }

@@ -18,9 +18,10 @@
 //! - N3 A turn never answers with a time later than the earliest live deadline needs.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use crate::executor::own::OwnExecutor;
-use crate::executor::{DueBatch, DueTask, Executor, Inline};
+use crate::executor::{DueBatch, DueTask, Executor};
 use crate::front::{Entry, Front, Runner};
 use crate::hub::{Hub, TurningMark};
 use crate::intake::Inlet;
@@ -90,6 +91,8 @@ pub(crate) struct Engine {
     /// What the wheel has just given out.
     given_out: Vec<Entry>,
     batch: DueBatch,
+    /// Room for wakers that are about to be woken.
+    wakers: Vec<Waker>,
     refused: Refused,
     is_sweeping: bool,
     /// The wheel is giving back what it does not need.
@@ -155,6 +158,7 @@ impl Engine {
             inlet: Inlet::new(),
             front: Front::new(),
             given_out: Vec::new(),
+            wakers: Vec::new(),
             refused: Refused::default(),
             is_sweeping: false,
             is_trimming: false,
@@ -193,7 +197,7 @@ impl Engine {
             return Next::Ended;
         }
         let now = self.hub.now();
-        self.take_in(cut);
+        let taken_in = self.take_in(cut);
         if self.must_take_in_more(cut) {
             return Next::Again;
         }
@@ -202,7 +206,10 @@ impl Engine {
         self.retry_refused(now);
         self.hand_over(now);
         let is_tidy = self.tidy();
-        self.next(now, cut, is_tidy)
+        match self.next(now, cut, is_tidy) {
+            next @ (Next::At(_) | Next::Idle) => self.no_later_than(taken_in, next, now),
+            next => next,
+        }
     }
 
     // ----- take in -------------------------------------------------------------------------
@@ -212,12 +219,15 @@ impl Engine {
     fn take_in(&mut self, cut: u64) -> Moment {
         self.last_cut = cut;
         let (mut tasks, mut earliest) = (0, Moment::NEVER);
-        for record in self.inlet.gather(&self.hub.intake, cut) {
-            let entry = Entry::from(record);
-            earliest = earliest.min(needed_at(entry));
-            file(&mut self.wheel, &mut self.front, entry);
+        let mut records = self.inlet.gather(&self.hub.intake, cut).map(Entry::from).peekable();
+        while let Some(entry) = records.next() {
             tasks += 1;
+            earliest = earliest.min(needed_at(entry));
+            if records.peek().is_none_or(|next| !next.follows(entry)) {
+                file(&mut self.wheel, &mut self.front, entry);
+            }
         }
+        drop(records);
         if tasks > 0 {
             self.ahead += tasks;
             self.hub.hooks.observe(|observer| observer.took_in(tasks));
@@ -291,14 +301,16 @@ impl Engine {
         if tasks == 0 {
             return;
         }
-        let executor = match (&taker, &self.executor) {
-            (Taker::Own(own), _) => own.executor(),
-            (Taker::TickThread, _) => &Inline,
-            (Taker::Shared, Some(executor)) => &**executor,
-            (Taker::Shared, None) => return,
-        };
         let batch = &mut self.batch;
-        let handed = caught(|| executor.execute_batch(batch));
+        let executor = match (&taker, &self.executor) {
+            (Taker::Own(own), _) => Some(own.executor()),
+            (Taker::TickThread, _) => {
+                self.hub.wake_all(batch, &mut self.wakers);
+                None
+            }
+            (Taker::Shared, executor) => executor.as_deref(),
+        };
+        let handed = caught(|| executor.map(|executor| executor.execute_batch(batch)));
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
         let refused = self.collect_refused(taker.runner());
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
@@ -394,11 +406,28 @@ impl Engine {
     fn wheel_needs(&mut self) -> Option<Moment> {
         let wheel = &mut self.wheel;
         let first = wheel.first(LOOK_AHEAD, |entry| is_live(*entry))?;
-        let (first, timeline) = (Moment(first), &self.hub.timeline);
+        self.served_at(Moment(first))
+    }
+
+    /// When the wheel gives out what has this deadline; `None` for never.
+    fn served_at(&self, deadline: Moment) -> Option<Moment> {
+        let timeline = &self.hub.timeline;
         match self.precision {
-            _ if first == Moment::NEVER => None,
-            Precision::Tick => Some(timeline.end_of(timeline.covering(first))),
-            Precision::Exact => Some(first),
+            _ if deadline == Moment::NEVER => None,
+            Precision::Tick => Some(timeline.end_of(timeline.covering(deadline))),
+            Precision::Exact => Some(deadline),
+        }
+    }
+
+    /// A thread that was woken for what is cancelled by now sleeps as if it were not. The next one that is
+    /// scheduled is likely to be cancelled as soon, and due no earlier; else each of them would wake it
+    /// again. This costs at most one wake-up for nothing after such a flow has ended.
+    fn no_later_than(&self, news: Moment, next: Next, now: Moment) -> Next {
+        let news = self.served_at(news).filter(|at| self.has_a_thread && *at > now);
+        match (next, news) {
+            (Next::Idle, Some(news)) => Next::At(news),
+            (Next::At(at), Some(news)) => Next::At(at.min(news)),
+            (next, _) => next,
         }
     }
 

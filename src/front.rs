@@ -95,6 +95,14 @@ impl Entry {
         }
     }
 
+    /// Whether it has the same holder, after the other has left it: then that one's task is over. A task
+    /// that is cancelled as soon as it was scheduled is found so without a look at its holder, which its
+    /// producer may be writing again.
+    #[inline]
+    pub(crate) fn follows(self, other: Entry) -> bool {
+        self.key().slot == other.key().slot && self.generation != other.generation
+    }
+
     pub(crate) fn due(self) -> Due {
         Due { deadline: self.moment(), key: self.key() }
     }

@@ -212,19 +212,22 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Cancels a task and counts that; `None` when it came too late. The body, unless the runner of a series
-/// has it, is to be dropped by the caller.
+/// A cancel came after the run had begun, or after another cancel.
+pub(crate) struct TooLate;
+
+/// Cancels a task, and counts that. The body, unless the runner of a series has it, is to be dropped by the
+/// caller.
 #[inline]
-pub(crate) fn cancel(key: TaskKey, hub: HubId) -> Option<Option<Body>> {
+pub(crate) fn cancel(key: TaskKey, hub: HubId) -> Result<Option<Body>, TooLate> {
     match holder::cancel(key) {
-        Cancelled::Lost => None,
+        Cancelled::Lost => Err(TooLate),
         Cancelled::Doomed => {
             hub::count_cancel(hub, true);
-            Some(None)
+            Ok(None)
         }
         Cancelled::Won { was, body } => {
             hub::count_cancel(hub, was == Phase::Pending);
-            Some(Some(body))
+            Ok(Some(body))
         }
     }
 }
@@ -278,7 +281,7 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        let Some(body) = cancel(self.key, self.hub) else { return false };
+        let Ok(body) = cancel(self.key, self.hub) else { return false };
         self.note();
         dispose(self.hub, body);
         true

@@ -129,6 +129,16 @@ impl Hub {
         Times { now: self.now(), deadline: self.timeline.moment(instant) }
     }
 
+    /// The same, where the clock was read a moment ago. A clock that does not run by itself is read again:
+    /// it costs little, and who moves it by hand counts on it.
+    pub(crate) fn at_since(&self, instant: Instant, read: Instant) -> Times {
+        if self.is_in_real_time {
+            Times { now: self.timeline.moment(read), deadline: self.timeline.moment(instant) }
+        } else {
+            self.at(instant)
+        }
+    }
+
     /// Takes a task in, or gives it back; B1.
     pub(crate) fn admit<T: Content>(
         &self,
@@ -158,15 +168,11 @@ impl Hub {
     /// Takes a waker in, unless the instant has come.
     pub(crate) fn wake_at(
         &self,
-        instant: Instant,
+        times: Times,
         waker: &Waker,
     ) -> Result<Option<TaskKey>, ScheduleError> {
-        if self.is_closing() {
-            return Err(ScheduleError::Closed);
-        }
-        let times = self.at(instant);
         if times.deadline <= times.now {
-            return Ok(None);
+            return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(None) };
         }
         let admitted = self.admit(times, Wake(waker.clone()), Repetition::NONE, None);
         admitted.map(Some).map_err(|(reason, _)| reason)

@@ -25,7 +25,9 @@
 //!   the reader's look, since its thread had passed on to a later reading. By count: the cut is a
 //!   reading of the count, which carries everything that was published before it.
 //! - G4 A turn takes at most [`SLICE`] records from each lane (S19). If that leaves some in a lane,
-//!   the cut goes down to the last stamp taken there, which keeps G3.
+//!   the cut goes down to the last stamp taken there, which keeps G3. Stamps of a lane never go down, so one
+//!   whose last stamp is not below the cut has nothing more for this turn, and is left alone: else a
+//!   producer that is faster than the turns would be followed for ever.
 
 pub(crate) mod lane;
 pub(crate) mod seat;
@@ -201,13 +203,12 @@ impl Inlet {
         let mut limit = cut;
         for number in self.visits.drain(..) {
             let consumer = &mut self.consumers[number];
-            consumer.is_unfinished = false;
-            consumer.unlist(); // G2: before the look at the lane
-            let more = consumer.take(SLICE, &mut self.held);
-            if more {
-                consumer.is_unfinished = true;
+            if consumer.is_behind(cut) {
+                consumer.unlist(); // G2: before the look at the lane
+                consumer.take(SLICE, &mut self.held);
+            }
+            if let Some(last) = consumer.unfinished_at {
                 self.unfinished.push(number);
-                let last = self.held.last().map_or(0, |record| record.stamp);
                 limit = limit.min(last.saturating_add(1)); // G4
             }
         }
@@ -224,7 +225,7 @@ impl Inlet {
         let seats = &mut *lock(&intake.seats);
         self.consumers.append(&mut seats.fresh);
         intake.signals.lower(self.consumers.len(), |seat| {
-            if !self.consumers[seat].is_unfinished {
+            if self.consumers[seat].unfinished_at.is_none() {
                 self.visits.push(seat); // else it is among the visits already
             }
         });
@@ -232,7 +233,9 @@ impl Inlet {
 
     /// Whether a turn with this cut has left some of what belongs to it; G4.
     pub(crate) fn is_behind(&self, cut: u64) -> bool {
-        !self.unfinished.is_empty() || self.held.first().is_some_and(|first| first.stamp < cut)
+        let mut lanes = self.unfinished.iter();
+        lanes.any(|lane| self.consumers[*lane].is_behind(cut))
+            || self.held.first().is_some_and(|first| first.stamp < cut)
     }
 
     /// What was published before the last look, and stamped after its cut.

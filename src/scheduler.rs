@@ -324,7 +324,28 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        let key = self.hub().wake_at(instant, waker)?;
+        self.set_alarm(self.hub().at(instant), waker)
+    }
+
+    /// As [`wake_at`](Scheduler::wake_at), for who has read the scheduler's clock a moment ago and would
+    /// rather not pay for that again: `read` stands for the present. An instant that has come since then is
+    /// not `None`, but woken at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`wake_at`](Scheduler::wake_at).
+    pub fn wake_at_since(
+        &self,
+        read: Instant,
+        instant: Instant,
+        waker: &Waker,
+    ) -> Result<Option<Alarm>, ScheduleError> {
+        self.set_alarm(self.hub().at_since(instant, read), waker)
+    }
+
+    #[inline]
+    fn set_alarm(&self, times: Times, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
+        let key = self.hub().wake_at(times, waker)?;
         Ok(key.map(|key| Alarm::new(key, self.hub().id(), waker)))
     }
 

@@ -1,5 +1,10 @@
 //! `future`: sleeps, timeouts, intervals and calls, on virtual time and polled by hand.
 
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a time that goes below zero is a mistake in a test"
+)]
+
 mod common;
 
 use std::future::{Future, pending, ready};
@@ -506,10 +511,10 @@ fn a_timeout_takes_futures_that_may_not_move_and_gives_others_back() {
 fn s9_a_timeout_that_is_dropped_drops_its_future_and_its_place() {
     let ((scheduler, _driver), task) = (driven(), Poller::new());
     let held = Arc::new(());
-    let hold = Arc::clone(&held);
+    let inside = Arc::clone(&held);
     let mut timeout = Box::pin(scheduler.timeout(SECOND, async move {
         pending::<()>().await;
-        drop(hold);
+        drop(inside);
     }));
     assert!(task.poll(&mut timeout).is_pending());
     drop(timeout);
@@ -673,8 +678,8 @@ fn a_call_whose_future_is_dropped_is_made_all_the_same() {
 fn s8_s9_a_call_that_is_cancelled_drops_its_closure_and_tells() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     let held = Arc::new(());
-    let hold = Arc::clone(&held);
-    let mut call = scheduler.call_after(SECOND, move || drop(hold));
+    let inside = Arc::clone(&held);
+    let mut call = scheduler.call_after(SECOND, move || drop(inside));
     let handle = call.handle();
     assert!(task.poll(&mut call).is_pending());
     assert!(handle.cancel() && !call.cancel() && handle.is_cancelled());
@@ -745,8 +750,8 @@ fn a_call_that_is_joined_on_the_tick_thread_is_an_error() {
 fn a_pending_call_does_not_keep_its_scheduler_alive_but_its_future_does() {
     let scheduler = Scheduler::new();
     let held = Arc::new(());
-    let hold = Arc::clone(&held);
-    drop(scheduler.call_after(SECOND * 3600, move || drop(hold)));
+    let inside = Arc::clone(&held);
+    drop(scheduler.call_after(SECOND * 3600, move || drop(inside)));
     drop(scheduler);
     common::until("the call is dropped with its scheduler", || Arc::strong_count(&held) == 1);
     let future = Scheduler::new().call_after(MILLI, || 5);

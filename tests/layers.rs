@@ -120,6 +120,7 @@ fn what_is_unsafe_is_where_it_belongs() {
         .collect();
     with_unsafe.sort();
     let expected = [
+        "future/timeout.rs",
         "sync.rs",
         "system.rs",
         "task/closure.rs",

@@ -56,7 +56,8 @@ impl DueBatch {
         }
     }
 
-    fn take_one(&mut self) -> Option<Due> {
+    /// The next one by name, whether it is still pending or not.
+    pub(crate) fn take_one(&mut self) -> Option<Due> {
         let due = self.due.get(self.taken).copied()?;
         if let Some(soon) = self.due.get(self.taken + AHEAD) {
             self.host.prefetch(*soon);

@@ -42,8 +42,8 @@ impl Scheduler {
     {
         let deadline = after(self.now(), delay);
         let cell = Arc::new(Cell::default());
-        let call = Call { f: Some(f), cell: Arc::clone(&cell) };
-        let handle = self.schedule_at(deadline, move || call.run());
+        let task = Call { f: Some(f), cell: Arc::clone(&cell) };
+        let handle = self.schedule_at(deadline, move || task.run());
         // A refused call has been dropped, and so resolved.
         let handle = handle.unwrap_or_else(|_| Cancellable::already_cancelled());
         ScheduledFuture::new(Arc::new(Called { scheduler: self.clone(), deadline, handle, cell }))

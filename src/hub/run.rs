@@ -7,9 +7,11 @@
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::task::Waker;
 use std::time::Instant;
 
 use super::Hub;
+use crate::executor::DueBatch;
 use crate::executor::due::{self, Due};
 use crate::front::{Entry, Runner};
 use crate::intake::lane::Refused;
@@ -18,7 +20,7 @@ use crate::key::{HubId, TaskKey};
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
 use crate::sync::cycles;
-use crate::task::{Body, Content, Kind, Phase, Running, directory, holder};
+use crate::task::{Body, Content, Kind, Phase, Running, Wake, directory, holder};
 use crate::tick::Moment;
 
 /// Cycles of the processor; on a slow one it is two.
@@ -67,6 +69,30 @@ impl Hub {
         let moment = self.now();
         LAST_READING.set(Reading { hub: Some(self.id), cycles, moment });
         moment
+    }
+
+    /// Wakes all wakers of a batch. They are moved out of their holders first, all of them, and counted
+    /// together: so what each costs is little more than its wake. `wakers` is room to do that in.
+    pub(crate) fn wake_all(&self, batch: &mut DueBatch, wakers: &mut Vec<Waker>) {
+        let now = self.recently();
+        with_seat(self, |producer| {
+            let counts = &producer.seat.counts;
+            while let Some(due) = batch.take_one() {
+                let Some(task) = Running::claim(due.key, Phase::Pending) else { continue };
+                let (body, claimed) = task.into_body();
+                wakers.push(Wake::take_back(body.closure).0);
+                counts.record_lateness(now.since(due.deadline));
+                claimed.end();
+            }
+            counts.fired.add(wakers.len() as u64);
+            wakers.iter().for_each(|_| producer.seat.count_left());
+        });
+        for waker in wakers.drain(..) {
+            if let Err(panic) = caught(|| waker.wake()) {
+                with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+                self.hooks.report(panic);
+            }
+        }
     }
 
     fn run_once(&self, task: Running) {

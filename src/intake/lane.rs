@@ -29,7 +29,7 @@ use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Orde
 /// L3.
 pub(super) const CLOSED: u64 = 1 << 63;
 
-/// What a producer tells the engine of a task.
+/// What a producer tells the engine of a task. Stamps in a lane never go down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) deadline: u64,
@@ -73,6 +73,8 @@ pub(crate) struct Producer {
     block: Option<Arc<Block>>,
     /// How many records it has published.
     published: u64,
+    /// The highest stamp so far.
+    stamp: u64,
 }
 
 /// The lane was closed; nothing was published.
@@ -80,13 +82,16 @@ pub(crate) struct Refused;
 
 impl Producer {
     pub(crate) fn new(seat: Arc<Seat>) -> Producer {
-        Producer { seat, block: None, published: 0 }
+        Producer { seat, block: None, published: 0, stamp: 0 }
     }
 
     /// Publishes a record. The one read-modify-write of a schedule: it publishes, it is the
     /// producer's half of the sleep protocol, and it tells of a close (G1, G2).
     #[inline]
-    pub(crate) fn push(&mut self, record: Record) -> Result<(), Refused> {
+    pub(crate) fn push(&mut self, mut record: Record) -> Result<(), Refused> {
+        // Who comes with an old reading of the clock counts as scheduled after all that is here.
+        self.stamp = self.stamp.max(record.stamp);
+        record.stamp = self.stamp;
         let place = self.published as usize % BLOCK;
         if place == 0 {
             self.begin_block()?;
@@ -134,25 +139,32 @@ pub(crate) struct Consumer {
     seat: Arc<Seat>,
     block: Option<Arc<Block>>,
     taken: u64,
-    /// The last visit has left something, so the next turn comes by without being called.
-    pub(super) is_unfinished: bool,
+    /// The last visit has left something, so the next turn comes by without being called; the last stamp
+    /// that it took.
+    pub(super) unfinished_at: Option<u64>,
 }
 
 impl Consumer {
     pub(crate) fn new(seat: &Arc<Seat>) -> Consumer {
-        Consumer { seat: Arc::clone(seat), block: None, taken: 0, is_unfinished: false }
+        Consumer { seat: Arc::clone(seat), block: None, taken: 0, unfinished_at: None }
     }
 
     pub(crate) fn unlist(&self) {
         self.seat.unlist();
     }
 
-    /// Appends what is published, in order, at most so many; true when that leaves some.
-    pub(crate) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) -> bool {
+    /// Whether there may be something in it that was stamped before the cut; G4.
+    pub(super) fn is_behind(&self, cut: u64) -> bool {
+        self.unfinished_at.is_none_or(|last| last < cut)
+    }
+
+    /// Appends what is published, in order, at most so many, and notes whether that leaves some.
+    pub(crate) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) {
         let published = self.seat.published.load_in_order() & !CLOSED; // G2, L1
         let end = published.min(self.taken.saturating_add(at_most as u64));
         self.take_until(end, into);
-        end < published
+        let last = into.last().map_or(0, |record| record.stamp);
+        self.unfinished_at = (end < published).then_some(last);
     }
 
     /// Closes the lane, and appends all that was published before. The closing tells how much that

@@ -9,6 +9,7 @@
 mod measure;
 mod peers;
 mod report;
+mod sleeps;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,19 @@ const PEERS: &[&str] = &[
     "hierarchical_hash_wheel_timer",
     "scheduled-thread-pool",
     "pingora-timeout",
+];
+
+/// A field of timers and what they do.
+struct Contest {
+    peers: &'static [&'static str],
+    workloads: &'static [(&'static str, &'static str)],
+    run: fn(&str, &str) -> Figures,
+}
+
+/// Tasks that are scheduled, and sleeps that are awaited.
+const CONTESTS: &[Contest] = &[
+    Contest { peers: PEERS, workloads: workloads::ALL, run: run_one },
+    Contest { peers: sleeps::PEERS, workloads: sleeps::ALL, run: sleeps::run_one },
 ];
 
 fn run_one(peer: &str, workload: &str) -> Figures {
@@ -52,7 +66,9 @@ fn option(name: &str) -> Option<String> {
 
 fn main() {
     if let (Some(peer), Some(workload)) = (option("--peer"), option("--workload")) {
-        for (name, value) in run_one(&peer, &workload) {
+        let is_in = |contest: &&Contest| contest.workloads.iter().any(|(name, _)| *name == workload);
+        let contest = CONTESTS.iter().find(is_in).expect("a workload");
+        for (name, value) in (contest.run)(&peer, &workload) {
             println!("{value}\t{name}");
         }
         return;
@@ -60,25 +76,33 @@ fn main() {
     let rounds = option("--rounds").map_or(3, |rounds| rounds.parse().expect("a number"));
     let only = option("--only");
     let wanted = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
-    let list: Vec<_> = workloads::ALL.iter().filter(|(name, _)| wanted(name)).collect();
+    let list = |contest: &Contest| -> Vec<_> {
+        contest.workloads.iter().filter(|(name, _)| wanted(name)).collect()
+    };
 
     let [malloc, swap, clock] = measure::floor();
     println!("F = malloc(48) + free + swap = {malloc:.0} + {swap:.1} ns; the clock {clock:.0} ns\n");
     let mut results = Results::new(malloc + swap, swap, clock);
-    let total = rounds * list.len() * PEERS.len();
+    let total: usize =
+        CONTESTS.iter().map(|contest| rounds * list(contest).len() * contest.peers.len()).sum();
     let mut done = 0;
     for _ in 0..rounds {
-        for (workload, _) in &list {
-            for peer in PEERS {
-                done += 1;
-                eprint!("\r\x1b[K{done} of {total}: {workload}, {peer}");
-                let _ = std::io::stderr().flush();
-                results.add(workload, peer, in_a_process(peer, workload));
+        for contest in CONTESTS {
+            for (workload, _) in list(contest) {
+                for peer in contest.peers {
+                    done += 1;
+                    eprint!("\r\x1b[K{done} of {total}: {workload}, {peer}");
+                    let _ = std::io::stderr().flush();
+                    results.add(workload, peer, in_a_process(peer, workload));
+                }
             }
         }
     }
     eprint!("\r\x1b[K");
-    let table = report::table(&results, PEERS, &list);
+    let mut table = report::heading(&results);
+    for contest in CONTESTS.iter().filter(|contest| !list(contest).is_empty()) {
+        table += &report::table(&results, contest.peers, &list(contest));
+    }
     println!("{table}");
     if env::args().any(|argument| argument == "--write") {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/results");

@@ -44,17 +44,19 @@ const ROWS: &[(&str, &[&str])] = &[
     ("W8", &["1k, ms/s", "1M", "5M"]),
     ("W9", &["bytes each", "kept 3 s after a cancel of all, MB"]),
     ("W10", &["done %", "drift ms"]),
+    ("S1", &["wall ns", "process ns"]),
+    ("S2", &["process ns"]),
+    ("S3", &["all woken after, ms", "process ns each"]),
 ];
 
+pub fn heading(results: &Results) -> String {
+    let Results { floor, swap, clock, .. } = results;
+    format!("`F` = {floor:.0} ns, `S` = {swap:.1} ns, the clock {clock:.0} ns.\n")
+}
+
 pub fn table(results: &Results, peers: &[&str], list: &[&(&str, &str)]) -> String {
-    let mut text = format!(
-        "`F` = {:.0} ns, `S` = {:.1} ns, the clock {:.0} ns.\n\n| | {} |\n|---|{}\n",
-        results.floor,
-        results.swap,
-        results.clock,
-        peers.join(" | "),
-        "--:|".repeat(peers.len()),
-    );
+    let columns = "--:|".repeat(peers.len());
+    let mut text = format!("\n| | {} |\n|---|{columns}\n", peers.join(" | "));
     for (workload, what) in list {
         let _ = writeln!(text, "| **{workload}: {what}** |{}", " |".repeat(peers.len()));
         let rows = ROWS.iter().find(|(name, _)| name == workload).map_or(&[][..], |(_, rows)| rows);
