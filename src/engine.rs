@@ -30,6 +30,7 @@ use crate::oneshot::Returned;
 use crate::task::holder::Repetition;
 use crate::task::{OneShot, Phase, holder, trim};
 use crate::tick::{Moment, Tick};
+use crate::trace;
 use crate::wheel::Buckets;
 
 /// How many tasks are handed over at once.
@@ -330,6 +331,7 @@ impl Engine {
             let entries = refused.iter().map(|due| Entry::again(*due, runner));
             self.refused.tasks.extend(entries);
             self.hub.rejected.add(refused.len() as u64);
+            quietly(|| trace::rejected(refused.len()));
             self.hub.hooks.observe(|observer| observer.rejected(refused.len()));
         }
         refused.len()

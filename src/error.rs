@@ -86,6 +86,11 @@ impl<F> TryScheduleError<F> {
     pub fn into_task(self) -> F {
         self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The same reason, with what the task is otherwise known as.
+    pub(crate) fn map<G>(self, known_as: impl FnOnce(F) -> G) -> TryScheduleError<G> {
+        TryScheduleError::new(self.reason, known_as(self.into_task()))
+    }
 }
 
 impl<F> fmt::Debug for TryScheduleError<F> {

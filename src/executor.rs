@@ -14,13 +14,19 @@
 pub(crate) mod batch;
 pub(crate) mod due;
 pub(crate) mod own;
+#[cfg(feature = "rayon")]
+mod rayon;
 pub(crate) mod thread_pool;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 use std::sync::Arc;
 
 pub use batch::DueBatch;
 pub use due::{DueTask, Rejected};
 pub use thread_pool::ThreadPool;
+#[cfg(feature = "tokio")]
+pub use tokio::TokioBlocking;
 
 /// Takes tasks that are due and runs them somewhere.
 ///

@@ -110,6 +110,8 @@ mod intake;
 mod job;
 mod key;
 mod limit;
+#[cfg(feature = "metrics")]
+mod metrics;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;
@@ -125,18 +127,23 @@ mod system;
 mod task;
 mod tick;
 mod ticker;
+mod trace;
 
 pub use alarm::Alarm;
 pub use clock::{Clock, ManualClock, Sleeper, SystemClock};
 pub use driver::Driver;
 pub use engine::Precision;
 pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
+#[cfg(feature = "tokio")]
+pub use executor::TokioBlocking;
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
+#[cfg(feature = "metrics")]
+pub use metrics::MetricsReporter;
 pub use observe::{Observer, PanicHook, TaskPanic};
 pub use repeat::{MissedTicks, Period, Repeat};
 pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
-pub use scheduler::{Builder, Scheduler};
+pub use scheduler::{Builder, Scheduler, WeakScheduler};
 pub use shutdown::{IntoIter, Leftovers, PendingTask, Stopping};
 pub use stats::{Lateness, Stats};
 

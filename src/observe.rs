@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::trace;
+
 /// The panic of a task, of a captured value's `Drop`, or of an executor, as
 /// [`Builder::on_panic`](crate::Builder::on_panic) is told of it.
 ///
@@ -150,6 +152,7 @@ impl PanicHook {
 
     /// Tells of a panic whose payload somebody else gets.
     pub fn tell(&self, payload: &(dyn Any + Send)) {
+        quietly(|| trace::panicked(TaskPanic { payload }.message()));
         if let Some(hook) = &self.0 {
             quietly(|| hook(TaskPanic { payload }));
         }

@@ -1,6 +1,7 @@
 //! The public face: [`Scheduler`], a cheap handle to a hub.
 
 pub(crate) mod builder;
+mod weak;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -24,8 +25,10 @@ use crate::stats::Stats;
 use crate::task::holder::Repetition;
 use crate::task::state::EXECUTORS;
 use crate::task::{Content, OneShot, Series};
+use crate::trace::{self, Shot, Within};
 
 pub use builder::Builder;
+pub use weak::WeakScheduler;
 
 /// A timer service: schedules tasks from any thread, and runs them on an executor when they are
 /// due.
@@ -161,7 +164,7 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.hub().after(delay);
-        self.admit_or_drop(times, OneShot(task), Repetition::NONE)
+        self.admit_once(times, task)
     }
 
     /// Runs a task once, at an instant; one that has passed is due now, without waiting for a tick.
@@ -175,7 +178,7 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.hub().at(instant);
-        self.admit_or_drop(times, OneShot(task), Repetition::NONE)
+        self.admit_once(times, task)
     }
 
     /// As [`schedule_once`](Scheduler::schedule_once), but gives the task back when it is not
@@ -192,11 +195,37 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
+        let times = self.hub().after(delay);
+        match trace::here() {
+            None => self.try_admit(times, task),
+            Some(place) => {
+                let refused = self.try_admit(times, place.within(task));
+                refused.map_err(|error| error.map(Within::into_task))
+            }
+        }
+    }
+
+    fn try_admit<S: Shot>(
+        &self,
+        times: Times,
+        task: S,
+    ) -> Result<Cancellable, TryScheduleError<S>> {
         let hub = self.hub();
-        let own = self.own.as_ref();
-        match hub.admit(hub.after(delay), OneShot(task), Repetition::NONE, own) {
+        match hub.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
             Ok(key) => Ok(Cancellable::new(key, hub.id())),
             Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
+        }
+    }
+
+    /// Takes a one-shot in, within the span of the calling thread.
+    #[inline]
+    fn admit_once<F>(&self, times: Times, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        match trace::here() {
+            None => self.admit_or_drop(times, OneShot(task), Repetition::NONE),
+            Some(place) => self.admit_or_drop(times, OneShot(place.within(task)), Repetition::NONE),
         }
     }
 
@@ -277,7 +306,7 @@ impl Scheduler {
             return Err(ScheduleError::ZeroPeriod);
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        let series = Series(move || task().flow());
+        let series = Series(move || trace::in_a_root_span(|| task().flow()));
         self.admit_or_drop(self.hub().after(initial), series, repetition)
     }
 

@@ -700,11 +700,9 @@ fn s15_a_call_that_panics_tells_its_future_and_its_scheduler() {
     let call = scheduler.call_after(MILLI, || panic_on_purpose());
     let other = scheduler.call_after(MILLI, || std::panic::resume_unwind(Box::new(42_u8)));
     driver.advance(MILLI);
-    let Err(JoinError::Panicked(payload)) = call.join().map(|()| ()) else { panic!("it panicked") };
+    let Err(JoinError::Panicked(payload)) = call.join() else { panic!("it panicked") };
     assert_eq!(payload.message(), Some("on purpose"));
-    let Err(JoinError::Panicked(payload)) = other.join().map(|()| ()) else {
-        panic!("it panicked")
-    };
+    let Err(JoinError::Panicked(payload)) = other.join() else { panic!("it panicked") };
     assert_eq!(payload.into_inner().downcast_ref::<u8>(), Some(&42));
     assert_eq!(scheduler.stats().panicked(), 2);
     let told: Vec<_> = told.lock().expect("no panic").clone();

@@ -24,6 +24,7 @@
 //! | `timeout` | [`Timeout`], [`Elapsed`]: a future and a sleep |
 //! | `interval`, `stream` | [`Interval`]: a sleep that is set on by each tick; as a `Stream` |
 //! | `call` | [`Scheduler::call_after`] |
+//! | `hyper` | a [`Scheduler`] as hyper's timer |
 //! | `block_on` | [`block_on`], for a thread without a runtime |
 //!
 //! # Coming from `tokio::time`
@@ -64,6 +65,8 @@
 
 mod block_on;
 mod call;
+#[cfg(feature = "hyper")]
+mod hyper;
 mod interval;
 mod sleep;
 #[cfg(feature = "futures-core")]

@@ -15,6 +15,8 @@ use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 use std::ops::ControlFlow;
 use std::task::Waker;
 
+use crate::trace::Shot;
+
 /// How many bytes of a closure lie inline.
 pub(crate) const INLINE_BYTES: usize = 32;
 
@@ -63,7 +65,7 @@ pub(crate) trait Content: Sized {
 }
 
 /// A task that runs once.
-pub(crate) struct OneShot<F>(pub(crate) F);
+pub(crate) struct OneShot<S>(pub(crate) S);
 
 /// A task that repeats until it breaks.
 pub(crate) struct Series<F>(pub(crate) F);
@@ -71,13 +73,13 @@ pub(crate) struct Series<F>(pub(crate) F);
 /// A waker: to run it is to wake it, and to drop it is not.
 pub(crate) struct Wake(pub(crate) Waker);
 
-impl<F: FnOnce() + Send + 'static> Content for OneShot<F> {
+impl<F: Shot> Content for OneShot<F> {
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
         if fits::<F>() {
             put(self.0, &Once::<F>::TABLE, place);
         } else {
-            put(Box::new(self.0), &Once::<Box<F>>::TABLE, place);
+            put(Box::new(self.0), &Boxed::<F>::TABLE, place);
         }
     }
 
@@ -179,16 +181,32 @@ impl Drop for Closure {
 /// The table of a type that is called once.
 struct Once<F>(PhantomData<F>);
 
-impl<F: FnOnce() + 'static> Once<F> {
+impl<F: Shot> Once<F> {
     const TABLE: Table = Table {
         run_once: |room| {
             // SAFETY: the caller hands over a room that holds an `F` (C1), and forgets it.
             let f = unsafe { room.cast::<F>().read() };
-            f();
+            f.shoot();
         },
         run: |_| ControlFlow::Break(()),
         drop: drop_in_room::<F>,
         holds: TypeId::of::<F>,
+    };
+}
+
+/// The table of a type that is called once, and does not fit.
+struct Boxed<F>(PhantomData<F>);
+
+impl<F: Shot> Boxed<F> {
+    const TABLE: Table = Table {
+        run_once: |room| {
+            // SAFETY: the caller hands over a room that holds a box of an `F` (C1), and forgets it.
+            let f = unsafe { room.cast::<Box<F>>().read() };
+            (*f).shoot();
+        },
+        run: |_| ControlFlow::Break(()),
+        drop: drop_in_room::<Box<F>>,
+        holds: TypeId::of::<Box<F>>,
     };
 }
 

@@ -1,0 +1,43 @@
+//! With `tracing`.
+
+use tracing::Span;
+
+use super::Shot;
+
+/// The span in which a task was scheduled.
+pub(crate) struct Place(Span);
+
+/// A task that runs in a span.
+pub(crate) struct Within<F> {
+    pub(super) place: Place,
+    pub(super) task: F,
+}
+
+/// The span of the calling thread, if there is one.
+#[inline]
+pub(crate) fn here() -> Option<Place> {
+    let span = Span::current();
+    (!span.is_none()).then_some(Place(span))
+}
+
+impl<F: FnOnce() + Send + 'static> Shot for Within<F> {
+    fn shoot(self) {
+        let Within { place: Place(span), task } = self;
+        span.in_scope(task);
+    }
+}
+
+/// One run of a series.
+#[inline]
+pub(crate) fn in_a_root_span<R>(run: impl FnOnce() -> R) -> R {
+    tracing::info_span!(target: "tickwheel", parent: None, "tickwheel.run").in_scope(run)
+}
+
+pub(crate) fn panicked(message: Option<&str>) {
+    let message = message.unwrap_or("(no text)");
+    tracing::error!(target: "tickwheel", panic = message, "user code panicked");
+}
+
+pub(crate) fn rejected(tasks: usize) {
+    tracing::warn!(target: "tickwheel", tasks, "an executor rejected tasks; they are handed over again");
+}
