@@ -25,7 +25,7 @@ use crate::executor::{DueBatch, DueTask, Executor};
 use crate::front::{Entry, Front, Runner};
 use crate::hub::{Hub, TurningMark};
 use crate::intake::Inlet;
-use crate::observe::{caught, quietly};
+use crate::observe::{WheelView, caught, quietly};
 use crate::oneshot::Returned;
 use crate::task::holder::Repetition;
 use crate::task::{OneShot, Phase, holder, trim};
@@ -207,6 +207,7 @@ impl Engine {
         self.retry_refused(now);
         self.hand_over(now);
         let is_tidy = self.tidy();
+        self.hub.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         match self.next(now, cut, is_tidy) {
             next @ (Next::At(_) | Next::Idle) => self.no_later_than(taken_in, next, now),
             next => next,

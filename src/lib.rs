@@ -140,7 +140,7 @@ pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
 #[cfg(feature = "metrics")]
 pub use metrics::MetricsReporter;
-pub use observe::{Observer, PanicHook, TaskPanic};
+pub use observe::{Observer, PanicHook, TaskPanic, WheelView};
 pub use repeat::{MissedTicks, Period, Repeat};
 pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
 pub use scheduler::{Builder, Scheduler, WeakScheduler};

@@ -103,12 +103,67 @@ pub trait Observer: Send + Sync + 'static {
         let _ = until;
     }
 
+    /// A turn has ended; so the wheel stands. It is called often: look at it now and then.
+    fn turned(&self, wheel: WheelView<'_>) {
+        let _ = wheel;
+    }
+
     /// The tick thread woke from its sleep.
     fn woke(&self) {}
 
     /// The scheduler has stopped, with so many tasks left over.
     fn stopped(&self, leftovers: usize) {
         let _ = leftovers;
+    }
+}
+
+/// A scheduler's wheel at the end of a turn, for who wants to look at it: see [`Observer::turned`].
+///
+/// Tasks that were cancelled may be in it for a while.
+#[derive(Clone, Copy)]
+pub struct WheelView<'a>(&'a dyn Ring);
+
+/// What a wheel tells of itself.
+pub(crate) trait Ring {
+    fn buckets(&self) -> usize;
+    fn hand(&self) -> usize;
+    fn waiting_in(&self, bucket: usize) -> usize;
+    fn waiting_far(&self) -> usize;
+}
+
+impl<'a> WheelView<'a> {
+    pub(crate) fn of(ring: &'a dyn Ring) -> WheelView<'a> {
+        WheelView(ring)
+    }
+
+    /// How many buckets it has.
+    pub fn buckets(&self) -> usize {
+        self.0.buckets()
+    }
+
+    /// The bucket of the tick that has passed last; the next one to be served is behind it.
+    pub fn hand(&self) -> usize {
+        self.0.hand()
+    }
+
+    /// How many tasks wait in a bucket, counted from zero.
+    pub fn waiting_in(&self, bucket: usize) -> usize {
+        self.0.waiting_in(bucket % self.buckets())
+    }
+
+    /// How many wait for a later turn of the wheel, outside of the buckets.
+    pub fn waiting_far(&self) -> usize {
+        self.0.waiting_far()
+    }
+}
+
+impl fmt::Debug for WheelView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WheelView")
+            .field("buckets", &self.buckets())
+            .field("hand", &self.hand())
+            .field("waiting_far", &self.waiting_far())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,5 @@
 //! The features: executors of tokio and rayon, hyper's timer, spans and events, metrics.
 
-#![cfg(not(any(loom, tickwheel_bare)))]
 #![allow(unused_imports, dead_code, reason = "each feature uses a part of it")]
 
 mod common;

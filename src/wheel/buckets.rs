@@ -14,6 +14,7 @@ use std::num::NonZeroU64;
 use super::chain::{BLOCK, Chain, Pool, Position, Timed};
 use super::far::Far;
 use super::occupancy::Occupancy;
+use crate::observe::Ring;
 use crate::sync::prefetch;
 use crate::tick::{Granularity, Tick};
 
@@ -51,6 +52,24 @@ pub(super) enum Place {
 
 impl Sweep {
     pub(super) const START: Sweep = Sweep { place: Place::Bucket(0), position: Position::START };
+}
+
+impl<E: Timed> Ring for Buckets<E> {
+    fn buckets(&self) -> usize {
+        self.ring.len()
+    }
+
+    fn hand(&self) -> usize {
+        self.offset(self.now.0)
+    }
+
+    fn waiting_in(&self, bucket: usize) -> usize {
+        self.pool.len(&self.ring[bucket])
+    }
+
+    fn waiting_far(&self) -> usize {
+        self.far.iter().map(|(_, later)| later.len).sum()
+    }
 }
 
 impl<E: Timed> Buckets<E> {

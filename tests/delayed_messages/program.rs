@@ -1,17 +1,13 @@
 //! The example as a process of its own.
 
-use std::env;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::SystemTime;
 
 use super::common::PATIENCE;
+use super::common::example::example;
 
 /// One that runs; killed by its `Drop`.
 pub(crate) struct Program {
@@ -24,7 +20,7 @@ pub(crate) struct Program {
 impl Program {
     /// Looks every ten milliseconds.
     pub(crate) fn start(arguments: &[&OsStr], url: Option<&str>) -> Program {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(example("delayed_messages"));
         command.args(["--every", "10"]).args(arguments).env_remove("DATABASE_URL");
         command.envs(url.map(|url| ("DATABASE_URL", url)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -110,45 +106,4 @@ const DELIVERY: &str = " wait  #";
 
 fn id_in(line: &str) -> Option<i64> {
     line.split_once(DELIVERY)?.1.split_whitespace().next()?.parse().ok()
-}
-
-/// The example's binary. It lies beside the folder of this test's own.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let this = env::current_exe().expect("it has a path");
-        let profile = this.ancestors().nth(2).expect("target/debug/deps/test");
-        let name = format!("delayed_messages{}", env::consts::EXE_SUFFIX);
-        let binary = profile.join("examples").join(name);
-        if !is_fresh(&binary) {
-            build(profile);
-        }
-        assert!(is_fresh(&binary), "{} is old: `cargo build --examples`", binary.display());
-        binary
-    })
-}
-
-/// Whether it is newer than all of its sources, which cargo lists in a file beside it.
-fn is_fresh(binary: &Path) -> bool {
-    let changed = |file: &Path| fs::metadata(file).and_then(|file| file.modified()).ok();
-    let is_older = |file: &Path, built: SystemTime| changed(file).is_some_and(|time| time <= built);
-    let (Some(built), Ok(sources)) =
-        (changed(binary), fs::read_to_string(binary.with_extension("d")))
-    else {
-        return false;
-    };
-    let sources = sources.split_once(": ").map_or("", |(_, sources)| sources).replace("\\ ", "\0");
-    sources.split_whitespace().all(|file| is_older(Path::new(&file.replace('\0', " ")), built))
-}
-
-/// `cargo test` has built it. `cargo test --test delayed_messages` has not.
-fn build(profile: &Path) {
-    let profile = match profile.file_name().and_then(OsStr::to_str) {
-        Some("debug") | None => "dev",
-        Some(profile) => profile,
-    };
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--example", "delayed_messages", "--profile", profile]);
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-    assert!(built.success(), "the example does not build");
 }

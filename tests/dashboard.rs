@@ -1,0 +1,150 @@
+//! The example `dashboard`: what it draws, and that it leaves a terminal as it found it.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::example::example;
+
+#[test]
+fn it_draws_frames_without_a_terminal() {
+    let output = Command::new(example("dashboard")).args(["--frames", "5"]).output();
+    let output = output.expect("it starts");
+    let picture = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(picture.lines().count(), 24, "{picture}");
+    assert!(picture.lines().all(|line| line.chars().count() <= 80), "{picture}");
+    for what in ["1024 buckets", "▲", "pending", "wake-ups", "median", "q quit"] {
+        assert!(picture.contains(what), "no {what:?} in\n{picture}");
+    }
+    // Its load is 10,000 a second, and five frames take a quarter of one.
+    let scheduled = picture.lines().find(|line| line.contains("scheduled")).expect("a line");
+    let rates = scheduled.split("││").next().expect("the left panel");
+    let digits: String = rates.chars().filter(char::is_ascii_digit).collect();
+    assert!(digits.parse::<u32>().is_ok_and(|rate| rate > 1_000), "{picture}");
+}
+
+#[test]
+fn it_says_what_to_do_without_a_terminal_and_about_arguments() {
+    for arguments in [&[][..], &["--frames", "many"], &["--colour"]] {
+        let mut command = Command::new(example("dashboard"));
+        command.args(arguments).stdin(Stdio::null());
+        #[cfg(unix)]
+        without_a_terminal(&mut command);
+        let output = command.output().expect("it starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("usage: dashboard"), "{arguments:?}: {error}");
+    }
+}
+
+/// A program may find the terminal of its session though none of its files is one.
+#[cfg(unix)]
+fn without_a_terminal(command: &mut Command) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: `setsid` may be called between fork and exec, and touches no memory.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        });
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod on_a_terminal {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::process::ExitStatus;
+    use std::ptr;
+    use std::sync::mpsc;
+    use std::thread;
+
+    /// A terminal of 80 columns and 24 lines, and who sits before it.
+    fn terminal() -> (File, OwnedFd) {
+        let (mut person, mut line) = (-1, -1);
+        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: it writes two descriptors, which are ours then, and reads the size.
+        unsafe {
+            let opened = libc::openpty(
+                &raw mut person,
+                &raw mut line,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                (&raw const size).cast_mut(),
+            );
+            assert_eq!(opened, 0, "a terminal");
+            (File::from_raw_fd(person), OwnedFd::from_raw_fd(line))
+        }
+    }
+
+    /// How the terminal treats what is typed.
+    fn manners(line: &OwnedFd) -> (u32, u32, u32, u32) {
+        // SAFETY: all zeros are settings, and it writes over them.
+        let settings = unsafe {
+            let mut settings: libc::termios = std::mem::zeroed();
+            assert_eq!(libc::tcgetattr(line.as_raw_fd(), &raw mut settings), 0);
+            settings
+        };
+        (settings.c_iflag, settings.c_oflag, settings.c_cflag, settings.c_lflag)
+    }
+
+    /// Runs it, presses these keys one after the other, and tells how it ended and what it wrote.
+    fn play(keys: &str) -> (ExitStatus, String) {
+        let (mut person, line) = terminal();
+        let before = manners(&line);
+        let file = || Stdio::from(line.try_clone().expect("a descriptor"));
+        let mut command = Command::new(example("dashboard"));
+        command.stdin(file()).stdout(file()).stderr(file()).env("TERM", "xterm");
+        let mut child = command.spawn().expect("it starts");
+        drop(command);
+        let mut screen = person.try_clone().expect("a descriptor");
+        let (tell, drawn) = mpsc::channel();
+        let reader = thread::spawn(move || {
+            let (mut all, mut bytes) = (Vec::new(), [0; 4096]);
+            // It is an error, rather than an end, once nobody has the line any more.
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                all.extend_from_slice(&bytes[..count]);
+                let _ = tell.send(());
+            }
+            String::from_utf8_lossy(&all).into_owned()
+        });
+        for key in keys.bytes() {
+            for _ in 0..3 {
+                drawn.recv_timeout(common::PATIENCE).expect("it draws");
+            }
+            person.write_all(&[key]).expect("it reads");
+        }
+        let status = child.wait().expect("it ends");
+        assert_eq!(manners(&line), before, "the terminal is as it was");
+        drop(line);
+        (status, reader.join().expect("no panic"))
+    }
+
+    const ENTER: &str = "\x1b[?1049h";
+    const LEAVE: &str = "\x1b[?1049l";
+    const SHOW_CURSOR: &str = "\x1b[?25h";
+
+    #[test]
+    fn a_quit_leaves_it_as_it_was() {
+        for end in ["+-bscq", "\x1b", "\x03"] {
+            let (status, written) = play(end);
+            assert!(status.success(), "{status}");
+            assert!(written.contains(ENTER) && written.contains("buckets"));
+            assert!(written.contains(LEAVE) && written.contains(SHOW_CURSOR));
+        }
+    }
+
+    #[test]
+    fn a_panic_leaves_it_as_it_was_and_can_be_read() {
+        let (status, written) = play("p");
+        assert_eq!(status.code(), Some(101));
+        let after = written.rsplit_once(LEAVE).map(|(_, after)| after.to_owned());
+        // The hook leaves the screen, and tells of the panic then; the end of the program leaves it again.
+        let told = written.split_once(LEAVE).map(|(_, after)| after.to_owned());
+        assert!(told.is_some_and(|told| told.contains("the key p was pressed")), "{written:?}");
+        assert!(after.is_some());
+    }
+}
