@@ -5,8 +5,8 @@
 //! more than it spares. Nobody gets it as a leftover: what it stands for is somebody who waits, so at the
 //! end of the scheduler it is woken rather than returned.
 //!
-//! - L1 From `Pending` its holder goes to `Running` before the waker is called, and never back. So who
-//!   finds it pending will be woken after that look; and who was woken does not find it pending.
+//! - L1 Its holder is free before the waker is called. So who finds it pending will be woken after that
+//!   look; and who was woken does not find it pending.
 //! - L2 While it is pending the holder has the waker, so nothing else has the waker's address.
 
 use std::fmt;

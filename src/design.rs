@@ -196,6 +196,26 @@
 //! A post takes 40 of its thread alone, and its run 55; between two threads, 155 to 180 together, because the task's
 //! memory goes from one to the other. What a channel saves is the handle.
 //!
+//! # Futures
+//!
+//! A sleep that is polled sets an [`Alarm`](crate::Alarm): a holder with a waker in it where others have a closure. The
+//! tick thread wakes it by itself, whatever the executor, because to wake is less work than to hand over. The wakers of
+//! a batch are moved out of their holders first, and woken then. So a sleep shares nothing with the alarm but its name,
+//! and needs no allocation: that it has rung, it finds in the holder's word.
+//!
+//! What was tried, in nanoseconds for a sleep that is made, polled and dropped, on a thread of its own (S1 of
+//! `benches/peers`; tokio's took 98 to 141 in the same runs):
+//!
+//! | what | before | after | kept |
+//! | --- | --- | --- | --- |
+//! | a thread that was woken for what is cancelled by now sleeps as if it were not; entries of a slot that was used again are dropped unseen | 278 | 155 | yes |
+//! | the clock read once, for making and polling | 155 | 125 | yes |
+//! | lines of the lane fetched for writing ahead of time | 130 | 130 | no |
+//! | small steps marked `#[inline]`: instructions | 765 | 802 | no |
+//!
+//! A sleep is woken across threads, which costs: 100,000 at once take the tick thread 50 to 60 each, most of it to fetch
+//! the holders from the other processor. A timer that has no thread of its own does not pay that.
+//!
 //! # Scale
 //!
 //! What a schedule and a cancel cost does not depend on how many are pending. A tick of the bare wheel,

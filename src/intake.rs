@@ -289,6 +289,40 @@ mod tests {
         assert!(lowered(4096).is_empty() && !signals.any());
     }
 
+    fn record(stamp: u64) -> Record {
+        Record { deadline: 1, stamp, name: stamp }
+    }
+
+    #[test]
+    fn stamps_of_a_lane_never_go_down() {
+        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
+        let mut producer = intake.take_seat(None, &bell);
+        [5, 3, 7].iter().for_each(|stamp| assert!(producer.push(record(*stamp)).is_ok()));
+        let mut inlet = Inlet::new();
+        let stamps: Vec<_> = inlet.gather(&intake, 100).map(|record| record.stamp).collect();
+        assert_eq!(stamps, [5, 5, 7]);
+    }
+
+    #[test]
+    fn s19_a_turn_does_not_follow_a_producer_beyond_its_cut() {
+        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
+        let mut producer = intake.take_seat(None, &bell);
+        let (mut inlet, cut, mut taken) = (Inlet::new(), 1_500, 0);
+        for stamp in 0..20 * SLICE as u64 {
+            assert!(producer.push(record(stamp)).is_ok());
+        }
+        for _ in 0..10 {
+            taken += inlet.gather(&intake, cut).count();
+        }
+        assert_eq!(taken, 1_500);
+        assert!(!inlet.is_behind(cut) && inlet.has_more(&intake));
+        assert!(inlet.held().count() < SLICE, "{} records are held", inlet.held().count());
+        while inlet.is_behind(u64::MAX) {
+            taken += inlet.gather(&intake, u64::MAX).count();
+        }
+        assert_eq!(taken, 20 * SLICE);
+    }
+
     #[test]
     fn a_seat_that_was_left_is_taken_again() {
         let (intake, bell) = (Intake::new(true), Doorbell::new(None));

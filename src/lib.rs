@@ -44,6 +44,7 @@
 //! | --- | --- |
 //! | run something later, once | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
 //! | run something again and again | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
+//! | wait in async code, under any runtime | [`Scheduler::sleep`], [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
 //! | call it off | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
 //! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
 //! | meet deadlines to less than a tick | [`Precision::Exact`] |
@@ -82,10 +83,24 @@
 //! - **Bounds and sight.** A limit that is exact (S25), counters that are exact once things are
 //!   quiet (S26), errors that say what to do (S27).
 //!
+//! # Features
+//!
+//! All are off by default, and only add.
+//!
+//! | feature | what it gives |
+//! | --- | --- |
+//! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` for what blocks |
+//! | `rayon` | a `rayon::ThreadPool` is an [`Executor`] |
+//! | `hyper` | a [`Scheduler`] is a timer for hyper 1 |
+//! | `futures-core` | [`future::Interval`] is a `Stream` |
+//! | `tracing` | a one-shot runs in the span where it was scheduled, each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
+//! | `metrics` | `MetricsReporter`: counters, a gauge and the histogram of lateness |
+//!
 //! How it works inside is told in words in [`design`].
 //!
 //! [`Duration`]: std::time::Duration
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)] // four files in `task/`, `sync.rs`, `system.rs` and `future/timeout.rs` are excepted, each with its reason
 
 pub mod future;

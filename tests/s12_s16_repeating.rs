@@ -6,8 +6,10 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::until;
@@ -171,6 +173,26 @@ fn s14_nothing_is_allocated_in_the_steady_state() {
     assert_eq!(allocations(|| fire(10_000)), 0, "schedule and fire");
     (0..3).for_each(|_| cancel(10_000));
     assert_eq!(allocations(|| cancel(10_000)), 0, "schedule and cancel");
+
+    // A sleep, too: one that fires, one that is put off, and one that is dropped.
+    let mut context = Context::from_waker(Waker::noop());
+    let mut sleep = |count: usize| {
+        for _ in 0..count {
+            let [mut fires, mut put_off, mut dropped] = [(); 3].map(|()| scheduler.sleep(MILLI));
+            for sleep in [&mut fires, &mut put_off, &mut dropped] {
+                assert!(Pin::new(sleep).poll(&mut context).is_pending());
+            }
+            put_off.reset(scheduler.now() + HOUR);
+            drop(dropped);
+            driver.advance(MILLI);
+            assert!(Pin::new(&mut fires).poll(&mut context).is_ready());
+            assert!(Pin::new(&mut put_off).poll(&mut context).is_pending());
+        }
+    };
+    sleep(10_000);
+    // Three sleeps each time: a million with `TICKWHEEL_FULL`.
+    let rounds = common::count(20_000, 340_000);
+    assert_eq!(allocations(|| sleep(rounds)), 0, "sleeps");
 
     let count = Arc::clone(&runs);
     scheduler
