@@ -287,7 +287,10 @@ mod spans {
                     .expect("open");
             });
             assert_eq!(ear.heard(), ["new request in none", "closed request"]);
-            driver.advance(MILLI * 2);
+            // Nor does the span of who turns it grow.
+            let turning = tracing::info_span!("turning");
+            turning.in_scope(|| driver.advance(MILLI * 2));
+            assert_eq!(ear.0.lock().expect("no panic").remove(0), "new turning in none");
             let run = [
                 "new tickwheel.run in none",
                 "new work in tickwheel.run",

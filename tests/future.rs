@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::told::Poller;
 use common::{Grenade, OnDrop, panic_on_purpose, silence};
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
-use tickwheel::pool::JoinError;
+use tickwheel::pool::{JoinError, ScheduledFuture};
 use tickwheel::{
     Builder, Driver, DueTask, Executor, ManualClock, MissedTicks, Precision, Rejected,
     ScheduleError, Scheduler,
@@ -652,6 +652,11 @@ fn an_interval_is_a_stream_that_an_error_ends() {
 
 // ----- call_after --------------------------------------------------------------------------
 
+/// What a call has come to, which is not waited for for ever.
+fn ended<T>(call: ScheduledFuture<T>) -> Result<T, JoinError> {
+    call.join_timeout(common::PATIENCE).expect("it resolves")
+}
+
 #[test]
 fn a_call_is_made_at_its_time_and_gives_its_value() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
@@ -660,7 +665,7 @@ fn a_call_is_made_at_its_time_and_gives_its_value() {
     assert!(task.poll(&mut call).is_pending());
     driver.advance(SECOND);
     assert_eq!((call.remaining(), call.is_done(), task.woken()), (Duration::ZERO, true, 1));
-    assert_eq!(call.join().expect("it has run"), "done");
+    assert_eq!(ended(call).expect("it has run"), "done");
     assert_eq!(task.wakers(), 0);
 }
 
@@ -700,9 +705,9 @@ fn s15_a_call_that_panics_tells_its_future_and_its_scheduler() {
     let call = scheduler.call_after(MILLI, || panic_on_purpose());
     let other = scheduler.call_after(MILLI, || std::panic::resume_unwind(Box::new(42_u8)));
     driver.advance(MILLI);
-    let Err(JoinError::Panicked(payload)) = call.join() else { panic!("it panicked") };
+    let Err(JoinError::Panicked(payload)) = ended(call) else { panic!("it panicked") };
     assert_eq!(payload.message(), Some("on purpose"));
-    let Err(JoinError::Panicked(payload)) = other.join() else { panic!("it panicked") };
+    let Err(JoinError::Panicked(payload)) = ended(other) else { panic!("it panicked") };
     assert_eq!(payload.into_inner().downcast_ref::<u8>(), Some(&42));
     assert_eq!(scheduler.stats().panicked(), 2);
     let told: Vec<_> = told.lock().expect("no panic").clone();
@@ -717,11 +722,11 @@ fn s20_a_call_that_will_not_be_made_resolves() {
     let mut leftovers = scheduler.close().expect("nobody turns it").into_iter();
     drop(leftovers.next());
     leftovers.next().expect("two were pending").run();
-    assert!(matches!(returned.join(), Err(JoinError::Cancelled)));
-    assert_eq!(run.join().expect("it has run"), 2);
+    assert!(matches!(ended(returned), Err(JoinError::Cancelled)));
+    assert_eq!(ended(run).expect("it has run"), 2);
     let refused = scheduler.call_after(SECOND, || 3);
     assert!(refused.is_done() && !refused.cancel());
-    assert!(matches!(refused.join(), Err(JoinError::Cancelled)));
+    assert!(matches!(ended(refused), Err(JoinError::Cancelled)));
 }
 
 #[test]
@@ -731,7 +736,7 @@ fn s9_a_captured_value_that_panics_as_it_is_dropped_leaves_no_future_waiting() {
     let grenade = Grenade;
     let call = scheduler.call_after(SECOND, move || drop(grenade));
     assert!(call.cancel());
-    assert!(matches!(call.join(), Err(JoinError::Cancelled)));
+    assert!(matches!(ended(call), Err(JoinError::Cancelled)));
 }
 
 #[test]
@@ -740,7 +745,7 @@ fn a_call_that_is_joined_on_the_tick_thread_is_an_error() {
     let inner = scheduler.clone();
     let outcome = scheduler.call_after(MILLI, move || inner.call_after(MILLI, || ()).join());
     driver.advance(SECOND);
-    let joined = outcome.join().expect("it has run");
+    let joined = ended(outcome).expect("it has run");
     assert!(matches!(joined, Err(JoinError::WouldDeadlock)), "{joined:?}");
 }
 
