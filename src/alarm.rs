@@ -5,8 +5,8 @@
 //! more than it spares. Nobody gets it as a leftover: what it stands for is somebody who waits, so at the
 //! end of the scheduler it is woken rather than returned.
 //!
-//! - L1 Its holder is free before the waker is called. So who finds it pending will be woken after that
-//!   look; and who was woken does not find it pending.
+//! - L1 Its end is counted, and then its holder free, before the waker is called. So who finds it pending
+//!   will be woken after that look; and who does not, or was woken, finds it counted.
 //! - L2 While it is pending the holder has the waker, so nothing else has the waker's address.
 
 use std::fmt;
@@ -48,7 +48,7 @@ impl Alarm {
     /// Whether the waker is still to be woken. If so, it will be after this look, at the instant or when
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
-        holder::pending_word(self.key).is_some() // L1
+        holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation) // L1
     }
 
     /// Whether it is this waker, or one that wakes the same task, that an alarm which

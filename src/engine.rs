@@ -303,16 +303,13 @@ impl Engine {
         if tasks == 0 {
             return;
         }
-        let batch = &mut self.batch;
-        let executor = match (&taker, &self.executor) {
-            (Taker::Own(own), _) => Some(own.executor()),
-            (Taker::TickThread, _) => {
-                self.hub.wake_all(batch, &mut self.wakers);
-                None
-            }
-            (Taker::Shared, executor) => executor.as_deref(),
-        };
-        let handed = caught(|| executor.map(|executor| executor.execute_batch(batch)));
+        let (hub, batch, wakers) = (&self.hub, &mut self.batch, &mut self.wakers);
+        let handed = caught(|| match (&taker, &self.executor) {
+            (Taker::TickThread, _) => hub.wake_all(batch, wakers),
+            (Taker::Own(own), _) => own.executor().execute_batch(batch),
+            (Taker::Shared, Some(executor)) => executor.execute_batch(batch),
+            (Taker::Shared, None) => {}
+        });
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
         let refused = self.collect_refused(taker.runner());
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
@@ -473,6 +470,7 @@ impl Engine {
     fn shut_down(&mut self) {
         let Some(executor) = self.executor.take() else { return };
         let (tasks, wakers) = self.collect_pending();
+        let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
         let returned = self.give_back(tasks);
         let leftovers = returned.len();
         if self.hub.end.is_wanted() {
@@ -484,7 +482,7 @@ impl Engine {
             }
             self.hub.end.fulfil(Vec::new());
         }
-        wakers.into_iter().for_each(|entry| self.hub.wake_in_vain(entry.key()));
+        self.hub.wake(&mut wakers); // they find it closed
         self.hub.hooks.observe(|observer| observer.stopped(leftovers));
         quietly(|| drop(executor));
         quietly(|| self.hub.bell.wakes(None)); // a waker may be a user's, and seats keep the bell

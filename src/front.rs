@@ -95,12 +95,13 @@ impl Entry {
         }
     }
 
-    /// Whether it has the same holder, after the other has left it: then that one's task is over. A task
+    /// Whether it has had the same holder later than the other: then that one's task is over. A task
     /// that is cancelled as soon as it was scheduled is found so without a look at its holder, which its
-    /// producer may be writing again.
+    /// producer may be writing again. Entries of two threads may come in either order, so the generations
+    /// tell, which only grow (A3).
     #[inline]
     pub(crate) fn follows(self, other: Entry) -> bool {
-        self.key().slot == other.key().slot && self.generation != other.generation
+        self.key().slot == other.key().slot && self.generation > other.generation
     }
 
     pub(crate) fn due(self) -> Due {
@@ -247,6 +248,17 @@ mod tests {
         assert_eq!(front.pop(Moment(3)), None);
         assert_eq!(front.pop(Moment(4)), Some(entry(4, 1)));
         assert_eq!(front.pop(Moment(4)), None);
+    }
+
+    #[test]
+    fn of_two_tasks_of_a_holder_the_later_one_lives() {
+        let entry = |slot, generation| {
+            Entry::new(TaskKey { slot, generation }, Moment(5), false, Runner::Shared)
+        };
+        assert!(entry(1, 3).follows(entry(1, 2)));
+        assert!(!entry(1, 2).follows(entry(1, 3)), "it came by another lane, too late");
+        assert!(!entry(1, 2).follows(entry(1, 2)), "a series that was set again");
+        assert!(!entry(2, 3).follows(entry(1, 2)));
     }
 
     #[test]

@@ -129,16 +129,6 @@ impl Hub {
         Times { now: self.now(), deadline: self.timeline.moment(instant) }
     }
 
-    /// The same, where the clock was read a moment ago. A clock that does not run by itself is read again:
-    /// it costs little, and who moves it by hand counts on it.
-    pub(crate) fn at_since(&self, instant: Instant, read: Instant) -> Times {
-        if self.is_in_real_time {
-            Times { now: self.timeline.moment(read), deadline: self.timeline.moment(instant) }
-        } else {
-            self.at(instant)
-        }
-    }
-
     /// Takes a task in, or gives it back; B1.
     pub(crate) fn admit<T: Content>(
         &self,
@@ -176,6 +166,22 @@ impl Hub {
         }
         let admitted = self.admit(times, Wake(waker.clone()), Repetition::NONE, None);
         admitted.map(Some).map_err(|(reason, _)| reason)
+    }
+
+    /// The same, where the clock was read a moment ago. A clock that does not run by itself is read again:
+    /// it costs little, and who moves it by hand counts on it.
+    pub(crate) fn wake_at_since(
+        &self,
+        read: Instant,
+        instant: Instant,
+        waker: &Waker,
+    ) -> Result<Option<TaskKey>, ScheduleError> {
+        let deadline = self.timeline.moment(instant);
+        if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
+            return self.wake_at(self.at(instant), waker);
+        }
+        // Whatever the reading says, it is no stamp: it takes that of what its lane has last.
+        self.wake_at(Times { now: Moment(0), deadline }, waker)
     }
 
     /// A place among the pending tasks, and a holder.

@@ -353,12 +353,13 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        self.set_alarm(self.hub().at(instant), waker)
+        let key = self.hub().wake_at(self.hub().at(instant), waker)?;
+        Ok(self.alarm(key, waker))
     }
 
     /// As [`wake_at`](Scheduler::wake_at), for who has read the scheduler's clock a moment ago and would
     /// rather not pay for that again: `read` stands for the present. An instant that has come since then is
-    /// not `None`, but woken at once.
+    /// not `None`, but woken at once. Among equal deadlines of several threads its place is any.
     ///
     /// # Errors
     ///
@@ -369,13 +370,13 @@ impl Scheduler {
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        self.set_alarm(self.hub().at_since(instant, read), waker)
+        let key = self.hub().wake_at_since(read, instant, waker)?;
+        Ok(self.alarm(key, waker))
     }
 
     #[inline]
-    fn set_alarm(&self, times: Times, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        let key = self.hub().wake_at(times, waker)?;
-        Ok(key.map(|key| Alarm::new(key, self.hub().id(), waker)))
+    fn alarm(&self, key: Option<TaskKey>, waker: &Waker) -> Option<Alarm> {
+        key.map(|key| Alarm::new(key, self.hub().id(), waker))
     }
 
     /// Whether the calling thread is inside a turn of this scheduler: the tick thread, or who turns the

@@ -402,6 +402,31 @@ fn s26_a_million_sleeps_are_counted_like_tasks() {
     assert_eq!((stats.cancelled(), stats.fired(), stats.pending()), (500_000, 500_000, 0));
 }
 
+#[test]
+fn s26_a_close_that_has_returned_has_counted_the_sleepers() {
+    for _ in 0..20 {
+        let (scheduler, task) = (Scheduler::new(), Poller::new());
+        let mut sleeps: Vec<_> = (0..500).map(|_| scheduler.sleep(SECOND * 60)).collect();
+        assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep).is_pending()));
+        assert!(scheduler.close().expect("in time").is_empty());
+        assert_eq!((scheduler.pending(), scheduler.stats().dropped()), (0, 500));
+        assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep) == CLOSED));
+        common::until("all are woken", || task.woken() == 500);
+    }
+}
+
+/// On a real clock, because on another it is read anew.
+#[test]
+fn a_reading_that_lies_ahead_holds_nobody_up() {
+    let (scheduler, task) = (Scheduler::new(), Poller::new());
+    let ahead = scheduler.now() + SECOND * 3600;
+    let alarm = scheduler.wake_at_since(ahead, ahead + SECOND, &task.waker()).expect("open");
+    let (mut sleep, other) = (scheduler.sleep(MILLI), Poller::new());
+    assert!(other.poll(&mut sleep).is_pending());
+    common::until("it rings", || other.woken() == 1);
+    assert!(alarm.is_some_and(|alarm| alarm.is_pending()));
+}
+
 // ----- alarms ------------------------------------------------------------------------------
 
 #[test]
@@ -713,6 +738,18 @@ fn s15_a_call_that_panics_tells_its_future_and_its_scheduler() {
     let told: Vec<_> = told.lock().expect("no panic").clone();
     assert_eq!(told[0].as_deref(), Some("on purpose"));
     assert!(told[1].is_some());
+}
+
+/// Nobody has its result, and what it panicked with panics as it is dropped.
+#[test]
+fn s17_a_call_whose_panic_panics_takes_nobody_along() {
+    silence();
+    let (scheduler, driver) = driven();
+    drop(scheduler.call_after(MILLI, || std::panic::panic_any(Grenade)));
+    let other = scheduler.call_after(MILLI, || 5);
+    driver.advance(MILLI);
+    assert_eq!(ended(other).expect("it has run"), 5);
+    assert_eq!(scheduler.stats().panicked(), 1);
 }
 
 #[test]

@@ -122,6 +122,8 @@ impl<T, F: FnOnce() -> T> Call<T, F> {
                 let payload = PanicPayload::new(panic);
                 let message = payload.message().unwrap_or("a call has panicked").to_owned();
                 self.cell.resolve(Err(JoinError::Panicked(payload)));
+                // If nobody waits for it the payload goes here, and its `Drop` may panic too.
+                PanicHook::default().catch(|| drop(self));
                 resume_unwind(Box::new(message)); // to the scheduler, which counts and reports it
             }
         }

@@ -14,7 +14,7 @@
 //!   two stores for each.
 //! - U3 The clock is read once for a sleep that is made and polled, because a reading is a fifth of what that
 //!   costs. A first poll that comes late, on a clock that runs by itself, is so taken for one in time: it
-//!   leaves an alarm that rings at once.
+//!   leaves an alarm that rings at once. And of equal deadlines on several threads any may come first.
 
 use std::fmt;
 use std::future::Future;
@@ -34,7 +34,8 @@ use crate::{Alarm, ScheduleError, Scheduler};
 /// # Errors
 ///
 /// It resolves to [`ScheduleError::Closed`] when the scheduler is closed before the deadline, and to
-/// [`ScheduleError::Full`] when it may hold no more tasks.
+/// [`ScheduleError::Full`] when it may hold no more tasks. A sleep that moves, or is polled by another task, gives
+/// its place up for a moment, and somebody else may take it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,11 +50,12 @@ use crate::{Alarm, ScheduleError, Scheduler};
 /// ```
 #[must_use = "a future does nothing unless it is polled or awaited"]
 pub struct Sleep {
+    /// Before the scheduler, which may end with this handle: the alarm is called off first.
+    set: Option<Set>,
     scheduler: Scheduler,
     deadline: Instant,
     /// What the clock said when it was made; for the first poll, which mostly comes at once.
     made: Option<Instant>,
-    set: Option<Set>,
 }
 
 /// An alarm, and when it rings.

@@ -81,12 +81,32 @@ impl Hub {
                 let Some(task) = Running::claim(due.key, Phase::Pending) else { continue };
                 let (body, claimed) = task.into_body();
                 wakers.push(Wake::take_back(body.closure).0);
+                counts.fired.add(1);
                 counts.record_lateness(now.since(due.deadline));
+                producer.seat.count_left();
                 claimed.end();
             }
-            counts.fired.add(wakers.len() as u64);
-            wakers.iter().for_each(|_| producer.seat.count_left());
         });
+        self.wake(wakers);
+    }
+
+    /// Takes the wakers that are pending at the end, whose time will not come. They count as dropped.
+    pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = TaskKey>) -> Vec<Waker> {
+        with_seat(self, |producer| {
+            let take = |key| {
+                let (body, claimed) = Running::claim(key, Phase::Pending)?.into_body();
+                let waker = Wake::take_back(body.closure).0;
+                producer.seat.counts.dropped.add(1);
+                producer.seat.count_left();
+                claimed.end();
+                Some(waker)
+            };
+            pending.filter_map(take).collect()
+        })
+    }
+
+    /// Wakes them, one after the other, whatever any of them does.
+    pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
         for waker in wakers.drain(..) {
             if let Err(panic) = caught(|| waker.wake()) {
                 with_seat(self, |producer| producer.seat.counts.panicked.add(1));
@@ -160,20 +180,6 @@ impl Hub {
         let dropped = caught(|| drop(body));
         claimed.end();
         dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
-    }
-
-    /// Wakes a pending waker before its time, because its time will not come: who waits is to find the
-    /// scheduler closed. It counts as dropped.
-    pub(crate) fn wake_in_vain(&self, key: TaskKey) {
-        let Some(task) = Running::claim(key, Phase::Pending) else { return };
-        let (body, claimed) = task.into_body();
-        with_seat(self, |producer| {
-            producer.seat.counts.dropped.add(1);
-            producer.seat.count_left();
-        });
-        let woken = caught(|| body.closure.run_once());
-        claimed.end();
-        woken.err().into_iter().for_each(|panic| self.hooks.report(panic));
     }
 
     /// Drops a task that had been accepted once, and was refused elsewhere.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use super::{Face, Scheduler};
 use crate::executor::own::OwnExecutor;
 
-/// A [`Scheduler`] that may be gone: for tasks that know their scheduler and shall not keep it alive.
+/// A [`Scheduler`] that may be gone: for tasks that know their scheduler and shall not keep it alive. An executor
+/// that the handle had of its own it does keep.
 ///
 /// ```
 /// use std::ops::ControlFlow;
