@@ -12,9 +12,10 @@
 use std::fmt;
 use std::task::Waker;
 
-use crate::handle;
+use crate::hub;
 use crate::key::{HubId, TaskKey};
-use crate::task::{Content, Wake, holder};
+use crate::observe::caught;
+use crate::task::{Cancelled, Content, Phase, Wake, holder};
 
 /// A waker that is to be woken at an instant: what [`Scheduler::wake_at`](crate::Scheduler::wake_at) gives
 /// back. Dropping it calls it off, and drops the waker.
@@ -60,15 +61,21 @@ impl Alarm {
     /// Calls it off, and gives the waker back; `None` when it has been woken, or is just being woken.
     pub fn into_waker(self) -> Option<Waker> {
         // Its `Drop` will find the task cancelled.
-        let body = handle::cancel(self.key, self.hub).ok()?;
-        body.map(|body| Wake::take_back(body.closure).0)
+        self.call_off().map(|Wake(waker)| waker)
+    }
+
+    fn call_off(&self) -> Option<Wake> {
+        let Cancelled::Won { was, body } = holder::cancel(self.key) else { return None };
+        hub::count_cancel(self.hub, was == Phase::Pending);
+        Some(Wake::take_back(body.closure))
     }
 }
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        if let Ok(body) = handle::cancel(self.key, self.hub) {
-            handle::dispose(self.hub, body);
+        let waker = self.call_off();
+        if let Err(panic) = caught(|| drop(waker)) {
+            hub::report(self.hub, panic); // S9
         }
     }
 }

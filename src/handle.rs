@@ -22,7 +22,7 @@ use crate::hub;
 use crate::key::{HubId, TaskKey};
 use crate::observe::caught;
 use crate::sync::{AtomicBool, InOrder, Ordering};
-use crate::task::{Body, Cancelled, Phase, holder};
+use crate::task::{Cancelled, Phase, holder};
 
 /// A handle to a scheduled task or series: asks about it, and cancels it.
 ///
@@ -212,34 +212,6 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// A cancel came after the run had begun, or after another cancel.
-pub(crate) struct TooLate;
-
-/// Cancels a task, and counts that. The body, unless the runner of a series has it, is to be dropped by the
-/// caller.
-#[inline]
-pub(crate) fn cancel(key: TaskKey, hub: HubId) -> Result<Option<Body>, TooLate> {
-    match holder::cancel(key) {
-        Cancelled::Lost => Err(TooLate),
-        Cancelled::Doomed => {
-            hub::count_cancel(hub, true);
-            Ok(None)
-        }
-        Cancelled::Won { was, body } => {
-            hub::count_cancel(hub, was == Phase::Pending);
-            Ok(Some(body))
-        }
-    }
-}
-
-/// Drops what a task was, and reports a panic of that (S9).
-#[inline]
-pub(crate) fn dispose(hub: HubId, body: Option<Body>) {
-    if let Err(panic) = caught(|| drop(body)) {
-        hub::report(hub, panic);
-    }
-}
-
 /// The handle of a task of a scheduler.
 struct TaskHandle {
     key: TaskKey,
@@ -281,9 +253,21 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        let Ok(body) = cancel(self.key, self.hub) else { return false };
+        let body = match holder::cancel(self.key) {
+            Cancelled::Lost => return false,
+            Cancelled::Doomed => {
+                hub::count_cancel(self.hub, true);
+                None
+            }
+            Cancelled::Won { was, body } => {
+                hub::count_cancel(self.hub, was == Phase::Pending);
+                Some(body)
+            }
+        };
         self.note();
-        dispose(self.hub, body);
+        if let Err(panic) = caught(|| drop(body)) {
+            hub::report(self.hub, panic); // S9
+        }
         true
     }
 

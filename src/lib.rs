@@ -96,7 +96,8 @@
 //! | `tracing` | a one-shot runs in the span where it was scheduled, each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and the histogram of lateness |
 //!
-//! How it works inside is told in words in [`design`].
+//! How it works inside is told in words in [`design`]; who comes from another timer finds each call's counterpart
+//! in [`coming_from`].
 //!
 //! [`Duration`]: std::time::Duration
 
@@ -109,6 +110,8 @@ pub mod pool;
 pub mod rx;
 pub mod wheel;
 
+#[cfg(doc)]
+pub mod coming_from;
 #[cfg(doc)]
 pub mod design;
 

@@ -13,8 +13,7 @@ const RANKS: &[&[&str]] = &[
     &["clock", "intake", "task"],
     &["front", "oneshot", "repeat"],
     &["hub"],
-    &["handle"],
-    &["alarm"],
+    &["alarm", "handle"],
     &["schedule", "shutdown"],
     &["engine"],
     &["driver", "ticker"],
@@ -27,7 +26,7 @@ const RANKS: &[&[&str]] = &[
 const OVER_THE_PUBLIC: &[&str] = &["future", "job", "message_loop", "pool", "rx"];
 
 /// Words, and what stands above everything.
-const ABOVE: &[&str] = &["design", "lib", "models"];
+const ABOVE: &[&str] = &["coming_from", "design", "lib", "models"];
 
 /// In a model it stands in for threads and for memory, so `sync` and `task` name it.
 const STANDS_IN: &str = "models";

@@ -1,0 +1,58 @@
+//! Each call's counterpart, for those who come from another timer. This page has no code.
+//!
+//! | from | where |
+//! | --- | --- |
+//! | Akka, Pekko | below |
+//! | Netty | below |
+//! | `tokio::time` | [`future`](crate::future) |
+//! | `java.util.concurrent` | [`pool`](crate::pool) |
+//! | `RxJava` | [`rx`](crate::rx) |
+//! | Android, Chromium | [`message_loop`](crate::message_loop) |
+//!
+//! # Akka, Pekko
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `system.scheduler` | a [`Scheduler`](crate::Scheduler); [`Scheduler::global`](crate::Scheduler::global) |
+//! | `scheduleOnce(delay)(f)`, `scheduleOnce(delay, runnable)` | [`schedule_once(delay, f)`](crate::Scheduler::schedule_once) |
+//! | `scheduleOnce(delay, receiver, message)` | `schedule_once(delay, move \|\| receiver.send(message))`, with whatever channel the receiver has |
+//! | `scheduleAtFixedRate(initial, interval)(f)` | [`schedule_repeatedly(initial, period, f)`](crate::Scheduler::schedule_repeatedly) |
+//! | `scheduleWithFixedDelay(initial, delay)(f)` | [`schedule_with_fixed_delay(initial, delay, f)`](crate::Scheduler::schedule_with_fixed_delay) |
+//! | missed runs of a fixed rate: caught up with | the same; or [`MissedTicks::Skip`](crate::MissedTicks::Skip), [`Delay`](crate::MissedTicks::Delay) |
+//! | a task that throws ends its series | the same, and it is reported: [`Builder::on_panic`](crate::Builder::on_panic) |
+//! | `implicit ExecutionContext` | [`Builder::executor`](crate::Builder::executor); for some tasks [`with_executor`](crate::Scheduler::with_executor) |
+//! | `Cancellable.cancel()`, `isCancelled` | [`cancel`](crate::Cancellable::cancel); [`is_cancelled`](crate::Cancellable::is_cancelled) for a cancel, [`is_done`](crate::Cancellable::is_done) for any end |
+//! | `Cancellable.alreadyCancelled` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
+//! | `akka.pattern.after(delay)(f)` | [`call_after(delay, f)`](crate::Scheduler::call_after); or [`sleep(delay).await`](crate::Scheduler::sleep) |
+//! | `FutureTimeoutSupport`, `ask` with a `Timeout` | [`timeout(d, future)`](crate::Scheduler::timeout) |
+//! | `timers.startSingleTimer(key, ..)`, `cancel(key)` | keep the handles in a map of your own; a [`Worker`](crate::rx::Worker) for an actor runs its timers in order with its messages |
+//! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
+//! | `context.setReceiveTimeout(d)` | a [`Sleep`](crate::future::Sleep) that is [`reset`](crate::future::Sleep::reset) with each message |
+//! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |
+//! | `SchedulerTask.cancelled()` | what is captured is dropped: a `Drop` of your own |
+//! | `IllegalStateException: cannot enqueue after timer shutdown` | [`ScheduleError::Closed`](crate::ScheduleError::Closed) |
+//! | `akka.scheduler.tick-duration`, `ticks-per-wheel`, `shutdown-timeout` | [`Builder::tick`](crate::Builder::tick), [`wheel_size`](crate::Builder::wheel_size), [`shutdown_timeout`](crate::Builder::shutdown_timeout) |
+//! | `maxFrequency`; `delay` of more than 2^31 ticks is an error | any period above zero; any delay |
+//! | `ExplicitlyTriggeredScheduler.timePasses(d)` | [`build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance) |
+//! | may run up to a tick early under load; wakes up a hundred times a second | never early; sleeps until something is due |
+//!
+//! # Netty
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `new HashedWheelTimer(threadFactory, tickDuration, unit, ticksPerWheel, ..)` | [`Scheduler::builder()`](crate::Scheduler::builder)`.thread_name(..).tick(..).wheel_size(..).build()?` |
+//! | `leakDetection`, one instance for a process | [`Scheduler::global`](crate::Scheduler::global); a scheduler that is dropped ends its thread |
+//! | `maxPendingTimeouts`, `RejectedExecutionException` | [`max_pending`](crate::Builder::max_pending), [`ScheduleError::Full`](crate::ScheduleError::Full) |
+//! | `taskExecutor`; by default the timer's own thread | [`Builder::executor`](crate::Builder::executor); [`Inline`](crate::Inline) is the timer's own thread |
+//! | `start()` | it has started; nothing runs, nor wakes, before something is due |
+//! | `newTimeout(task, delay, unit)` | [`schedule_once(delay, task)`](crate::Scheduler::schedule_once) |
+//! | `Timeout.cancel()` | [`cancel`](crate::Cancellable::cancel); the closure is gone when it returns, not a tick later |
+//! | `Timeout.isExpired()`, `isCancelled()` | [`is_done`](crate::Cancellable::is_done), [`is_cancelled`](crate::Cancellable::is_cancelled) |
+//! | `Timeout.task()`, `timer()` | keep what you need; a handle owns nothing |
+//! | `TimerTask.cancelled(timeout)` | what is captured is dropped: a `Drop` of your own |
+//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated |
+//! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
+//! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
+//! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |
+//! | `IdleStateHandler`, `ReadTimeoutHandler` | a [`Sleep`](crate::future::Sleep) that is [`reset`](crate::future::Sleep::reset) with each message: two stores |
+//! | wakes up at every tick | sleeps until something is due |
