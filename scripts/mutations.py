@@ -237,6 +237,8 @@ MUTATIONS = [
      "            self.remove_idle_handler(key);\n", "", tests("message_loop")),
     ("loop: a quit safely moves on", "src/message_loop/ending.rs",
      "        if !is_again {", "        if !is_again || is_again {", TESTS + ["--lib"]),
+    ("each of a row of cancelled timeouts wakes the thread", "src/engine.rs",
+     "self.no_later_than(taken_in, next, now),", "self.no_later_than(Moment::NEVER, next, now),", tests("s01_s07_time")),
     # Futures
     ("future: one that has rung counts as pending", "src/alarm.rs",
      "        holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation) // L1",

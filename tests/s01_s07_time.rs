@@ -11,7 +11,7 @@ use tickwheel::{
     Clock, Driver, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper, SystemClock,
 };
 
-use common::{PATIENCE, Random, until};
+use common::{PATIENCE, Random, spin_until, until};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -520,4 +520,18 @@ fn a_clock_behind_an_arc_is_the_clock_itself() {
     assert_eq!(said(&Plain(now)), [false; 3], "the defaults promise nothing");
     assert_eq!(said(&Arc::new(Plain(now))), [false; 3]);
     assert_eq!(said(&SystemClock), [false, cfg!(target_os = "linux"), true]);
+}
+
+/// Each is cancelled before the tick thread has looked at it, and nothing else is pending. A thread that
+/// then slept without a deadline would be woken by the next one, and so on.
+#[test]
+fn s07_timeouts_that_are_cancelled_at_once_wake_the_thread_once_and_not_each() {
+    const TIMEOUTS: u64 = 2_000;
+    let scheduler = Scheduler::new();
+    for _ in 0..TIMEOUTS {
+        scheduler.schedule_once(Duration::from_secs(30), || ()).expect("open").cancel();
+        spin_until(Instant::now() + Duration::from_micros(20));
+    }
+    let wakeups = scheduler.stats().wakeups();
+    assert!(wakeups < TIMEOUTS / 10, "{wakeups} wake-ups");
 }
