@@ -57,6 +57,10 @@
 //! ten-thousandth of a wake-up per task. And a thread that has memory to give back wakes up a second
 //! later to do so, once.
 //!
+//! A thread that was woken for a task that is cancelled by the time it looks sleeps towards that deadline all
+//! the same, once. Programs that set a timeout and cancel it a microsecond later do so again and again, and each
+//! would find the thread asleep without a deadline, and wake it.
+//!
 //! When the earliest entry is stale, and its chain is longer than 256 entries, the thread believes it
 //! rather than search, and wakes up for nothing: at most once per half-turn of the wheel, two seconds by
 //! default.

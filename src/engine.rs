@@ -16,21 +16,29 @@
 //! - N2 What is due is handed over by deadline, and at equal deadlines by the order of scheduling
 //!   (S3): the intake gives records in that order, the wheel keeps it, the front sorts stably.
 //! - N3 A turn never answers with a time later than the earliest live deadline needs.
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | here | the turn; taking in, advancing, tidying |
+//! | [`hand_over`] | what is due, to whom it goes, and what comes back |
+//! | [`coming_back`] | when to turn again |
+//! | [`ending`] | the last turn |
+
+mod coming_back;
+mod ending;
+mod hand_over;
 
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::executor::own::OwnExecutor;
-use crate::executor::{DueBatch, DueTask, Executor};
-use crate::front::{Entry, Front, Runner};
+use self::hand_over::Refused;
+use crate::executor::{DueBatch, Executor};
+use crate::front::{Entry, Front};
 use crate::hub::{Hub, TurningMark};
 use crate::intake::Inlet;
-use crate::observe::{WheelView, caught, quietly};
-use crate::oneshot::Returned;
-use crate::task::holder::Repetition;
-use crate::task::{OneShot, Phase, holder, trim};
+use crate::observe::WheelView;
+use crate::task::{holder, trim};
 use crate::tick::{Moment, Tick};
-use crate::trace;
 use crate::wheel::Buckets;
 
 /// How many tasks are handed over at once.
@@ -108,37 +116,6 @@ pub(crate) struct Engine {
     /// due does not wait for more than [`AHEAD`] tasks that come in. A driven engine asks for nothing,
     /// or a peak somewhere in the process would show in its virtual time.
     has_a_thread: bool,
-}
-
-/// Tasks that an executor would not take.
-#[derive(Default)]
-struct Refused {
-    tasks: Vec<Entry>,
-    again_at: Option<Moment>,
-}
-
-/// Who takes a batch.
-enum Taker {
-    Shared,
-    Own(Arc<OwnExecutor>),
-    TickThread,
-}
-
-impl Taker {
-    fn runner(&self) -> Runner {
-        match self {
-            Taker::Shared => Runner::Shared,
-            Taker::Own(_) => Runner::Own,
-            Taker::TickThread => Runner::TickThread,
-        }
-    }
-
-    fn is(&self, other: &Taker) -> bool {
-        match (self, other) {
-            (Taker::Own(one), Taker::Own(other)) => one.number() == other.number(),
-            _ => self.runner() == other.runner(),
-        }
-    }
 }
 
 impl Engine {
@@ -260,89 +237,6 @@ impl Engine {
         }
     }
 
-    // ----- hand over -----------------------------------------------------------------------
-
-    /// Brings the refused back, a tick after they were refused (S18).
-    fn retry_refused(&mut self, now: Moment) {
-        if self.refused.again_at.is_some_and(|at| at <= now) {
-            self.refused.again_at = None;
-            self.refused.tasks.drain(..).for_each(|entry| self.front.insert(entry));
-        }
-    }
-
-    /// Hands over what is due, in batches of one executor each; at most [`HAND_OVER`] tasks.
-    fn hand_over(&mut self, now: Moment) {
-        let mut taker = Taker::Shared;
-        for _ in 0..HAND_OVER {
-            let Some(entry) = self.front.pop(now) else { break };
-            let Some(next) = self.taker_of(entry) else { continue };
-            if !next.is(&taker) || self.batch.len() == BATCH {
-                self.flush(taker);
-                taker = next;
-            }
-            self.batch.push(entry.due());
-        }
-        self.flush(taker);
-    }
-
-    /// Who takes an entry; `None` when it is stale.
-    fn taker_of(&self, entry: Entry) -> Option<Taker> {
-        match entry.runner() {
-            Runner::Shared => Some(Taker::Shared),
-            Runner::TickThread => Some(Taker::TickThread),
-            Runner::Own => {
-                let word = holder::pending_word(entry.key())?;
-                self.hub.own_executors.find(word.executor()).map(Taker::Own)
-            }
-        }
-    }
-
-    /// Hands the batch over.
-    fn flush(&mut self, taker: Taker) {
-        let tasks = self.batch.len();
-        if tasks == 0 {
-            return;
-        }
-        let (hub, batch, wakers) = (&self.hub, &mut self.batch, &mut self.wakers);
-        let handed = caught(|| match (&taker, &self.executor) {
-            (Taker::TickThread, _) => hub.wake_all(batch, wakers),
-            (Taker::Own(own), _) => own.executor().execute_batch(batch),
-            (Taker::Shared, Some(executor)) => executor.execute_batch(batch),
-            (Taker::Shared, None) => {}
-        });
-        handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
-        let refused = self.collect_refused(taker.runner());
-        self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
-        quietly(|| drop(taker)); // perhaps the last owner of an executor
-    }
-
-    /// Keeps what an executor has refused or left.
-    fn collect_refused(&mut self, runner: Runner) -> usize {
-        let (mut refused, mut strangers) = (Vec::new(), Vec::new());
-        self.batch.settle(&mut refused, &mut strangers);
-        for stranger in strangers {
-            self.adopt(stranger);
-        }
-        if !refused.is_empty() {
-            let tick = self.hub.timeline.tick_nanos().get();
-            self.refused.again_at.get_or_insert(self.hub.now().after_nanos(tick));
-            let entries = refused.iter().map(|due| Entry::again(*due, runner));
-            self.refused.tasks.extend(entries);
-            self.hub.rejected.add(refused.len() as u64);
-            quietly(|| trace::rejected(refused.len()));
-            self.hub.hooks.observe(|observer| observer.rejected(refused.len()));
-        }
-        refused.len()
-    }
-
-    /// An executor gave back a task that is not ours: it becomes one, or nobody would run it.
-    fn adopt(&self, task: DueTask) {
-        let times = self.hub.at(task.deadline());
-        let run = OneShot(move || task.run());
-        let admitted = self.hub.admit(times, run, Repetition::NONE, None);
-        admitted.err().into_iter().for_each(|(_, refused)| self.hub.drop_refused(refused));
-    }
-
     // ----- tidy ----------------------------------------------------------------------------
 
     /// Sweeps stale entries when they outnumber the live ones, and moves some far entries near. A
@@ -379,145 +273,6 @@ impl Engine {
             }
             _ => false,
         }
-    }
-
-    // ----- when to come back ---------------------------------------------------------------
-
-    /// N3.
-    fn next(&mut self, now: Moment, cut: u64, is_tidy: bool) -> Next {
-        let front = &mut self.front;
-        front.skip(|entry| !is_live(entry));
-        let is_due = self.front.next().is_some_and(|next| next <= now);
-        if is_due || !is_tidy || self.inlet.is_behind(cut) {
-            return Next::Again;
-        }
-        if !self.has_news() && self.trim(now) {
-            return Next::Again;
-        }
-        let trim_at = self.trim_at.filter(|_| self.has_a_thread);
-        let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, trim_at];
-        match times.into_iter().flatten().min() {
-            None | Some(Moment::NEVER) => Next::Idle,
-            Some(at) => Next::At(at),
-        }
-    }
-
-    /// When the wheel has to be advanced for its earliest live entry.
-    fn wheel_needs(&mut self) -> Option<Moment> {
-        let wheel = &mut self.wheel;
-        let first = wheel.first(LOOK_AHEAD, |entry| is_live(*entry))?;
-        self.served_at(Moment(first))
-    }
-
-    /// When the wheel gives out what has this deadline; `None` for never.
-    fn served_at(&self, deadline: Moment) -> Option<Moment> {
-        let timeline = &self.hub.timeline;
-        match self.precision {
-            _ if deadline == Moment::NEVER => None,
-            Precision::Tick => Some(timeline.end_of(timeline.covering(deadline))),
-            Precision::Exact => Some(deadline),
-        }
-    }
-
-    /// A thread that was woken for what is cancelled by now sleeps as if it were not. The next one that is
-    /// scheduled is likely to be cancelled as soon, and due no earlier; else each of them would wake it
-    /// again. This costs at most one wake-up for nothing after such a flow has ended.
-    fn no_later_than(&self, news: Moment, next: Next, now: Moment) -> Next {
-        let news = self.served_at(news).filter(|at| self.has_a_thread && *at > now);
-        match (next, news) {
-            (Next::Idle, Some(news)) => Next::At(news),
-            (Next::At(at), Some(news)) => Next::At(at.min(news)),
-            (next, _) => next,
-        }
-    }
-
-    /// The sleeper's last look, after it has armed the bell: takes in what is there, and tells
-    /// whether all of it would have left the bell alone.
-    pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
-        if self.hub.is_closing() {
-            return false;
-        }
-        if !self.inlet.has_more(&self.hub.intake) {
-            return true;
-        }
-        let cut = self.cut();
-        let taken = self.take_in(cut);
-        // A clock of coarse steps may stamp at the cut what was published before the arming, and has
-        // not rung: so what is held has to be able to wait too.
-        let held = self.inlet.held().map(|record| needed_at(Entry::from(*record))).min();
-        !self.inlet.is_behind(cut) && taken.min(held.unwrap_or(Moment::NEVER)) >= threshold
-    }
-
-    /// Whether something has come in that no turn has taken yet.
-    pub(crate) fn has_news(&self) -> bool {
-        self.hub.is_closing() || self.inlet.has_more(&self.hub.intake)
-    }
-
-    /// A task due before this must wake a sleeper that will wake at `at` anyway.
-    pub(crate) fn threshold(&self, at: Moment) -> Moment {
-        match self.precision {
-            // What is due in the tick that ends at `at` is served then.
-            Precision::Tick => {
-                Moment(at.0.saturating_sub(self.hub.timeline.tick_nanos().get() - 1))
-            }
-            Precision::Exact => at,
-        }
-    }
-
-    // ----- the end -------------------------------------------------------------------------
-
-    /// Closes the intake, collects what is pending, and fulfils the end. Once.
-    fn shut_down(&mut self) {
-        let Some(executor) = self.executor.take() else { return };
-        let (tasks, wakers) = self.collect_pending();
-        let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
-        let returned = self.give_back(tasks);
-        let leftovers = returned.len();
-        if self.hub.end.is_wanted() {
-            self.hub.end.fulfil(returned);
-        } else {
-            // S24
-            for task in returned {
-                self.hub.drop_task(task.key, Phase::Returned);
-            }
-            self.hub.end.fulfil(Vec::new());
-        }
-        self.hub.wake(&mut wakers); // they find it closed
-        self.hub.hooks.observe(|observer| observer.stopped(leftovers));
-        quietly(|| drop(executor));
-        quietly(|| self.hub.bell.wakes(None)); // a waker may be a user's, and seats keep the bell
-    }
-
-    /// All that is pending, in order of deadlines: tasks, and wakers.
-    fn collect_pending(&mut self) -> (Vec<Entry>, Vec<Entry>) {
-        let mut entries = Vec::new();
-        entries.append(&mut self.refused.tasks);
-        self.front.drain(&mut entries);
-        self.wheel.drain(&mut entries);
-        let records = self.inlet.close(&self.hub.intake);
-        entries.extend(records.into_iter().map(Entry::from));
-        // Stable: at equal deadlines the refused come first, whose turn it was, then as in N2.
-        entries.sort_by_key(|entry| entry.moment());
-        entries.into_iter().partition(|entry| entry.runner() != Runner::TickThread)
-    }
-
-    /// Marks what is pending as returned.
-    fn give_back(&self, pending: Vec<Entry>) -> Vec<Returned> {
-        let returned = pending.into_iter().filter_map(|entry| {
-            let (key, deadline) = (entry.key(), entry.moment());
-            let (kind, period) = self.hub.give_back(key)?;
-            Some(Returned { key, deadline, kind, period })
-        });
-        returned.collect()
-    }
-}
-
-impl Drop for Engine {
-    /// A driver that is dropped ends its scheduler.
-    fn drop(&mut self) {
-        let _mark = TurningMark::new(&self.hub);
-        self.hub.stop();
-        self.shut_down();
     }
 }
 

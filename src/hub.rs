@@ -15,8 +15,9 @@
 //!
 //! - B1 `admit` is the one way in: place, deadline, holder, lane, doorbell, in this order, and each
 //!   step is undone if a later one refuses (S20).
-//! - B2 `run` and `forfeit` are the two ways out by an executor; a cancel and a return are the
-//!   others. Each claims the task first, so each task has exactly one end.
+//! - B2 `run` and `forfeit` are the two ways out by an executor, `wake_all` and `take_wakers` those of
+//!   wakers; a cancel and a return are the others. Each claims the task first, so each task has exactly
+//!   one end.
 //! - B3 User code runs with no lock and no borrow of ours held, and its panics are caught (S11,
 //!   S17).
 

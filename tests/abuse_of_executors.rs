@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use common::ledger::{End, Ledger};
-use common::{PATIENCE, count, digits, panic_on_purpose, silence, until};
+use common::{PATIENCE, Wall, count, digits, panic_on_purpose, silence, until};
 use tickwheel::{
     Cancellable, CloseError, DueBatch, DueTask, Executor, Inline, Rejected, ScheduleError,
     Scheduler, ThreadPool,
@@ -103,19 +103,10 @@ fn s17_s20_an_executor_that_panics_at_every_call() {
 
 // ----- rejections ----------------------------------------------------------------------------
 
-/// Takes nothing.
-struct Closed;
-
-impl Executor for Closed {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        Err(Rejected::new(task))
-    }
-}
-
 #[test]
 fn s18_s20_an_executor_that_rejects_everything() {
     let tasks = count(50_000, 1_000_000);
-    let scheduler = Scheduler::builder().executor(Closed).build().expect("a tick thread");
+    let scheduler = Scheduler::builder().executor(Wall).build().expect("a tick thread");
     let ledger = Ledger::new(tasks);
     let schedule = |id| {
         let book = Arc::clone(&ledger);

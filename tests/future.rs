@@ -16,13 +16,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::told::Poller;
-use common::{Grenade, OnDrop, panic_on_purpose, silence};
+use common::{Grenade, OnDrop, Wall, panic_on_purpose, silence};
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
 use tickwheel::pool::{JoinError, ScheduledFuture};
-use tickwheel::{
-    Builder, Driver, DueTask, Executor, ManualClock, MissedTicks, Precision, Rejected,
-    ScheduleError, Scheduler,
-};
+use tickwheel::{Builder, Driver, ManualClock, MissedTicks, Precision, ScheduleError, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -245,6 +242,18 @@ fn s24_a_sleep_keeps_its_scheduler_alive() {
     assert_eq!(block_on(sleep), Ok(()));
 }
 
+/// The scheduler ends with it, and must not wake what was called off.
+#[test]
+fn s9_the_last_handle_calls_its_alarm_off_before_the_scheduler_ends() {
+    for _ in 0..500 {
+        let task = Poller::new();
+        let mut sleep = Scheduler::builder().build().expect("good settings").sleep(SECOND * 60);
+        assert!(task.poll(&mut sleep).is_pending());
+        drop(sleep);
+        assert_eq!((task.woken(), task.wakers()), (0, 0));
+    }
+}
+
 #[test]
 fn s25_a_full_scheduler_is_an_error() {
     let ((scheduler, _driver), task) =
@@ -281,15 +290,6 @@ fn s3_wakers_and_tasks_keep_their_order() {
     }
     driver.advance(SECOND);
     assert_eq!(*notes.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
-}
-
-/// An executor that takes nothing.
-struct Wall;
-
-impl Executor for Wall {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        Err(Rejected::new(task))
-    }
 }
 
 #[test]
@@ -497,23 +497,13 @@ fn a_timeout_of_a_closed_scheduler_says_so_but_asks_the_future_first() {
     let ((scheduler, _driver), task) = (driven(), Poller::new());
     let mut pending_one = scheduler.timeout_at(scheduler.now() + SECOND, pending::<()>());
     assert!(task.poll(&mut pending_one).is_pending());
-    scheduler.close().expect("nobody turns it").for_each_drop();
+    drop(scheduler.close().expect("nobody turns it"));
     assert_eq!(task.woken(), 1);
     let Poll::Ready(Err(elapsed)) = task.poll(&mut pending_one) else { panic!("it is closed") };
     assert_eq!(elapsed.reason(), Some(ScheduleError::Closed));
     assert!(elapsed.to_string().contains("closed"), "{elapsed}");
     assert_eq!(io::Error::from(elapsed).kind(), io::ErrorKind::Other);
     assert_eq!(task.poll(&mut scheduler.timeout(SECOND, ready(1))), Poll::Ready(Ok(1)));
-}
-
-trait ForEachDrop {
-    fn for_each_drop(self);
-}
-
-impl<I: IntoIterator> ForEachDrop for I {
-    fn for_each_drop(self) {
-        self.into_iter().for_each(drop);
-    }
 }
 
 #[test]
@@ -640,7 +630,7 @@ fn s15_a_zero_period_and_a_closed_scheduler_are_errors() {
     assert_eq!(tick, Poll::Ready(Err(ScheduleError::ZeroPeriod)));
     let mut interval = scheduler.interval_at(scheduler.now() + SECOND, SECOND);
     assert!(task.poll(&mut pin!(interval.tick())).is_pending());
-    scheduler.close().expect("nobody turns it").for_each_drop();
+    drop(scheduler.close().expect("nobody turns it"));
     assert_eq!(task.woken(), 1);
     for _ in 0..2 {
         let tick = task.poll(&mut pin!(interval.tick()));
@@ -669,7 +659,7 @@ fn an_interval_is_a_stream_that_an_error_ends() {
     assert!(task.poll(&mut interval.next()).is_pending());
     driver.advance(SECOND);
     assert!(matches!(task.poll(&mut interval.next()), Poll::Ready(Some(Ok(_)))));
-    scheduler.close().expect("nobody turns it").for_each_drop();
+    drop(scheduler.close().expect("nobody turns it"));
     assert_eq!(task.poll(&mut interval.next()), Poll::Ready(Some(Err(ScheduleError::Closed))));
     assert_eq!(task.poll(&mut interval.next()), Poll::Ready(None));
     assert_eq!(interval.size_hint(), (0, Some(0)));

@@ -81,15 +81,11 @@ pub use interval::Interval;
 pub use sleep::Sleep;
 pub use timeout::{Elapsed, Timeout};
 
+use crate::Period;
 #[cfg(doc)]
 use crate::Scheduler;
 
-/// The instant that lies so far ahead, or the farthest that there is.
-fn after(now: Instant, mut ahead: Duration) -> Instant {
-    loop {
-        match now.checked_add(ahead) {
-            Some(instant) => return instant,
-            None => ahead /= 2,
-        }
-    }
+/// The instant that lies so far ahead; centuries ahead for what the clock cannot say.
+fn after(now: Instant, ahead: Duration) -> Instant {
+    now.checked_add(ahead).unwrap_or_else(|| Period::fixed_delay(ahead).next_run(now, now))
 }

@@ -3,7 +3,8 @@
 //! Each function here claims the task first, or is given it claimed; so each task has one end (B2).
 //! The order of steps is the same everywhere: count, let the user's code run or drop, free the
 //! holder, report a panic. What others see of a task that is done is so counted before (N1 in
-//! [`stats`](crate::stats)), and a hook finds the task done.
+//! [`stats`](crate::stats)), and a hook finds the task done. A waker's holder is freed before it is woken: it
+//! has been moved out, and who is woken must not find it pending (L1 in [`alarm`](crate::alarm)).
 
 use std::cell::Cell;
 use std::ops::ControlFlow;

@@ -73,18 +73,33 @@ pub(crate) struct Series<F>(pub(crate) F);
 /// A waker: to run it is to wake it, and to drop it is not.
 pub(crate) struct Wake(pub(crate) Waker);
 
+impl Shot for Wake {
+    fn shoot(self) {
+        self.0.wake();
+    }
+}
+
+/// What does not fit into the room.
+struct Large<S>(Box<S>);
+
+impl<S: Shot> Shot for Large<S> {
+    fn shoot(self) {
+        (*self.0).shoot();
+    }
+}
+
 impl<F: Shot> Content for OneShot<F> {
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
         if fits::<F>() {
             put(self.0, &Once::<F>::TABLE, place);
         } else {
-            put(Box::new(self.0), &Boxed::<F>::TABLE, place);
+            put(Large(Box::new(self.0)), &Once::<Large<F>>::TABLE, place);
         }
     }
 
     fn take_back(closure: Closure) -> Self {
-        OneShot(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Box<F>>() })
+        OneShot(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Large<F>>().0 })
     }
 }
 
@@ -108,11 +123,11 @@ impl Content for Wake {
 
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
-        put(self.0, &WAKER, place);
+        put(self, &Once::<Wake>::TABLE, place);
     }
 
     fn take_back(closure: Closure) -> Self {
-        Wake(closure.take())
+        closure.take()
     }
 }
 
@@ -194,22 +209,6 @@ impl<F: Shot> Once<F> {
     };
 }
 
-/// The table of a type that is called once, and does not fit.
-struct Boxed<F>(PhantomData<F>);
-
-impl<F: Shot> Boxed<F> {
-    const TABLE: Table = Table {
-        run_once: |room| {
-            // SAFETY: the caller hands over a room that holds a box of an `F` (C1), and forgets it.
-            let f = unsafe { room.cast::<Box<F>>().read() };
-            (*f).shoot();
-        },
-        run: |_| ControlFlow::Break(()),
-        drop: drop_in_room::<Box<F>>,
-        holds: TypeId::of::<Box<F>>,
-    };
-}
-
 /// The table of a type that is called again and again.
 struct Repeating<F>(PhantomData<F>);
 
@@ -229,18 +228,6 @@ impl<F: FnMut() -> ControlFlow<()> + 'static> Repeating<F> {
         holds: TypeId::of::<F>,
     };
 }
-
-/// The table of a waker.
-static WAKER: Table = Table {
-    run_once: |room| {
-        // SAFETY: the caller hands over a room that holds a `Waker` (C1), and forgets it.
-        let waker = unsafe { room.cast::<Waker>().read() };
-        waker.wake();
-    },
-    run: |_| ControlFlow::Break(()),
-    drop: drop_in_room::<Waker>,
-    holds: TypeId::of::<Waker>,
-};
 
 /// # Safety
 ///

@@ -12,7 +12,7 @@ use std::sync::Once;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tickwheel::TaskPanic;
+use tickwheel::{DueTask, Executor, Rejected, TaskPanic};
 
 /// A small generator of random numbers, the same for the same seed: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -99,6 +99,15 @@ pub(crate) fn spin_until(instant: Instant) {
 /// A panic that belongs to a test; [`silence`] keeps it out of the output.
 pub(crate) fn panic_on_purpose() -> ! {
     panic!("on purpose")
+}
+
+/// An executor that takes nothing.
+pub(crate) struct Wall;
+
+impl Executor for Wall {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        Err(Rejected::new(task))
+    }
 }
 
 /// Panics when it is dropped.

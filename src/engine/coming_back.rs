@@ -1,0 +1,88 @@
+//! When to turn again, and what a sleeper does before it sleeps.
+
+use super::{Engine, LOOK_AHEAD, Next, Precision, is_live, needed_at};
+use crate::front::Entry;
+use crate::tick::Moment;
+
+impl Engine {
+    /// N3.
+    pub(super) fn next(&mut self, now: Moment, cut: u64, is_tidy: bool) -> Next {
+        let front = &mut self.front;
+        front.skip(|entry| !is_live(entry));
+        let is_due = self.front.next().is_some_and(|next| next <= now);
+        if is_due || !is_tidy || self.inlet.is_behind(cut) {
+            return Next::Again;
+        }
+        if !self.has_news() && self.trim(now) {
+            return Next::Again;
+        }
+        let trim_at = self.trim_at.filter(|_| self.has_a_thread);
+        let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, trim_at];
+        match times.into_iter().flatten().min() {
+            None | Some(Moment::NEVER) => Next::Idle,
+            Some(at) => Next::At(at),
+        }
+    }
+
+    /// When the wheel has to be advanced for its earliest live entry.
+    fn wheel_needs(&mut self) -> Option<Moment> {
+        let wheel = &mut self.wheel;
+        let first = wheel.first(LOOK_AHEAD, |entry| is_live(*entry))?;
+        self.served_at(Moment(first))
+    }
+
+    /// When the wheel gives out what has this deadline; `None` for never.
+    fn served_at(&self, deadline: Moment) -> Option<Moment> {
+        let timeline = &self.hub.timeline;
+        match self.precision {
+            _ if deadline == Moment::NEVER => None,
+            Precision::Tick => Some(timeline.end_of(timeline.covering(deadline))),
+            Precision::Exact => Some(deadline),
+        }
+    }
+
+    /// A thread that was woken for what is cancelled by now sleeps as if it were not. The next one that is
+    /// scheduled is likely to be cancelled as soon, and due no earlier; else each of them would wake it
+    /// again. This costs at most one wake-up for nothing after such a flow has ended.
+    pub(super) fn no_later_than(&self, news: Moment, next: Next, now: Moment) -> Next {
+        let news = self.served_at(news).filter(|at| self.has_a_thread && *at > now);
+        match (next, news) {
+            (Next::Idle, Some(news)) => Next::At(news),
+            (Next::At(at), Some(news)) => Next::At(at.min(news)),
+            (next, _) => next,
+        }
+    }
+
+    /// The sleeper's last look, after it has armed the bell: takes in what is there, and tells
+    /// whether all of it would have left the bell alone.
+    pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
+        if self.hub.is_closing() {
+            return false;
+        }
+        if !self.inlet.has_more(&self.hub.intake) {
+            return true;
+        }
+        let cut = self.cut();
+        let taken = self.take_in(cut);
+        // A clock of coarse steps may stamp at the cut what was published before the arming, and has
+        // not rung: so what is held has to be able to wait too.
+        let held = self.inlet.held().map(|record| needed_at(Entry::from(*record))).min();
+        !self.inlet.is_behind(cut) && taken.min(held.unwrap_or(Moment::NEVER)) >= threshold
+    }
+
+    /// Whether something has come in that no turn has taken yet.
+    pub(crate) fn has_news(&self) -> bool {
+        self.hub.is_closing() || self.inlet.has_more(&self.hub.intake)
+    }
+
+    /// A task due before this must wake a sleeper that will wake at `at` anyway.
+    pub(crate) fn threshold(&self, at: Moment) -> Moment {
+        match self.precision {
+            // What is due in the tick that ends at `at` is served then.
+            Precision::Tick => {
+                Moment(at.0.saturating_sub(self.hub.timeline.tick_nanos().get() - 1))
+            }
+            Precision::Exact => at,
+        }
+    }
+}

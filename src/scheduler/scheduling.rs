@@ -1,0 +1,236 @@
+//! The ways in: once, again and again, and by the trait.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Scheduler;
+use crate::error::{ScheduleError, TryScheduleError};
+use crate::executor::own::OwnExecutor;
+use crate::handle::Cancellable;
+use crate::hub::{Hub, Times};
+use crate::key::TaskKey;
+use crate::repeat::{Period, Repeat};
+use crate::schedule::{RepeatingTask, Schedule, Task};
+use crate::shutdown::PendingTask;
+use crate::task::holder::Repetition;
+use crate::task::{Content, OneShot, Series};
+use crate::trace::{self, Shot, Within};
+
+/// Takes a task in; what is refused is dropped.
+#[inline(never)]
+fn admit_or_drop<T: Content>(
+    hub: &Hub,
+    times: Times,
+    task: T,
+    repetition: Repetition,
+    own: Option<&Arc<OwnExecutor>>,
+) -> Result<TaskKey, ScheduleError> {
+    hub.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
+}
+
+impl Scheduler {
+    // ----- one-shot ------------------------------------------------------------------------
+
+    /// Runs a task once, when `delay` has passed since this call: never before, and at most a tick
+    /// after, plus what the system and the executor add.
+    ///
+    /// A delay of zero does not wait for a tick. A delay beyond the range of the clock is never:
+    /// the task waits until it is cancelled or returned.
+    ///
+    /// A closure of up to 32 bytes is not allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]; the task is dropped then. To get it
+    /// back: [`try_schedule_once`](Scheduler::try_schedule_once).
+    #[inline]
+    pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.hub().after(delay);
+        self.admit_once(times, task)
+    }
+
+    /// Runs a task once, at an instant; one that has passed is due now, without waiting for a tick.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_once`](Scheduler::schedule_once).
+    #[inline]
+    pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.hub().at(instant);
+        self.admit_once(times, task)
+    }
+
+    /// As [`schedule_once`](Scheduler::schedule_once), but gives the task back when it is not
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    pub fn try_schedule_once<F>(
+        &self,
+        delay: Duration,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.hub().after(delay);
+        match trace::here() {
+            None => self.try_admit(times, task),
+            Some(place) => {
+                let refused = self.try_admit(times, place.within(task));
+                refused.map_err(|error| error.map(Within::into_task))
+            }
+        }
+    }
+
+    fn try_admit<S: Shot>(
+        &self,
+        times: Times,
+        task: S,
+    ) -> Result<Cancellable, TryScheduleError<S>> {
+        let hub = self.hub();
+        match hub.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
+            Ok(key) => Ok(Cancellable::new(key, hub.id())),
+            Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
+        }
+    }
+
+    /// Takes a one-shot in, within the span of the calling thread.
+    #[inline]
+    fn admit_once<F>(&self, times: Times, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        match trace::here() {
+            None => self.admit_or_drop(times, OneShot(task), Repetition::NONE),
+            Some(place) => self.admit_or_drop(times, OneShot(place.within(task)), Repetition::NONE),
+        }
+    }
+
+    /// Takes a task in. The handle is made here and not further in, so that it is built where it
+    /// will lie.
+    #[inline]
+    fn admit_or_drop<T: Content>(
+        &self,
+        times: Times,
+        task: T,
+        repetition: Repetition,
+    ) -> Result<Cancellable, ScheduleError> {
+        let key = admit_or_drop(self.hub(), times, task, repetition, self.own.as_ref())?;
+        Ok(Cancellable::new(key, self.hub().id()))
+    }
+
+    // ----- repeating -----------------------------------------------------------------------
+
+    /// Runs a task at a fixed rate: run `k` is due at `initial + k * period` after this call,
+    /// however late the runs before it were. Missed runs are caught up with, one by one.
+    ///
+    /// The task is an `FnMut`, so it keeps its state from run to run; runs never overlap. It
+    /// returns `()`, or a [`ControlFlow`](std::ops::ControlFlow) of which `Break` ends the series. A
+    /// panic ends it too.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::ZeroPeriod`], and as [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_repeatedly<R, F>(
+        &self,
+        initial: Duration,
+        period: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::fixed_rate(period), task)
+    }
+
+    /// Runs a task again and again, each time `delay` after the end of the run before.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    pub fn schedule_with_fixed_delay<R, F>(
+        &self,
+        initial: Duration,
+        delay: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::fixed_delay(delay), task)
+    }
+
+    /// Runs a task again and again, as the [`Period`] says.
+    ///
+    /// A period of more than 584 years is taken for that.
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    pub fn schedule_periodic<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        mut task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        if period.duration().is_zero() {
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        let series = Series(move || trace::in_a_root_span(|| task().flow()));
+        self.admit_or_drop(self.hub().after(initial), series, repetition)
+    }
+}
+
+impl Schedule for Scheduler {
+    fn now(&self) -> Instant {
+        Scheduler::now(self)
+    }
+
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.schedule_once(delay, task)
+    }
+
+    fn schedule_task_at(
+        &self,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_at(deadline, task)
+    }
+
+    fn schedule_series(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_periodic(initial, period, task)
+    }
+}
+
+impl PendingTask {
+    /// Moves it to another scheduler: the remaining delay and the repetition carry on there, on the
+    /// executor of that handle. Handles from before no longer reach the task; the new one does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scheduler::schedule_once`]. The task is dropped then, as it is consumed.
+    pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
+        self.move_to(scheduler.hub(), scheduler.own.as_ref())
+    }
+}
