@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, until};
 use tickwheel::{
-    CloseError, Driver, DueTask, Inline, Observer, PendingTask, Period, ScheduleError, Scheduler,
-    ThreadPool,
+    CloseError, Driver, DueTask, Executor, Inline, Observer, PendingTask, Period, Rejected,
+    ScheduleError, Scheduler, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -347,6 +347,33 @@ fn s24_dropping_the_last_handle_drops_what_is_pending_on_the_tick_thread() {
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok(Some(String::from("wheel"))));
     until("the end of the task", || handle.is_done());
     assert!(!handle.is_cancelled());
+}
+
+#[test]
+fn s24_a_weak_handle_keeps_nothing_alive_but_finds_what_is() {
+    struct Counting(Arc<AtomicUsize>);
+    impl Executor for Counting {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Inline.execute(task)
+        }
+    }
+    let (scheduler, driver) = driven();
+    let (ran, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+    let own = scheduler.with_executor(Counting(Arc::clone(&ran)));
+    let (weak, weak_own) = (scheduler.downgrade(), own.downgrade());
+    weak_own.upgrade().expect("it lives").schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND);
+    assert_eq!(ran.load(Ordering::Relaxed), 1, "it comes back with the executor that it had");
+
+    let held = Arc::clone(&alive);
+    own.schedule_once(HOUR, move || drop(held)).expect("open");
+    assert!(format!("{weak:?}").contains("is_alive: true"));
+    drop((scheduler, own));
+    driver.advance(SECOND);
+    assert_eq!(Arc::strong_count(&alive), 1, "the last strong handle ended it");
+    assert!(weak.upgrade().is_none() && weak_own.clone().upgrade().is_none());
+    assert!(format!("{weak:?}").contains("is_alive: false"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tickwheel::wheel::Wheel;
 use tickwheel::{
     BuildError, CloseError, DueTask, Inline, ManualClock, Observer, Period, Precision, Rejected,
-    ScheduleError, Scheduler, SystemClock, ThreadPool, TryScheduleError,
+    ScheduleError, Scheduler, SystemClock, ThreadPool, TryScheduleError, WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -193,6 +193,40 @@ fn an_observer_sees_the_turns() {
     driver.advance(SECOND * 4);
     drop(driver.close());
     assert_eq!(seen.0.each_ref().map(|n| n.load(Ordering::Relaxed)), [10, 5, 5, 0]);
+}
+
+/// Eight buckets of ten milliseconds: what is due within them waits in its bucket, all else further out.
+#[test]
+fn an_observer_sees_where_tasks_wait() {
+    type Look = (usize, Vec<usize>, usize);
+    #[derive(Clone, Default)]
+    struct Looks(Arc<Mutex<Look>>);
+    impl Observer for Looks {
+        fn turned(&self, wheel: WheelView<'_>) {
+            let buckets = (0..wheel.buckets()).map(|bucket| wheel.waiting_in(bucket)).collect();
+            assert_eq!(wheel.waiting_in(wheel.buckets()), wheel.waiting_in(0));
+            *self.0.lock().expect("no panic") = (wheel.hand(), buckets, wheel.waiting_far());
+        }
+    }
+    let looks = Looks::default();
+    let builder = Scheduler::builder().tick(MILLI * 10).wheel_size(8).precision(Precision::Tick);
+    let (scheduler, driver) =
+        builder.observer(looks.clone()).build_driven().expect("good settings");
+    let look = || looks.0.lock().expect("no panic").clone();
+    for ticks in [2, 2, 3, 30, 31] {
+        scheduler.schedule_once(MILLI * 10 * ticks, || ()).expect("open");
+    }
+    driver.advance(MILLI);
+    let (first, buckets, far) = look();
+    let after = |ticks: usize| (first + ticks) % 8;
+    assert_eq!((buckets[after(2)], buckets[after(3)], far), (2, 1, 2));
+    assert_eq!(buckets.iter().sum::<usize>(), 3);
+    driver.advance(MILLI * 20);
+    let (hand, buckets, far) = look();
+    assert_eq!((hand, buckets[after(3)], buckets.iter().sum(), far), (after(2), 1, 1, 2));
+    driver.advance(MILLI * 260);
+    let (hand, buckets, far) = look();
+    assert_eq!((hand, buckets[after(30)], buckets[after(31)], far), (after(28), 1, 1, 0));
 }
 
 #[test]
