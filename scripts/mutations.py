@@ -74,7 +74,7 @@ MUTATIONS = [
     ("leaked closure", "src/handle.rs",
      "caught(|| drop(body))", "caught(|| std::mem::forget(body))", tests("s08_s11_cancel")),
     ("a closure dropped twice", "src/task/closure.rs",
-     "let mut this = ManuallyDrop::new(self);", "let mut this = self;", TESTS + ["--lib"]),
+     "let mut this = ManuallyDrop::new(self);\n        let run_once", "let mut this = self;\n        let run_once", TESTS + ["--lib"]),
     ("reused generation", "src/task/state.rs",
      "self.generation().wrapping_add(1)", "self.generation()", tests("s08_s11_cancel")),
     ("generations begin anew after a trim", "src/task/directory.rs",
@@ -243,14 +243,60 @@ MUTATIONS = [
     ("future: one that has rung counts as pending", "src/alarm.rs",
      "        holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation) // L1",
      "        holder::word(self.key).is_some()",
-     tests("future")),
+     TESTS + ["--test", "future", "s1_"]),
+    ("future: the last handle ends its scheduler before its alarm", "src/future/sleep.rs",
+     """    set: Option<Set>,
+    scheduler: Scheduler,
+""", """    scheduler: Scheduler,
+    set: Option<Set>,
+""", tests("future")),
+    ("future: a weak handle is a strong one", "src/scheduler/weak.rs",
+     "WeakScheduler { face: Arc::downgrade(&self.face), own: self.own.clone() }",
+     "std::mem::forget(self.clone());\n        WeakScheduler { face: Arc::downgrade(&self.face), own: self.own.clone() }",
+     tests("s20_s24_shutdown")),
+    ("future: sleepers are counted after the end is told", "src/engine/ending.rs",
+     """        let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
+        let returned = self.give_back(tasks);
+        let leftovers = returned.len();
+        if self.hub.end.is_wanted() {
+            self.hub.end.fulfil(returned);
+        } else {
+            // S24
+            for task in returned {
+                self.hub.drop_task(task.key, Phase::Returned);
+            }
+            self.hub.end.fulfil(Vec::new());
+        }
+""", """        let returned = self.give_back(tasks);
+        let leftovers = returned.len();
+        if self.hub.end.is_wanted() {
+            self.hub.end.fulfil(returned);
+        } else {
+            // S24
+            for task in returned {
+                self.hub.drop_task(task.key, Phase::Returned);
+            }
+            self.hub.end.fulfil(Vec::new());
+        }
+        let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
+""", tests("future")),
     ("future: an end wakes nobody", "src/engine/ending.rs",
      "        self.hub.wake(&mut wakers); // they find it closed\n",
      "        drop(wakers);\n", tests("future")),
     ("future: wakers are leftovers", "src/engine/ending.rs",
      "partition(|entry| entry.runner() != Runner::TickThread)", "partition(|_| true)", tests("future")),
     ("future: an executor gets the wakers", "src/hub.rs",
-     "            _ if T::IS_WAKER => Runner::TickThread,\n", "", tests("future")),
+     "            _ if T::IS_WAKER => Runner::TickThread,\n", "", TESTS + ["--test", "future", "the_tick_thread_wakes"]),
+    ("future: a waker passes a task that came before it", "src/engine/hand_over.rs",
+     "                self.flush(taker);\n                taker = next;\n", "                taker = next;\n", tests("future")),
+    ("future: a row of wakers goes on into the tasks", "src/front.rs",
+     "        self.peek().filter(|next| next.runner() == Runner::TickThread)?;\n", "", tests("future")),
+    ("future: a row of wakers goes on into the future", "src/front.rs",
+     """?;
+        self.pop(now)
+""", """?;
+        self.pop(Moment::NEVER)
+""", tests("future")),
     ("future: an alarm that is dropped is not called off", "src/alarm.rs",
      "impl Drop for Alarm {\n    fn drop(&mut self) {", "impl Alarm {\n    #[allow(dead_code)]\n    fn not_dropped(&mut self) {",
      tests("future")),
@@ -277,7 +323,7 @@ MUTATIONS = [
      "                resume_unwind(Box::new(message)); // to the scheduler, which counts and reports it",
      "                drop(message);", tests("future")),
     ("future: a panicking waker takes the others along", "src/hub/run.rs",
-     "            if let Err(panic) = caught(|| waker.wake()) {", "            if let Err(panic) = Ok::<(), Payload>(waker.wake()) {",
+     "caught(|| wakers.by_ref().for_each(Waker::wake))", "Ok::<(), Payload>(wakers.by_ref().for_each(Waker::wake))",
      tests("future")),
     ("future: the drift of an interval adds up", "src/future/interval.rs",
      "period.next_run(due, self.sleep.scheduler().now())", "period.next_run(self.sleep.scheduler().now(), self.sleep.scheduler().now())",

@@ -22,6 +22,7 @@ mod sort;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::executor::batch::AHEAD;
 use crate::executor::due::Due;
 use crate::intake::lane::Record;
 use crate::key::TaskKey;
@@ -159,9 +160,18 @@ impl Front {
 
     /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Moment> {
-        let ready = self.ready.front().map(|entry| entry.deadline);
-        let late = self.late.peek().map(|Reverse((deadline, ..))| *deadline);
-        ready.into_iter().chain(late).min().map(Moment)
+        self.peek().map(Entry::moment)
+    }
+
+    /// F2.
+    #[inline]
+    fn peek(&self) -> Option<Entry> {
+        let ready = self.ready.front().copied();
+        let late = self.late.peek().map(|Reverse((.., entry))| *entry);
+        match (ready, late) {
+            (Some(ready), Some(late)) if late.deadline < ready.deadline => Some(late),
+            _ => ready.or(late),
+        }
     }
 
     /// The next task, if it is due.
@@ -175,11 +185,19 @@ impl Front {
     }
 
     fn pop_of_both(&mut self, now: Moment) -> Option<Entry> {
-        let next = self.next().filter(|next| *next <= now)?;
-        if self.ready.front().is_some_and(|entry| entry.deadline == next.0) {
+        let next = self.peek().filter(|next| next.moment() <= now)?;
+        if self.ready.front().is_some_and(|entry| entry.deadline == next.deadline) {
             return self.ready.pop_front(); // F2
         }
         self.late.pop().map(|Reverse((.., entry))| entry)
+    }
+
+    /// The next one, if it is due and a waker. The holder of one that comes later is fetched meanwhile.
+    #[inline]
+    pub(crate) fn pop_waker(&mut self, now: Moment) -> Option<Entry> {
+        self.ready.get(AHEAD).inspect(|soon| soon.prefetch());
+        self.peek().filter(|next| next.runner() == Runner::TickThread)?;
+        self.pop(now)
     }
 
     /// Drops what is at the head for nothing, so that nobody wakes up for it.

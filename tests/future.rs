@@ -242,6 +242,23 @@ fn s24_a_sleep_keeps_its_scheduler_alive() {
     assert_eq!(block_on(sleep), Ok(()));
 }
 
+/// All within one tick.
+#[test]
+fn s2_s19_a_thousand_sleeps_of_one_tick_are_woken_each_at_its_own_time() {
+    let ((scheduler, driver), task) = (exact(), Poller::new());
+    let step = Duration::from_nanos(500);
+    let mut sleeps: Vec<_> = (1..=1_000).map(|n| scheduler.sleep(step * n)).collect();
+    assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep).is_pending()));
+    for woken in 1..=1_000 {
+        driver.advance(step);
+        assert_eq!(task.woken(), woken);
+    }
+    let mut sleeps: Vec<_> = (0..5_000).map(|_| scheduler.sleep(SECOND)).collect();
+    assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep).is_pending()));
+    assert_eq!(driver.advance(SECOND), 5_000);
+    assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep) == OK));
+}
+
 /// The scheduler ends with it, and must not wake what was called off.
 #[test]
 fn s9_the_last_handle_calls_its_alarm_off_before_the_scheduler_ends() {

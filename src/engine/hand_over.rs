@@ -1,7 +1,7 @@
 //! What is due goes to whoever runs it: in batches, each to one taker.
 //!
-//! A taker is an executor, the scheduler's or a task's own, or, for wakers, the tick thread itself. What it
-//! refuses or leaves comes back a tick later (S18); a panic of it is caught and reported (S17).
+//! A taker is an executor, the scheduler's or a task's own. What it refuses or leaves comes back a tick later
+//! (S18); a panic of it is caught and reported (S17). Wakers go to nobody: the tick thread wakes them.
 
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use crate::trace;
 enum Taker {
     Shared,
     Own(Arc<OwnExecutor>),
+    /// It keeps no batch.
     TickThread,
 }
 
@@ -57,15 +58,19 @@ impl Engine {
 
     /// Hands over what is due, in batches of one executor each; at most [`HAND_OVER`] tasks.
     pub(super) fn hand_over(&mut self, now: Moment) {
-        let mut taker = Taker::Shared;
-        for _ in 0..HAND_OVER {
+        let (mut taker, mut left) = (Taker::Shared, HAND_OVER);
+        while left > 0 {
             let Some(entry) = self.front.pop(now) else { break };
+            left -= 1;
             let Some(next) = self.taker_of(entry) else { continue };
             if !next.is(&taker) || self.batch.len() == BATCH {
                 self.flush(taker);
                 taker = next;
             }
-            self.batch.push(entry.due());
+            match taker {
+                Taker::TickThread => left -= self.wake(entry, now, left.min(BATCH)),
+                _ => self.batch.push(entry.due()),
+            }
         }
         self.flush(taker);
     }
@@ -82,18 +87,28 @@ impl Engine {
         }
     }
 
+    /// Wakes this waker and so many of those that follow, while there are no tasks between them. How many
+    /// followed.
+    fn wake(&mut self, first: Entry, now: Moment, most: usize) -> usize {
+        let (front, mut followed) = (&mut self.front, 0);
+        let others =
+            std::iter::from_fn(|| front.pop_waker(now)).take(most).inspect(|_| followed += 1);
+        self.hub.wake_all(std::iter::once(first).chain(others), &mut self.wakers);
+        self.hub.hooks.observe(|observer| observer.handed_over(1 + followed));
+        followed
+    }
+
     /// Hands the batch over.
     fn flush(&mut self, taker: Taker) {
         let tasks = self.batch.len();
         if tasks == 0 {
             return;
         }
-        let (hub, batch, wakers) = (&self.hub, &mut self.batch, &mut self.wakers);
+        let batch = &mut self.batch;
         let handed = caught(|| match (&taker, &self.executor) {
-            (Taker::TickThread, _) => hub.wake_all(batch, wakers),
             (Taker::Own(own), _) => own.executor().execute_batch(batch),
             (Taker::Shared, Some(executor)) => executor.execute_batch(batch),
-            (Taker::Shared, None) => {}
+            (Taker::Shared, None) | (Taker::TickThread, _) => {}
         });
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
         let refused = self.collect_refused(taker.runner());

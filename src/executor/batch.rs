@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::due::{Due, DueTask, Host, Rejected};
 
 /// How many tasks ahead of its run a holder is fetched into the cache.
-pub(super) const AHEAD: usize = 16;
+pub(crate) const AHEAD: usize = 16;
 
 /// Tasks that are due, in order of their deadlines. An iterator over [`DueTask`]s, which leaves out
 /// those that have been cancelled meanwhile.

@@ -12,7 +12,6 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::Hub;
-use crate::executor::DueBatch;
 use crate::executor::due::{self, Due};
 use crate::front::{Entry, Runner};
 use crate::intake::lane::Refused;
@@ -21,7 +20,7 @@ use crate::key::{HubId, TaskKey};
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
 use crate::sync::cycles;
-use crate::task::{Body, Content, Kind, Phase, Running, Wake, directory, holder};
+use crate::task::{Body, Content, Kind, Phase, Running, directory, holder};
 use crate::tick::Moment;
 
 /// Cycles of the processor; on a slow one it is two.
@@ -72,18 +71,18 @@ impl Hub {
         moment
     }
 
-    /// Wakes all wakers of a batch. They are moved out of their holders first, all of them, and counted
+    /// Wakes the wakers that are due. They are moved out of their holders first, all of them, and counted
     /// together: so what each costs is little more than its wake. `wakers` is room to do that in.
-    pub(crate) fn wake_all(&self, batch: &mut DueBatch, wakers: &mut Vec<Waker>) {
+    pub(crate) fn wake_all(&self, due: impl Iterator<Item = Entry>, wakers: &mut Vec<Waker>) {
         let now = self.recently();
         with_seat(self, |producer| {
             let counts = &producer.seat.counts;
-            while let Some(due) = batch.take_one() {
-                let Some(task) = Running::claim(due.key, Phase::Pending) else { continue };
-                let (body, claimed) = task.into_body();
-                wakers.push(Wake::take_back(body.closure).0);
+            for entry in due {
+                let Some(task) = Running::claim(entry.key(), Phase::Pending) else { continue };
+                let (waker, claimed) = task.into_waker();
+                wakers.push(waker);
                 counts.fired.add(1);
-                counts.record_lateness(now.since(due.deadline));
+                counts.record_lateness(now.since(entry.moment()));
                 producer.seat.count_left();
                 claimed.end();
             }
@@ -95,8 +94,7 @@ impl Hub {
     pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = TaskKey>) -> Vec<Waker> {
         with_seat(self, |producer| {
             let take = |key| {
-                let (body, claimed) = Running::claim(key, Phase::Pending)?.into_body();
-                let waker = Wake::take_back(body.closure).0;
+                let (waker, claimed) = Running::claim(key, Phase::Pending)?.into_waker();
                 producer.seat.counts.dropped.add(1);
                 producer.seat.count_left();
                 claimed.end();
@@ -108,11 +106,10 @@ impl Hub {
 
     /// Wakes them, one after the other, whatever any of them does.
     pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
-        for waker in wakers.drain(..) {
-            if let Err(panic) = caught(|| waker.wake()) {
-                with_seat(self, |producer| producer.seat.counts.panicked.add(1));
-                self.hooks.report(panic);
-            }
+        let mut wakers = wakers.drain(..);
+        while let Err(panic) = caught(|| wakers.by_ref().for_each(Waker::wake)) {
+            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+            self.hooks.report(panic);
         }
     }
 

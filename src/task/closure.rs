@@ -13,6 +13,7 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 use std::ops::ControlFlow;
+use std::ptr;
 use std::task::Waker;
 
 use crate::trace::Shot;
@@ -48,6 +49,12 @@ unsafe impl Send for Closure {}
 /// Whether a value of this type lies in the room itself.
 const fn fits<T>() -> bool {
     size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()
+}
+
+/// A way to lie in a room: what lies there, and the table that is made for it.
+trait Lodging {
+    type Guest: Send + 'static;
+    const TABLE: Table;
 }
 
 /// What becomes a closure in a holder, and comes back out of it when the task is refused.
@@ -92,14 +99,18 @@ impl<F: Shot> Content for OneShot<F> {
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
         if fits::<F>() {
-            put(self.0, &Once::<F>::TABLE, place);
+            put::<Once<F>>(self.0, place);
         } else {
-            put(Large(Box::new(self.0)), &Once::<Large<F>>::TABLE, place);
+            put::<Once<Large<F>>>(Large(Box::new(self.0)), place);
         }
     }
 
     fn take_back(closure: Closure) -> Self {
-        OneShot(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Large<F>>().0 })
+        OneShot(if fits::<F>() {
+            closure.take::<Once<F>>()
+        } else {
+            *closure.take::<Once<Large<F>>>().0
+        })
     }
 }
 
@@ -107,14 +118,18 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Content for Series<F> {
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
         if fits::<F>() {
-            put(self.0, &Repeating::<F>::TABLE, place);
+            put::<Repeating<F>>(self.0, place);
         } else {
-            put(Box::new(self.0), &Repeating::<Box<F>>::TABLE, place);
+            put::<Repeating<Box<F>>>(Box::new(self.0), place);
         }
     }
 
     fn take_back(closure: Closure) -> Self {
-        Series(if fits::<F>() { closure.take::<F>() } else { *closure.take::<Box<F>>() })
+        Series(if fits::<F>() {
+            closure.take::<Repeating<F>>()
+        } else {
+            *closure.take::<Repeating<Box<F>>>()
+        })
     }
 }
 
@@ -123,11 +138,11 @@ impl Content for Wake {
 
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
-        put(self, &Once::<Wake>::TABLE, place);
+        put::<Once<Wake>>(self, place);
     }
 
     fn take_back(closure: Closure) -> Self {
-        closure.take()
+        closure.take::<Once<Wake>>()
     }
 }
 
@@ -141,16 +156,16 @@ impl Content for Closure {
     }
 }
 
-/// C1: a table made for `T`, and a `T`.
+/// C1: a guest, and the table made for it.
 #[inline]
-fn put<T: Send + 'static>(value: T, table: &'static Table, place: &mut MaybeUninit<Closure>) {
-    assert!(fits::<T>()); // a constant: it costs nothing
+fn put<L: Lodging>(guest: L::Guest, place: &mut MaybeUninit<Closure>) {
+    assert!(fits::<L::Guest>()); // a constant: it costs nothing
     let place = place.as_mut_ptr();
-    // SAFETY: both are fields of the place, and `T` fits into the room in size and alignment, as
+    // SAFETY: both are fields of the place, and the guest fits into the room in size and alignment, as
     // asserted. Nothing is dropped: the place held nothing.
     unsafe {
-        (&raw mut (*place).table).write(table);
-        (&raw mut (*place).room).cast::<T>().write(value);
+        (&raw mut (*place).table).write(&L::TABLE);
+        (&raw mut (*place).room).cast::<L::Guest>().write(guest);
     }
 }
 
@@ -178,11 +193,34 @@ impl Closure {
     }
 
     /// Moves the value out again.
-    fn take<T: 'static>(self) -> T {
-        assert_eq!((self.table.holds)(), TypeId::of::<T>(), "a closure of another type");
-        let this = ManuallyDrop::new(self);
-        // SAFETY: the room holds a `T`, as the table says (C1); `self` is forgotten (C2).
-        unsafe { this.room.as_ptr().cast::<T>().read() }
+    fn take<L: Lodging>(self) -> L::Guest {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `self` is forgotten (C2).
+        unsafe { this.take_in_place::<L>() }
+    }
+
+    /// Moves a waker out, from where it lies.
+    ///
+    /// # Safety
+    ///
+    /// The closure counts as moved out from now on (C2).
+    #[inline]
+    pub(super) unsafe fn take_waker(&mut self) -> Waker {
+        // SAFETY: as the caller promises.
+        unsafe { self.take_in_place::<Once<Wake>>() }.0
+    }
+
+    /// # Safety
+    ///
+    /// The closure counts as moved out from now on (C2).
+    #[inline]
+    unsafe fn take_in_place<L: Lodging>(&mut self) -> L::Guest {
+        // The same table twice is possible, so the address alone does not tell; it saves a call.
+        let holds_it =
+            ptr::eq(self.table, &L::TABLE) || (self.table.holds)() == TypeId::of::<L::Guest>();
+        assert!(holds_it, "a closure of another type");
+        // SAFETY: the room holds such a guest, as the table says (C1), and the caller forgets it.
+        unsafe { self.room.as_ptr().cast::<L::Guest>().read() }
     }
 }
 
@@ -196,7 +234,8 @@ impl Drop for Closure {
 /// The table of a type that is called once.
 struct Once<F>(PhantomData<F>);
 
-impl<F: Shot> Once<F> {
+impl<F: Shot> Lodging for Once<F> {
+    type Guest = F;
     const TABLE: Table = Table {
         run_once: |room| {
             // SAFETY: the caller hands over a room that holds an `F` (C1), and forgets it.
@@ -212,7 +251,8 @@ impl<F: Shot> Once<F> {
 /// The table of a type that is called again and again.
 struct Repeating<F>(PhantomData<F>);
 
-impl<F: FnMut() -> ControlFlow<()> + 'static> Repeating<F> {
+impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Lodging for Repeating<F> {
+    type Guest = F;
     const TABLE: Table = Table {
         run_once: |room| {
             // SAFETY: the caller hands over a room that holds an `F` (C1), and forgets it.

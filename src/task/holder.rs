@@ -19,6 +19,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::closure::{Closure, Content};
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
@@ -237,6 +238,20 @@ impl Running {
         // SAFETY: H2; claimed by us, and `Claimed` cannot reach the body again.
         let body = unsafe { self.holder.take_body() };
         (body, Claimed { task: self, cancelled })
+    }
+
+    /// The same for a waker: out of its place and nowhere else first. A whole body that is moved to the
+    /// stack in wide words, and read there in others, costs a wake a sixth of its time.
+    #[inline]
+    pub(crate) fn into_waker(self) -> (Waker, Claimed) {
+        let waker = self.holder.body.with_mut(|place| {
+            // SAFETY: H1, H2; claimed by us.
+            let body = unsafe { (*place).assume_init_mut() };
+            debug_assert!(body.executor.is_none(), "the tick thread wakes");
+            // SAFETY: H2; `Claimed` cannot reach the body again, and nothing else in it has to be dropped.
+            unsafe { body.closure.take_waker() }
+        });
+        (waker, Claimed { task: self, cancelled: false })
     }
 
     /// Runs a series' closure in place.
