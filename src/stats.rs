@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::tick::Moment;
+
 /// A counter with one writer; N1.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
@@ -48,8 +50,9 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn record_lateness(&self, lateness: Duration) {
-        self.lateness.get_or_init(Box::default).record(crate::tick::nanos(lateness));
+    /// How late something ran that was due then.
+    pub(crate) fn record_lateness(&self, now: Moment, due: Moment) {
+        self.lateness.get_or_init(Box::default).record(now.0.saturating_sub(due.0));
     }
 }
 

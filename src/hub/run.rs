@@ -43,12 +43,12 @@ impl Hub {
     /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
     /// goes on.
     pub(crate) fn run_claimed(&self, task: Running, due: Due, repeats: bool, frees: bool) {
-        let late = self.recently().since(due.deadline);
+        let now = self.recently();
         let is_series = task.kind() != Kind::Once;
         with_seat(self, |producer| {
             let seat = &producer.seat;
             seat.counts.fired.add(1);
-            seat.counts.record_lateness(late);
+            seat.counts.record_lateness(now, due.deadline);
             if frees && !is_series {
                 seat.count_left();
             }
@@ -82,7 +82,7 @@ impl Hub {
                 let (waker, claimed) = task.into_waker();
                 wakers.push(waker);
                 counts.fired.add(1);
-                counts.record_lateness(now.since(entry.moment()));
+                counts.record_lateness(now, entry.moment());
                 producer.seat.count_left();
                 claimed.end();
             }
