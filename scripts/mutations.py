@@ -297,6 +297,12 @@ MUTATIONS = [
 """, """?;
         self.pop(Moment::NEVER)
 """, tests("future")),
+    ("future: wakers count as no share of a turn", "src/engine/hand_over.rs",
+     "left -= self.wake(entry, now, left.min(BATCH - 1))", "drop(self.wake(entry, now, BATCH - 1))", tests("future")),
+    ("future: a row of wakers is as long as a turn", "src/engine/hand_over.rs",
+     "left.min(BATCH - 1)", "left", tests("future")),
+    ("future: a clock that panics takes a waker along", "src/hub/run.rs",
+     "caught(|| self.recently()).unwrap_or_else(", "Ok::<Moment, Payload>(self.recently()).unwrap_or_else(", tests("future")),
     ("future: an alarm that is dropped is not called off", "src/alarm.rs",
      "impl Drop for Alarm {\n    fn drop(&mut self) {", "impl Alarm {\n    #[allow(dead_code)]\n    fn not_dropped(&mut self) {",
      tests("future")),

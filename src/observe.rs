@@ -88,7 +88,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = tasks;
     }
 
-    /// So many tasks were handed to an executor.
+    /// So many tasks were handed to an executor, or woken; those that had been cancelled meanwhile count too.
     fn handed_over(&self, tasks: usize) {
         let _ = tasks;
     }

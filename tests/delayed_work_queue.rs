@@ -48,6 +48,7 @@ impl Pair {
         }
         self.queue.check_invariants();
         assert_eq!(self.queue.len(), self.model.len());
+        assert_eq!(self.queue.is_empty(), self.model.is_empty());
         assert_eq!(self.queue.next_deadline(), self.model.keys().next().map(|name| name.0));
     }
 

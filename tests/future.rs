@@ -9,6 +9,7 @@ mod common;
 
 use std::future::{Future, pending, ready};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,10 +17,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::told::Poller;
-use common::{Grenade, OnDrop, Wall, panic_on_purpose, silence};
+use common::{Grenade, OnDrop, Random, Wall, panic_on_purpose, silence};
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
 use tickwheel::pool::{JoinError, ScheduledFuture};
-use tickwheel::{Builder, Driver, ManualClock, MissedTicks, Precision, ScheduleError, Scheduler};
+use tickwheel::{
+    Builder, Clock, Driver, ManualClock, MissedTicks, Observer, Precision, ScheduleError,
+    Scheduler, Sleeper, WheelView,
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -282,31 +286,97 @@ fn s25_a_full_scheduler_is_an_error() {
     assert!(task.poll(&mut other).is_pending());
 }
 
+/// Rows of wakers, and of tasks, some of which come when their tick has been given out already.
 #[test]
-fn s3_wakers_and_tasks_keep_their_order() {
-    struct Note(Arc<Mutex<Vec<usize>>>, usize);
+fn s3_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
+    struct Note(Arc<Mutex<Vec<(u32, usize)>>>, (u32, usize));
     impl Wake for Note {
         fn wake(self: Arc<Self>) {
             self.0.lock().expect("no panic").push(self.1);
         }
     }
-    let (scheduler, driver) = driven();
-    let notes = Arc::new(Mutex::new(Vec::new()));
-    let mut sleeps = Vec::new();
-    for n in 0..6 {
-        if n % 2 == 0 {
-            let waker = Waker::from(Arc::new(Note(Arc::clone(&notes), n)));
-            let mut sleep = scheduler.sleep(SECOND);
-            assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
-            sleeps.push(sleep);
-        } else {
-            let notes = Arc::clone(&notes);
-            let task = move || notes.lock().expect("no panic").push(n);
-            scheduler.schedule_once(SECOND, task).expect("open");
+    /// Of the turn so far, the most of a turn, and the most at once.
+    #[derive(Clone, Default)]
+    struct Shares(Arc<[AtomicUsize; 3]>);
+    impl Observer for Shares {
+        fn handed_over(&self, tasks: usize) {
+            let [turn, most, at_once] = &*self.0;
+            most.fetch_max(turn.fetch_add(tasks, Ordering::Relaxed) + tasks, Ordering::Relaxed);
+            at_once.fetch_max(tasks, Ordering::Relaxed);
+        }
+        fn turned(&self, _wheel: WheelView<'_>) {
+            self.0[0].store(0, Ordering::Relaxed);
         }
     }
-    driver.advance(SECOND);
-    assert_eq!(*notes.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
+    let shares = Shares::default();
+    let builder = Scheduler::builder().precision(Precision::Exact).observer(shares.clone());
+    let (scheduler, driver) = driven_by(builder);
+    let (start, notes) = (scheduler.now(), Arc::new(Mutex::new(Vec::new())));
+    let (mut random, mut sleeps, mut is_waker) = (Random(7), Vec::new(), false);
+    for number in 0..6_000 {
+        if number == 4_000 {
+            driver.advance(MILLI * 10);
+        }
+        if number % 2_000 == 0 || number > 5_000 {
+            is_waker = !is_waker || random.below(3) == 0;
+        }
+        let tenths = 100 + 2 * random.below(4) as u32;
+        let (at, note) = (start + MILLI / 10 * tenths, (tenths, number));
+        let notes = Arc::clone(&notes);
+        if is_waker {
+            let (mut sleep, waker) =
+                (scheduler.sleep_until(at), Waker::from(Arc::new(Note(notes, note))));
+            if Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_ready() {
+                waker.wake();
+            }
+            sleeps.push(sleep);
+        } else {
+            let task = move || notes.lock().expect("no panic").push(note);
+            scheduler.schedule_at(at, task).expect("open");
+        }
+    }
+    driver.advance(MILLI * 2);
+    let notes = std::mem::take(&mut *notes.lock().expect("no panic"));
+    assert_eq!(notes.len(), 6_000);
+    let is_late = |(tenths, number): &(u32, usize)| *tenths == 100 && *number >= 4_000;
+    let (late, rest): (Vec<_>, Vec<_>) = notes.into_iter().partition(is_late);
+    assert!(rest.is_sorted() && late.len() > 200, "what was due when it came waits for nobody");
+    let [_, most, at_once] = shares.0.each_ref().map(|number| number.load(Ordering::Relaxed));
+    assert_eq!((most, at_once), (1024, 256));
+}
+
+/// It is read once more for the lateness, when the waker has left its queue.
+#[test]
+fn a_clock_that_panics_loses_no_waker() {
+    struct Moody(ManualClock, Arc<AtomicUsize>);
+    impl Clock for Moody {
+        fn now(&self) -> Instant {
+            if self.1.load(Ordering::Relaxed) > 0 && self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+                panic_on_purpose();
+            }
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+        fn advance_to(&self, instant: Instant) -> bool {
+            self.0.advance_to(instant)
+        }
+    }
+    silence();
+    for breaks_at in 1..12 {
+        let (armed, task) = (Arc::new(AtomicUsize::new(0)), Poller::new());
+        let clock = Moody(ManualClock::new(), Arc::clone(&armed));
+        let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock));
+        let mut sleeps: Vec<_> = (0..10).map(|_| scheduler.sleep(SECOND)).collect();
+        assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep).is_pending()));
+        armed.store(breaks_at, Ordering::Relaxed);
+        let _ = catch_unwind(AssertUnwindSafe(|| driver.advance(SECOND)));
+        armed.store(0, Ordering::Relaxed);
+        driver.advance(SECOND);
+        assert_eq!((task.woken(), scheduler.pending()), (10, 0), "at reading {breaks_at}");
+        assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep) == OK));
+    }
 }
 
 #[test]

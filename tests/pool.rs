@@ -296,6 +296,7 @@ fn a_shutdown_runs_what_is_delayed_and_stops_what_is_periodic() {
     let pool = pool_on(&clock, 2);
     let delayed = pool.schedule(HOUR, || 5).expect("open");
     let periodic = pool.schedule_at_fixed_rate(HOUR, SECOND, || ()).expect("open");
+    assert!(!pool.is_shutdown());
     pool.shutdown();
     assert!(pool.is_shutdown() && !pool.is_terminated());
     assert!(is_cancelled(periodic));

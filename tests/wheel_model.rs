@@ -38,6 +38,7 @@ impl Pair {
         }
         self.wheel.check_invariants();
         assert_eq!(self.wheel.len(), self.model.len());
+        assert_eq!(self.wheel.is_empty(), self.model.is_empty());
         if random.below(3) == 0 {
             let first = self.model.keys().next().map(|(deadline, _)| *deadline);
             assert_eq!(self.wheel.next_expiry(), first, "the next expiry");

@@ -68,7 +68,7 @@ impl Engine {
                 taker = next;
             }
             match taker {
-                Taker::TickThread => left -= self.wake(entry, now, left.min(BATCH)),
+                Taker::TickThread => left -= self.wake(entry, now, left.min(BATCH - 1)),
                 _ => self.batch.push(entry.due()),
             }
         }
@@ -93,7 +93,7 @@ impl Engine {
         let (front, mut followed) = (&mut self.front, 0);
         let others =
             std::iter::from_fn(|| front.pop_waker(now)).take(most).inspect(|_| followed += 1);
-        self.hub.wake_all(std::iter::once(first).chain(others), &mut self.wakers);
+        self.hub.wake_all(std::iter::once(first).chain(others), now, &mut self.wakers);
         self.hub.hooks.observe(|observer| observer.handed_over(1 + followed));
         followed
     }

@@ -73,8 +73,18 @@ impl Hub {
 
     /// Wakes the wakers that are due. They are moved out of their holders first, all of them, and counted
     /// together: so what each costs is little more than its wake. `wakers` is room to do that in.
-    pub(crate) fn wake_all(&self, due: impl Iterator<Item = Entry>, wakers: &mut Vec<Waker>) {
-        let now = self.recently();
+    /// The first of them has left its queue: so a clock that panics must not unwind here, and what it said
+    /// last will do.
+    pub(crate) fn wake_all(
+        &self,
+        due: impl Iterator<Item = Entry>,
+        said_last: Moment,
+        wakers: &mut Vec<Waker>,
+    ) {
+        let now = caught(|| self.recently()).unwrap_or_else(|panic| {
+            self.hooks.report(panic);
+            said_last
+        });
         with_seat(self, |producer| {
             let counts = &producer.seat.counts;
             for entry in due {

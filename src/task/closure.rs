@@ -4,10 +4,10 @@
 //! usual capture (an `Arc` or two, an id). So a [`Closure`] is four words of room and a pointer to
 //! a table of what can be done with them.
 //!
-//! - C1 `room` holds a value of the type that `table` was made for, or, when that type does not
-//!   fit, a `Box` of it. Only [`Content`] sets both.
-//! - C2 The value is dropped or moved out once: `run_once` takes the closure by value and forgets
-//!   it, and so does nothing else.
+//! - C1 For some [`Lodging`], `table` is its table, and `room` holds its guest: what fits, or a box. Only
+//!   [`put`] sets both.
+//! - C2 The guest is moved out or dropped once: who runs a closure for the last time, takes its guest, or
+//!   drops it, never touches it again.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -52,7 +52,11 @@ const fn fits<T>() -> bool {
 }
 
 /// A way to lie in a room: what lies there, and the table that is made for it.
-trait Lodging {
+///
+/// # Safety
+///
+/// The functions of the table are right for a room that holds a guest, and `holds` says its type.
+unsafe trait Lodging {
     type Guest: Send + 'static;
     const TABLE: Table;
 }
@@ -215,7 +219,8 @@ impl Closure {
     /// The closure counts as moved out from now on (C2).
     #[inline]
     unsafe fn take_in_place<L: Lodging>(&mut self) -> L::Guest {
-        // The same table twice is possible, so the address alone does not tell; it saves a call.
+        // A table may lie at two addresses; then the call tells. At one address lies one table, whose
+        // `holds` says one type: so tables of different guests never do.
         let holds_it =
             ptr::eq(self.table, &L::TABLE) || (self.table.holds)() == TypeId::of::<L::Guest>();
         assert!(holds_it, "a closure of another type");
@@ -234,7 +239,8 @@ impl Drop for Closure {
 /// The table of a type that is called once.
 struct Once<F>(PhantomData<F>);
 
-impl<F: Shot> Lodging for Once<F> {
+// SAFETY: each function takes the room for one that holds an `F`.
+unsafe impl<F: Shot> Lodging for Once<F> {
     type Guest = F;
     const TABLE: Table = Table {
         run_once: |room| {
@@ -251,7 +257,8 @@ impl<F: Shot> Lodging for Once<F> {
 /// The table of a type that is called again and again.
 struct Repeating<F>(PhantomData<F>);
 
-impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Lodging for Repeating<F> {
+// SAFETY: each function takes the room for one that holds an `F`.
+unsafe impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Lodging for Repeating<F> {
     type Guest = F;
     const TABLE: Table = Table {
         run_once: |room| {

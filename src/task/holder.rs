@@ -12,7 +12,8 @@
 //! types: a [`Vacancy`] is a free slot that somebody owns, a [`Running`] is a claimed task. Only
 //! through them is the body reached, so the rest of the crate is safe code.
 //!
-//! - H1 The body is initialised in every phase but `Free`.
+//! - H1 The body is initialised in every phase but `Free`, until who owns it moves it out: a [`Running`]
+//!   has one, a [`Claimed`] has none.
 //! - H2 A `Vacancy`, a `Running`, and a canceller that has won are the only ones to touch the
 //!   body, and there is at most one of them per holder.
 //! - H3 Holders are never taken away (M2 in [`directory`](super::directory)), and all zeros are a free one.
@@ -247,8 +248,8 @@ impl Running {
         let waker = self.holder.body.with_mut(|place| {
             // SAFETY: H1, H2; claimed by us.
             let body = unsafe { (*place).assume_init_mut() };
-            debug_assert!(body.executor.is_none(), "the tick thread wakes");
-            // SAFETY: H2; `Claimed` cannot reach the body again, and nothing else in it has to be dropped.
+            debug_assert!(body.executor.is_none() && self.kind() == Kind::Once, "a waker");
+            // SAFETY: H2; `Claimed` cannot reach the body again. Nothing else in it has to be dropped.
             unsafe { body.closure.take_waker() }
         });
         (waker, Claimed { task: self, cancelled: false })
