@@ -218,7 +218,7 @@
 //! | small steps marked `#[inline]`: instructions | 765 | 802 | no |
 //!
 //! The same for 100,000 that are due at once, in milliseconds until the last of them was woken (S3, `Precision::Exact`,
-//! medians of 12 to 50 alternating runs; tokio's took 4.4 to 5.1, async-io's 3.9 to 4.9):
+//! medians of 12 to 50 alternating runs; tokio's took 4.4 to 5.1 in these, async-io's 3.9 to 4.9):
 //!
 //! | what | before | after | kept |
 //! | --- | --- | --- | --- |
