@@ -2,7 +2,7 @@
 //!
 //! The ready-made one waits in two steps, because to be woken takes the system some ten microseconds: if its
 //! last wait has ended by a ring, so that there may soon be another, it looks out for that for some three
-//! microseconds, and only then sleeps. A round trip between two loops takes 2 to 3 us so, and else 28 to 78
+//! microseconds, and only then sleeps. A round trip between two loops takes 2 to 3 us so, and else some 36
 //! (`benches/loops.rs`). Its [`Bell`] says where it is:
 //!
 //! ```text
