@@ -17,12 +17,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::told::Poller;
-use common::{Grenade, OnDrop, Random, Wall, panic_on_purpose, silence};
+use common::{Grenade, Moody, OnDrop, Random, Wall, panic_on_purpose, silence};
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
 use tickwheel::pool::{JoinError, ScheduledFuture};
 use tickwheel::{
-    Builder, Clock, Driver, ManualClock, MissedTicks, Observer, Precision, ScheduleError,
-    Scheduler, Sleeper, WheelView,
+    Builder, Driver, ManualClock, MissedTicks, Observer, Precision, ScheduleError, Scheduler,
+    WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -348,21 +348,6 @@ fn s3_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
 /// It is read once more for the lateness, when the waker has left its queue.
 #[test]
 fn a_clock_that_panics_loses_no_waker() {
-    struct Moody(ManualClock, Arc<AtomicUsize>);
-    impl Clock for Moody {
-        fn now(&self) -> Instant {
-            if self.1.load(Ordering::Relaxed) > 0 && self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
-                panic_on_purpose();
-            }
-            self.0.now()
-        }
-        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-            self.0.sleep(sleeper, until);
-        }
-        fn advance_to(&self, instant: Instant) -> bool {
-            self.0.advance_to(instant)
-        }
-    }
     silence();
     for breaks_at in 1..12 {
         let (armed, task) = (Arc::new(AtomicUsize::new(0)), Poller::new());

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
+use common::{Grenade, Moody, PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{self, ExecutorScheduler, Worker};
 use tickwheel::{
     Cancellable, Clock, Driver, DueTask, Inline, ManualClock, MissedTicks, Period, Schedule,
@@ -694,32 +694,17 @@ fn s09_the_closures_that_a_disposed_worker_refuses_panic_into_the_hook() {
 
 #[test]
 fn s01_a_clock_that_panics_ends_a_series_and_makes_nothing_early() {
-    struct Broken(ManualClock, Arc<AtomicUsize>);
-    impl Clock for Broken {
-        fn now(&self) -> Instant {
-            // The second reading after a run is that of whether the next is due.
-            if self.1.load(Ordering::Relaxed) > 0 && self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
-                panic_on_purpose();
-            }
-            self.0.now()
-        }
-        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-            self.0.sleep(sleeper, until);
-        }
-        fn advance_to(&self, instant: Instant) -> bool {
-            self.0.advance_to(instant)
-        }
-    }
     silence();
     for breaks_at in 1..4 {
         let armed = Arc::new(AtomicUsize::new(0));
-        let clock = Broken(ManualClock::new(), Arc::clone(&armed));
+        let clock = Moody(ManualClock::new(), Arc::clone(&armed));
         let (timers, driver) = Scheduler::builder().clock(clock).build_driven().expect("good");
         let worker = ExecutorScheduler::new(Inline, &timers).worker();
         let runs = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&runs);
         worker.schedule_periodically(Duration::ZERO, 1000 * SECOND, move || {
             count.fetch_add(1, Ordering::Relaxed);
+            // The second reading after a run is that of whether the next is due.
             armed.store(breaks_at, Ordering::Relaxed);
         });
         driver.advance(SECOND);

@@ -71,16 +71,15 @@ impl Hub {
         moment
     }
 
-    /// Wakes the wakers that are due. They are moved out of their holders first, all of them, and counted
-    /// together: so what each costs is little more than its wake. `wakers` is room to do that in.
-    /// The first of them has left its queue: so a clock that panics must not unwind here, and what it said
-    /// last will do.
+    /// Wakes the wakers that are due. They are moved out of their holders first, all of them: so what each
+    /// costs is little more than its wake. `wakers` is room to do that in.
     pub(crate) fn wake_all(
         &self,
         due: impl Iterator<Item = Entry>,
         said_last: Moment,
         wakers: &mut Vec<Waker>,
     ) {
+        // One has left the front already: a clock that panics must not take it along.
         let now = caught(|| self.recently()).unwrap_or_else(|panic| {
             self.hooks.report(panic);
             said_last

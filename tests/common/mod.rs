@@ -8,11 +8,12 @@ pub(crate) mod log;
 pub(crate) mod told;
 
 use std::panic;
-use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tickwheel::{DueTask, Executor, Rejected, TaskPanic};
+use tickwheel::{Clock, DueTask, Executor, ManualClock, Rejected, Sleeper, TaskPanic};
 
 /// A small generator of random numbers, the same for the same seed: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -107,6 +108,26 @@ pub(crate) struct Wall;
 impl Executor for Wall {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         Err(Rejected::new(task))
+    }
+}
+
+/// A clock that is moved by hand, and panics at the n-th reading from when that is asked for. 0: never.
+pub(crate) struct Moody(pub(crate) ManualClock, pub(crate) Arc<AtomicUsize>);
+
+impl Clock for Moody {
+    fn now(&self) -> Instant {
+        if self.1.load(Ordering::Relaxed) > 0 && self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+            panic_on_purpose();
+        }
+        self.0.now()
+    }
+
+    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        self.0.sleep(sleeper, until);
+    }
+
+    fn advance_to(&self, instant: Instant) -> bool {
+        self.0.advance_to(instant)
     }
 }
 
