@@ -279,6 +279,30 @@ fn come_and_go(rounds: usize) {
     }
 }
 
+/// Each thread that schedules has a lane of its own at the scheduler, and counters. When it ends, the next
+/// one gets them.
+#[test]
+fn s09_threads_that_come_and_go_leave_nothing() {
+    let _alone = alone();
+    let rounds = count(2_000, 100_000);
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
+    let come_and_go = |rounds: usize| {
+        for _ in 0..rounds {
+            let schedule = || scheduler.schedule_once(HOUR, || ()).expect("open").cancel();
+            assert!(thread::scope(|scope| scope.spawn(schedule).join()).expect("no panic"));
+        }
+        until("the tick thread has seen them", || scheduler.pending() == 0);
+    };
+    come_and_go(300);
+    let before = LIVE.load(Ordering::Relaxed);
+    come_and_go(rounds);
+    let bytes = LIVE.load(Ordering::Relaxed) - before;
+    println!("{} threads came and went: {bytes} bytes of heap more", digits(rounds));
+    // A lane has some kilobytes. The names of cancelled tasks stay for a while, and have 24 bytes.
+    assert!(bytes < rounds as isize * 50, "{bytes} bytes");
+    assert_eq!(scheduler.stats().cancelled(), 300 + rounds as u64);
+}
+
 #[test]
 fn s24_schedulers_that_come_and_go_leave_nothing() {
     let _alone = alone();

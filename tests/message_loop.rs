@@ -69,6 +69,24 @@ fn s01_s03_delayed_tasks_run_by_deadline_and_never_early() {
     assert_eq!(log.all(), [1, 2, 3, 4]);
 }
 
+/// The next run of a series is scheduled when one has run: behind what has been posted before.
+#[test]
+fn s03_a_series_takes_its_turn_among_tasks_of_the_same_deadline() {
+    let (looper, runner, clock) = virtual_loop();
+    let log = Log::default();
+    let said = log.clone();
+    let period = Period::fixed_rate(SECOND);
+    let series = runner.schedule_periodic(SECOND, period, move || said.say(0)).expect("open");
+    runner.post_delayed(2 * SECOND, log.task(1)).expect("open");
+    clock.advance(SECOND);
+    assert_eq!(looper.run_until_idle(), 1);
+    runner.post_delayed(SECOND, log.task(2)).expect("open");
+    clock.advance(SECOND);
+    assert_eq!(looper.run_until_idle(), 3);
+    assert_eq!(log.all(), [0, 1, 0, 2]);
+    assert!(series.cancel());
+}
+
 #[test]
 fn s04_any_delay() {
     let (looper, runner, clock) = virtual_loop();
@@ -535,13 +553,15 @@ fn a_task_may_add_an_idle_handler() {
     let add = move || {
         let local = LocalTaskRunner::current().expect("in a task");
         let gone = local.add_idle_handler(|| -> () { unreachable!("it is removed") });
-        local.add_idle_handler(move || said.say(1));
-        assert!(local.remove_idle_handler(gone));
+        let idle = said.clone();
+        local.add_idle_handler(move || idle.say(1));
+        said.say(u32::from(local.remove_idle_handler(gone)) * 10);
+        said.say(u32::from(local.remove_idle_handler(gone)) * 20);
     };
     runner.post(add).expect("open");
     looper.turn();
     looper.turn();
-    assert_eq!(log.all(), [1]);
+    assert_eq!(log.all(), [10, 0, 1], "removed once, and only that one");
 }
 
 #[test]
@@ -639,8 +659,12 @@ fn s17_a_panic_is_reported_and_the_loop_goes_on() {
     assert_eq!(reports(), 3, "S9: a panic in a `Drop` too");
     let grenade = Grenade;
     runner.post(move || drop(grenade)).expect("open");
-    drop(looper);
-    assert_eq!(reports(), 4, "and when the loop is dropped");
+    let local = looper.local_runner();
+    for at_home in [Grenade, Grenade] {
+        local.post_delayed(SECOND, move || drop(at_home)).expect("open");
+    }
+    drop((looper, local));
+    assert_eq!(reports(), 6, "and when the loop is dropped");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,9 @@ use common::log::Log;
 use common::{PATIENCE, Random, count, panic_on_purpose, silence, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop, RunLoop, TaskRunner, WouldDeadlock};
 use tickwheel::rx::ExecutorScheduler;
-use tickwheel::{ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler};
+use tickwheel::{
+    Clock, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler, Sleeper, SystemClock,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -33,6 +35,39 @@ impl Drop for Dropped {
 }
 
 // ----- wake-ups and order ------------------------------------------------------------------
+
+/// A loop that has nothing to do sleeps until its deadline, and wakes for nothing that is due later.
+#[test]
+fn s07_a_loop_that_waits_sleeps() {
+    #[derive(Clone, Default)]
+    struct Sleeps(Arc<Mutex<(usize, Option<Instant>)>>);
+    impl Clock for Sleeps {
+        fn now(&self) -> Instant {
+            SystemClock.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            let mut sleeps = self.0.lock().expect("no panic");
+            *sleeps = (sleeps.0 + 1, until);
+            drop(sleeps);
+            SystemClock.sleep(sleeper, until);
+        }
+    }
+    let sleeps = Sleeps::default();
+    let (own, so_far) = (sleeps.clone(), || *sleeps.0.lock().expect("no panic"));
+    let thread = LoopThread::spawn_with("idle", || MessageLoop::builder().clock(own));
+    let thread = thread.expect("a thread");
+    let hour = Duration::from_secs(3600);
+    thread.runner().post_delayed(hour, || ()).expect("open");
+    until("its sleep", || so_far().1.is_some());
+    let (count, deadline) = so_far();
+    assert!(deadline.is_some_and(|at| at > Instant::now() + hour / 2));
+    (0..100).for_each(|_| _ = thread.runner().post_delayed(hour * 2, || ()).expect("open"));
+    thread::sleep(Duration::from_millis(100)); // real time: this is what idle means
+    assert_eq!(so_far(), (count, deadline), "they are all later");
+    thread.runner().post_delayed(hour / 2, || ()).expect("open");
+    until("the earlier deadline", || so_far().1 < deadline);
+    assert!(so_far().0 <= count + 2, "it looks, and sleeps again");
+}
 
 /// There and back, so many times.
 fn bounce(from: TaskRunner, to: &TaskRunner, left: usize, tell: Sender<()>) {

@@ -269,9 +269,28 @@ fn a_one_shot_that_runs_is_not_cancelled_and_a_series_is() {
     let series = series.expect("open");
     started.wait();
     assert!(series.cancel() && !series.cancel() && series.is_done());
-    at_work.wait();
-    assert!(is_cancelled(series), "and it does not start again, or the next barrier would hang");
+    let told = series.join_timeout(Duration::ZERO);
+    assert!(matches!(told, Ok(Err(JoinError::Cancelled))), "while it runs: {told:?}");
+    at_work.wait(); // and it does not start again, or the next barrier would hang
     assert_eq!(pool.submit(|| 1).expect("open").join().expect("the thread is free"), 1);
+}
+
+#[test]
+fn a_series_that_is_cancelled_in_its_last_run_was_cancelled() {
+    let pool = ScheduledThreadPool::new(1);
+    let (started, at_work) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let meet = [Arc::clone(&started), Arc::clone(&at_work)];
+    let task = move || {
+        meet.iter().for_each(|barrier| _ = barrier.wait());
+        ControlFlow::<()>::Break(())
+    };
+    let series = pool.schedule_at_fixed_rate(Duration::ZERO, SECOND, task).expect("open");
+    started.wait();
+    let handle = series.handle();
+    assert!(handle.cancel());
+    at_work.wait();
+    assert_eq!(pool.submit(|| 1).expect("open").join().expect("the thread is free"), 1);
+    assert!(handle.is_cancelled() && is_cancelled(series), "the cancel has won");
 }
 
 #[test]
@@ -356,6 +375,23 @@ fn shutdown_now_gives_back_what_waits() {
     drop(gate);
     assert!(pool.await_termination(PATIENCE));
     assert_eq!(pool.shutdown_now().len(), 0);
+}
+
+/// A shutdown lets a series go on if the policy says so. This one does not ask it.
+#[test]
+fn shutdown_now_ends_a_series_that_is_running_whatever_the_policy() {
+    let policy = ShutdownPolicy::default().continue_periodic(true);
+    let pool = ScheduledThreadPool::builder().threads(1).shutdown_policy(policy).build();
+    let pool = pool.expect("threads");
+    let (started, at_work) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let meet = [Arc::clone(&started), Arc::clone(&at_work)];
+    let task = move || meet.iter().for_each(|barrier| _ = barrier.wait());
+    let series = pool.schedule_at_fixed_rate(Duration::ZERO, Duration::from_nanos(1), task);
+    started.wait();
+    assert_eq!(pool.shutdown_now().len(), 0, "it runs");
+    at_work.wait();
+    assert!(pool.await_termination(PATIENCE));
+    assert!(is_cancelled(series.expect("open")));
 }
 
 #[test]
@@ -465,11 +501,13 @@ fn a_join_that_would_hang_says_so() {
     let results = outer.map(|future| future.join().expect("it returns"));
     assert_ne!(results, [false, false], "one of them has got its result");
 
-    // One thread waits for a task that the other runs: that is no deadlock.
-    let inner = pool.clone();
-    let outer = pool.submit(move || inner.submit(|| 7).expect("open").join());
-    let result = outer.expect("open").join().expect("it returns");
-    assert!(matches!(result, Ok(7)), "{result:?}");
+    // One thread waits for a task that the other runs: that is no deadlock, however often.
+    for round in 0..3 {
+        let inner = pool.clone();
+        let outer = pool.submit(move || inner.submit(move || round).expect("open").join());
+        let result = outer.expect("open").join().expect("it returns");
+        assert!(matches!(result, Ok(number) if number == round), "{result:?}");
+    }
 }
 
 #[test]

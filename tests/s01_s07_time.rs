@@ -382,21 +382,30 @@ fn s07_a_turn_says_exactly_when_to_come_back() {
     assert_eq!(driver.turn(), None, "never is no time to come back");
 }
 
+/// Until when a tick thread sleeps, by its own word.
+#[derive(Clone, Default)]
+struct Sleeps(Arc<Mutex<Option<Instant>>>);
+
+impl Sleeps {
+    fn until(&self) -> Option<Instant> {
+        *self.0.lock().expect("no panic")
+    }
+}
+
+impl Observer for Sleeps {
+    fn will_sleep(&self, until: Option<Instant>) {
+        *self.0.lock().expect("no panic") = until;
+    }
+}
+
 #[test]
 fn s07_idle_costs_nothing_and_a_later_deadline_wakes_nobody() {
-    #[derive(Clone, Default)]
-    struct Sleeps(Arc<Mutex<Option<Instant>>>);
-    impl Observer for Sleeps {
-        fn will_sleep(&self, until: Option<Instant>) {
-            *self.0.lock().expect("no panic") = until;
-        }
-    }
     let (sleeps, start) = (Sleeps::default(), Instant::now());
     let builder = Scheduler::builder().observer(sleeps.clone()).executor(Inline);
     let scheduler = builder.build().expect("a tick thread");
     let settled = |at_least: Duration| {
         let until_then = |at: Instant| at >= start + at_least && at < start + at_least * 3 / 2;
-        until("its sleep", || sleeps.0.lock().expect("no panic").is_some_and(until_then));
+        until("its sleep", || sleeps.until().is_some_and(until_then));
         scheduler.stats().wakeups()
     };
     let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
@@ -411,6 +420,28 @@ fn s07_idle_costs_nothing_and_a_later_deadline_wakes_nobody() {
     assert!(handle.cancel());
     thread::sleep(MILLI * 100);
     assert_eq!(scheduler.stats().wakeups(), asleep + 1, "a cancel wakes nobody");
+}
+
+/// One of them is woken by what comes in, and does not take the other's waker along.
+#[test]
+fn s01_two_schedulers_sleep_on_one_manual_clock() {
+    let (clock, sleeps) = (ManualClock::new(), Sleeps::default());
+    let builder = || Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let sleeper = builder().observer(sleeps.clone()).build().expect("a tick thread");
+    let busy = builder().build().expect("a tick thread");
+    let (sender, receiver) = mpsc::channel();
+    let say = |n: u32| {
+        let sender = sender.clone();
+        move || sender.send(n).expect("the receiver lives")
+    };
+    sleeper.schedule_once(HOUR, say(1)).expect("open");
+    until("its sleep", || sleeps.until() == Some(clock.now() + HOUR));
+    for _ in 0..100 {
+        busy.schedule_once(Duration::ZERO, say(0)).expect("open");
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(0));
+    }
+    clock.advance(HOUR);
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(1));
 }
 
 #[test]
@@ -447,14 +478,17 @@ fn a_driver_inside_its_own_task_does_nothing() {
     let driver = Arc::new(driver);
     let inner = Arc::clone(&driver);
     let (sender, receiver) = mpsc::channel();
+    let weak = scheduler.downgrade();
     scheduler
         .schedule_once(MILLI, move || {
             let told = (inner.advance(HOUR), inner.turn() == Some(inner.now()));
-            sender.send(told).expect("the receiver lives");
+            let here = weak.upgrade().is_some_and(|scheduler| scheduler.is_turned_here());
+            sender.send((told, here)).expect("the receiver lives");
         })
         .expect("open");
     assert_eq!(driver.advance(MILLI), 1);
-    assert_eq!(receiver.try_recv(), Ok((0, true)));
+    assert_eq!(receiver.try_recv(), Ok(((0, true), true)));
+    assert!(!scheduler.is_turned_here(), "the turn is over");
 }
 
 #[test]

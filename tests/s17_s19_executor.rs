@@ -179,6 +179,67 @@ fn s18_what_a_batch_executor_leaves_or_gives_back_is_not_lost() {
 }
 
 #[test]
+fn a_batch_says_how_much_is_left() {
+    type Said = (usize, bool, (usize, Option<usize>));
+    struct Counts(mpsc::Sender<Said>);
+    impl Executor for Counts {
+        fn execute(&self, _task: DueTask) -> Result<(), Rejected> {
+            unreachable!("they come in a batch")
+        }
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            let say = |batch: &DueBatch| (batch.len(), batch.is_empty(), batch.size_hint());
+            self.0.send(say(batch)).expect("the receiver lives");
+            while let Some(task) = batch.next() {
+                task.run();
+                self.0.send(say(batch)).expect("the receiver lives");
+            }
+        }
+    }
+    let (send, said) = mpsc::channel();
+    let (scheduler, driver) =
+        Scheduler::builder().executor(Counts(send)).build_driven().expect("the defaults are good");
+    (0..3).for_each(|_| drop(scheduler.schedule_once(SECOND, || ()).expect("open")));
+    driver.advance(SECOND);
+    // Those that are cancelled by then are passed by.
+    let expected = [3, 2, 1, 0].map(|left| (left, left == 0, (0, Some(left))));
+    assert_eq!(said.try_iter().collect::<Vec<_>>(), expected);
+}
+
+/// Two schedulers share an executor, which mixes their tasks up.
+#[test]
+fn s18_a_task_of_another_scheduler_in_a_batch_runs_and_is_counted_at_home() {
+    struct Mixer(Arc<Mutex<Vec<DueTask>>>);
+    impl Executor for Mixer {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            Err(Rejected::new(task))
+        }
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            batch.run_all();
+            let others = std::mem::take(&mut *self.0.lock().expect("no panic"));
+            others.into_iter().for_each(|task| batch.reject(Rejected::new(task)));
+        }
+    }
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let (home, home_driver) = Scheduler::builder()
+        .executor_fn(move |task| keep.lock().expect("no panic").push(task))
+        .build_driven()
+        .expect("the defaults are good");
+    let (other, driver) =
+        Scheduler::builder().executor(Mixer(kept)).build_driven().expect("the defaults are good");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+    home.schedule_once(SECOND, task).expect("open");
+    home_driver.advance(SECOND);
+    other.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(SECOND);
+    driver.advance(SECOND);
+    assert_eq!((runs.load(Ordering::Relaxed), home.pending(), other.pending()), (1, 0, 0));
+    assert_eq!((home.stats().fired(), other.stats().rejected()), (1, 0));
+}
+
+#[test]
 fn s18_a_strangers_task_that_comes_back_is_run_too() {
     /// Gives back another task than it was given.
     struct Swapper(Arc<AtomicUsize>);
@@ -321,6 +382,29 @@ fn a_pool_that_is_dropped_runs_what_it_has_accepted_and_blocks_nobody() {
     drop(pool); // would hang here if it waited
     drop((go, sender));
     assert_eq!(receiver.iter().collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_pool_whose_threads_were_idle_starts_as_many_as_it_may() {
+    let pool = ThreadPool::new(3);
+    let (sender, receiver) = mpsc::channel();
+    for n in 0..20 {
+        let sender = sender.clone();
+        let task =
+            DueTask::new(Instant::now(), move || sender.send(n).expect("the receiver lives"));
+        pool.execute(task).expect("a thread starts");
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n)); // so the thread falls idle each time
+    }
+    let together = Arc::new(Barrier::new(3));
+    for n in 0..3 {
+        let (together, sender) = (Arc::clone(&together), sender.clone());
+        let task = DueTask::new(Instant::now(), move || {
+            together.wait();
+            sender.send(n).expect("the receiver lives");
+        });
+        pool.execute(task).expect("a thread starts");
+    }
+    (0..3).for_each(|_| _ = receiver.recv_timeout(PATIENCE).expect("they run side by side"));
 }
 
 #[test]

@@ -418,6 +418,16 @@ fn s24_leftovers_that_nobody_takes_go_with_the_last_handle() {
 }
 
 #[test]
+fn s26_leftovers_that_are_dropped_leave_the_scheduler_once() {
+    let (scheduler, driver) = driven();
+    (0..3).for_each(|_| _ = scheduler.schedule_once(HOUR, || ()).expect("open"));
+    let leftovers = driver.close();
+    assert_eq!(scheduler.pending(), 0, "they are their owner's now");
+    drop(leftovers);
+    assert_eq!((scheduler.pending(), scheduler.stats().dropped()), (0, 3));
+}
+
+#[test]
 fn s24_an_executor_goes_when_its_scheduler_ends() {
     let alive = Arc::new(());
     let hold = Arc::clone(&alive);
@@ -437,7 +447,9 @@ fn s24_an_executor_goes_when_its_scheduler_ends() {
 fn s20_leftovers_say_how_many_there_are_at_each_step() {
     let (scheduler, driver) = driven();
     (0..3).for_each(|_| _ = scheduler.schedule_once(HOUR, || ()).expect("open"));
-    let mut leftovers = driver.close().into_iter();
+    let leftovers = driver.close();
+    assert!(!leftovers.is_empty());
+    let mut leftovers = leftovers.into_iter();
     for left in (0..3).rev() {
         assert!(leftovers.next().is_some());
         assert_eq!((leftovers.size_hint(), leftovers.len()), ((left, Some(left)), left));
@@ -474,6 +486,10 @@ fn s24_a_driver_that_is_dropped_lets_its_waker_go() {
     driver.wake_with(Some(Waker::from(Arc::clone(&counted))));
     scheduler.schedule_once(HOUR, || ()).expect("open");
     assert_eq!(Arc::strong_count(&counted), 2);
+    scheduler.stop();
+    driver.turn();
+    assert_eq!(Arc::strong_count(&counted), 1, "nor does it wait for more after the end");
+    driver.wake_with(Some(Waker::from(Arc::clone(&counted))));
     drop(driver);
     assert_eq!(Arc::strong_count(&counted), 1);
     drop(scheduler);

@@ -263,6 +263,7 @@ fn s27_errors_say_what_to_do() {
         (CloseError::OnTickThread.to_string(), "call `stop`"),
         (BuildError::ZeroTick.to_string(), "above zero"),
         (BuildError::WheelSize(1000).to_string(), "1024"),
+        (Rejected::new(DueTask::new(Instant::now(), || ())).to_string(), "into_task().run()"),
     ];
     for (text, advice) in told {
         assert!(text.contains(advice), "{text}");

@@ -213,6 +213,19 @@ mod tests {
         numbers.for_each(|number| wheel.insert(Item { deadline, number }));
     }
 
+    /// What has been brought near of a half-turn may be due later than what has not.
+    #[test]
+    fn the_first_of_a_half_turn_that_is_partly_far_may_be_the_far_one() {
+        let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0));
+        fill(&mut wheel, 31, 0..500);
+        fill(&mut wheel, 30, 500..501);
+        let mut out = Vec::new();
+        wheel.advance(Tick(16), &mut out);
+        assert!(!wheel.settle(100), "most of them stay far");
+        assert_eq!(wheel.first(usize::MAX, |_| true), Some(30));
+        assert_eq!(wheel.first(usize::MAX, |item| item.number != 500), Some(31));
+    }
+
     #[test]
     fn a_sweep_between_everything_else_drops_what_is_stale_and_nothing_more() {
         for seed in 1..60_u64 {
