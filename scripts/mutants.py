@@ -81,10 +81,13 @@ def names(mutants):
 # ----- one program with all of them ----------------------------------------------------------------
 
 
+def at(rows, line, column):
+    """How far into the text that is."""
+    return sum(len(row) + 1 for row in rows[:line - 1]) + column - 1
+
+
 def blamed(message):
     """Whose error it is: those of the lines it points to, or else of the innermost place about them."""
-    if message["code"] and message["code"]["code"] == "E0004":  # a match that is not exhaustive points to no arm
-        return set(map(int, re.findall(r"/\*M(\d+)\*/", message["rendered"]))), set()
     lines, places = set(), set()
     for span in [span for span in message["spans"] if span["is_primary"]]:
         file = TREE / span["file_name"]
@@ -92,20 +95,29 @@ def blamed(message):
             continue
         text = file.read_text()
         rows = text.split("\n")
+        if message["code"] and message["code"]["code"] == "E0004":
+            # A match whose arms all have guards now: all of its arms are left out.
+            start = end = text.index("{", at(rows, span["line_end"], span["column_end"]))
+            depth = 1
+            while depth:
+                end += 1
+                depth += {"{": 1, "}": -1}.get(text[end], 0)
+            places |= set(map(int, re.findall(r" if !crate::__mutants::on\((\d+)\)", text[start:end])))
+            continue
         on_lines = set()
         if span["line_end"] - span["line_start"] < 3:
             on_lines = {int(number) for row in rows[span["line_start"] - 1:span["line_end"]]
                         for number in re.findall(r"/\*M(\d+)\*/", row)}
         lines |= on_lines
         if not on_lines:
-            at = sum(len(row) + 1 for row in rows[:span["line_start"] - 1]) + span["column_start"] - 1
+            error = at(rows, span["line_start"], span["column_start"])
             open_places, innermost = [], None
             for mark in re.finditer(r"/\*([BE])\*/", text):
                 if mark[1] == "B":
                     open_places.append(mark.start())
                     continue
                 start = open_places.pop()
-                if start <= at < mark.end():
+                if start <= error < mark.end():
                     innermost = text[start:mark.end()]
                     break
             if innermost:

@@ -1,14 +1,17 @@
 //! Bounds and sight: an exact limit, exact counters, and everything can be printed (S25 to S27).
 
+mod common;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::until;
 use tickwheel::wheel::Wheel;
 use tickwheel::{
-    BuildError, CloseError, DueTask, Inline, ManualClock, Observer, Period, Precision, Rejected,
-    ScheduleError, Scheduler, SystemClock, ThreadPool, TryScheduleError, WheelView,
+    BuildError, Cancellable, CloseError, DueTask, Inline, ManualClock, Observer, Period, Precision,
+    Rejected, ScheduleError, Scheduler, SystemClock, ThreadPool, TryScheduleError, WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -227,6 +230,32 @@ fn an_observer_sees_where_tasks_wait() {
     driver.advance(MILLI * 260);
     let (hand, buckets, far) = look();
     assert_eq!((hand, buckets[after(30)], buckets[after(31)], far), (after(28), 1, 1, 0));
+}
+
+/// Neither a task that is due later nor a cancel wakes the tick thread. So many of them do, or what they leave
+/// behind would grow for as long as nothing is due.
+#[test]
+fn s09_a_flow_that_wakes_nobody_is_taken_in_and_swept_all_the_same() {
+    #[derive(Clone, Default)]
+    struct Waiting(Arc<AtomicUsize>);
+    impl Observer for Waiting {
+        fn turned(&self, wheel: WheelView<'_>) {
+            let near = (0..wheel.buckets()).map(|bucket| wheel.waiting_in(bucket)).sum::<usize>();
+            self.0.store(near + wheel.waiting_far(), Ordering::Relaxed);
+        }
+    }
+    let waiting = Waiting::default();
+    let so_many = || waiting.0.load(Ordering::Relaxed);
+    let scheduler = Scheduler::builder().observer(waiting.clone()).executor(Inline).build();
+    let scheduler = scheduler.expect("a tick thread");
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    until("it is in the wheel", || so_many() == 1);
+    let later = || scheduler.schedule_once(HOUR * 2, || ()).expect("open");
+    let handles: Vec<_> = (0..50_000).map(|_| later()).collect();
+    until("most of them are in the wheel", || so_many() > 40_000);
+    assert!(handles.iter().all(Cancellable::cancel));
+    until("most of them are gone", || so_many() < 20_000);
+    assert_eq!(scheduler.pending(), 1);
 }
 
 #[test]
