@@ -230,21 +230,63 @@ fn is_set(bits: &[u64], at: usize) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn s09_what_a_trim_could_not_get_rid_of_is_tried_again_when_it_may_have_changed() {
-        let million = 1_000_000;
-        let mut depot = Depot {
-            pages: Vec::new(),
-            open: Vec::new(),
-            bare: Vec::new(),
+    /// A depot of one block, of which no page has ever been used.
+    fn of_one_block() -> Depot {
+        let words = PAGES_PER_BLOCK / 64;
+        Depot {
+            pages: vec![u64::MAX; PAGES_PER_BLOCK],
+            open: vec![u64::MAX; words],
+            bare: vec![u64::MAX; words],
             lowest: 0,
-            blocks: 0,
-            free: 9 * million,
-            resident: 10 * million,
+            blocks: 1,
+            free: 0,
+            resident: 0,
             low: 0,
             stuck: 0,
             in_use_then: 0,
-        };
+        }
+    }
+
+    fn take_ones(depot: &mut Depot, count: usize) -> Vec<u32> {
+        (0..count).map(|_| depot.take_one().expect("there are enough")).collect()
+    }
+
+    #[test]
+    fn pages_that_go_come_back_whole() {
+        const FIRST: u32 = 70; // in the second word
+        let page = |number: u32| number * PAGE as u32..(number + 1) * PAGE as u32;
+        let counts = |depot: &Depot| (depot.free / PAGE, depot.resident / PAGE);
+        let mut depot = of_one_block();
+        let all = take_ones(&mut depot, 73 * PAGE);
+        assert!(all.iter().copied().eq(0..73 * PAGE as u32), "the lowest first");
+        assert_eq!(counts(&depot), (0, 73));
+        assert_eq!(depot.take_group(72..73), None, "all of it is in use");
+        depot.put(&all[FIRST as usize * PAGE..]);
+        assert_eq!(counts(&depot), (3, 73));
+
+        // Two pages go. What is taken meanwhile comes from behind them.
+        let (first, second) = (page(FIRST), page(FIRST + 1));
+        assert_eq!(depot.take_group(70..72), Some(first.start..second.end));
+        assert_eq!((counts(&depot), depot.take_group(70..72)), ((1, 71), None));
+        assert_eq!(depot.take_one(), Some(second.end));
+        assert_eq!(depot.take_group(72..73), None, "one is in use");
+        depot.put(&[second.end]);
+
+        // One comes back bare: so nothing of it counts, and it does not go again, until it is used.
+        depot.put_group(first.clone(), true);
+        depot.put_group(second.clone(), false);
+        assert_eq!((counts(&depot), depot.take_group(70..71)), ((2, 72), None));
+        assert_eq!(depot.take_group(71..72), Some(second.clone()));
+        depot.put_group(second.clone(), false);
+        assert_eq!(take_ones(&mut depot, 2 * PAGE), Vec::from_iter(first.start..second.end));
+        assert_eq!(counts(&depot), (1, 73));
+        assert_eq!(depot.take_one(), Some(second.end));
+    }
+
+    #[test]
+    fn s09_what_a_trim_could_not_get_rid_of_is_tried_again_when_it_may_have_changed() {
+        let million = 1_000_000;
+        let mut depot = Depot { free: 9 * million, resident: 10 * million, ..of_one_block() };
         assert!(depot.is_bloated());
         depot.trimmed(); // it found no page that was wholly free
         assert!(!depot.is_bloated());
