@@ -329,7 +329,7 @@ fn schedule_backwards(scheduler: &Scheduler, tasks: u64) -> Arc<Mutex<Vec<u64>>>
 
 #[test]
 fn s03_s06_after_a_jump_all_that_was_scheduled_before_runs_in_order() {
-    const TASKS: u64 = 20_000; // many times what a turn takes in at once
+    const TASKS: u64 = 300_000; // more than a tick thread would take in while something is due
     let clock = ManualClock::new();
     let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
     let (scheduler, driver) = builder.build_driven().expect("good settings");

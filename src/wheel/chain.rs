@@ -235,18 +235,15 @@ impl<E: Timed> Pool<E> {
         }
     }
 
-    /// Appends the whole chain to a list, and empties it. How many.
-    pub(super) fn take_all(&mut self, chain: &mut Chain<E>, out: &mut Vec<E>) -> usize {
-        let mut taken = 0;
+    /// Appends the whole chain to a list, and empties it.
+    pub(super) fn take_all(&mut self, chain: &mut Chain<E>, out: &mut Vec<E>) {
         while chain.head != NIL {
             let block = self.block(chain.head);
             let next = block.next;
             out.extend_from_slice(block.entries());
-            taken += block.entries().len();
             self.release(std::mem::replace(&mut chain.head, next));
         }
         *chain = Chain::new();
-        taken
     }
 
     /// How many entries a chain has, if that is no more than `most`; it looks no further.

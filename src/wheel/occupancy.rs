@@ -89,6 +89,18 @@ mod tests {
         }
     }
 
+    /// Farther away than one word of the uppermost level can say.
+    #[test]
+    fn a_bucket_is_found_across_thousands_of_empty_ones() {
+        let mut occupancy = Occupancy::new(1 << 15);
+        occupancy.set(30_000);
+        assert_eq!(occupancy.next(0, (1 << 15) - 1), Some(30_000));
+        occupancy.set(9_000);
+        assert_eq!(occupancy.next(70, (1 << 15) - 1), Some(9_000));
+        occupancy.clear(9_000);
+        assert_eq!(occupancy.next(70, (1 << 15) - 1), Some(30_000));
+    }
+
     #[test]
     fn the_last_bucket_of_the_range_counts_and_the_one_after_does_not() {
         let mut occupancy = Occupancy::new(256);
