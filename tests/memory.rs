@@ -294,10 +294,15 @@ fn s09_threads_that_come_and_go_leave_nothing() {
         until("the tick thread has seen them", || scheduler.pending() == 0);
     };
     come_and_go(300);
-    let before = LIVE.load(Ordering::Relaxed);
+    let (before, resident_before) = (LIVE.load(Ordering::Relaxed), resident());
     come_and_go(rounds);
     let bytes = LIVE.load(Ordering::Relaxed) - before;
     println!("{} threads came and went: {bytes} bytes of heap more", digits(rounds));
+    if let (Some(before), Some(after)) = (resident_before, resident()) {
+        // The slots that a thread has at hand lie in a page of their own.
+        let grown = after.saturating_sub(before);
+        assert!(grown < rounds * 2_000, "{before} resident, then {after}");
+    }
     // A lane has some kilobytes. The names of cancelled tasks stay for a while, and have 24 bytes.
     assert!(bytes < rounds as isize * 50, "{bytes} bytes");
     assert_eq!(scheduler.stats().cancelled(), 300 + rounds as u64);

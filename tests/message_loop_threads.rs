@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use common::ledger::{End, Ledger};
 use common::log::Log;
 use common::{PATIENCE, Random, count, panic_on_purpose, silence, until};
-use tickwheel::message_loop::{LoopThread, MessageLoop, RunLoop, TaskRunner, WouldDeadlock};
+use tickwheel::message_loop::{
+    DefaultPump, Delegate, LoopThread, MessageLoop, MessagePump, RunLoop, TaskRunner, WouldDeadlock,
+};
 use tickwheel::rx::ExecutorScheduler;
 use tickwheel::{
     Clock, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler, Sleeper, SystemClock,
@@ -35,6 +37,38 @@ impl Drop for Dropped {
 }
 
 // ----- wake-ups and order ------------------------------------------------------------------
+
+#[test]
+fn a_pump_looks_again_when_its_waker_says_so() {
+    /// Has somebody else wake the pump when it looks first, and quits when it does again.
+    struct Work<'a>(&'a DefaultPump, Cell<usize>);
+    impl Delegate for Work<'_> {
+        fn do_work(&self) -> bool {
+            self.1.set(self.1.get() + 1);
+            match self.1.get() {
+                1 => {
+                    let waker = self.0.waker();
+                    _ = thread::spawn(move || waker.wake());
+                }
+                _ => self.0.quit(),
+            }
+            false
+        }
+        fn do_delayed_work(&self) -> bool {
+            false
+        }
+        fn next_delayed_work(&self) -> Option<Instant> {
+            None
+        }
+        fn do_idle_work(&self) -> bool {
+            false
+        }
+    }
+    let pump = DefaultPump::new();
+    let work = Work(&pump, Cell::new(0));
+    pump.run(&work);
+    assert_eq!(work.1.get(), 2);
+}
 
 /// A loop that has nothing to do sleeps until its deadline, and wakes for nothing that is due later.
 #[test]
