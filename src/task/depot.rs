@@ -278,7 +278,7 @@ mod tests {
         assert_eq!((counts(&depot), depot.take_group(70..71)), ((2, 72), None));
         assert_eq!(depot.take_group(71..72), Some(second.clone()));
         depot.put_group(second.clone(), false);
-        assert_eq!(take_ones(&mut depot, 2 * PAGE), Vec::from_iter(first.start..second.end));
+        assert_eq!(take_ones(&mut depot, 2 * PAGE), (first.start..second.end).collect::<Vec<_>>());
         assert_eq!(counts(&depot), (1, 73));
         assert_eq!(depot.take_one(), Some(second.end));
     }
