@@ -115,7 +115,7 @@ MUTATIONS = [
     # Shutdown
     ("what the intake held is lost at a close", "src/intake.rs",
      "let mut records = std::mem::take(&mut self.held);", "let mut records = Vec::new();",
-     tests("driver_model", "s20_s24_shutdown", "storms")),
+     TESTS + ["--lib", "intake::"]),
     ("the refused are lost at a close", "src/engine/ending.rs",
      "        entries.append(&mut self.refused.tasks);\n", "", tests("s17_s19_executor", "driver_model")),
     ("a lane that does not close", "src/intake/seat.rs",

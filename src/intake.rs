@@ -323,6 +323,21 @@ mod tests {
         assert_eq!(taken, 20 * SLICE);
     }
 
+    /// Some of it has come out of its lane, and waits for a turn with a later cut.
+    #[test]
+    fn s20_a_close_takes_what_no_turn_has_taken_in_order() {
+        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
+        let mut producers = [(); 2].map(|()| intake.take_seat(None, &bell));
+        for stamp in 0..3 * SLICE as u64 {
+            assert!(producers[stamp as usize % 2].push(record(stamp)).is_ok());
+        }
+        let (mut inlet, cut) = (Inlet::new(), SLICE as u64 / 2);
+        let taken = inlet.gather(&intake, cut).map(|record| record.stamp).collect::<Vec<_>>();
+        assert!(taken.into_iter().eq(0..cut) && inlet.held().count() > 0);
+        let left = inlet.close(&intake).into_iter().map(|record| record.stamp);
+        assert!(left.eq(cut..3 * SLICE as u64));
+    }
+
     #[test]
     fn a_seat_that_was_left_is_taken_again() {
         let (intake, bell) = (Intake::new(true), Doorbell::new(None));

@@ -556,6 +556,27 @@ fn a_clock_behind_an_arc_is_the_clock_itself() {
     assert_eq!(said(&SystemClock), [false, cfg!(target_os = "linux"), true]);
 }
 
+/// So the next timeout, which is likely to be cancelled as soon and due no earlier, need not wake it.
+#[test]
+fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
+    let (clock, sleeps) = (ManualClock::new(), Sleeps::default());
+    let builder = Scheduler::builder().clock(clock.clone()).observer(sleeps.clone());
+    let scheduler = builder.executor(Inline).build().expect("a tick thread");
+    let (release, wait) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let hold_up = move || {
+        tell.send(()).expect("the receiver lives");
+        _ = wait.recv();
+    };
+    scheduler.schedule_once(Duration::ZERO, hold_up).expect("open");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    assert!(scheduler.schedule_once(HOUR, || ()).expect("open").cancel());
+    drop(release);
+    until("its sleep", || sleeps.until() == Some(clock.now() + HOUR));
+    clock.advance(HOUR);
+    until("its sleep for ever", || sleeps.until().is_none());
+}
+
 /// Each is cancelled before the tick thread has looked at it, and nothing else is pending. A thread that
 /// then slept without a deadline would be woken by the next one, and so on.
 #[test]
