@@ -559,22 +559,37 @@ fn a_clock_behind_an_arc_is_the_clock_itself() {
 /// So the next timeout, which is likely to be cancelled as soon and due no earlier, need not wake it.
 #[test]
 fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
-    let (clock, sleeps) = (ManualClock::new(), Sleeps::default());
-    let builder = Scheduler::builder().clock(clock.clone()).observer(sleeps.clone());
-    let scheduler = builder.executor(Inline).build().expect("a tick thread");
-    let (release, wait) = mpsc::channel::<()>();
-    let (tell, told) = mpsc::channel();
-    let hold_up = move || {
-        tell.send(()).expect("the receiver lives");
-        _ = wait.recv();
-    };
-    scheduler.schedule_once(Duration::ZERO, hold_up).expect("open");
-    told.recv_timeout(PATIENCE).expect("it runs");
-    assert!(scheduler.schedule_once(HOUR, || ()).expect("open").cancel());
-    drop(release);
-    until("its sleep", || sleeps.until() == Some(clock.now() + HOUR));
-    clock.advance(HOUR);
-    until("its sleep for ever", || sleeps.until().is_none());
+    /// Tells of each sleep, and wakes when it may.
+    struct Gated {
+        clock: ManualClock,
+        sleeps: mpsc::Sender<Option<Instant>>,
+        go: Mutex<mpsc::Receiver<()>>,
+    }
+    impl Clock for Gated {
+        fn now(&self) -> Instant {
+            self.clock.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.sleeps.send(until).expect("the receiver lives");
+            self.clock.sleep(sleeper, until);
+            _ = self.go.lock().expect("no panic").recv();
+        }
+    }
+    let clock = ManualClock::new();
+    let ((sleeps, slept), (go, may_go)) = (mpsc::channel(), mpsc::channel());
+    let gated = Gated { clock: clock.clone(), sleeps, go: Mutex::new(may_go) };
+    let scheduler = Scheduler::builder().clock(gated).executor(Inline).build();
+    let scheduler = scheduler.expect("a tick thread");
+    let asleep = || slept.recv_timeout(PATIENCE).expect("it sleeps");
+    let soon = clock.now() + MILLI;
+    assert_ne!(asleep(), Some(soon));
+    assert!(scheduler.schedule_at(soon, || ()).expect("open").cancel());
+    go.send(()).expect("it waits for this");
+    assert_eq!(asleep(), Some(soon));
+    clock.advance(MILLI);
+    go.send(()).expect("it waits for this");
+    assert!(asleep().is_none_or(|until| until > soon), "once is enough");
+    drop(go);
 }
 
 /// Each is cancelled before the tick thread has looked at it, and nothing else is pending. A thread that
