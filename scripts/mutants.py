@@ -3,6 +3,7 @@
 
     scripts/mutants.py                     all of them
     scripts/mutants.py src/wheel src/job   those of files that begin so
+    scripts/mutants.py --listed            those that are listed: does a new test catch some of them?
     scripts/mutants.py --write             writes the new ones to survivors.txt, for a reason to be set above them
 
 `cargo mutants` builds each of its four thousand mutants anew, which takes a night. Here all of them are in one program
@@ -312,6 +313,9 @@ def main():
     mutants = json.loads(LIST.read_text())
     name = dict(enumerate(names(mutants), 1))
     wanted = {number for number in name if mutants[number - 1]["file"].startswith(prefixes or "src")}
+    if "--listed" in sys.argv:
+        known = set(listed())
+        wanted = {number for number in wanted if name[number] in known}
     print(f"{len(mutants)} mutants; which of them compile:", flush=True)
     apart, left_out = write_program(mutants)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants bugs, one at a time, and shows which tests catch each. None may survive.
 
-    scripts/mutations.py            all of them, some fifty minutes on two cores
+    scripts/mutations.py            all of them, some forty minutes on two cores
     scripts/mutations.py drift      those whose name has that in it
 
 It works on a copy of the tree under target/, and changes nothing here.

@@ -516,6 +516,32 @@ fn a_driver_wakes_whom_it_was_told_to() {
     assert!(woken() >= 2, "a stop wakes too");
 }
 
+/// What is due in the tick at whose end it comes back anyway is served then, and wakes nobody.
+#[test]
+fn s02_a_driver_of_ticks_is_woken_for_the_tick_before_and_not_for_this_one() {
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let tick = MILLI * 10;
+    let builder = Scheduler::builder().tick(tick).precision(Precision::Tick);
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let count = Arc::new(Count::default());
+    driver.wake_with(Some(Arc::clone(&count).into()));
+    scheduler.schedule_once(tick * 10, || ()).expect("open");
+    let end = driver.turn().expect("it waits for one");
+    let due = |before: Duration| {
+        scheduler.schedule_at(end - before, || ()).expect("open");
+        count.0.load(Ordering::Relaxed)
+    };
+    assert_eq!(due(tick - Duration::from_nanos(1)), 0);
+    assert_eq!(due(tick), 1, "the end of the tick before");
+    assert_eq!(driver.turn(), Some(end - tick));
+}
+
 /// What a clock says about itself is asked of it, also behind an `Arc`.
 #[test]
 fn a_clock_behind_an_arc_is_the_clock_itself() {
