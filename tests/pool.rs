@@ -4,14 +4,14 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::panic;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::told::Poller;
 use common::{Grenade, PATIENCE, until};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy};
 use tickwheel::{
@@ -92,22 +92,13 @@ fn equal_deadlines_run_in_order_of_submission_and_earlier_ones_first() {
 
 #[test]
 fn a_future_can_be_awaited_and_dropped_ones_cancel_nothing() {
-    struct Count(AtomicUsize);
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let clock = ManualClock::new();
-    let pool = pool_on(&clock, 1);
-    let woken = Arc::new(Count(AtomicUsize::new(0)));
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut context = Context::from_waker(&waker);
+    let (pool, poller) = (pool_on(&clock, 1), Poller::new());
     let mut future = pool.schedule(SECOND, || 7).expect("open");
-    assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+    assert!(poller.poll(&mut future).is_pending());
     clock.advance(SECOND);
-    until("it has woken", || woken.0.load(Ordering::SeqCst) == 1);
-    assert!(matches!(Pin::new(&mut future).poll(&mut context), Poll::Ready(Ok(7))));
+    until("it has woken", || poller.woken() == 1);
+    assert!(matches!(poller.poll(&mut future), Poll::Ready(Ok(7))));
 
     let (send, receive_from) = channel();
     drop(pool.schedule(SECOND, move || send.send(()).expect("received")).expect("open"));

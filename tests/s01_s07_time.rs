@@ -11,6 +11,7 @@ use tickwheel::{
     Clock, Driver, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper, SystemClock,
 };
 
+use common::told::Poller;
 use common::{PATIENCE, Random, spin_until, until};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -493,49 +494,34 @@ fn a_driver_inside_its_own_task_does_nothing() {
 
 #[test]
 fn a_driver_wakes_whom_it_was_told_to() {
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
     let (scheduler, driver) = driven();
-    let count = Arc::new(Count::default());
-    driver.wake_with(Some(Arc::clone(&count).into()));
-    let woken = || count.0.load(Ordering::Relaxed);
+    let told = Poller::new();
+    driver.wake_with(Some(told.waker()));
     scheduler.schedule_once(HOUR, || ()).expect("open");
     driver.turn();
     scheduler.schedule_once(HOUR * 2, || ()).expect("open");
-    assert_eq!(woken(), 0, "later");
+    assert_eq!(told.woken(), 0, "later");
     scheduler.schedule_once(SECOND, || ()).expect("open");
     scheduler.schedule_once(SECOND, || ()).expect("open");
-    assert_eq!(woken(), 1, "earlier, and once");
+    assert_eq!(told.woken(), 1, "earlier, and once");
     driver.turn();
     drop(scheduler.stop());
-    assert!(woken() >= 2, "a stop wakes too");
+    assert!(told.woken() >= 2, "a stop wakes too");
 }
 
 /// What is due in the tick at whose end it comes back anyway is served then, and wakes nobody.
 #[test]
 fn s02_a_driver_of_ticks_is_woken_for_the_tick_before_and_not_for_this_one() {
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
     let tick = MILLI * 10;
     let builder = Scheduler::builder().tick(tick).precision(Precision::Tick);
     let (scheduler, driver) = builder.build_driven().expect("good settings");
-    let count = Arc::new(Count::default());
-    driver.wake_with(Some(Arc::clone(&count).into()));
+    let told = Poller::new();
+    driver.wake_with(Some(told.waker()));
     scheduler.schedule_once(tick * 10, || ()).expect("open");
     let end = driver.turn().expect("it waits for one");
     let due = |before: Duration| {
         scheduler.schedule_at(end - before, || ()).expect("open");
-        count.0.load(Ordering::Relaxed)
+        told.woken()
     };
     assert_eq!(due(tick - Duration::from_nanos(1)), 0);
     assert_eq!(due(tick), 1, "the end of the tick before");

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use common::told::Poller;
 use common::{PATIENCE, until};
 use tickwheel::{
     CloseError, Driver, DueTask, Executor, Inline, Observer, PendingTask, Period, Rejected,
@@ -477,20 +478,16 @@ fn s27_a_stop_can_be_seen_to_have_come() {
 /// The waker is a user's: it goes with the driver, although threads that have scheduled keep the bell.
 #[test]
 fn s24_a_driver_that_is_dropped_lets_its_waker_go() {
-    struct Counted;
-    impl Wake for Counted {
-        fn wake(self: Arc<Self>) {}
-    }
     let (scheduler, driver) = driven();
-    let counted = Arc::new(Counted);
-    driver.wake_with(Some(Waker::from(Arc::clone(&counted))));
+    let told = Poller::new();
+    driver.wake_with(Some(told.waker()));
     scheduler.schedule_once(HOUR, || ()).expect("open");
-    assert_eq!(Arc::strong_count(&counted), 2);
+    assert_eq!(told.wakers(), 1);
     scheduler.stop();
     driver.turn();
-    assert_eq!(Arc::strong_count(&counted), 1, "nor does it wait for more after the end");
-    driver.wake_with(Some(Waker::from(Arc::clone(&counted))));
+    assert_eq!(told.wakers(), 0, "the end lets it go");
+    driver.wake_with(Some(told.waker()));
     drop(driver);
-    assert_eq!(Arc::strong_count(&counted), 1);
+    assert_eq!(told.wakers(), 0);
     drop(scheduler);
 }
