@@ -517,15 +517,17 @@ fn s02_a_driver_of_ticks_is_woken_for_the_tick_before_and_not_for_this_one() {
     let (scheduler, driver) = builder.build_driven().expect("good settings");
     let told = Poller::new();
     driver.wake_with(Some(told.waker()));
-    scheduler.schedule_once(tick * 10, || ()).expect("open");
-    let end = driver.turn().expect("it waits for one");
-    let due = |before: Duration| {
-        scheduler.schedule_at(end - before, || ()).expect("open");
+    let start = scheduler.now();
+    let due = |after: Duration| {
+        scheduler.schedule_at(start + after, || ()).expect("open");
         told.woken()
     };
-    assert_eq!(due(tick - Duration::from_nanos(1)), 0);
-    assert_eq!(due(tick), 1, "the end of the tick before");
-    assert_eq!(driver.turn(), Some(end - tick));
+    due(tick * 10);
+    let before = (driver.turn(), told.woken());
+    assert_eq!(before.0, Some(start + tick * 10));
+    assert_eq!(due(tick * 9 + Duration::from_nanos(1)), before.1);
+    assert_eq!(due(tick * 9), before.1 + 1, "the end of the tick before");
+    assert_eq!(driver.turn(), Some(start + tick * 9));
 }
 
 /// What a clock says about itself is asked of it, also behind an `Arc`.
