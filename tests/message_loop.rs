@@ -77,13 +77,15 @@ fn s03_a_series_takes_its_turn_among_tasks_of_the_same_deadline() {
     let said = log.clone();
     let period = Period::fixed_rate(SECOND);
     let series = runner.schedule_periodic(SECOND, period, move || said.say(0)).expect("open");
-    runner.post_delayed(2 * SECOND, log.task(1)).expect("open");
+    for number in 1..=5 {
+        runner.post_delayed(2 * SECOND, log.task(number)).expect("open");
+    }
     clock.advance(SECOND);
     assert_eq!(looper.run_until_idle(), 1);
-    runner.post_delayed(SECOND, log.task(2)).expect("open");
+    runner.post_delayed(SECOND, log.task(6)).expect("open");
     clock.advance(SECOND);
-    assert_eq!(looper.run_until_idle(), 3);
-    assert_eq!(log.all(), [0, 1, 0, 2]);
+    assert_eq!(looper.run_until_idle(), 7);
+    assert_eq!(log.all(), [0, 1, 2, 3, 4, 5, 0, 6]);
     assert!(series.cancel());
 }
 

@@ -278,9 +278,15 @@ mod tests {
         assert_eq!((counts(&depot), depot.take_group(70..71)), ((2, 72), None));
         assert_eq!(depot.take_group(71..72), Some(second.clone()));
         depot.put_group(second.clone(), false);
+        // Both go, the bare one along with the other, and come back as they went: now neither is bare.
+        assert_eq!(depot.take_group(70..72), Some(first.start..second.end));
+        depot.put_group(first.start..second.end, false);
+        assert_eq!(counts(&depot), (3, 73));
         assert_eq!(take_ones(&mut depot, 2 * PAGE), (first.start..second.end).collect::<Vec<_>>());
         assert_eq!(counts(&depot), (1, 73));
         assert_eq!(depot.take_one(), Some(second.end));
+        depot.put(&[5]);
+        assert_eq!(depot.take_one(), Some(5), "from the first word again");
     }
 
     #[test]
