@@ -109,3 +109,23 @@ fn starts_a_block(slot: u32) -> bool {
 
 const _: () =
     assert!(cfg!(loom) || pages::PAGE_BYTES == PAGE * size_of::<super::holder::TaskHolder>());
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::task::depot::{PAGE, block_of};
+
+    /// What goes back in one call must lie in one block: the next one may be anywhere.
+    #[test]
+    fn neighbours_are_joined_but_not_across_blocks() {
+        let page = |number: u32| number * PAGE as u32..(number + 1) * PAGE as u32;
+        let first_of_a_block = (1..).find(|number| starts_a_block(page(*number).start));
+        let first = first_of_a_block.expect("a block has an end");
+        let from_the_top = [first + 2, first + 1, first, first - 1, first - 2, first - 4];
+        let runs = joined(from_the_top.map(page).to_vec());
+        let expected = [(first, first + 2), (first - 2, first - 1), (first - 4, first - 4)];
+        assert_eq!(runs, expected.map(|(low, high)| page(low).start..page(high).end));
+        assert_eq!(block_of(page(first).start), 1);
+        assert_eq!(block_of(page(first - 1).start), 0);
+    }
+}
