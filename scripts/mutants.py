@@ -6,7 +6,7 @@
     scripts/mutants.py --listed            those that are listed: does a new test catch some of them?
     scripts/mutants.py --write             writes the new ones to survivors.txt, for a reason to be set above them
 
-`cargo mutants` builds each of its four thousand mutants anew, which takes a night. Here all of them are in one program
+`cargo mutants` builds each of its four thousand mutants anew, which takes hours. Here all of them are in one program
 (`scripts/mutants/src/main.rs` says how), and the environment says which one is on. First each test runs
 alone, to see which mutants it comes by; then each mutant meets the tests that do, quick ones first. Who is left
 meets the tests of memory, and the models with one preemption. Those that no switch can reach, as they are in
@@ -61,9 +61,9 @@ CHECKS = [
 ]
 
 
-def copy(with_sources):
+def copy():
     TREE.mkdir(parents=True, exist_ok=True)
-    for name in ["Cargo.toml", "Cargo.lock", "README.md", "benches", "examples", "tests"] + ["src"] * with_sources:
+    for name in ["Cargo.toml", "Cargo.lock", "README.md", "benches", "examples", "tests", "src"]:
         source = ROOT / name
         if source.is_dir():
             shutil.rmtree(TREE / name, ignore_errors=True)
@@ -139,7 +139,7 @@ def write_program(mutants):
              or mutant["file"] == PLAIN}
     left_out, apart = set(alone), set(alone)
     while True:
-        copy(with_sources=True)
+        copy()
         LEFT_OUT.write_text(" ".join(map(str, sorted(left_out))))
         writer = [str(HERE / "writer/release/tickwheel-mutants"), str(LIST), str(ROOT), str(TREE), str(LEFT_OUT)]
         unreached = set(map(int, subprocess.run(writer, check=True, capture_output=True, text=True).stdout.split()))
@@ -273,7 +273,7 @@ def one_by_one(numbers, mutants):
     tests = TESTS + [word for name in CORE for word in ("--test", name)]
     print(f"{len(numbers)} are built one by one:", flush=True)
     for done, number in enumerate(numbers, 1):
-        copy(with_sources=True)
+        copy()
         mutant = mutants[number - 1]
         subprocess.run(["patch", "--quiet", mutant["file"]], cwd=TREE, input=mutant["diff"], text=True, check=True)
         programs = build([word for word in tests if word != "--all-features" or mutant["file"] != PLAIN])
@@ -294,7 +294,7 @@ def listed():
     found, reason = [], None
     for line in SURVIVORS.read_text().splitlines():
         if line.startswith("#"):
-            reason = line
+            reason = line.strip("# ") or None
         elif not line.strip():
             reason = None
         elif reason is None:
