@@ -303,7 +303,7 @@ fn s09_threads_that_come_and_go_leave_nothing() {
         let grown = after.saturating_sub(before);
         assert!(grown < rounds * 2_000, "{before} resident, then {after}");
     }
-    // A lane has some kilobytes. The names of cancelled tasks stay for a while, and have 24 bytes.
+    // Far less than a lane. The names of cancelled tasks stay until they are swept.
     assert!(bytes < rounds as isize * 50, "{bytes} bytes");
     assert_eq!(scheduler.stats().cancelled(), 300 + rounds as u64);
 }

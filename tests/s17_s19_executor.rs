@@ -310,6 +310,25 @@ fn s19_a_million_tasks_of_one_tick_all_run() {
     assert_eq!(runs.load(Ordering::Relaxed), 1_000_000);
 }
 
+/// A tick thread hands over what is due when it has taken in a quarter of a million tasks. A driver has the
+/// time: what is due first may have been scheduled last.
+#[test]
+fn s03_a_driver_takes_in_all_that_was_scheduled_before_its_turn() {
+    const TASKS: u64 = 300_000;
+    let clock = tickwheel::ManualClock::new();
+    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let (scheduler, driver) = builder.build_driven().expect("the defaults are good");
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    for number in (0..TASKS).rev() {
+        let ran = Arc::clone(&ran);
+        let task = move || ran.lock().expect("no panic").push(number);
+        scheduler.schedule_once(Duration::from_micros(number), task).expect("open");
+    }
+    clock.advance(SECOND);
+    while driver.turn().is_some() {}
+    assert!(ran.lock().expect("no panic").iter().copied().eq(0..TASKS));
+}
+
 #[test]
 fn s21_an_executor_that_blocks_does_not_hold_a_close_beyond_its_time() {
     let (release, blocked) = mpsc::channel::<()>();
