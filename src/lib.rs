@@ -116,6 +116,7 @@ pub mod coming_from;
 pub mod design;
 
 mod alarm;
+mod backpressure;
 mod clock;
 mod driver;
 mod engine;

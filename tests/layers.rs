@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The modules by rank, the lowest first. Modules of one rank do not use each other; the files of one
 /// module may.
 const RANKS: &[&[&str]] = &[
-    &["error", "key", "sync", "system", "trace"],
+    &["backpressure", "error", "key", "sync", "system", "trace"],
     &["observe", "tick"],
     &["executor", "limit", "parking", "stats", "wheel"],
     &["clock", "intake", "task"],
