@@ -83,6 +83,44 @@ impl Backpressure {
     }
 }
 
+/// A queue whose consumer tells how it stands, for producers on other threads.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    /// Written by the consumer alone, both.
+    ahead: AtomicU64,
+    passed: AtomicU64,
+    pressure: Backpressure,
+}
+
+impl Backlog {
+    pub(crate) const fn new(limit: u64) -> Backlog {
+        let (ahead, passed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Backlog { ahead, passed, pressure: Backpressure::new(limit) }
+    }
+
+    /// The consumer tells how its queue stands.
+    pub(crate) fn tell(&self, flow: Flow) {
+        self.ahead.store(flow.ahead, Ordering::Relaxed);
+        self.passed.store(flow.passed, Ordering::Relaxed);
+    }
+
+    fn flow(&self) -> Flow {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
+    }
+
+    /// Holds the calling thread back while the queue is too long. `nudge` is called before each look: it may wake
+    /// the consumer, so that it tells anew.
+    pub(crate) fn hold_back(&self, mut nudge: impl FnMut()) {
+        if self.pressure.is_over(self.flow().ahead) {
+            self.pressure.hold_back(|| {
+                nudge();
+                self.flow()
+            });
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -11,8 +11,8 @@
 //! The engine is the only owner of the wheel; nothing here is locked. Every step is bounded (S19),
 //! and what it leaves is done by the next turn, which the answer asks for at once.
 //!
-//! - N1 A task's entry is in exactly one of: a lane, the wheel, the front, the refused, an
-//!   executor's queue. A cancelled task leaves its entry behind, stale; whoever meets it drops it.
+//! - N1 A task's entry is in exactly one of: a lane, the wheel, the front, the line of an executor that has
+//!   refused, an executor's queue. A cancelled task leaves its entry behind, stale; whoever meets it drops it.
 //! - N2 What is due is handed over by deadline, and at equal deadlines by the order of scheduling
 //!   (S3): the intake gives records in that order, the wheel keeps it, the front sorts stably.
 //! - N3 A turn never answers with a time later than the earliest live deadline needs.
@@ -21,33 +21,39 @@
 //! | --- | --- |
 //! | here | the turn; taking in, advancing, tidying |
 //! | [`hand_over`] | what is due, to whom it goes, and what comes back |
+//! | [`outbox`] | what is remembered of an executor: what it has and what it refused |
 //! | [`coming_back`] | when to turn again |
 //! | [`ending`] | the last turn |
 
 mod coming_back;
 mod ending;
 mod hand_over;
+mod outbox;
 
 use std::sync::Arc;
 use std::task::Waker;
 
-use self::hand_over::Refused;
+use self::hand_over::Outboxes;
 use crate::executor::{DueBatch, Executor};
 use crate::front::{Entry, Front};
 use crate::hub::{Hub, TurningMark};
 use crate::intake::Inlet;
 use crate::observe::WheelView;
-use crate::task::{holder, trim};
+use crate::task::trim::Trims;
+use crate::task::{grow, holder, trim};
 use crate::tick::{Moment, Tick};
 use crate::wheel::Buckets;
 
 /// How many tasks are handed over at once.
 const BATCH: usize = 256;
-/// How many tasks a turn hands over, before it looks at the intake again.
+/// How many tasks a turn hands over at least, before it looks at the intake again.
 const HAND_OVER: usize = 4 * BATCH;
-/// How many tasks are taken in ahead of a hand-over at most; some ten milliseconds of work. The tick
-/// thread is so much behind only after a stall.
-const AHEAD: usize = 256 * 1024;
+/// How long a turn may hand over more than that, in nanoseconds.
+const SHARE: u64 = 4_000_000;
+/// How many tasks a turn of a thread takes in at most: some three milliseconds of work.
+const TAKE_IN: usize = 64 * 1024;
+/// The same where nothing may be handed over before all is in: it is only a share of the work.
+const TAKE_IN_SHARE: usize = 8 * 1024;
 /// How many entries a turn looks at in a sweep.
 const SWEEP: usize = 2048;
 /// How many entries a turn moves ahead of their time.
@@ -56,6 +62,8 @@ const SETTLE: usize = 2048;
 /// With 4096 a churn of timeouts, whose earliest is always the one that was just cancelled, cost the
 /// tick thread 60 ns more per task.
 const LOOK_AHEAD: usize = 256;
+/// How many stale entries a turn drops from the head of the front.
+const SKIP: usize = 1024;
 /// How many blocks of the wheel a turn gives back.
 const GIVE_BACK: usize = 1024;
 /// More buckets than that serve nobody.
@@ -102,20 +110,17 @@ pub(crate) struct Engine {
     batch: DueBatch,
     /// Room for wakers that are about to be woken.
     wakers: Vec<Waker>,
-    refused: Refused,
+    outboxes: Outboxes,
     is_sweeping: bool,
+    /// How many tasks were filed since it was last looked at whether to sweep, and after how many that is.
+    filed: usize,
+    look_after: usize,
     /// The wheel is giving back what it does not need.
     is_trimming: bool,
     /// When memory that has stayed free until then goes back.
     trim_at: Option<Moment>,
-    /// Up to where tasks were taken in.
-    last_cut: u64,
-    /// How many tasks have been taken in since something was handed over.
-    ahead: usize,
-    /// Nobody else turns it, and everybody schedules: so it may ask to be woken for a trim, and what is
-    /// due does not wait for more than [`AHEAD`] tasks that come in. A driven engine asks for nothing,
-    /// or a peak somewhere in the process would show in its virtual time.
-    has_a_thread: bool,
+    /// It trims while it turns.
+    trims: Option<Trims>,
 }
 
 impl Engine {
@@ -137,19 +142,14 @@ impl Engine {
             front: Front::new(),
             given_out: Vec::new(),
             wakers: Vec::new(),
-            refused: Refused::default(),
+            outboxes: Outboxes::new(),
             is_sweeping: false,
+            filed: 0,
+            look_after: STALE,
             is_trimming: false,
             trim_at: None,
-            last_cut: 0,
-            ahead: 0,
-            has_a_thread: false,
+            trims: Some(Trims::new()),
         }
-    }
-
-    /// It is turned by a thread that has nothing else to do.
-    pub(crate) fn has_a_thread(&mut self) {
-        self.has_a_thread = true;
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -161,11 +161,6 @@ impl Engine {
         self.hub.intake.cut(self.hub.now().0)
     }
 
-    /// The cut of the next turn of a thread: the last one, if not all that was before it is in.
-    pub(crate) fn next_cut(&self) -> u64 {
-        if self.must_take_in_more(self.last_cut) { self.last_cut } else { self.cut() }
-    }
-
     /// One turn: does what is due of what was scheduled before the cut, or a bounded share of it,
     /// and says when to come back.
     pub(crate) fn turn(&mut self, cut: u64) -> Next {
@@ -175,49 +170,45 @@ impl Engine {
             return Next::Ended;
         }
         let now = self.hub.now();
-        let taken_in = self.take_in(cut);
-        if self.must_take_in_more(cut) {
-            return Next::Again;
+        let taken = self.take_in(cut);
+        if !self.hub.has_a_thread && self.inlet.is_behind(cut) {
+            return Next::Again; // what is still out there may be due first (S3)
         }
-        self.ahead = 0;
         self.advance(now);
-        self.retry_refused(now);
-        self.hand_over(now);
-        let is_tidy = self.tidy();
+        self.ask_again(now);
+        self.hand_over(now, taken.tasks);
+        self.outboxes.forget_started(&self.hub.backlog, self.front.len());
+        let is_tidy = self.tidy(taken.tasks);
         self.hub.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         match self.next(now, cut, is_tidy) {
-            next @ (Next::At(_) | Next::Idle) => self.no_later_than(taken_in, next, now),
+            next @ (Next::At(_) | Next::Idle) => self.no_later_than(taken.earliest, next, now),
             next => next,
         }
     }
 
     // ----- take in -------------------------------------------------------------------------
 
-    /// Files what was scheduled before the cut. The earliest deadline of it; zero when something is
-    /// due now.
-    fn take_in(&mut self, cut: u64) -> Moment {
-        self.last_cut = cut;
-        let (mut tasks, mut earliest) = (0, Moment::NEVER);
-        let mut records = self.inlet.gather(&self.hub.intake, cut).map(Entry::from).peekable();
-        while let Some(entry) = records.next() {
-            tasks += 1;
+    /// Files what was scheduled before the cut, or the first of it. A thread that is far behind hands over what is due
+    /// before it has taken in all: a flood of schedules must not stop the wheel (S19).
+    fn take_in(&mut self, cut: u64) -> TakenIn {
+        let most = if self.hub.has_a_thread { TAKE_IN } else { TAKE_IN_SHARE };
+        let (wheel, front) = (&mut self.wheel, &mut self.front);
+        let (mut earliest, mut last) = (Moment::NEVER, None::<Entry>);
+        let tasks = self.inlet.take(&self.hub.intake, cut, most, |record| {
+            let entry = Entry::from(record);
             earliest = earliest.min(needed_at(entry));
-            if records.peek().is_none_or(|next| !next.follows(entry)) {
-                file(&mut self.wheel, &mut self.front, entry);
+            // Filed one late: it may be over already.
+            if let Some(before) = last.replace(entry).filter(|before| !entry.follows(*before)) {
+                file(wheel, front, before);
             }
-        }
-        drop(records);
+        });
+        last.into_iter().for_each(|entry| file(wheel, front, entry));
         if tasks > 0 {
-            self.ahead += tasks;
+            self.filed += tasks;
+            grow::ahead();
             self.hub.hooks.observe(|observer| observer.took_in(tasks));
         }
-        earliest
-    }
-
-    /// Whether something was scheduled before the cut that is not filed yet. It may be due first (S3);
-    /// but a flood of schedules must not keep what is due for ever (S19).
-    fn must_take_in_more(&self, cut: u64) -> bool {
-        self.inlet.is_behind(cut) && (self.ahead < AHEAD || !self.has_a_thread)
+        TakenIn { tasks, earliest }
     }
 
     // ----- advance -------------------------------------------------------------------------
@@ -240,17 +231,32 @@ impl Engine {
     // ----- tidy ----------------------------------------------------------------------------
 
     /// Sweeps stale entries when they outnumber the live ones, and moves some far entries near. A
-    /// bounded share; true when there is nothing left to do.
-    fn tidy(&mut self) -> bool {
-        if self.wheel.len() > STALE && !self.is_sweeping {
-            self.is_sweeping = self.wheel.len() - STALE > 2 * self.hub.pending();
+    /// bounded share, twice as much as has come in; true when there is nothing left to do.
+    fn tidy(&mut self, taken_in: usize) -> bool {
+        if !self.is_sweeping && self.is_time_to_look() {
+            let most = 2 * self.hub.pending() + STALE;
+            self.is_sweeping = self.wheel.len() > most;
+            if self.outboxes.waiting() > most {
+                self.outboxes.sweep();
+            }
         }
         if self.is_sweeping {
             let wheel = &mut self.wheel;
-            let is_done = wheel.sweep(SWEEP, |entry| is_live(*entry));
+            let is_done = wheel.sweep(SWEEP + 2 * taken_in, |entry| is_live(*entry));
             self.is_sweeping = !is_done;
         }
-        self.wheel.settle(SETTLE) && !self.is_sweeping
+        self.wheel.settle(SETTLE + taken_in) && !self.is_sweeping
+    }
+
+    /// Returns true if so much has changed since the last time that it is worth counting what is pending. That is a walk
+    /// over all seats, however many threads there ever were, so it must not come with each turn.
+    fn is_time_to_look(&mut self) -> bool {
+        if !self.hub.intake.were_many_cancelled() && self.filed < self.look_after {
+            return false;
+        }
+        self.filed = 0;
+        self.look_after = (self.wheel.len() / 4).max(4 * self.hub.intake.seats()).max(STALE);
+        self.wheel.len() + self.outboxes.waiting() > STALE
     }
 
     /// What is done only when there is nothing else to do: memory of a peak goes back.
@@ -263,6 +269,7 @@ impl Engine {
             Some(at) if at <= now => {
                 self.trim_at = None;
                 self.front.shrink();
+                self.outboxes.shrink();
                 self.given_out.shrink_to(HAND_OVER);
                 self.is_trimming = self.wheel.is_bloated();
                 trim::begin() || self.is_trimming
@@ -274,6 +281,13 @@ impl Engine {
             _ => false,
         }
     }
+}
+
+/// What a turn has taken in.
+struct TakenIn {
+    tasks: usize,
+    /// The earliest deadline of it; zero when something is due now.
+    earliest: Moment,
 }
 
 /// Its deadline, as the bell looks at it: what is due now rings at any threshold.

@@ -200,12 +200,23 @@ impl Front {
         self.pop(now)
     }
 
-    /// Drops what is at the head for nothing, so that nobody wakes up for it.
-    pub(crate) fn skip(&mut self, mut is_stale: impl FnMut(Entry) -> bool) {
-        while self.ready.front().is_some_and(|entry| is_stale(*entry)) {
+    /// How many entries there are, stale ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.ready.len() + self.late.len()
+    }
+
+    /// Drops what is at the head for nothing, so that nobody wakes up for it, and looks at so many entries at most.
+    pub(crate) fn skip(&mut self, most: usize, mut is_stale: impl FnMut(Entry) -> bool) {
+        for _ in 0..most {
+            if !self.ready.front().is_some_and(|entry| is_stale(*entry)) {
+                break;
+            }
             self.ready.pop_front();
         }
-        while self.late.peek().is_some_and(|Reverse((.., entry))| is_stale(*entry)) {
+        for _ in 0..most {
+            if !self.late.peek().is_some_and(|Reverse((.., entry))| is_stale(*entry)) {
+                break;
+            }
             self.late.pop();
         }
     }

@@ -20,9 +20,8 @@ use once_cell::race::OnceBox;
 
 use crate::hub;
 use crate::key::{HubId, TaskKey};
-use crate::observe::caught;
 use crate::sync::{AtomicBool, InOrder, Ordering};
-use crate::task::{Cancelled, Phase, holder};
+use crate::task::{Body, Cancelled, Phase, holder};
 
 /// A handle to a scheduled task or series: asks about it, and cancels it.
 ///
@@ -265,9 +264,8 @@ impl TaskHandle {
             }
         };
         self.note();
-        if let Err(panic) = caught(|| drop(body)) {
-            hub::report(self.hub, panic); // S9
-        }
+        let thrown = body.into_iter().flat_map(Body::discard);
+        thrown.for_each(|panic| hub::report(self.hub, panic)); // S9
         true
     }
 
@@ -295,6 +293,7 @@ impl TaskHandle {
 
     fn is_done(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
+            || self.key.generation == 0 // a clone of a handle to nothing
             || holder::word(self.key).is_none_or(|word| {
                 let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
                 word.generation() != self.key.generation || is_over

@@ -28,12 +28,13 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::backpressure::Backlog;
 use crate::clock::Clock;
 use crate::error::ScheduleError;
 use crate::executor::own::{OwnExecutor, OwnExecutors};
 use crate::front::{Entry, Runner};
 use crate::intake::Intake;
-use crate::intake::lane::{Producer, Refused};
+use crate::intake::lane::{Producer, Pushed, Refused};
 use crate::intake::seat::{self, with_seat};
 use crate::key::{HubId, TaskKey};
 use crate::limit::Limit;
@@ -44,14 +45,21 @@ use crate::stats::{Counter, Stats};
 use crate::sync::{AtomicBool, Ordering};
 use crate::task::closure::Closure;
 use crate::task::holder::{Repetition, Vacancy};
-use crate::task::{Content, Phase, Wake, holder, memory};
+use crate::task::{Content, Phase, Wake, holder, memory, trim};
 use crate::tick::{Moment, Timeline};
 
 pub(crate) use registry::{TurningMark, count_cancel, report};
 
+/// How many tasks of one executor may be due and not started before producers of further ones are held back.
+pub(crate) const MOST_OVERDUE: u64 = 64 * 1024;
+
+/// A task that is due within so many nanoseconds adds to what is overdue; a later one does not yet.
+const SOON: u64 = 100_000_000;
+
 /// What all parts of one scheduler share.
 pub(crate) struct Hub {
     id: HubId,
+    serial: u64,
     pub(crate) timeline: Timeline,
     pub(crate) clock: Box<dyn Clock>,
     is_in_real_time: bool,
@@ -65,6 +73,14 @@ pub(crate) struct Hub {
     pub(crate) wakeups: Counter,
     /// Written by the engine alone.
     pub(crate) rejected: Counter,
+    /// What is due and not started, on the scheduler's executor or on the way there.
+    pub(crate) backlog: Backlog,
+    /// The engine has a thread of its own. Nobody else turns it, and everybody schedules: so it may ask to be
+    /// woken for what is not a task, and producers may wait for it. A driven engine asks for nothing, or a peak
+    /// somewhere in the process would show in its virtual time.
+    pub(crate) has_a_thread: bool,
+    /// How long a tick is that the user has asked for, in nanoseconds.
+    pub(crate) tick: u64,
     limit: Option<Arc<Limit>>,
     /// Set once, by whoever stops the scheduler.
     is_closing: AtomicBool,
@@ -78,6 +94,8 @@ pub(crate) struct Settings {
     pub(crate) hooks: Hooks,
     pub(crate) max_pending: Option<usize>,
     pub(crate) shutdown_timeout: Duration,
+    pub(crate) has_a_thread: bool,
+    pub(crate) tick: u64,
 }
 
 /// When a task was scheduled, and when it is to run.
@@ -89,22 +107,29 @@ pub(crate) struct Times {
 
 impl Hub {
     pub(crate) fn new(settings: Settings, bell: Arc<Doorbell>) -> Arc<Hub> {
-        Arc::new_cyclic(|me: &Weak<Hub>| Hub {
-            id: registry::register(me),
-            intake: Intake::new(settings.clock.tells_calls_apart()),
-            is_in_real_time: settings.clock.runs_in_real_time(),
-            timeline: settings.timeline,
-            clock: settings.clock,
-            hooks: settings.hooks,
-            bell,
-            own_executors: Arc::default(),
-            end: End::default(),
-            shutdown_timeout: settings.shutdown_timeout,
-            wakeups: Counter::default(),
-            rejected: Counter::default(),
-            limit: settings.max_pending.map(|places| Arc::new(Limit::new(places))),
-            is_closing: AtomicBool::new(false),
-            me: me.clone(),
+        Arc::new_cyclic(|me: &Weak<Hub>| {
+            let (id, serial) = registry::register(me);
+            Hub {
+                id,
+                serial,
+                intake: Intake::new(settings.clock.tells_calls_apart()),
+                is_in_real_time: settings.clock.runs_in_real_time(),
+                timeline: settings.timeline,
+                clock: settings.clock,
+                hooks: settings.hooks,
+                bell,
+                own_executors: Arc::default(),
+                end: End::default(),
+                shutdown_timeout: settings.shutdown_timeout,
+                wakeups: Counter::default(),
+                rejected: Counter::default(),
+                backlog: Backlog::new(MOST_OVERDUE),
+                has_a_thread: settings.has_a_thread,
+                tick: settings.tick,
+                limit: settings.max_pending.map(|places| Arc::new(Limit::new(places))),
+                is_closing: AtomicBool::new(false),
+                me: me.clone(),
+            }
         })
     }
 
@@ -151,7 +176,12 @@ impl Hub {
         };
         let entry = Entry::new(key, deadline, deadline <= now, runner);
         match self.announce(entry, now, true) {
-            Ok(()) => Ok(key),
+            Ok(pushed) => {
+                if pushed.blocks_filled.is_some() {
+                    self.hold_back(times, executor);
+                }
+                Ok(key)
+            }
             Err(Refused) => Err((ScheduleError::Closed, T::take_back(self.take_back(key)))),
         }
     }
@@ -181,8 +211,9 @@ impl Hub {
         if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
             return self.wake_at(self.at(instant), waker);
         }
-        // Whatever the reading says, it is no stamp: it takes that of what its lane has last.
-        self.wake_at(Times { now: Moment(0), deadline }, waker)
+        // Whatever the reading says, it is no stamp: one that lies ahead would hold up this thread's lane.
+        let now = Moment(self.intake.reading_of_last_turn());
+        self.wake_at(Times { now, deadline }, waker)
     }
 
     /// A place among the pending tasks, and a holder.
@@ -213,21 +244,40 @@ impl Hub {
 
     /// Tells the engine of a pending task, and wakes it if need be. `is_new`: it counts as
     /// scheduled, before anybody can see it run (N1).
-    fn announce(&self, entry: Entry, now: Moment, is_new: bool) -> Result<(), Refused> {
+    fn announce(&self, entry: Entry, now: Moment, is_new: bool) -> Result<Pushed, Refused> {
         let record = entry.record(self.intake.stamp(now.0));
-        let has_a_backlog = with_seat(self, |producer| {
+        let pushed = with_seat(self, |producer| {
             let counts = &producer.seat.counts;
             counts.scheduled.add(u64::from(is_new));
-            match producer.push(record) {
-                Ok(()) => Ok(producer.has_a_backlog()),
-                Err(refused) => {
-                    producer.seat.counts.scheduled.add(u64::from(is_new).wrapping_neg());
-                    Err(refused)
-                }
+            let pushed = producer.push(record);
+            if pushed.is_err() {
+                producer.seat.counts.scheduled.add(u64::from(is_new).wrapping_neg());
             }
+            pushed
         })?;
-        self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || has_a_backlog);
-        Ok(())
+        let is_much = pushed.blocks_filled.is_some_and(Intake::is_much);
+        self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
+        Ok(pushed)
+    }
+
+    /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor
+    /// that is to run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
+    #[cold]
+    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>) {
+        if !self.has_a_thread || self.is_turned_here() {
+            return;
+        }
+        let pressure = self.intake.pressure();
+        if pressure.is_over(self.intake.flow().ahead) {
+            pressure.hold_back(|| {
+                self.bell.ring_if_asleep();
+                self.intake.flow()
+            });
+        }
+        if times.deadline <= times.now.after_nanos(SOON) {
+            let backlog = executor.map_or(&self.backlog, |own| own.backlog());
+            backlog.hold_back(|| self.bell.ring_if_asleep());
+        }
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -276,6 +326,10 @@ impl seat::Host for Hub {
         self.id
     }
 
+    fn serial(&self) -> u64 {
+        self.serial
+    }
+
     fn take_seat(&self) -> Producer {
         self.intake.take_seat(self.limit.as_ref(), &self.bell)
     }
@@ -297,5 +351,6 @@ impl Drop for Hub {
             self.drop_task(task.key, Phase::Returned);
         }
         registry::forget(self.id);
+        trim::at_the_end();
     }
 }

@@ -1,54 +1,76 @@
-//! The gate where tasks come in: lock-free for those who schedule, one reader.
+//! The intake: the way into the engine, lock-free for the threads that schedule, with one reader.
 //!
 //! Every thread that schedules on a scheduler has a **seat** there: a [`lane`], which is a queue of
 //! its own into the engine, and counters of its own. So two producers share nothing that they
-//! write, and the queue's order within a thread is the order of its calls.
+//! write for each task, and the order within a lane is the order of the thread's calls.
 //!
 //! ```text
-//!   thread 1:  seat 0  [ lane ========> ]--.      signals: one bit per seat
-//!   thread 2:  seat 1  [ lane ==> ]--------+----> Inlet::gather, sorted by stamp ----> the wheel
-//!   thread 3:  seat 2  [ lane ]            '      (only seats whose bit is set are visited)
+//!   thread 1:  seat 0  [ lane ========> ]--.
+//!   thread 2:  seat 1  [ lane ==> ]--------+--> Inlet::take, a merge by stamp --> the wheel
+//!   thread 3:  seat 2  [ lane ]            '
+//!
+//!   ready list:  head --> seat 1 --> seat 0      the seats that have something for the reader
 //! ```
 //!
-//! Order across threads (S3): each record carries a stamp, the clock's reading or, on a clock that
-//! cannot tell two calls apart, a shared count. A turn takes only what was stamped before its
-//! **cut**, and files it in the order of the stamps.
+//! **Order across threads** (S3): each record carries a stamp, which is the clock's reading or, on a clock that
+//! cannot tell two calls apart, a shared count. Stamps in a lane never go down, so the reader merges the lanes: it
+//! takes from the lane with the lowest stamp until that passes the lowest stamp of the others. A turn takes only
+//! what was stamped before its **cut**.
 //!
-//! - G1 A record is published by one swap on the lane; the swap's old value tells whether the lane
+//! **The ready list** tells the reader which lanes to look at. A producer whose seat is not on it pushes the seat, by
+//! a compare-exchange on the head; the reader takes the whole list by a swap.
+//!
+//! **The bound.** Producers count the blocks that they fill, all together, and the reader those that it empties. When
+//! the difference is more than [`BLOCKS_AHEAD`], producers are held back (see [`backpressure`](crate::backpressure)),
+//! each at the border of a block. It is one addition for 128 records.
+//!
+//! - INTAKE-1 A record is published by one swap on the lane; the swap's old value tells whether the lane
 //!   was closed. So a task is either seen by the engine's last look, or refused; never both, never
 //!   neither (S20).
-//! - G2 The swap is `SeqCst` and comes before the producer looks at `listed` and at the doorbell;
-//!   the reader clears `listed` before it looks at the lane, and arms the doorbell before it looks
-//!   at the signals, `SeqCst` too. So no record stays unseen while the reader sleeps.
-//! - G3 If a record is taken in a turn, so is every record whose schedule had returned before that
+//! - INTAKE-2 No record stays unseen while the reader sleeps. A producer publishes by a `SeqCst` swap, and then looks at
+//!   `listed`, and then at the doorbell. The reader clears `listed` before it looks at the lane, and arms the
+//!   doorbell before it looks at the ready list. All of these are `SeqCst`: of each pair, one side sees the other.
+//! - INTAKE-3 If a record is taken in a turn, so is every record whose schedule had returned before that
 //!   one's began. By clock: its stamp is below the cut as well, and its publication came before
 //!   the reader's look, since its thread had passed on to a later reading. By count: the cut is a
 //!   reading of the count, which carries everything that was published before it.
-//! - G4 A turn takes at most [`SLICE`] records from each lane (S19). If that leaves some in a lane,
-//!   the cut goes down to the last stamp taken there, which keeps G3. Stamps of a lane never go down, so one
-//!   whose last stamp is not below the cut has nothing more for this turn, and is left alone: else a
-//!   producer that is faster than the turns would be followed for ever.
+//! - INTAKE-4 A turn takes at most as many records as it is told, from all lanes together (S19), and those with the
+//!   lowest stamps; so INTAKE-3 holds for a part of what is there as well. It costs the same for each record,
+//!   however many wait.
+//! - INTAKE-5 A seat is pushed on the ready list only by its writer, and only after it has set `listed`, which it has
+//!   found cleared. The reader clears `listed` only after it has taken the seat off the list and has read
+//!   `next`. So a seat is on the list at most once, and `next` is not written while the reader may read it.
 
 pub(crate) mod lane;
 pub(crate) mod seat;
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
 use self::lane::{Consumer, Producer, Record};
 pub(crate) use self::seat::Seat;
+use crate::backpressure::{Backpressure, Flow};
 use crate::parking::Doorbell;
-use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, ExchangeInOrder, InOrder, Mutex, Ordering, lock};
 
-/// How many records a turn takes from one lane.
-const SLICE: usize = 1024;
+/// How many filled blocks the reader may be behind its producers: a million records, which take 25 MB and some
+/// forty milliseconds of the tick thread.
+const BLOCKS_AHEAD: u64 = 8192;
+
+/// After so many blocks (8192 records) a producer wakes the tick thread even if nothing is due soon. What lies in the
+/// lanes, of which most may be cancelled by then, stays bounded by that.
+const BLOCKS_ASLEEP: u64 = 64;
 
 /// The intake of one scheduler, as producers see it.
 pub(crate) struct Intake {
-    signals: Arc<Signals>,
+    gate: Arc<Gate>,
     seats: Mutex<Seats>,
     order: Order,
+    /// The cut of the last turn. Written by the engine alone.
+    last_cut: AtomicU64,
 }
 
 /// What tells which of two calls came first.
@@ -76,15 +98,16 @@ impl Intake {
         } else {
             Order::Count(CachePadded::new(AtomicU64::new(0)))
         };
-        Intake { signals: Arc::new(Signals::new()), seats: Mutex::new(seats), order }
+        let (gate, last_cut) = (Arc::new(Gate::new()), AtomicU64::new(0));
+        Intake { gate, seats: Mutex::new(seats), order, last_cut }
     }
 
     /// The stamp of a call that read the clock at `now`.
     #[inline]
     pub(crate) fn stamp(&self, now: u64) -> u64 {
         match &self.order {
-            Order::Clock => now,
-            Order::Count(count) => count.fetch_add(1, Ordering::Release), // G3
+            Order::Clock => now.min(u64::MAX - 1), // the last cut of all lies behind it
+            Order::Count(count) => count.fetch_add(1, Ordering::Release), // INTAKE-3
         }
     }
 
@@ -92,8 +115,14 @@ impl Intake {
     pub(crate) fn cut(&self, now: u64) -> u64 {
         match &self.order {
             Order::Clock => now,
-            Order::Count(count) => count.load(Ordering::Acquire), // G3
+            Order::Count(count) => count.load(Ordering::Acquire), // INTAKE-3
         }
+    }
+
+    /// A reading of the clock for a caller that does without one: that of the last turn. It is never ahead of
+    /// the present, and it goes on with each turn, so a flood of such calls is merged with the others.
+    pub(crate) fn reading_of_last_turn(&self) -> u64 {
+        self.last_cut.load(Ordering::Relaxed) // any turn's will do
     }
 
     /// A seat for a thread that has none: one that was left, or a new one.
@@ -107,7 +136,7 @@ impl Intake {
             return producer;
         }
         let number = seats.all.len();
-        let seat = Arc::new(Seat::new(number, limit.cloned(), Arc::clone(bell), &self.signals));
+        let seat = Arc::new(Seat::new(number, limit.cloned(), Arc::clone(bell), &self.gate));
         if seats.is_closed {
             seat.close();
         } else {
@@ -126,139 +155,211 @@ impl Intake {
     pub(crate) fn each_seat(&self, mut visit: impl FnMut(&Seat)) {
         lock(&self.seats).all.iter().for_each(|seat| visit(seat));
     }
+
+    /// Returns true if a producer that has filled so many blocks in all should wake the reader.
+    pub(crate) fn is_much(blocks_filled: u64) -> bool {
+        blocks_filled % BLOCKS_ASLEEP == 0
+    }
+
+    /// Returns true if a thread has cancelled many tasks since the last call. Relaxed: a hint.
+    pub(crate) fn were_many_cancelled(&self) -> bool {
+        let hint = &self.gate.many_cancelled;
+        hint.load(Ordering::Relaxed) && hint.swap(false, Ordering::Relaxed)
+    }
+
+    /// How many seats there are.
+    pub(crate) fn seats(&self) -> usize {
+        lock(&self.seats).all.len()
+    }
+
+    /// How far the producers are ahead of the reader.
+    pub(crate) fn flow(&self) -> Flow {
+        self.gate.flow()
+    }
+
+    pub(crate) fn pressure(&self) -> &Backpressure {
+        &self.gate.pressure
+    }
 }
 
-/// One bit per seat: it has published something since the reader last looked. From the 4097th on
-/// seats share bits.
-pub(crate) struct Signals {
-    /// Bit `w` is set when a bit of word `w` may be.
-    summary: CachePadded<AtomicU64>,
-    words: [AtomicU64; 64],
+/// What all seats of an intake share with its reader: the ready list, and the count of blocks.
+pub(crate) struct Gate {
+    /// The number of the first seat on the ready list, plus one; 0 when it is empty.
+    head: CachePadded<AtomicU64>,
+    /// Blocks that producers have filled, all together.
+    filled: CachePadded<AtomicU64>,
+    /// Blocks that the reader has emptied. Written by the reader alone.
+    emptied: AtomicU64,
+    pressure: Backpressure,
+    /// A thread has cancelled many tasks since the engine looked.
+    many_cancelled: AtomicBool,
 }
 
-const SIGNALS: usize = 64 * 64;
-
-impl Signals {
-    pub(crate) fn new() -> Signals {
-        Signals {
-            summary: CachePadded::new(AtomicU64::new(0)),
-            words: std::array::from_fn(|_| AtomicU64::new(0)),
+impl Gate {
+    pub(crate) fn new() -> Gate {
+        Gate {
+            head: CachePadded::new(AtomicU64::new(0)),
+            filled: CachePadded::new(AtomicU64::new(0)),
+            emptied: AtomicU64::new(0),
+            pressure: Backpressure::new(BLOCKS_AHEAD),
+            many_cancelled: AtomicBool::new(false),
         }
     }
 
-    /// G2.
-    fn raise(&self, seat: usize) {
-        let (word, bit) = (seat % SIGNALS / 64, seat % 64);
-        self.words[word].fetch_or(1 << bit, Ordering::Relaxed); // published by the summary
-        self.summary.fetch_or_in_order(1 << word);
-    }
-
-    fn any(&self) -> bool {
-        self.summary.load_in_order() != 0
-    }
-
-    /// Takes all signals down; tells which seats they may have come from.
-    pub(crate) fn lower(&self, seats: usize, mut visit: impl FnMut(usize)) {
-        // Acquire: pairs with `raise`, for the words and for what the seats have published.
-        for word in bits(self.summary.swap(0, Ordering::Acquire)) {
-            for bit in bits(self.words[word].swap(0, Ordering::Relaxed)) {
-                (word * 64 + bit..seats).step_by(SIGNALS).for_each(&mut visit);
+    /// Puts a seat on the ready list; INTAKE-5.
+    ///
+    /// The exchange is Release, for the seat's `listed` and `next`, and `SeqCst` for INTAKE-2. A later push continues
+    /// the release sequence of an earlier one, so the reader's swap acquires all of them.
+    #[cold]
+    fn push(&self, seat: &Seat) {
+        let mut head = self.head.load(Ordering::Relaxed); // the exchange tells if it is another by now
+        loop {
+            seat.next.store(head, Ordering::Relaxed);
+            match self.head.exchange_in_order(head, seat.number as u64 + 1) {
+                Ok(_) => return,
+                Err(now) => head = now,
             }
         }
     }
+
+    fn is_empty(&self) -> bool {
+        self.head.load_in_order() == 0
+    }
+
+    /// Takes the whole ready list: its first seat. Acquire: pairs with `push`.
+    fn take_all(&self) -> Option<usize> {
+        seat_at(self.head.swap(0, Ordering::Acquire))
+    }
+
+    /// Counts a block that a producer has filled; how many there are now. Relaxed, as the count below: they
+    /// only decide who waits or wakes.
+    pub(crate) fn block_filled(&self) -> u64 {
+        self.filled.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn block_emptied(&self) {
+        let emptied = self.emptied.load(Ordering::Relaxed) + 1;
+        self.emptied.store(emptied, Ordering::Relaxed);
+    }
+
+    fn flow(&self) -> Flow {
+        let passed = self.emptied.load(Ordering::Relaxed);
+        Flow { ahead: self.filled.load(Ordering::Relaxed).saturating_sub(passed), passed }
+    }
 }
 
-/// The numbers of the bits that are set.
-fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = (word != 0).then(|| word.trailing_zeros() as usize);
-        word &= word.wrapping_sub(1);
-        bit
-    })
+/// The seat that a link of the ready list names.
+fn seat_at(link: u64) -> Option<usize> {
+    Some(link.checked_sub(1)? as usize)
 }
 
 /// The reader's side, owned by the engine.
 pub(crate) struct Inlet {
-    consumers: Vec<Consumer>,
-    /// Seats whose lanes hold more than the last turn took; G4.
-    unfinished: Vec<usize>,
-    visits: Vec<usize>,
-    /// Records that were taken out of their lanes, in order of their stamps, and not yet filed.
-    held: Vec<Record>,
+    /// By number of their seats.
+    lanes: Vec<Consumer>,
+    /// Lanes that may hold something: the ready ones, and those of which an earlier turn has left some.
+    open: Vec<usize>,
+    /// The open lanes by the stamps of their first records, the lowest on top. Empty between turns.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
 impl Inlet {
     pub(crate) fn new() -> Inlet {
-        let (unfinished, visits) = (Vec::new(), Vec::new());
-        Inlet { consumers: Vec::new(), unfinished, visits, held: Vec::new() }
+        Inlet { lanes: Vec::new(), open: Vec::new(), heads: BinaryHeap::new() }
     }
 
-    /// The records that belong to a turn with this cut, in order; at most [`SLICE`] per lane.
-    pub(crate) fn gather(
+    /// Takes what was stamped before the cut, in order, and at most so many records; INTAKE-4. How many.
+    pub(crate) fn take(
         &mut self,
         intake: &Intake,
         cut: u64,
-    ) -> impl Iterator<Item = Record> + '_ {
-        self.find_visits(intake);
-        let mut limit = cut;
-        for number in self.visits.drain(..) {
-            let consumer = &mut self.consumers[number];
-            if consumer.is_behind(cut) {
-                consumer.unlist(); // G2: before the look at the lane
-                consumer.take(SLICE, &mut self.held);
-            }
-            if let Some(last) = consumer.unfinished_at {
-                self.unfinished.push(number);
-                limit = limit.min(last.saturating_add(1)); // G4
-            }
+        most: usize,
+        take: impl FnMut(Record),
+    ) -> usize {
+        intake.last_cut.store(cut, Ordering::Relaxed);
+        self.open_ready(intake);
+        for number in &self.open {
+            self.lanes[*number].look();
         }
-        self.held.sort_by_key(|record| record.stamp); // stable: equal stamps are of one thread
-        let ready = self.held.partition_point(|record| record.stamp < limit);
-        self.held.drain(..ready)
+        let taken = self.merge(cut, most, take);
+        let lanes = &mut self.lanes;
+        self.open.retain(|number| {
+            let lane = &mut lanes[*number];
+            lane.is_open = lane.left() > 0;
+            lane.is_open
+        });
+        taken
     }
 
-    fn find_visits(&mut self, intake: &Intake) {
-        self.visits.append(&mut self.unfinished);
-        if !intake.signals.any() {
+    /// Takes all seats off the ready list; INTAKE-5.
+    fn open_ready(&mut self, intake: &Intake) {
+        if intake.gate.is_empty() {
             return;
         }
-        let seats = &mut *lock(&intake.seats);
-        self.consumers.append(&mut seats.fresh);
-        intake.signals.lower(self.consumers.len(), |seat| {
-            if self.consumers[seat].unfinished_at.is_none() {
-                self.visits.push(seat); // else it is among the visits already
+        let mut next = intake.gate.take_all();
+        while let Some(number) = next {
+            if number >= self.lanes.len() {
+                self.lanes.append(&mut lock(&intake.seats).fresh);
             }
+            let lane = &mut self.lanes[number];
+            // Relaxed: acquired with the list. INTAKE-5: it is read before `look` clears `listed`.
+            next = seat_at(lane.seat.next.load(Ordering::Relaxed));
+            if !lane.is_open {
+                lane.is_open = true;
+                self.open.push(number);
+            }
+        }
+    }
+
+    fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
+        let lanes = &mut self.lanes;
+        let heads = self.open.iter().filter_map(|number| {
+            let first = lanes[*number].first()?;
+            (first.stamp < cut).then_some(Reverse((first.stamp, *number)))
         });
+        self.heads.extend(heads);
+        let mut taken = 0;
+        while taken < most {
+            let Some(Reverse((_, number))) = self.heads.pop() else { break };
+            let lane = &mut self.lanes[number];
+            // What is stamped as the first one of another lane may come before or after that one.
+            let others =
+                self.heads.peek().map_or(cut, |Reverse((stamp, _))| stamp.saturating_add(1));
+            taken += lane.take_before(cut.min(others), most - taken, &mut take);
+            if let Some(first) = lane.first().filter(|first| first.stamp < cut) {
+                self.heads.push(Reverse((first.stamp, number)));
+            }
+        }
+        self.heads.clear();
+        taken
     }
 
-    /// Whether a turn with this cut has left some of what belongs to it; G4.
-    pub(crate) fn is_behind(&self, cut: u64) -> bool {
-        let mut lanes = self.unfinished.iter();
-        lanes.any(|lane| self.consumers[*lane].is_behind(cut))
-            || self.held.first().is_some_and(|first| first.stamp < cut)
+    /// Returns true if the last turn has left something that was stamped before the cut.
+    pub(crate) fn is_behind(&mut self, cut: u64) -> bool {
+        let lanes = &mut self.lanes;
+        self.open.iter().any(|number| lanes[*number].first().is_some_and(|first| first.stamp < cut))
     }
 
-    /// What was published before the last look, and stamped after its cut.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &Record> {
-        self.held.iter()
+    /// Visits what was published before the last look and left there, for example because it was stamped
+    /// after the cut.
+    pub(crate) fn each_left(&self, mut visit: impl FnMut(Record)) {
+        self.open.iter().for_each(|number| self.lanes[*number].each_left(&mut visit));
     }
 
-    /// Whether there is anything that the next turn could take; the sleeper's last look (G2).
+    /// Returns true if there is anything that the next turn could take: the sleeper's last look (INTAKE-2).
     pub(crate) fn has_more(&self, intake: &Intake) -> bool {
-        !self.held.is_empty() || !self.unfinished.is_empty() || intake.signals.any()
+        !self.open.is_empty() || !intake.gate.is_empty()
     }
 
-    /// Closes all lanes, and takes all that was published before: the last look (G1).
-    pub(crate) fn close(&mut self, intake: &Intake) -> Vec<Record> {
+    /// Closes all lanes, and takes all that was published before: the last look (INTAKE-1).
+    pub(crate) fn close(&mut self, intake: &Intake, take: impl FnMut(Record)) {
         let seats = &mut *lock(&intake.seats);
         seats.is_closed = true;
-        self.consumers.append(&mut seats.fresh);
-        let mut records = std::mem::take(&mut self.held);
-        for consumer in &mut self.consumers {
-            consumer.close(&mut records);
-        }
-        records.sort_by_key(|record| record.stamp);
-        records
+        self.lanes.append(&mut seats.fresh);
+        self.lanes.iter_mut().for_each(Consumer::close);
+        self.open = (0..self.lanes.len()).collect();
+        self.merge(u64::MAX, usize::MAX, take);
+        self.open.clear();
     }
 }
 
@@ -266,84 +367,115 @@ impl Inlet {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_signal_comes_down_for_its_seat_and_for_those_that_share_its_bit() {
-        let signals = Signals::new();
-        let lowered = |seats| {
-            let mut lowered = Vec::new();
-            signals.lower(seats, |seat| lowered.push(seat));
-            lowered
-        };
-        for seat in [0, 1, 63, 64, 65, 4000, 4095] {
-            assert!(!signals.any());
-            signals.raise(seat);
-            assert!(signals.any());
-            assert_eq!(lowered(4096), [seat]);
-        }
-        [5, 4095, 64].iter().for_each(|seat| signals.raise(*seat));
-        assert_eq!(lowered(4096), [5, 64, 4095]);
-        signals.raise(2 * SIGNALS + 70);
-        assert_eq!(lowered(3 * SIGNALS), [70, SIGNALS + 70, 2 * SIGNALS + 70]);
-        signals.raise(70);
-        assert_eq!(lowered(SIGNALS + 70), [70], "no seat beyond those that there are");
-        assert!(lowered(4096).is_empty() && !signals.any());
-    }
-
     fn record(stamp: u64) -> Record {
         Record { deadline: 1, stamp, name: stamp }
     }
 
-    #[test]
-    fn stamps_of_a_lane_never_go_down() {
+    /// An intake with so many producers.
+    fn intake(producers: usize) -> (Intake, Vec<Producer>) {
         let (intake, bell) = (Intake::new(true), Doorbell::new(None));
-        let mut producer = intake.take_seat(None, &bell);
-        [5, 3, 7].iter().for_each(|stamp| assert!(producer.push(record(*stamp)).is_ok()));
+        let producers = (0..producers).map(|_| intake.take_seat(None, &bell)).collect();
+        (intake, producers)
+    }
+
+    fn push(producer: &mut Producer, stamp: u64) {
+        assert!(producer.push(record(stamp)).is_ok());
+    }
+
+    fn take(inlet: &mut Inlet, intake: &Intake, cut: u64, most: usize) -> Vec<u64> {
+        let mut stamps = Vec::new();
+        let taken = inlet.take(intake, cut, most, |record| stamps.push(record.stamp));
+        assert_eq!(taken, stamps.len());
+        stamps
+    }
+
+    #[test]
+    fn lane_4_stamps_of_a_lane_never_go_down() {
+        let (intake, mut producers) = intake(1);
+        [5, 3, 7].iter().for_each(|stamp| push(&mut producers[0], *stamp));
+        assert_eq!(take(&mut Inlet::new(), &intake, 100, 100), [5, 5, 7]);
+    }
+
+    #[test]
+    fn intake_4_lanes_are_merged_by_stamp_and_a_turn_takes_no_more_than_it_is_told() {
+        let (intake, mut producers) = intake(3);
+        let mut seed = 9_u64;
+        let mut all = Vec::new();
+        for stamp in 0..5_000 {
+            seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            push(&mut producers[(seed >> 40) as usize % 3], stamp);
+        }
         let mut inlet = Inlet::new();
-        let stamps: Vec<_> = inlet.gather(&intake, 100).map(|record| record.stamp).collect();
-        assert_eq!(stamps, [5, 5, 7]);
+        while inlet.has_more(&intake) {
+            let most = 1 + all.len() / 3;
+            let some = take(&mut inlet, &intake, 4_000, most);
+            assert!(some.len() == most || !inlet.is_behind(4_000));
+            if some.is_empty() {
+                break;
+            }
+            all.extend(some);
+        }
+        assert!(all.iter().copied().eq(0..4_000), "in order, and all before the cut");
+        let mut left = 0;
+        inlet.each_left(|_| left += 1);
+        assert_eq!(left, 1_000);
+    }
+
+    #[test]
+    fn a_seat_that_publishes_again_while_it_is_open_is_visited_once() {
+        let (intake, mut producers) = intake(2);
+        let mut inlet = Inlet::new();
+        for round in 0..300 {
+            push(&mut producers[0], 10 * round);
+            push(&mut producers[1], 10 * round + 1);
+            assert_eq!(take(&mut inlet, &intake, 10 * round + 1, 10).last(), Some(&(10 * round)));
+            assert_eq!(inlet.open, [1]);
+        }
     }
 
     #[test]
     fn s19_a_turn_does_not_follow_a_producer_beyond_its_cut() {
-        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
-        let mut producer = intake.take_seat(None, &bell);
-        let (mut inlet, cut, mut taken) = (Inlet::new(), 1_500, 0);
-        for stamp in 0..20 * SLICE as u64 {
-            assert!(producer.push(record(stamp)).is_ok());
-        }
-        for _ in 0..10 {
-            taken += inlet.gather(&intake, cut).count();
-        }
-        assert_eq!(taken, 1_500);
+        let (intake, mut producers) = intake(1);
+        let (mut inlet, cut) = (Inlet::new(), 1_500);
+        (0..20_000).for_each(|stamp| push(&mut producers[0], stamp));
+        assert_eq!(take(&mut inlet, &intake, cut, usize::MAX).len(), 1_500);
         assert!(!inlet.is_behind(cut) && inlet.has_more(&intake));
-        assert!(inlet.held().count() < SLICE, "{} records are held", inlet.held().count());
-        while inlet.is_behind(u64::MAX) {
-            taken += inlet.gather(&intake, u64::MAX).count();
-        }
-        assert_eq!(taken, 20 * SLICE);
+        assert_eq!(take(&mut inlet, &intake, u64::MAX, usize::MAX).len(), 18_500);
+        assert!(!inlet.has_more(&intake));
     }
 
-    /// Some of it has come out of its lane, and waits for a turn with a later cut.
+    /// Some of it has been seen, and waits for a turn with a later cut.
     #[test]
     fn s20_a_close_takes_what_no_turn_has_taken_in_order() {
-        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
-        let mut producers = [(); 2].map(|()| intake.take_seat(None, &bell));
-        for stamp in 0..3 * SLICE as u64 {
-            assert!(producers[stamp as usize % 2].push(record(stamp)).is_ok());
+        let (intake, mut producers) = intake(2);
+        (0..3_000).for_each(|stamp| push(&mut producers[stamp as usize % 2], stamp));
+        let mut inlet = Inlet::new();
+        assert!(take(&mut inlet, &intake, 500, 300).into_iter().eq(0..300));
+        let mut left = Vec::new();
+        inlet.close(&intake, |record| left.push(record.stamp));
+        assert!(left.into_iter().eq(300..3_000));
+        assert!(producers[0].push(record(9_000)).is_err());
+    }
+
+    #[test]
+    fn blocks_are_counted_when_they_are_full_and_when_they_are_empty_again() {
+        let (intake, mut producers) = intake(2);
+        let mut filled = Vec::new();
+        for stamp in 0..1_000 {
+            let pushed = producers[stamp as usize % 2].push(record(stamp));
+            filled.extend(pushed.ok().and_then(|pushed| pushed.blocks_filled));
         }
-        let (mut inlet, cut) = (Inlet::new(), SLICE as u64 / 2);
-        let taken = inlet.gather(&intake, cut).map(|record| record.stamp).collect::<Vec<_>>();
-        assert!(taken.into_iter().eq(0..cut) && inlet.held().count() > 0);
-        let left = inlet.close(&intake).into_iter().map(|record| record.stamp);
-        assert!(left.eq(cut..3 * SLICE as u64));
+        assert_eq!(filled, [1, 2, 3, 4, 5, 6], "three of each lane");
+        assert_eq!(intake.flow().ahead, 6);
+        take(&mut Inlet::new(), &intake, u64::MAX, 600);
+        assert_eq!((intake.flow().ahead, intake.flow().passed), (2, 4));
     }
 
     #[test]
     fn a_seat_that_was_left_is_taken_again() {
-        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
-        let taken = [(); 3].map(|()| intake.take_seat(None, &bell));
-        taken.into_iter().for_each(|producer| intake.leave_seat(producer));
-        let again = [(); 3].map(|()| intake.take_seat(None, &bell));
+        let (intake, producers) = intake(3);
+        producers.into_iter().for_each(|producer| intake.leave_seat(producer));
+        let again = [(); 3].map(|()| intake.take_seat(None, &Doorbell::new(None)));
         let mut seats = 0;
         intake.each_seat(|_| seats += 1);
         assert_eq!(seats, 3);

@@ -22,7 +22,7 @@ use crate::driver::EngineCell;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::own::OwnExecutor;
-use crate::hub::Hub;
+use crate::hub::{Hub, MOST_OVERDUE};
 use crate::shutdown::{Leftovers, Stopping};
 use crate::stats::Stats;
 use crate::task::state::EXECUTORS;
@@ -151,7 +151,7 @@ impl Scheduler {
     /// When four million such executors of one scheduler are alive.
     #[must_use]
     pub fn with_executor(&self, executor: impl Executor) -> Scheduler {
-        let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS);
+        let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
         let own = own.expect("fewer than four million executors: clone a handle to share one");
         Scheduler { face: Arc::clone(&self.face), own: Some(own) }
     }

@@ -125,7 +125,6 @@ impl InOrder for AtomicBool {
 /// Writes that also read.
 pub(crate) trait ExchangeInOrder {
     fn swap_in_order(&self, value: u64) -> u64;
-    fn fetch_or_in_order(&self, bits: u64) -> u64;
     /// `Err` is a Relaxed look.
     fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64>;
 }
@@ -135,12 +134,6 @@ impl ExchangeInOrder for AtomicU64 {
     fn swap_in_order(&self, value: u64) -> u64 {
         write_in_models();
         self.swap(value, Ordering::SeqCst)
-    }
-
-    #[inline]
-    fn fetch_or_in_order(&self, bits: u64) -> u64 {
-        write_in_models();
-        self.fetch_or(bits, Ordering::SeqCst)
     }
 
     #[inline]

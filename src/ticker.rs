@@ -12,8 +12,7 @@ use crate::system::wake_on_time;
 use crate::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
-pub(crate) fn spawn(mut engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
-    engine.has_a_thread();
+pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
     let ticker = Ticker { hub: Arc::clone(engine.hub()), engine, sleeper };
     let run = move || {
         wake_on_time();
@@ -34,7 +33,7 @@ impl Ticker {
         // Also what observers and clocks do between the turns is on the tick thread (S21).
         let _mark = TurningMark::new(&self.hub);
         loop {
-            let cut = self.engine.next_cut();
+            let cut = self.engine.cut();
             match self.engine.turn(cut) {
                 Next::Again => {}
                 Next::At(at) => self.sleep(Some(at)),

@@ -110,13 +110,13 @@ fn s18_a_rejected_task_is_handed_over_again_in_its_order() {
         scheduler.schedule_once(MILLI * n, task).expect("open");
     }
     assert_eq!(driver.advance(MILLI * 10), 0);
-    let rejected = scheduler.stats().rejected();
-    assert!(rejected >= 4, "each was offered: {rejected}");
-    assert!(rejected <= 4 * 12, "once a tick, not in a busy loop: {rejected}");
+    // At 0 ms, and then the first one again at 1, 3 and 7 ms (S30).
+    assert_eq!(scheduler.stats().rejected(), 4);
     assert_eq!(scheduler.pending(), 4);
 
     is_full.store(false, Ordering::Relaxed);
-    assert_eq!(driver.advance(MILLI), 4);
+    assert_eq!(driver.advance(MILLI * 4), 0);
+    assert_eq!(driver.advance(MILLI), 4, "at 15 ms");
     assert_eq!(*order.lock().expect("whole"), [0, 1, 2, 3]);
 }
 
@@ -152,7 +152,7 @@ fn s18_an_executor_that_rejects_at_random_loses_nothing() {
         };
         scheduler.schedule_once(MILLI * (n % 50), task).expect("open");
     }
-    driver.advance(SECOND * 10);
+    driver.advance(SECOND * 200); // S30: it takes two or three tasks each time that it is asked
     assert_eq!((runs.load(Ordering::Relaxed), scheduler.pending()), (1_000, 0));
 }
 

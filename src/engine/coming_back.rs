@@ -1,6 +1,6 @@
 //! When to turn again, and what a sleeper does before it sleeps.
 
-use super::{Engine, LOOK_AHEAD, Next, Precision, is_live, needed_at};
+use super::{Engine, LOOK_AHEAD, Next, Precision, SKIP, is_live, needed_at};
 use crate::front::Entry;
 use crate::tick::Moment;
 
@@ -8,7 +8,7 @@ impl Engine {
     /// N3.
     pub(super) fn next(&mut self, now: Moment, cut: u64, is_tidy: bool) -> Next {
         let front = &mut self.front;
-        front.skip(|entry| !is_live(entry));
+        front.skip(SKIP, |entry| !is_live(entry));
         let is_due = self.front.next().is_some_and(|next| next <= now);
         if is_due || !is_tidy || self.inlet.is_behind(cut) {
             return Next::Again;
@@ -16,8 +16,13 @@ impl Engine {
         if !self.has_news() && self.trim(now) {
             return Next::Again;
         }
-        let trim_at = self.trim_at.filter(|_| self.has_a_thread);
-        let times = [self.front.next(), self.wheel_needs(), self.refused.again_at, trim_at];
+        let has_a_thread = self.hub.has_a_thread;
+        let trim_at = self.trim_at.filter(|_| has_a_thread);
+        // A driven engine does not ask to come back for this, so that virtual time goes from deadline to deadline.
+        let settle_at = self.wheel.settle_at().filter(|_| has_a_thread);
+        let settle_at = settle_at.map(|tick| self.hub.timeline.end_of(tick));
+        let again_at = self.outboxes.again_at();
+        let times = [self.front.next(), self.wheel_needs(), again_at, trim_at, settle_at];
         match times.into_iter().flatten().min() {
             None | Some(Moment::NEVER) => Next::Idle,
             Some(at) => Next::At(at),
@@ -45,7 +50,7 @@ impl Engine {
     /// scheduled is likely to be cancelled as soon, and due no earlier; else each of them would wake it
     /// again. This costs at most one wake-up for nothing after such a flow has ended.
     pub(super) fn no_later_than(&self, news: Moment, next: Next, now: Moment) -> Next {
-        let news = self.served_at(news).filter(|at| self.has_a_thread && *at > now);
+        let news = self.served_at(news).filter(|at| self.hub.has_a_thread && *at > now);
         match (next, news) {
             (Next::Idle, Some(news)) => Next::At(news),
             (Next::At(at), Some(news)) => Next::At(at.min(news)),
@@ -65,9 +70,10 @@ impl Engine {
         let cut = self.cut();
         let taken = self.take_in(cut);
         // A clock of coarse steps may stamp at the cut what was published before the arming, and has
-        // not rung: so what is held has to be able to wait too.
-        let held = self.inlet.held().map(|record| needed_at(Entry::from(*record))).min();
-        !self.inlet.is_behind(cut) && taken.min(held.unwrap_or(Moment::NEVER)) >= threshold
+        // not rung: so what is left there has to be able to wait too.
+        let mut earliest = taken.earliest;
+        self.inlet.each_left(|record| earliest = earliest.min(needed_at(Entry::from(record))));
+        !self.inlet.is_behind(cut) && earliest >= threshold
     }
 
     /// Whether something has come in that no turn has taken yet.

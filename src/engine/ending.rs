@@ -28,16 +28,16 @@ impl Engine {
         self.hub.hooks.observe(|observer| observer.stopped(leftovers));
         quietly(|| drop(executor));
         quietly(|| self.hub.bell.wakes(None)); // a waker may be a user's, and seats keep the bell
+        drop(self.trims.take());
     }
 
     /// All that is pending, in order of deadlines: tasks, and wakers.
     fn collect_pending(&mut self) -> (Vec<Entry>, Vec<Entry>) {
         let mut entries = Vec::new();
-        entries.append(&mut self.refused.tasks);
+        self.outboxes.drain_lines(&mut entries);
         self.front.drain(&mut entries);
         self.wheel.drain(&mut entries);
-        let records = self.inlet.close(&self.hub.intake);
-        entries.extend(records.into_iter().map(Entry::from));
+        self.inlet.close(&self.hub.intake, |record| entries.push(Entry::from(record)));
         // Stable: at equal deadlines the refused come first, whose turn it was, then as in N2.
         entries.sort_by_key(|entry| entry.moment());
         entries.into_iter().partition(|entry| entry.runner() != Runner::TickThread)

@@ -1,11 +1,14 @@
 //! What is due goes to whoever runs it: in batches, each to one taker.
 //!
-//! A taker is an executor, the scheduler's or a task's own. What it refuses or leaves comes back a tick later
-//! (S18); a panic of it is caught and reported (S17). Wakers go to nobody: the tick thread wakes them.
+//! A taker is an executor, the scheduler's or a task's own. What it refuses or leaves waits in the line of its
+//! [`Outbox`] (S18, S30); a panic of it is caught and reported (S17). Wakers go to nobody: the tick thread wakes them.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
-use super::{BATCH, Engine, HAND_OVER};
+use super::outbox::Outbox;
+use super::{BATCH, Engine, HAND_OVER, SHARE};
+use crate::backpressure::Backlog;
 use crate::executor::DueTask;
 use crate::executor::own::OwnExecutor;
 use crate::front::{Entry, Runner};
@@ -24,65 +27,192 @@ enum Taker {
 }
 
 impl Taker {
-    fn runner(&self) -> Runner {
-        match self {
-            Taker::Shared => Runner::Shared,
-            Taker::Own(_) => Runner::Own,
-            Taker::TickThread => Runner::TickThread,
-        }
+    /// The number of the executor: 0 for the scheduler's own.
+    fn number(&self) -> u32 {
+        if let Taker::Own(own) = self { own.number() } else { 0 }
     }
 
     fn is(&self, other: &Taker) -> bool {
-        match (self, other) {
-            (Taker::Own(one), Taker::Own(other)) => one.number() == other.number(),
-            _ => self.runner() == other.runner(),
-        }
+        let is_thread = |taker: &Taker| matches!(taker, Taker::TickThread);
+        self.number() == other.number() && is_thread(self) == is_thread(other)
     }
 }
 
-/// Tasks that an executor would not take.
-#[derive(Default)]
-pub(super) struct Refused {
-    pub(super) tasks: Vec<Entry>,
-    pub(super) again_at: Option<Moment>,
+/// The outboxes of all executors.
+pub(super) struct Outboxes {
+    shared: Outbox,
+    /// Of executors that have something in theirs, by number. A number is used again when its executor is gone, and then
+    /// nothing that is in the outbox is still to run: each task keeps its executor.
+    own: BTreeMap<u32, (Weak<OwnExecutor>, Outbox)>,
+    /// How many turns have passed since `own` was looked through.
+    turns: usize,
+}
+
+/// How many entries of an outbox are looked at in a turn: twice as many as come in.
+const FORGET: usize = 2 * HAND_OVER;
+
+/// So many outboxes are looked through in each turn.
+const FEW_OWN: usize = 64;
+
+impl Outboxes {
+    pub(super) fn new() -> Outboxes {
+        Outboxes { shared: Outbox::new(), own: BTreeMap::new(), turns: 0 }
+    }
+
+    fn of(&mut self, taker: &Taker) -> &mut Outbox {
+        let Taker::Own(own) = taker else { return &mut self.shared };
+        let entry = self.own.entry(own.number());
+        let (of, outbox) = entry.or_insert_with(|| (Arc::downgrade(own), Outbox::new()));
+        if of.strong_count() == 0 {
+            (*of, *outbox) = (Arc::downgrade(own), Outbox::new());
+        }
+        outbox
+    }
+
+    fn is_refusing(&self, taker: &Taker) -> bool {
+        match taker {
+            Taker::Shared => self.shared.is_refusing(),
+            Taker::TickThread => false,
+            Taker::Own(own) => self
+                .own
+                .get(&own.number())
+                .is_some_and(|(of, outbox)| outbox.is_refusing() && of.strong_count() > 0),
+        }
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut Outbox> {
+        std::iter::once(&mut self.shared).chain(self.own.values_mut().map(|(_, outbox)| outbox))
+    }
+
+    /// When the next executor is to be asked again.
+    pub(super) fn again_at(&mut self) -> Option<Moment> {
+        self.each().filter_map(|outbox| outbox.again_at()).min()
+    }
+
+    /// The executors that are to be asked again by now. If there is one, those that are to be asked soon come along, so
+    /// that many of them cost few wake-ups.
+    fn to_be_asked(&mut self, now: Moment) -> Vec<Taker> {
+        if self.again_at().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let shared = self.shared.is_to_be_asked(now).then_some(Taker::Shared);
+        let own = self.own.values().filter(|(_, outbox)| outbox.is_to_be_asked(now));
+        shared.into_iter().chain(own.filter_map(|(of, _)| of.upgrade()).map(Taker::Own)).collect()
+    }
+
+    /// Forgets what has been started, and tells producers how far each executor is behind. `on_the_way`: how many tasks
+    /// are due and not handed over.
+    pub(super) fn forget_started(&mut self, shared: &Backlog, on_the_way: usize) {
+        self.shared.forget_started(FORGET);
+        shared.tell(self.shared.flow(on_the_way));
+        self.turns += 1;
+        if self.turns < self.own.len() / FEW_OWN {
+            return; // with very many executors not in each turn
+        }
+        self.turns = 0;
+        self.own.retain(|_, (of, outbox)| {
+            outbox.forget_started(FORGET);
+            let of = of.upgrade().inspect(|own| own.backlog().tell(outbox.flow(0)));
+            of.is_some() && !outbox.is_idle()
+        });
+    }
+
+    /// How many entries wait in all lines.
+    pub(super) fn waiting(&mut self) -> usize {
+        self.each().map(|outbox| outbox.waiting()).sum()
+    }
+
+    pub(super) fn sweep(&mut self) {
+        self.each().for_each(Outbox::sweep);
+    }
+
+    pub(super) fn drain_lines(&mut self, into: &mut Vec<Entry>) {
+        self.each().for_each(|outbox| outbox.drain_line(into));
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.each().for_each(Outbox::shrink);
+    }
 }
 
 impl Engine {
-    /// Brings the refused back, a tick after they were refused (S18).
-    pub(super) fn retry_refused(&mut self, now: Moment) {
-        if self.refused.again_at.is_some_and(|at| at <= now) {
-            self.refused.again_at = None;
-            self.refused.tasks.drain(..).for_each(|entry| self.front.insert(entry));
+    /// Asks executors again that have refused tasks, each with one task first; OUTBOX-2.
+    pub(super) fn ask_again(&mut self, now: Moment) {
+        let (mut left, mut tasks) = (HAND_OVER, Vec::new());
+        for taker in self.outboxes.to_be_asked(now) {
+            let mut offer = 1;
+            while left > 0 {
+                self.outboxes.of(&taker).next_of_line(offer, &mut tasks);
+                if tasks.is_empty() {
+                    break;
+                }
+                left = left.saturating_sub(tasks.len());
+                tasks.drain(..).for_each(|entry| self.put_into_batch(&taker, entry));
+                if self.flush(&taker) > 0 {
+                    break;
+                }
+                if left == 0 {
+                    self.outboxes.of(&taker).ask_soon(now);
+                    break;
+                }
+                offer *= 2;
+            }
+            quietly(|| drop(taker)); // perhaps the last owner of an executor
         }
     }
 
-    /// Hands over what is due, in batches of one executor each; at most [`HAND_OVER`] tasks.
-    pub(super) fn hand_over(&mut self, now: Moment) {
-        let (mut taker, mut left) = (Taker::Shared, HAND_OVER);
-        while left > 0 {
+    /// Hands over what is due, in batches of one executor each: at least [`HAND_OVER`] tasks, and as many as have just
+    /// been taken in if that does not take longer than [`SHARE`]. So a flood of tasks that are due at once does not pile
+    /// up here.
+    pub(super) fn hand_over(&mut self, now: Moment, taken_in: usize) {
+        let (mut taker, mut left, mut more) = (Taker::Shared, HAND_OVER, taken_in);
+        loop {
+            if left == 0 {
+                left = more.min(BATCH);
+                more -= left;
+                if left == 0 || self.has_taken_long(now) {
+                    break;
+                }
+            }
             let Some(entry) = self.front.pop(now) else { break };
             left -= 1;
-            let Some(next) = self.taker_of(entry) else { continue };
+            let Some(next) = self.taker_of(entry, &taker) else { continue };
+            if self.outboxes.is_refusing(&next) {
+                self.outboxes.of(&next).line_up(entry);
+                continue;
+            }
             if !next.is(&taker) || self.batch.len() == BATCH {
-                self.flush(taker);
-                taker = next;
+                self.flush(&taker);
+                quietly(|| taker = next); // perhaps the last owner of an executor was dropped
+                if self.outboxes.is_refusing(&taker) {
+                    self.outboxes.of(&taker).line_up(entry);
+                    continue;
+                }
             }
             match taker {
                 Taker::TickThread => left -= self.wake(entry, now, left.min(BATCH - 1)),
-                _ => self.batch.push(entry.due()),
+                _ => self.put_into_batch(&taker, entry),
             }
         }
-        self.flush(taker);
+        self.flush(&taker);
+        quietly(|| drop(taker));
     }
 
-    /// Who takes an entry; `None` when it is stale.
-    fn taker_of(&self, entry: Entry) -> Option<Taker> {
+    fn has_taken_long(&self, since: Moment) -> bool {
+        self.hub.now() > since.after_nanos(SHARE)
+    }
+
+    /// Who takes an entry; `None` when it is stale. `last`: the one before, which need not be looked up again.
+    fn taker_of(&self, entry: Entry, last: &Taker) -> Option<Taker> {
         match entry.runner() {
             Runner::Shared => Some(Taker::Shared),
             Runner::TickThread => Some(Taker::TickThread),
             Runner::Own => {
-                let word = holder::pending_word(entry.key())?;
-                self.hub.own_executors.find(word.executor()).map(Taker::Own)
+                let number = holder::pending_word(entry.key())?.executor();
+                match last {
+                    Taker::Own(own) if own.number() == number => Some(Taker::Own(Arc::clone(own))),
+                    _ => self.hub.own_executors.find(number).map(Taker::Own),
+                }
             }
         }
     }
@@ -98,48 +228,83 @@ impl Engine {
         followed
     }
 
-    /// Hands the batch over.
-    fn flush(&mut self, taker: Taker) {
+    fn put_into_batch(&mut self, taker: &Taker, entry: Entry) {
+        self.outboxes.of(taker).note(entry);
+        self.batch.push(entry.due());
+    }
+
+    /// Hands the batch over. How many tasks came back.
+    fn flush(&mut self, taker: &Taker) -> usize {
         let tasks = self.batch.len();
         if tasks == 0 {
-            return;
+            return 0;
         }
         let batch = &mut self.batch;
-        let handed = caught(|| match (&taker, &self.executor) {
+        let handed = caught(|| match (taker, &self.executor) {
             (Taker::Own(own), _) => own.executor().execute_batch(batch),
             (Taker::Shared, Some(executor)) => executor.execute_batch(batch),
             (Taker::Shared, None) | (Taker::TickThread, _) => {}
         });
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
-        let refused = self.collect_refused(taker.runner());
+        let noted = self.outboxes.of(taker).handed() - tasks;
+        if self.batch.run_here() == tasks {
+            self.outboxes.of(taker).forget_from(noted);
+        }
+        let refused = self.collect_refused(taker, noted, tasks);
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
-        quietly(|| drop(taker)); // perhaps the last owner of an executor
+        refused
     }
 
-    /// Keeps what an executor has refused or left.
-    fn collect_refused(&mut self, runner: Runner) -> usize {
+    /// Keeps what an executor has refused or left. How many tasks those are.
+    fn collect_refused(&mut self, taker: &Taker, noted: usize, tasks: usize) -> usize {
         let (mut refused, mut strangers) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut strangers);
-        for stranger in strangers {
-            self.adopt(stranger);
+        strangers.into_iter().for_each(|stranger| self.adopt(stranger));
+        if refused.is_empty() {
+            return 0;
         }
-        if !refused.is_empty() {
-            let tick = self.hub.timeline.tick_nanos().get();
-            self.refused.again_at.get_or_insert(self.hub.now().after_nanos(tick));
-            let entries = refused.iter().map(|due| Entry::again(*due, runner));
-            self.refused.tasks.extend(entries);
-            self.hub.rejected.add(refused.len() as u64);
-            quietly(|| trace::rejected(refused.len()));
-            self.hub.hooks.observe(|observer| observer.rejected(refused.len()));
+        let count = refused.len();
+        let mut entries = Vec::new();
+        for (due, for_good) in refused {
+            // By the task and not by the batch: an executor may give back now what it was handed before, or what
+            // somebody else was handed. What has been cancelled meanwhile is nobody's.
+            let Some(word) = holder::pending_word(due.key) else { continue };
+            let runner = if word.executor() == 0 { Runner::Shared } else { Runner::Own };
+            entries.push((word.executor(), Entry::again(due, runner), for_good));
         }
-        refused.len()
+        entries.sort_by_key(|(number, ..)| *number); // stable
+        for of_one in entries.chunk_by(|one, other| one.0 == other.0) {
+            let refused: Vec<_> = of_one.iter().map(|(_, entry, _)| *entry).collect();
+            let for_good = of_one.iter().any(|(.., for_good)| *for_good);
+            let owner = match of_one[0].0 {
+                0 => Some(Taker::Shared),
+                number if number == taker.number() => None,
+                number => self.hub.own_executors.find(number).map(Taker::Own),
+            };
+            let owner = owner.as_ref().unwrap_or(taker);
+            let (now, took_some) = (self.hub.now(), refused.len() < tasks);
+            let first_pause = self.hub.tick.min(super::outbox::LONGEST_PAUSE);
+            let outbox = self.outboxes.of(owner);
+            if owner.number() == taker.number() {
+                outbox.forget_refused(noted.min(outbox.handed()), &refused);
+            }
+            outbox.refused(&refused, took_some, now, first_pause);
+            if for_good {
+                outbox.refused_for_good();
+            }
+        }
+        self.hub.rejected.add(count as u64);
+        quietly(|| trace::rejected(count));
+        self.hub.hooks.observe(|observer| observer.rejected(count));
+        count
     }
 
-    /// An executor gave back a task that is not ours: it becomes one, or nobody would run it.
+    /// An executor gave back a task that is not ours: it becomes one, or nobody would run it. When there is no room it is
+    /// dropped, and counted by the scheduler that it came from.
     fn adopt(&self, task: DueTask) {
         let times = self.hub.at(task.deadline());
         let run = OneShot(move || task.run());
         let admitted = self.hub.admit(times, run, Repetition::NONE, None);
-        admitted.err().into_iter().for_each(|(_, refused)| self.hub.drop_refused(refused));
+        quietly(|| drop(admitted));
     }
 }

@@ -21,14 +21,18 @@ pub struct DueBatch {
     due: Vec<Due>,
     /// How many of `due` have been taken out.
     taken: usize,
-    refused: Vec<Due>,
+    /// How many of those were run at once, by [`DueBatch::run_all`].
+    run_here: usize,
+    /// What came back, and whether for good.
+    refused: Vec<(Due, bool)>,
     /// Tasks of others that an executor gave back here.
     strangers: Vec<DueTask>,
 }
 
 impl DueBatch {
     pub(crate) fn new(host: Arc<dyn Host>) -> DueBatch {
-        DueBatch { host, due: Vec::new(), taken: 0, refused: Vec::new(), strangers: Vec::new() }
+        let (due, refused, strangers) = (Vec::new(), Vec::new(), Vec::new());
+        DueBatch { host, due, taken: 0, run_here: 0, refused, strangers }
     }
 
     /// How many tasks are left in it, cancelled ones included.
@@ -44,14 +48,16 @@ impl DueBatch {
     /// Runs all that is left, here and now and in order.
     pub fn run_all(&mut self) {
         while let Some(due) = self.take_one() {
+            self.run_here += 1;
             self.host.run(due);
         }
     }
 
     /// Puts a task back that could not be taken; it is handed over again later.
     pub fn reject(&mut self, rejected: Rejected) {
+        let for_good = rejected.is_for_good();
         match rejected.into_task().into_due(self.host.id()) {
-            Ok(due) => self.refused.push(due),
+            Ok(due) => self.refused.push((due, for_good)),
             Err(stranger) => self.strangers.push(stranger),
         }
     }
@@ -77,13 +83,19 @@ impl DueBatch {
         &self.host
     }
 
-    /// What came back: what was refused or left, and the tasks of others. The batch is empty then.
-    pub(crate) fn settle(&mut self, refused: &mut Vec<Due>, strangers: &mut Vec<DueTask>) {
+    /// How many of its tasks were run at once, by [`DueBatch::run_all`].
+    pub(crate) fn run_here(&self) -> usize {
+        self.run_here
+    }
+
+    /// What came back: what was refused (true: for good) or left, and the tasks of others. The batch is empty
+    /// then.
+    pub(crate) fn settle(&mut self, refused: &mut Vec<(Due, bool)>, strangers: &mut Vec<DueTask>) {
         refused.append(&mut self.refused);
-        refused.extend_from_slice(&self.due[self.taken..]);
+        refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
         strangers.append(&mut self.strangers);
         self.due.clear();
-        self.taken = 0;
+        (self.taken, self.run_here) = (0, 0);
     }
 }
 

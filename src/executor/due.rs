@@ -159,17 +159,52 @@ impl fmt::Debug for DueTask {
 /// rejected.into_task().run();
 /// ```
 #[derive(Debug)]
-pub struct Rejected(DueTask);
+pub struct Rejected {
+    task: DueTask,
+    for_good: bool,
+}
 
 impl Rejected {
-    /// Refuses this task.
+    /// Refuses this task for now: the executor is asked again, after a pause that grows from a tick to 100 ms.
     pub fn new(task: DueTask) -> Rejected {
-        Rejected(task)
+        Rejected { task, for_good: false }
+    }
+
+    /// Refuses this task and all that would follow: the executor will never run anything again. It is not asked
+    /// any more, and its tasks stay pending until they are cancelled, or returned by a close.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{DueTask, Executor, Rejected, Scheduler};
+    ///
+    /// /// An executor whose threads have ended.
+    /// struct Gone;
+    ///
+    /// impl Executor for Gone {
+    ///     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+    ///         Err(Rejected::for_good(task))
+    ///     }
+    /// }
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().executor(Gone).build_driven()?;
+    /// let task = scheduler.schedule_once(Duration::from_millis(1), || ())?;
+    /// driver.advance(Duration::from_secs(60));
+    /// assert_eq!((scheduler.stats().rejected(), scheduler.pending()), (1, 1));
+    /// assert!(task.cancel());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_good(task: DueTask) -> Rejected {
+        Rejected { task, for_good: true }
+    }
+
+    /// Whether the executor will never run anything again.
+    pub fn is_for_good(&self) -> bool {
+        self.for_good
     }
 
     /// The task.
     pub fn into_task(self) -> DueTask {
-        self.0
+        self.task
     }
 }
 
@@ -177,7 +212,11 @@ impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "the executor refused the task: run it by `into_task().run()`, or hand it over again",
-        )
+        )?;
+        if self.for_good {
+            f.write_str(" to another one: this one will never run anything again")?;
+        }
+        Ok(())
     }
 }
 

@@ -7,18 +7,25 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Executor;
+use crate::backpressure::Backlog;
 
 /// An executor other than the scheduler's: it lives for as long as a handle or a task needs it.
 pub(crate) struct OwnExecutor {
     executor: Box<dyn Executor>,
     number: u32,
     directory: Arc<OwnExecutors>,
+    backlog: Backlog,
 }
 
 impl OwnExecutor {
     /// Under which the tick thread finds it; never 0, which stands for the scheduler's.
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// What is handed over to it and not started.
+    pub(crate) fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     pub(crate) fn executor(&self) -> &dyn Executor {
@@ -69,10 +76,13 @@ impl OwnExecutors {
         self: &Arc<Self>,
         executor: Box<dyn Executor>,
         numbers: u32,
+        most_overdue: u64,
     ) -> Option<Arc<OwnExecutor>> {
         let mut table = self.lock();
         let number = table.next_number(numbers)?;
-        let own = Arc::new(OwnExecutor { executor, number, directory: Arc::clone(self) });
+        let directory = Arc::clone(self);
+        let backlog = Backlog::new(most_overdue);
+        let own = Arc::new(OwnExecutor { executor, number, directory, backlog });
         table.places[number as usize - 1] = Arc::downgrade(&own);
         Some(own)
     }
@@ -92,7 +102,7 @@ mod tests {
     #[test]
     fn a_number_is_used_again_when_its_executor_is_gone() {
         let all = Arc::new(OwnExecutors::default());
-        let add = || all.add(Box::new(Inline), 3);
+        let add = || all.add(Box::new(Inline), 3, 1);
         let (first, second) = (add().expect("room"), add().expect("room"));
         assert_eq!((first.number(), second.number()), (1, 2));
         assert!(add().is_none(), "0 is not given out, and 3 is too many");

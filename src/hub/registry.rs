@@ -15,24 +15,28 @@ use crate::sync::local;
 struct Hubs {
     alive: HashMap<HubId, Weak<Hub>>,
     last: HubId,
+    /// How many there ever were.
+    count: u64,
 }
 
 static HUBS: LazyLock<Mutex<Hubs>> =
-    LazyLock::new(|| Mutex::new(Hubs { alive: HashMap::new(), last: HubId::FIRST }));
+    LazyLock::new(|| Mutex::new(Hubs { alive: HashMap::new(), last: HubId::FIRST, count: 0 }));
 
 fn hubs() -> MutexGuard<'static, Hubs> {
     HUBS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a new hub a number that no other has.
-pub(super) fn register(hub: &Weak<Hub>) -> HubId {
+/// Gives a new hub a number that no other has, and one that no other will ever have.
+pub(super) fn register(hub: &Weak<Hub>) -> (HubId, u64) {
     let mut hubs = hubs();
+    hubs.count += 1;
+    let serial = hubs.count;
     loop {
         hubs.last = hubs.last.next();
         let id = hubs.last;
         if let Entry::Vacant(place) = hubs.alive.entry(id) {
             place.insert(hub.clone());
-            return id;
+            return (id, serial);
         }
     }
 }

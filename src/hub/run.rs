@@ -43,7 +43,7 @@ impl Hub {
     /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
     /// goes on.
     pub(crate) fn run_claimed(&self, task: Running, due: Due, repeats: bool, frees: bool) {
-        let now = self.recently();
+        let now = self.recently_or(due.deadline);
         let is_series = task.kind() != Kind::Once;
         with_seat(self, |producer| {
             let seat = &producer.seat;
@@ -53,7 +53,11 @@ impl Hub {
                 seat.count_left();
             }
         });
-        if is_series { self.run_series(task, due, repeats, frees) } else { self.run_once(task) }
+        match is_series {
+            false => self.run_once(task),
+            true if repeats => self.run_series(task, due, frees),
+            true => self.run_last(task),
+        }
     }
 
     /// The present, or what it was a microsecond ago: good enough for the histogram of lateness. Many
@@ -71,6 +75,15 @@ impl Hub {
         moment
     }
 
+    /// As `recently`. If the clock panics that is reported, and the other moment is taken: the task has been
+    /// claimed, and nobody else would run it.
+    fn recently_or(&self, other: Moment) -> Moment {
+        caught(|| self.recently()).unwrap_or_else(|panic| {
+            self.hooks.report(panic);
+            other
+        })
+    }
+
     /// Wakes the wakers that are due. They are moved out of their holders first, all of them: so what each
     /// costs is little more than its wake. `wakers` is room to do that in.
     pub(crate) fn wake_all(
@@ -79,11 +92,7 @@ impl Hub {
         said_last: Moment,
         wakers: &mut Vec<Waker>,
     ) {
-        // One has left the front already: a clock that panics must not take it along.
-        let now = caught(|| self.recently()).unwrap_or_else(|panic| {
-            self.hooks.report(panic);
-            said_last
-        });
+        let now = self.recently_or(said_last);
         with_seat(self, |producer| {
             let counts = &producer.seat.counts;
             for entry in due {
@@ -133,29 +142,44 @@ impl Hub {
         ran.err().into_iter().chain(dropped.err()).for_each(|panic| self.hooks.report(panic));
     }
 
-    fn run_series(&self, mut task: Running, due: Due, repeats: bool, frees: bool) {
+    /// Runs a series for the last time. A cancel from now on prevents nothing, so it does not win.
+    fn run_last(&self, task: Running) {
+        let (mut body, claimed) = task.into_body();
+        let ran = caught(|| body.closure.run());
+        if ran.is_err() {
+            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+        }
+        let dropped = body.discard();
+        claimed.end();
+        ran.err().into_iter().chain(dropped).for_each(|panic| self.hooks.report(panic));
+    }
+
+    fn run_series(&self, mut task: Running, due: Due, frees: bool) {
         let ran = caught(|| task.run_in_place());
         let left_over = match ran {
-            Ok(ControlFlow::Continue(())) if repeats => self.rearm(task, due).err(),
+            Ok(ControlFlow::Continue(())) => self.rearm(task, due).err(),
             _ => Some(task),
         };
         if ran.is_err() {
             with_seat(self, |producer| producer.seat.counts.panicked.add(1));
         }
         let dropped = left_over.map(|task| self.finish_series(task, frees));
-        ran.err().into_iter().chain(dropped.flatten()).for_each(|panic| self.hooks.report(panic));
+        let thrown = ran.err().into_iter().chain(dropped.into_iter().flatten());
+        thrown.for_each(|panic| self.hooks.report(panic));
     }
 
     /// Sets a series to its next run; gives it back when a cancel or a close has ended it.
     fn rearm(&self, task: Running, due: Due) -> Result<(), Running> {
-        let now = self.now();
-        let tick = self.timeline.tick_nanos().get();
-        let next = next_run(task.kind(), task.period(), due.deadline, now, tick);
+        let now = caught(|| self.now()).unwrap_or_else(|panic| {
+            self.hooks.report(panic);
+            due.deadline
+        });
+        let next = next_run(task.kind(), task.period(), due.deadline, now, self.tick);
         let runner = if task.has_own_executor() { Runner::Own } else { Runner::Shared };
         let key = task.rearm()?;
         let entry = Entry::new(key, next, next <= now, runner);
         match self.announce(entry, now, false) {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             // The scheduler closed during the run, which so was the last one. If the claim fails,
             // a cancel has just ended the series.
             Err(Refused) => Running::claim(key, Phase::Pending).map_or(Ok(()), Err),
@@ -163,14 +187,14 @@ impl Hub {
     }
 
     /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
-    fn finish_series(&self, task: Running, frees: bool) -> Option<Payload> {
+    fn finish_series(&self, task: Running, frees: bool) -> impl Iterator<Item = Payload> + use<> {
         let (body, claimed) = task.into_body();
         if frees && !claimed.was_cancelled() {
             with_seat(self, |producer| producer.seat.count_left());
         }
-        let dropped = caught(|| drop(body));
+        let thrown = body.discard();
         claimed.end();
-        dropped.err()
+        thrown
     }
 
     /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
@@ -184,9 +208,9 @@ impl Hub {
                 producer.seat.count_left();
             }
         });
-        let dropped = caught(|| drop(body));
+        let thrown = body.discard();
         claimed.end();
-        dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
+        thrown.for_each(|panic| self.hooks.report(panic));
     }
 
     /// Drops a task that had been accepted once, and was refused elsewhere.

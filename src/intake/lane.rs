@@ -11,12 +11,13 @@
 //! `published`; the reader empties the first one, and gives emptied blocks back through `spare`, so
 //! that a steady flow allocates nothing.
 //!
-//! - L1 Records below `published` are written and not written again until the reader has taken
+//! - LANE-1 Records below `published` are written and not written again until the reader has taken
 //!   them; the swap that raises `published` is the Release that the reader's load acquires.
-//! - L2 The reader goes on to the next block only for a record that is published, and by then the
+//! - LANE-2 The reader goes on to the next block only for a record that is published, and by then the
 //!   writer has let go of the block before; so an emptied block is the reader's alone.
-//! - L3 The high bit of `published` says that the lane is closed. It is set once, by the reader. A
+//! - LANE-3 The high bit of `published` says that the lane is closed. It is set once, by the reader. A
 //!   writer whose swap returns it has published nothing: it puts the old value back.
+//! - LANE-4 Stamps in a lane never go down.
 //!
 //! The words of a record are atomics that are only ever loaded and stored, Relaxed: that is a plain
 //! move on every machine, and needs no `unsafe`.
@@ -26,10 +27,10 @@ use std::sync::{Arc, OnceLock};
 use super::seat::Seat;
 use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering};
 
-/// L3.
+/// LANE-3.
 pub(super) const CLOSED: u64 = 1 << 63;
 
-/// What a producer tells the engine of a task. Stamps in a lane never go down.
+/// What a producer tells the engine of a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) deadline: u64,
@@ -49,7 +50,7 @@ impl Block {
         Arc::new(Block { records, next: OnceLock::new() })
     }
 
-    /// Relaxed: published by the lane; L1.
+    /// Relaxed: published by the lane; LANE-1.
     fn put(&self, place: usize, record: Record) {
         let [deadline, stamp, name] = &self.records[place];
         deadline.store(record.deadline, Ordering::Relaxed);
@@ -77,6 +78,12 @@ pub(crate) struct Producer {
     stamp: u64,
 }
 
+/// A record is published.
+pub(crate) struct Pushed {
+    /// It began a new block: how many blocks all writers have filled so far.
+    pub(crate) blocks_filled: Option<u64>,
+}
+
 /// The lane was closed; nothing was published.
 pub(crate) struct Refused;
 
@@ -86,16 +93,14 @@ impl Producer {
     }
 
     /// Publishes a record. The one read-modify-write of a schedule: it publishes, it is the
-    /// producer's half of the sleep protocol, and it tells of a close (G1, G2).
+    /// producer's half of the sleep protocol, and it tells of a close (LANE-3, INTAKE-2).
     #[inline]
-    pub(crate) fn push(&mut self, mut record: Record) -> Result<(), Refused> {
-        // Who comes with an old reading of the clock counts as scheduled after all that is here.
+    pub(crate) fn push(&mut self, mut record: Record) -> Result<Pushed, Refused> {
+        // A caller with an older reading of the clock counts as scheduled after all that is here; LANE-4.
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let place = self.published as usize % BLOCK;
-        if place == 0 {
-            self.begin_block()?;
-        }
+        let blocks_filled = if place == 0 { self.begin_block()? } else { None };
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(place, record);
         let before = self.seat.published.swap_in_order(self.published + 1);
@@ -106,95 +111,129 @@ impl Producer {
         }
         self.published += 1;
         self.seat.signal();
-        Ok(())
+        Ok(Pushed { blocks_filled })
     }
 
-    /// How many records it has published so far.
-    pub(crate) fn published(&self) -> u64 {
-        self.published
-    }
-
-    /// Refuses by itself when the lane is closed: or each refusal at the border of a block would leave
-    /// a block behind.
+    /// Goes on to a fresh block, and counts the one before as filled. It refuses by itself when the lane is
+    /// closed; otherwise each refusal at the border of a block would leave a block behind.
     #[cold]
-    fn begin_block(&mut self) -> Result<(), Refused> {
+    fn begin_block(&mut self) -> Result<Option<u64>, Refused> {
         // Relaxed: if the close is not seen yet, the swap that follows sees it.
         if self.seat.published.load(Ordering::Relaxed) & CLOSED != 0 {
             return Err(Refused);
         }
         let fresh = self.seat.spare.pop().unwrap_or_else(Block::new);
-        match self.block.replace(Arc::clone(&fresh)) {
-            // The reader looks for it only once a record in it is published.
-            Some(last) => drop(last.next.set(fresh)),
+        Ok(match self.block.replace(Arc::clone(&fresh)) {
+            Some(last) => {
+                // The reader looks for it only once a record in it is published.
+                drop(last.next.set(fresh));
+                Some(self.seat.gate.block_filled())
+            }
             None => {
                 *self.seat.first() = Some(fresh);
+                None
             }
-        }
-        Ok(())
+        })
     }
 }
 
 /// The reader's end.
 pub(crate) struct Consumer {
-    seat: Arc<Seat>,
+    pub(super) seat: Arc<Seat>,
     block: Option<Arc<Block>>,
+    /// Where the next record is in the block; behind its end, when the next block comes first.
+    place: usize,
     taken: u64,
-    /// The last visit has left something, so the next turn comes by without being called; the last stamp
-    /// that it took.
-    pub(super) unfinished_at: Option<u64>,
+    /// How many records were published at the last look.
+    seen: u64,
+    /// It is among the lanes that the reader looks at in each turn.
+    pub(super) is_open: bool,
 }
 
 impl Consumer {
     pub(crate) fn new(seat: &Arc<Seat>) -> Consumer {
-        Consumer { seat: Arc::clone(seat), block: None, taken: 0, unfinished_at: None }
+        let (seat, block, place) = (Arc::clone(seat), None, BLOCK);
+        Consumer { seat, block, place, taken: 0, seen: 0, is_open: false }
     }
 
-    pub(crate) fn unlist(&self) {
+    /// Notes how much is published; what comes later signals again. INTAKE-2: the signal goes down before
+    /// the look.
+    pub(crate) fn look(&mut self) {
         self.seat.unlist();
+        self.seen = self.seat.published.load_in_order() & !CLOSED; // LANE-1
     }
 
-    /// Whether there may be something in it that was stamped before the cut; G4.
-    pub(super) fn is_behind(&self, cut: u64) -> bool {
-        self.unfinished_at.is_none_or(|last| last < cut)
+    /// How many records were seen and not taken.
+    pub(super) fn left(&self) -> u64 {
+        self.seen - self.taken
     }
 
-    /// Appends what is published, in order, at most so many, and notes whether that leaves some.
-    pub(crate) fn take(&mut self, at_most: usize, into: &mut Vec<Record>) {
-        let published = self.seat.published.load_in_order() & !CLOSED; // G2, L1
-        let end = published.min(self.taken.saturating_add(at_most as u64));
-        self.take_until(end, into);
-        let last = into.last().map_or(0, |record| record.stamp);
-        self.unfinished_at = (end < published).then_some(last);
+    /// The first record that was seen and not taken.
+    #[inline]
+    pub(crate) fn first(&mut self) -> Option<Record> {
+        if self.taken == self.seen {
+            return None;
+        }
+        if self.place == BLOCK {
+            self.next_block();
+        }
+        Some(self.block.as_ref()?.get(self.place))
     }
 
-    /// Closes the lane, and appends all that was published before. The closing tells how much that
-    /// is; a later look would not, because a writer that is about to be refused has its record in
-    /// the count for a moment. L3.
-    pub(crate) fn close(&mut self, into: &mut Vec<Record>) {
-        let end = self.seat.close();
-        self.take_until(end, into);
-    }
-
-    fn take_until(&mut self, end: u64, into: &mut Vec<Record>) {
-        while self.taken < end {
-            let place = self.taken as usize % BLOCK;
-            if place == 0 {
-                self.next_block();
+    /// Visits what was seen and not taken.
+    pub(super) fn each_left(&self, mut visit: impl FnMut(Record)) {
+        let fresh = if self.block.is_none() { self.seat.first().clone() } else { None };
+        let (mut block, mut place) = match fresh {
+            Some(first) => (Some(first), 0),
+            None => (self.block.clone(), self.place),
+        };
+        for _ in 0..self.left() {
+            if place == BLOCK {
+                block = block.and_then(|block| block.next.get().cloned());
+                place = 0;
             }
-            let Some(block) = &self.block else { break };
-            let run = (end - self.taken).min((BLOCK - place) as u64) as usize;
-            into.extend((place..place + run).map(|place| block.get(place)));
-            self.taken += run as u64;
+            if let Some(block) = &block {
+                visit(block.get(place));
+            }
+            place += 1;
         }
     }
 
-    /// L2.
+    /// Takes what was seen and is stamped before `end`, in order, at most so many records. How many it took.
+    #[inline]
+    pub(crate) fn take_before(
+        &mut self,
+        end: u64,
+        most: usize,
+        mut take: impl FnMut(Record),
+    ) -> usize {
+        let mut count = 0;
+        while count < most {
+            let Some(record) = self.first().filter(|first| first.stamp < end) else { break };
+            take(record);
+            self.taken += 1;
+            self.place += 1;
+            count += 1;
+        }
+        count
+    }
+
+    /// Closes the lane. What was published before counts as seen: the closing itself tells how much that is.
+    /// A later look would not, because a writer that is about to be refused has its record in the count for
+    /// a moment; LANE-3.
+    pub(crate) fn close(&mut self) {
+        self.seen = self.seat.close();
+    }
+
+    /// LANE-2.
     fn next_block(&mut self) {
         let next = match &self.block {
             Some(block) => block.next.get().cloned(),
             None => self.seat.first().take(),
         };
+        self.place = 0;
         if let Some(emptied) = std::mem::replace(&mut self.block, next) {
+            self.seat.gate.block_emptied();
             self.give_back(emptied);
         }
     }
@@ -210,15 +249,15 @@ impl Consumer {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::Signals;
+    use super::super::Gate;
     use super::*;
     use crate::parking::Doorbell;
 
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
-        let seat = Arc::new(Seat::new(0, None, Doorbell::new(None), &Arc::new(Signals::new())));
+        let seat = Arc::new(Seat::new(0, None, Doorbell::new(None), &Arc::new(Gate::new())));
         let mut producer = Producer::new(Arc::clone(&seat));
-        Consumer::new(&seat).close(&mut Vec::new());
+        Consumer::new(&seat).close();
         for _ in 0..3 {
             assert!(producer.push(Record { deadline: 1, stamp: 1, name: 1 }).is_err());
         }

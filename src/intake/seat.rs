@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use super::Signals;
+use super::Gate;
 use super::lane::{Block, CLOSED, Producer};
 use crate::key::HubId;
 use crate::limit::Limit;
@@ -18,30 +18,28 @@ use crate::parking::Doorbell;
 use crate::stats::Counts;
 use crate::sync::{AtomicBool, AtomicU64, InOrder, Ordering, local};
 
-/// How many emptied blocks a lane keeps: room for twice [`BACKLOG`] records.
+/// How many emptied blocks a lane keeps: room for 16,384 records.
 const SPARE_BLOCKS: usize = 128;
-
-/// After so many records a producer wakes the tick thread even if nothing is due soon, so that what
-/// it leaves in its lane, of which most may be cancelled by then, stays bounded.
-const BACKLOG: u64 = 8192;
 
 /// After so many cancels a canceller wakes the tick thread, so that it may sweep.
 const CANCELS: u64 = 8192;
 
 /// What a thread has at a scheduler: the shared part of its lane, and its counters.
 pub(crate) struct Seat {
-    number: usize,
+    pub(super) number: usize,
     /// How many records the lane's writer has published, and whether the lane is closed. Written
     /// for each task; the reader looks at it once a turn.
     pub(super) published: CachePadded<AtomicU64>,
-    /// The signal of this seat is up, or its reader is about to look. Cleared by the reader.
+    /// It is on the ready list, or the reader is about to look. Set by the writer, cleared by the reader.
     listed: AtomicBool,
+    /// The seat behind it on the ready list. Written while `listed` is set and it is on no list yet.
+    pub(super) next: AtomicU64,
     first: Mutex<Option<Arc<Block>>>,
     pub(super) spare: ArrayQueue<Arc<Block>>,
     pub(crate) counts: CachePadded<Counts>,
     pub(crate) limit: Option<Arc<Limit>>,
     bell: Arc<Doorbell>,
-    signals: Arc<Signals>,
+    pub(super) gate: Arc<Gate>,
 }
 
 impl Seat {
@@ -49,18 +47,19 @@ impl Seat {
         number: usize,
         limit: Option<Arc<Limit>>,
         bell: Arc<Doorbell>,
-        signals: &Arc<Signals>,
+        gate: &Arc<Gate>,
     ) -> Seat {
         Seat {
             number,
             published: CachePadded::new(AtomicU64::new(0)),
             listed: AtomicBool::new(false),
+            next: AtomicU64::new(0),
             first: Mutex::new(None),
             spare: ArrayQueue::new(SPARE_BLOCKS),
             counts: CachePadded::default(),
             limit,
             bell,
-            signals: Arc::clone(signals),
+            gate: Arc::clone(gate),
         }
     }
 
@@ -69,24 +68,25 @@ impl Seat {
         self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer's step after a publication; G2.
+    /// The writer's step after a publication; INTAKE-2.
     #[inline]
     pub(super) fn signal(&self) {
         if !self.listed.load_in_order() {
-            // Relaxed: only the writer sets it, and `raise` orders it before the reader's visit.
+            // Relaxed: this seat alone is meant. The push below releases it, and the reader clears it only
+            // after it has acquired that push.
             self.listed.store(true, Ordering::Relaxed);
-            self.signals.raise(self.number);
+            self.gate.push(self);
         }
     }
 
-    /// The reader's step before a look; G2.
+    /// The reader's step before a look; INTAKE-2.
     pub(super) fn unlist(&self) {
         self.listed.store_in_order(false);
     }
 
-    /// Closes the lane; how many records had been published. L3.
+    /// Closes the lane; how many records had been published. LANE-3.
     pub(super) fn close(&self) -> u64 {
-        // Acquire, to see the records; L1. Relaxed for the writer, who is only refused.
+        // Acquire, to see the records; LANE-1. Relaxed for the writer, who is only refused.
         self.published.fetch_or(CLOSED, Ordering::Acquire) & !CLOSED
     }
 
@@ -98,7 +98,10 @@ impl Seat {
         if frees_a_place {
             self.count_left();
         }
-        (self.counts.cancelled.get() % CANCELS == 0).then(|| Arc::clone(&self.bell))
+        (self.counts.cancelled.get() % CANCELS == 0).then(|| {
+            self.gate.many_cancelled.store(true, Ordering::Relaxed); // a hint; the ring comes after it
+            Arc::clone(&self.bell)
+        })
     }
 
     /// Counts a task that no longer waits, and frees its place.
@@ -110,18 +113,12 @@ impl Seat {
     }
 }
 
-impl Producer {
-    /// Whether so much has been published that the tick thread should look, asleep or not.
-    #[inline]
-    pub(crate) fn has_a_backlog(&self) -> bool {
-        self.published() % BACKLOG == 0
-    }
-}
-
 /// Who a seat is taken at.
 pub(crate) trait Host {
     /// Its number, which no other scheduler that is alive has.
     fn id(&self) -> HubId;
+    /// A number that no other scheduler ever has: a thread may still have the seat of one that is gone.
+    fn serial(&self) -> u64;
     fn take_seat(&self) -> Producer;
     fn leave_seat(&self, producer: Producer);
     fn downgrade(&self) -> Weak<dyn Host + Send + Sync>;
@@ -130,6 +127,7 @@ pub(crate) trait Host {
 /// A seat that this thread has taken.
 struct Taken {
     host_id: HubId,
+    host_serial: u64,
     host: Weak<dyn Host + Send + Sync>,
     producer: Producer,
 }
@@ -156,7 +154,7 @@ pub(crate) fn with_seat<R>(host: &dyn Host, work: impl FnOnce(&mut Producer) -> 
     let mut do_work = |producer: &mut Producer| work.take().map(|work| work(producer));
     let done = SEATS.try_with(|seats| {
         let seats = &mut *seats.0.borrow_mut();
-        if seats.first().is_none_or(|seat| seat.host_id != host.id()) {
+        if seats.first().is_none_or(|seat| seat.host_serial != host.serial()) {
             to_the_front(seats, host);
         }
         do_work(&mut seats[0].producer)
@@ -183,15 +181,19 @@ pub(crate) fn with_seat_of<R>(host_id: HubId, work: impl FnOnce(&Seat) -> R) -> 
 
 #[cold]
 fn to_the_front(seats: &mut Vec<Taken>, host: &dyn Host) {
-    if let Some(at) = seats.iter().position(|seat| seat.host_id == host.id()) {
+    if let Some(at) = seats.iter().position(|seat| seat.host_serial == host.serial()) {
         seats.swap(0, at);
         return;
     }
     // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them
     // remembers few.
     seats.retain(|seat| seat.host.strong_count() > 0);
-    let taken = Taken { host_id: host.id(), host: host.downgrade(), producer: host.take_seat() };
-    seats.push(taken);
+    seats.push(Taken {
+        host_id: host.id(),
+        host_serial: host.serial(),
+        host: host.downgrade(),
+        producer: host.take_seat(),
+    });
     let last = seats.len() - 1;
     seats.swap(0, last);
 }

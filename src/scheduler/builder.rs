@@ -49,6 +49,9 @@ pub struct Builder {
 /// or are cancelled before it has passed.
 const WHEEL_SIZE: usize = 4096;
 
+/// With exact deadlines a bucket of the wheel is no longer than that, whatever the tick is.
+const MOST_EXACT: Duration = Duration::from_millis(1);
+
 impl Builder {
     pub(super) fn new() -> Builder {
         Builder {
@@ -148,7 +151,7 @@ impl Builder {
         let default_executor = || -> Box<dyn Executor> { Box::new(ThreadPool::default_size()) };
         let sleeper = Sleeper::new();
         let name = self.thread_name.clone();
-        let engine = self.engine(default_executor, Doorbell::new(Some(sleeper.waker())))?;
+        let engine = self.engine(default_executor, Doorbell::new(Some(sleeper.waker())), true)?;
         let hub = Arc::clone(engine.hub());
         ticker::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
         Ok(Scheduler::from_hub(hub, Weak::new()))
@@ -161,7 +164,7 @@ impl Builder {
     /// A tick of zero, or a wheel size that is not a power of two.
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
         self.clock.get_or_insert_with(|| Box::new(ManualClock::new()));
-        let engine = self.engine(|| Box::new(Inline), Doorbell::new(None))?;
+        let engine = self.engine(|| Box::new(Inline), Doorbell::new(None), false)?;
         let hub = Arc::clone(engine.hub());
         let cell = EngineCell::new(engine);
         let scheduler = Scheduler::from_hub(Arc::clone(&hub), Arc::downgrade(&cell));
@@ -172,18 +175,26 @@ impl Builder {
         self,
         default_executor: impl FnOnce() -> Box<dyn Executor>,
         bell: Arc<Doorbell>,
+        has_a_thread: bool,
     ) -> Result<Engine, BuildError> {
         if !self.wheel_size.is_power_of_two() {
             return Err(BuildError::WheelSize(self.wheel_size));
         }
         let clock = self.clock.unwrap_or_else(|| Box::new(SystemClock));
-        let timeline = Timeline::new(clock.now(), self.tick).ok_or(BuildError::ZeroTick)?;
+        let bucket = match self.precision {
+            Precision::Tick => self.tick,
+            // The bucket that comes next is kept in order, entry by entry: a great one would cost too much.
+            Precision::Exact => self.tick.min(MOST_EXACT),
+        };
+        let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let settings = Settings {
             timeline,
             clock,
             hooks: self.hooks,
             max_pending: self.max_pending,
             shutdown_timeout: self.shutdown_timeout,
+            has_a_thread,
+            tick: u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX),
         };
         let executor = self.executor.unwrap_or_else(default_executor);
         Ok(Engine::new(Hub::new(settings, bell), executor, self.precision, self.wheel_size))

@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use super::directory;
+use super::{directory, grow};
 use crate::sync::{MAGAZINE, Mutex, MutexGuard, global, lock};
 
 /// How many slots there can be in all: 268 million, so that an index leaves four bits free.
@@ -87,6 +87,9 @@ impl Depot {
             self.take_from(page, MAGAZINE, magazine);
         }
         magazine.reverse();
+        if self.is_short() {
+            grow::is_short();
+        }
     }
 
     /// One slot, for a thread without a magazine.
@@ -119,10 +122,7 @@ impl Depot {
             if self.blocks == BLOCKS || !directory::add_block(self.blocks) {
                 return None;
             }
-            self.blocks += 1;
-            self.pages.resize(self.blocks * PAGES_PER_BLOCK, u64::MAX);
-            self.open.resize(self.pages.len() / 64, u64::MAX);
-            self.bare.resize(self.pages.len() / 64, u64::MAX);
+            self.add_pages(u64::MAX);
         }
     }
 
@@ -149,6 +149,37 @@ impl Depot {
     fn set_open(&mut self, page: usize) {
         self.open[page / 64] |= 1 << (page % 64);
         self.lowest = self.lowest.min(page / 64);
+    }
+
+    // ----- what will be needed -------------------------------------------------------------
+
+    /// Whether fewer slots are left than half a block has.
+    fn is_short(&self) -> bool {
+        let left = (self.blocks << BLOCK_BITS) - self.resident + self.free;
+        left < (1 << BLOCK_BITS) / 2
+    }
+
+    /// A number for a further block, if few slots are left. None of its slots is free before
+    /// [`Depot::open_block`].
+    pub(super) fn reserve_block(&mut self) -> Option<usize> {
+        (self.is_short() && self.blocks < BLOCKS).then(|| self.add_pages(0))
+    }
+
+    /// Makes the slots of a reserved block free.
+    pub(super) fn open_block(&mut self, block: usize) {
+        for page in block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK {
+            self.pages[page] = u64::MAX;
+            self.set_open(page);
+        }
+    }
+
+    /// The number of a new block, with these bits for each of its words.
+    fn add_pages(&mut self, free: u64) -> usize {
+        self.blocks += 1;
+        self.pages.resize(self.blocks * PAGES_PER_BLOCK, free);
+        self.open.resize(self.pages.len() / 64, free);
+        self.bare.resize(self.pages.len() / 64, u64::MAX);
+        self.blocks - 1
     }
 
     // ----- what could go back --------------------------------------------------------------
@@ -287,6 +318,21 @@ mod tests {
         assert_eq!(depot.take_one(), Some(second.end));
         depot.put(&[200]);
         assert_eq!(depot.take_one(), Some(200), "from the first word again");
+    }
+
+    #[test]
+    fn a_block_that_is_reserved_has_no_slots_before_it_is_opened() {
+        let mut depot = of_one_block();
+        assert_eq!(depot.reserve_block(), None, "there are enough");
+        let half = take_ones(&mut depot, (1 << BLOCK_BITS) / 2 + 1);
+        assert_eq!(depot.reserve_block(), Some(1));
+        assert_eq!(depot.reserve_block(), None, "half of it and a whole one are enough");
+        let rest = take_ones(&mut depot, (1 << BLOCK_BITS) - half.len());
+        assert_eq!(rest.last(), Some(&((1 << BLOCK_BITS) - 1)));
+        depot.lowest = depot.open.len(); // it has been looked through
+        depot.open_block(1);
+        assert_eq!(depot.take_one(), Some(1 << BLOCK_BITS));
+        assert_eq!((depot.free, depot.resident), (PAGE - 1, (1 << BLOCK_BITS) + PAGE));
     }
 
     #[test]

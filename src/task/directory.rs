@@ -24,11 +24,11 @@ use super::holder::TaskHolder;
 #[cfg(not(all(test, loom)))]
 pub(crate) use self::blocks::prefetch;
 #[cfg(not(all(test, loom)))]
-pub(super) use self::blocks::{add_block, holder};
+pub(super) use self::blocks::{add_block, add_block_ahead, holder};
 #[cfg(not(all(test, loom)))]
 use self::blocks::{given_back, wipe};
 #[cfg(all(test, loom))]
-pub(crate) use crate::models::blocks::{add_block, holder, prefetch};
+pub(crate) use crate::models::blocks::{add_block, add_block_ahead, holder, prefetch};
 #[cfg(all(test, loom))]
 use crate::models::blocks::{given_back, wipe};
 
@@ -58,7 +58,7 @@ pub(crate) fn discard(slots: Range<u32>) -> bool {
 #[cfg(not(all(test, loom)))]
 mod blocks {
     use std::ops::Range;
-    use std::ptr;
+    use std::ptr::{self, NonNull};
     use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
     use super::super::depot::{BLOCKS, PAGE, block_of, place_of};
@@ -91,11 +91,20 @@ mod blocks {
     }
 
     /// Brings a block of holders that never held a task; false when the system has no memory. The
-    /// depot's lock is held.
+    /// depot's lock is held, so it touches nothing of it.
     pub(crate) fn add_block(number: usize) -> bool {
-        // A program with few timers has no use for a page of two megabytes. With a million of them,
-        // which fire in no order of addresses, it saves a sixth of what a fire costs.
-        let Some(block) = pages::block(number > 0) else { return false };
+        install(number, pages::block(false))
+    }
+
+    /// Brings a block that nobody will use before the caller says so under the depot's lock, and touches it. It is one
+    /// large page, if the system has one: with a million timers, which fire in no order of addresses, that saves a sixth
+    /// of what a fire costs.
+    pub(crate) fn add_block_ahead(number: usize) -> bool {
+        install(number, pages::block(true))
+    }
+
+    fn install(number: usize, block: Option<NonNull<u8>>) -> bool {
+        let Some(block) = block else { return false };
         BLOCKS_THERE[number].store(block.as_ptr().cast(), Ordering::Relaxed); // see `holder`
         true
     }

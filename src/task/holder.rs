@@ -27,6 +27,7 @@ use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
 use super::{directory, memory};
 use crate::executor::own::OwnExecutor;
 use crate::key::TaskKey;
+use crate::observe::{Payload, caught};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
 /// What only the task's present owner may touch.
@@ -34,6 +35,16 @@ pub(crate) struct Body {
     pub(crate) closure: Closure,
     /// An executor of the task's own, kept alive for as long as the task is.
     pub(crate) executor: Option<Arc<OwnExecutor>>,
+}
+
+impl Body {
+    /// Drops the closure, and then the executor: each by itself, because two panics in one drop would end the
+    /// process. What they have thrown comes back.
+    pub(crate) fn discard(self) -> impl Iterator<Item = Payload> {
+        let Body { closure, executor } = self;
+        let thrown = [caught(|| drop(closure)), caught(|| drop(executor))];
+        thrown.into_iter().filter_map(Result::err)
+    }
 }
 
 /// One task's place.

@@ -8,6 +8,7 @@
 //! | [`directory`] | where holders lie, and why a stale handle may look there |
 //! | [`memory`] | the free slots that a thread has at hand |
 //! | [`depot`] | the free slots that no thread has at hand |
+//! | [`grow`] | how memory is made ready before it is needed |
 //! | [`trim`] | how memory goes back to the system after a peak |
 //! | [`pages`] | what the system is asked for |
 
@@ -16,6 +17,7 @@ pub(crate) mod closure;
 pub(crate) mod depot;
 #[allow(unsafe_code, reason = "a slot number becomes a reference")]
 pub(crate) mod directory;
+pub(crate) mod grow;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
 pub(crate) mod memory;

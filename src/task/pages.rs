@@ -27,17 +27,18 @@ mod system {
 
     use super::BLOCK_BYTES;
 
-    /// Zeroed memory that stays; `None` when there is none. `large`: it will be used as a whole, so
-    /// one large page is better than many small ones.
-    pub(in crate::task) fn block(large: bool) -> Option<NonNull<u8>> {
+    /// Zeroed memory that stays; `None` when there is none. `ready`: it is touched here and now, as one large page if
+    /// there is one. Otherwise small pages come one by one, when they are touched.
+    pub(in crate::task) fn block(ready: bool) -> Option<NonNull<u8>> {
         // Twice as much as needed, so that it holds an aligned block; the rest goes back.
         let mapped = map(2 * BLOCK_BYTES)?;
         let before = mapped.align_offset(BLOCK_BYTES);
         let block = mapped.wrapping_add(before);
         unmap(mapped, before);
         unmap(block.wrapping_add(BLOCK_BYTES), BLOCK_BYTES - before);
-        if large {
-            prefer_large_pages(block, true);
+        prefer_large_pages(block, ready);
+        if ready {
+            touch(block);
         }
         NonNull::new(block)
     }
@@ -50,6 +51,16 @@ mod system {
             let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
             // SAFETY: it changes what the memory is made of, and not what it holds.
             unsafe { libc::madvise(block.cast(), BLOCK_BYTES, advice) };
+        }
+    }
+
+    /// Has the system bring the memory of a block. A wish: an older system brings it page by page.
+    #[allow(unused_variables, reason = "only Linux can be asked")]
+    fn touch(block: *mut u8) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: it does to a fresh mapping what a write to each page would do, and changes no byte.
+        unsafe {
+            libc::madvise(block.cast(), BLOCK_BYTES, libc::MADV_POPULATE_WRITE);
         }
     }
 
@@ -101,7 +112,7 @@ mod plain {
 
     use super::BLOCK_BYTES;
 
-    pub(in crate::task) fn block(_large: bool) -> Option<NonNull<u8>> {
+    pub(in crate::task) fn block(_ready: bool) -> Option<NonNull<u8>> {
         let layout = Layout::from_size_align(BLOCK_BYTES, BLOCK_BYTES).ok()?;
         // SAFETY: the layout is not of size zero.
         NonNull::new(unsafe { alloc_zeroed(layout) })

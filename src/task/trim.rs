@@ -10,6 +10,7 @@
 //! A page with a single slot in use, or in some thread's magazine, stays.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -47,6 +48,39 @@ pub(crate) fn begin() -> bool {
         trimmer.get_or_insert_with(|| depot().pages());
     }
     true
+}
+
+/// How many engines there are, which trim as they turn.
+static ENGINES: AtomicUsize = AtomicUsize::new(0);
+
+/// An engine that is there to trim.
+pub(crate) struct Trims(());
+
+impl Trims {
+    pub(crate) fn new() -> Trims {
+        ENGINES.fetch_add(1, Ordering::Relaxed); // it orders nothing, as everywhere below
+        Trims(())
+    }
+}
+
+impl Drop for Trims {
+    fn drop(&mut self) {
+        ENGINES.fetch_sub(1, Ordering::Relaxed);
+        at_the_end();
+    }
+}
+
+/// Something that was pending has gone. If no engine is left that would trim, the caller does it here and now:
+/// there is nobody whose tasks would wait for that.
+pub(crate) fn at_the_end() {
+    if ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
+        return;
+    }
+    memory::put_down();
+    if let Some(mut trimmer) = trimmer() {
+        trimmer.get_or_insert_with(|| depot().pages());
+    }
+    while slice() {}
 }
 
 /// Does a slice of the trim that is under way. True when there is more to do.

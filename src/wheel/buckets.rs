@@ -18,6 +18,11 @@ use crate::observe::Ring;
 use crate::sync::prefetch;
 use crate::tick::{Granularity, Tick};
 
+/// A half-turn with fewer entries than that is brought near at once.
+const GREAT: usize = 8192;
+/// To bring an entry near takes some 60 ns, if the deadlines are in nanoseconds. This is how much time is left for it.
+const SETTLE_NANOS: u64 = 250;
+
 /// How many buckets ahead of its time a bucket is fetched.
 const AHEAD: u64 = 6;
 
@@ -226,6 +231,24 @@ impl<E: Timed> Buckets<E> {
     /// is nothing left to bring in.
     pub(crate) fn settle(&mut self, budget: usize) -> bool {
         self.bring_in(self.present_half().saturating_add(1), budget)
+    }
+
+    /// When the wheel should be advanced, and settled, so that a great half-turn is near before its first tick comes.
+    /// `None` when no half-turn that comes soon is so great, or the next one is just being settled.
+    pub(crate) fn settle_at(&self) -> Option<Tick> {
+        let first = self.far.first_from(0)?;
+        let at = |half: u64| {
+            let len = self.far.len(half);
+            if len < GREAT || half <= self.present_half().saturating_add(1) {
+                return None;
+            }
+            let lead = self.granularity.div_ceil(len as u64 * SETTLE_NANOS);
+            // It can be settled during the half-turn before, and not earlier.
+            let earliest = self.first_tick(half - 1).saturating_sub(1);
+            Some(Tick(self.first_tick(half).saturating_sub(lead).max(earliest)))
+        };
+        // A half-turn before it that has few entries must not hide it.
+        at(first).into_iter().chain(first.checked_add(1).and_then(at)).min()
     }
 
     /// Moves entries of a half-turn into the ring, about `budget` of them; true when none is left.

@@ -84,6 +84,16 @@ impl<E: Timed> Far<E> {
         &mut self.soon[place(half)]
     }
 
+    /// How many entries a half-turn has.
+    pub(super) fn len(&self, half: u64) -> usize {
+        if !self.has(half) {
+            return 0;
+        }
+        let beyond = || self.beyond.get(&half);
+        let later = if is_soon(self.base, half) { self.soon.get(place(half)) } else { beyond() };
+        later.map_or(0, |later| later.len)
+    }
+
     /// The entries of a half-turn, if it has any.
     pub(super) fn get_mut(&mut self, half: u64) -> Option<&mut Later<E>> {
         if is_soon(self.base, half) {

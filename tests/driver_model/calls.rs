@@ -157,6 +157,10 @@ impl World {
         let task = &model.tasks[id];
         let (is_done, is_cancelled) = (handle.is_done(), handle.is_cancelled());
         match task.state {
+            // Its last run: a series that a close has returned runs once.
+            State::Running if model.is_last_run(id) => {
+                assert!(is_done && !is_cancelled, "task {id}: {task:?}");
+            }
             State::Waiting | State::Running | State::Returned => {
                 assert!(!is_done && !is_cancelled, "task {id}: {task:?}");
             }

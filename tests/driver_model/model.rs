@@ -162,10 +162,11 @@ impl Model {
 
     /// A cancel, by a handle or by whoever has the leftover: does it win? (S8)
     pub(crate) fn cancel(&mut self, id: usize) -> bool {
+        let is_last_run = self.is_last_run(id);
         let task = &mut self.tasks[id];
         let wins = match task.state {
             State::Waiting | State::Returned => true,
-            State::Running => task.plan.repeats != Repeats::Not,
+            State::Running => task.plan.repeats != Repeats::Not && !is_last_run,
             State::Over(_) => false,
         };
         if wins {
@@ -218,6 +219,11 @@ impl Model {
     /// What whoever takes the leftovers will get.
     pub(crate) fn expected_leftovers(&self) -> Vec<usize> {
         self.ending.leftovers.iter().filter(|_| !self.ending.drops).flatten().copied().collect()
+    }
+
+    /// Whether it is a series, and in a run after which no other will come: whoever has the leftovers runs it.
+    pub(crate) fn is_last_run(&self, id: usize) -> bool {
+        self.driving == Driving::ByHand && self.tasks[id].plan.repeats != Repeats::Not
     }
 
     /// A closure is being dropped: was it to? M3. Whether that belongs to the run of a one-shot.

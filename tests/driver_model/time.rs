@@ -12,6 +12,9 @@ use crate::model::{Driving, Model};
 use crate::plan::{State, Time};
 use crate::world::World;
 
+/// An executor that refuses is asked again after 100 ms at the latest (S30).
+const LONGEST_PAUSE: Time = 100_000_000;
+
 impl World {
     /// A run takes its time: the clock moves on in the middle of a turn.
     pub(crate) fn take_time(&self) {
@@ -123,13 +126,13 @@ impl World {
         }
     }
 
-    /// All is accepted again, so what was refused runs within a tick (S18).
+    /// All is accepted again, so what was refused runs within a tick or the longest pause (S18, S30).
     pub(crate) fn calm_down(&self, driver: &Driver) {
         if !self.signs.refuses.swap(false, Ordering::Relaxed) || self.model().ending.is_closed {
             return;
         }
         let tick = self.model().settings.tick;
-        self.advance_by(driver, tick);
+        self.advance_by(driver, tick.max(LONGEST_PAUSE));
         let mut model = self.model();
         let next = model.next();
         assert!(
