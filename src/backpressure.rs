@@ -22,10 +22,10 @@ const FIRST_STEP: Duration = Duration::from_micros(250);
 const LAST_STEP: Duration = Duration::from_millis(4);
 
 /// When nothing has passed for so long, the consumer stands still.
-const STUCK: Duration = Duration::from_millis(20);
+const STUCK: Duration = Duration::from_millis(100);
 
 /// No call is held back for longer.
-const LONGEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_millis(200);
 
 /// How far a queue may run ahead of its consumer before producers are held back.
 #[derive(Debug)]

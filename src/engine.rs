@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use self::hand_over::Outboxes;
+use crate::executor::batch::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::front::{Entry, Front};
 use crate::hub::{Hub, TurningMark};
@@ -42,7 +43,7 @@ use crate::observe::WheelView;
 use crate::task::trim::Trims;
 use crate::task::{grow, holder, trim};
 use crate::tick::{Moment, Tick};
-use crate::wheel::Buckets;
+use crate::wheel::{Buckets, Timed};
 
 /// How many tasks are handed over at once.
 const BATCH: usize = 256;
@@ -119,6 +120,8 @@ pub(crate) struct Engine {
     is_trimming: bool,
     /// When memory that has stayed free until then goes back.
     trim_at: Option<Moment>,
+    /// The last turn has taken in as much as it may.
+    is_far_behind: bool,
     /// It trims while it turns.
     trims: Option<Trims>,
 }
@@ -148,6 +151,7 @@ impl Engine {
             look_after: STALE,
             is_trimming: false,
             trim_at: None,
+            is_far_behind: false,
             trims: Some(Trims::new()),
         }
     }
@@ -190,19 +194,38 @@ impl Engine {
 
     /// Files what was scheduled before the cut, or the first of it. A thread that is far behind hands over what is due
     /// before it has taken in all: a flood of schedules must not stop the wheel (S19).
+    ///
+    /// An engine that is far behind looks at the holder of each task before it files it: by then most have been
+    /// cancelled. Otherwise that would cost a miss of the cache for each, and find next to none.
     fn take_in(&mut self, cut: u64) -> TakenIn {
         let most = if self.hub.has_a_thread { TAKE_IN } else { TAKE_IN_SHARE };
-        let (wheel, front) = (&mut self.wheel, &mut self.front);
-        let (mut earliest, mut last) = (Moment::NEVER, None::<Entry>);
+        let (wheel, front, looks) = (&mut self.wheel, &mut self.front, self.is_far_behind);
+        let mut earliest = Moment::NEVER;
+        // Filed with a delay: by then the holder is in the cache, and the next task may be of the same slot.
+        let (mut delayed, mut count) = ([Entry::default(); AHEAD], 0);
+        let mut file_one = |entry: Entry, next: Entry| {
+            if !next.follows(entry) && (!looks || is_live(entry)) {
+                file(wheel, front, entry);
+            }
+        };
         let tasks = self.inlet.take(&self.hub.intake, cut, most, |record| {
             let entry = Entry::from(record);
             earliest = earliest.min(needed_at(entry));
-            // Filed one late: it may be over already.
-            if let Some(before) = last.replace(entry).filter(|before| !entry.follows(*before)) {
-                file(wheel, front, before);
+            if looks {
+                entry.prefetch();
+            }
+            let before = std::mem::replace(&mut delayed[count % AHEAD], entry);
+            count += 1;
+            if count > AHEAD {
+                file_one(before, delayed[count % AHEAD]);
             }
         });
-        last.into_iter().for_each(|entry| file(wheel, front, entry));
+        for place in count.saturating_sub(AHEAD)..count {
+            let next =
+                if place + 1 < count { delayed[(place + 1) % AHEAD] } else { Entry::default() };
+            file_one(delayed[place % AHEAD], next);
+        }
+        self.is_far_behind = tasks == most;
         if tasks > 0 {
             self.filed += tasks;
             grow::ahead();
@@ -303,8 +326,13 @@ fn is_live(entry: Entry) -> bool {
 /// Puts an entry where it belongs: what is due now, or whose tick has been given out, in front; the
 /// rest into the wheel.
 fn file(wheel: &mut Buckets<Entry>, front: &mut Front, entry: Entry) {
-    if entry.is_due_now() || wheel.tick_of(entry.moment().0) <= wheel.now() {
+    if entry.is_due_now() {
         front.insert(entry);
+    } else if wheel.tick_of(entry.moment().0) <= wheel.now() {
+        // It was long on its way, and may be cancelled by now.
+        if is_live(entry) {
+            front.insert(entry);
+        }
     } else {
         wheel.insert(entry);
     }

@@ -7,6 +7,9 @@
 //!             given out, or due now
 //! ```
 //!
+//! What is late mostly comes in order, for example tasks with no delay: so there is a `row` beside the heap, to which an
+//! entry is appended if it is no earlier than the last one.
+//!
 //! - F1 `ready` is sorted by deadline, and equal deadlines are in the order of scheduling: buckets
 //!   come tick by tick, each is sorted by a stable sort, and a later tick has only later deadlines.
 //! - F2 What is `late` was scheduled after all of `ready` with the same deadline, because that had
@@ -131,10 +134,15 @@ impl Timed for Entry {
     }
 }
 
+/// An entry that came late: its deadline, and which one it was; F2.
+type Late = (u64, u64, Entry);
+
 /// The tasks that come next, in order.
 pub(crate) struct Front {
     ready: VecDeque<Entry>,
-    late: BinaryHeap<Reverse<(u64, u64, Entry)>>,
+    late: BinaryHeap<Reverse<Late>>,
+    /// In order, both.
+    row: VecDeque<Late>,
     /// How many ever came late; F2.
     count: u64,
     /// Room to sort in.
@@ -143,7 +151,13 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) fn new() -> Front {
-        Front { ready: VecDeque::new(), late: BinaryHeap::new(), count: 0, spare: Vec::new() }
+        Front {
+            ready: VecDeque::new(),
+            late: BinaryHeap::new(),
+            row: VecDeque::new(),
+            count: 0,
+            spare: Vec::new(),
+        }
     }
 
     /// Takes in what the wheel has given out; F1.
@@ -154,8 +168,13 @@ impl Front {
 
     /// Takes in what came after its tick had been given out, or need not wait for it; F2.
     pub(crate) fn insert(&mut self, entry: Entry) {
-        self.late.push(Reverse((entry.deadline, self.count, entry)));
+        let late = (entry.deadline, self.count, entry);
         self.count += 1;
+        if self.row.back().is_none_or(|last| last.0 <= entry.deadline) {
+            self.row.push_back(late);
+        } else {
+            self.late.push(Reverse(late));
+        }
     }
 
     /// The earliest deadline.
@@ -167,29 +186,48 @@ impl Front {
     #[inline]
     fn peek(&self) -> Option<Entry> {
         let ready = self.ready.front().copied();
-        let late = self.late.peek().map(|Reverse((.., entry))| *entry);
+        let late = self.first_late().map(|(.., entry)| entry);
         match (ready, late) {
             (Some(ready), Some(late)) if late.deadline < ready.deadline => Some(late),
             _ => ready.or(late),
         }
     }
 
+    fn first_late(&self) -> Option<Late> {
+        let in_row = self.row.front().copied();
+        let in_heap = self.late.peek().map(|Reverse(late)| *late);
+        match (in_row, in_heap) {
+            (Some(row), Some(heap)) => Some(row.min(heap)),
+            _ => in_row.or(in_heap),
+        }
+    }
+
+    fn pop_late(&mut self) -> Option<Entry> {
+        let first = self.first_late()?;
+        if self.row.front() == Some(&first) {
+            self.row.pop_front();
+        } else {
+            self.late.pop();
+        }
+        Some(first.2)
+    }
+
     /// The next task, if it is due.
     #[inline]
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
-        if self.late.is_empty() {
+        if self.row.is_empty() && self.late.is_empty() {
             let is_due = self.ready.front().is_some_and(|entry| entry.deadline <= now.0);
             return if is_due { self.ready.pop_front() } else { None };
         }
-        self.pop_of_both(now)
+        self.pop_of_all(now)
     }
 
-    fn pop_of_both(&mut self, now: Moment) -> Option<Entry> {
+    fn pop_of_all(&mut self, now: Moment) -> Option<Entry> {
         let next = self.peek().filter(|next| next.moment() <= now)?;
         if self.ready.front().is_some_and(|entry| entry.deadline == next.deadline) {
             return self.ready.pop_front(); // F2
         }
-        self.late.pop().map(|Reverse((.., entry))| entry)
+        self.pop_late()
     }
 
     /// The next one, if it is due and a waker. The holder of one that comes later is fetched meanwhile.
@@ -202,7 +240,7 @@ impl Front {
 
     /// How many entries there are, stale ones included.
     pub(crate) fn len(&self) -> usize {
-        self.ready.len() + self.late.len()
+        self.ready.len() + self.row.len() + self.late.len()
     }
 
     /// Drops what is at the head for nothing, so that nobody wakes up for it, and looks at so many entries at most.
@@ -214,10 +252,10 @@ impl Front {
             self.ready.pop_front();
         }
         for _ in 0..most {
-            if !self.late.peek().is_some_and(|Reverse((.., entry))| is_stale(*entry)) {
+            if !self.first_late().is_some_and(|(.., entry)| is_stale(entry)) {
                 break;
             }
-            self.late.pop();
+            self.pop_late();
         }
     }
 
@@ -228,15 +266,16 @@ impl Front {
 
     /// Whether a peak has left more room than is worth keeping.
     pub(crate) fn is_bloated(&self) -> bool {
-        let is_empty = self.ready.is_empty() && self.late.is_empty();
-        let room = self.ready.capacity().max(self.late.capacity()).max(self.spare.capacity());
-        is_empty && room > KEPT
+        let late = self.late.capacity().max(self.row.capacity());
+        let room = self.ready.capacity().max(self.spare.capacity()).max(late);
+        self.len() == 0 && room > KEPT
     }
 
     /// Gives that room back.
     pub(crate) fn shrink(&mut self) {
         self.ready.shrink_to(KEPT);
         self.late.shrink_to(KEPT);
+        self.row.shrink_to(KEPT);
         self.spare.shrink_to(KEPT);
     }
 }

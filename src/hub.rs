@@ -51,7 +51,7 @@ use crate::tick::{Moment, Timeline};
 pub(crate) use registry::{TurningMark, count_cancel, report};
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.
-pub(crate) const MOST_OVERDUE: u64 = 64 * 1024;
+pub(crate) const MOST_OVERDUE: u64 = 32 * 1024;
 
 /// A task that is due within so many nanoseconds adds to what is overdue; a later one does not yet.
 const SOON: u64 = 100_000_000;

@@ -56,9 +56,9 @@ use crate::backpressure::{Backpressure, Flow};
 use crate::parking::Doorbell;
 use crate::sync::{AtomicBool, AtomicU64, ExchangeInOrder, InOrder, Mutex, Ordering, lock};
 
-/// How many filled blocks the reader may be behind its producers: a million records, which take 25 MB and some
-/// forty milliseconds of the tick thread.
-const BLOCKS_AHEAD: u64 = 8192;
+/// How many filled blocks the reader may be behind its producers: half a million records, which take 13 MB and
+/// some twenty milliseconds of the tick thread.
+const BLOCKS_AHEAD: u64 = 4096;
 
 /// After so many blocks (8192 records) a producer wakes the tick thread even if nothing is due soon. What lies in the
 /// lanes, of which most may be cancelled by then, stays bounded by that.
@@ -302,8 +302,9 @@ impl Inlet {
                 self.lanes.append(&mut lock(&intake.seats).fresh);
             }
             let lane = &mut self.lanes[number];
-            // Relaxed: acquired with the list. INTAKE-5: it is read before `look` clears `listed`.
+            // Relaxed: acquired with the list.
             next = seat_at(lane.seat.next.load(Ordering::Relaxed));
+            lane.seat.unlist();
             if !lane.is_open {
                 lane.is_open = true;
                 self.open.push(number);

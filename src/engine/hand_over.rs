@@ -251,6 +251,10 @@ impl Engine {
             self.outboxes.of(taker).forget_from(noted);
         }
         let refused = self.collect_refused(taker, noted, tasks);
+        self.outboxes.of(taker).forget_started(2 * BATCH);
+        if let Taker::Shared = taker {
+            self.hub.backlog.tell(self.outboxes.shared.flow(self.front.len()));
+        }
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         refused
     }

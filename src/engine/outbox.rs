@@ -81,6 +81,7 @@ impl Outbox {
 
     /// Forgets what was noted behind this length: it has been run at once.
     pub(super) fn forget_from(&mut self, len: usize) {
+        self.passed += (self.handed.len() - len) as u64;
         self.handed.truncate(len);
     }
 

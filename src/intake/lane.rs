@@ -156,10 +156,8 @@ impl Consumer {
         Consumer { seat, block, place, taken: 0, seen: 0, is_open: false }
     }
 
-    /// Notes how much is published; what comes later signals again. INTAKE-2: the signal goes down before
-    /// the look.
+    /// Notes how much is published. INTAKE-2: if the seat was on the ready list, it has been unlisted before.
     pub(crate) fn look(&mut self) {
-        self.seat.unlist();
         self.seen = self.seat.published.load_in_order() & !CLOSED; // LANE-1
     }
 

@@ -79,7 +79,8 @@ impl Seat {
         }
     }
 
-    /// The reader's step before a look; INTAKE-2.
+    /// The reader's step when it has taken the seat off the ready list, and only then (INTAKE-5); before it looks at
+    /// the lane (INTAKE-2).
     pub(super) fn unlist(&self) {
         self.listed.store_in_order(false);
     }
