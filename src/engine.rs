@@ -30,6 +30,7 @@ mod ending;
 mod hand_over;
 mod outbox;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -199,32 +200,14 @@ impl Engine {
     /// cancelled. Otherwise that would cost a miss of the cache for each, and find next to none.
     fn take_in(&mut self, cut: u64) -> TakenIn {
         let most = if self.hub.has_a_thread { TAKE_IN } else { TAKE_IN_SHARE };
-        let (wheel, front, looks) = (&mut self.wheel, &mut self.front, self.is_far_behind);
-        let mut earliest = Moment::NEVER;
-        // Filed with a delay: by then the holder is in the cache, and the next task may be of the same slot.
-        let (mut delayed, mut count) = ([Entry::default(); AHEAD], 0);
-        let mut file_one = |entry: Entry, next: Entry| {
-            if !next.follows(entry) && (!looks || is_live(entry)) {
-                file(wheel, front, entry);
-            }
+        let mut filing = Filing::new(&mut self.wheel, &mut self.front);
+        let (inlet, intake) = (&mut self.inlet, &self.hub.intake);
+        let tasks = if self.is_far_behind {
+            inlet.take(intake, cut, most, |record| filing.look_and_file(Entry::from(record)))
+        } else {
+            inlet.take(intake, cut, most, |record| filing.file(Entry::from(record)))
         };
-        let tasks = self.inlet.take(&self.hub.intake, cut, most, |record| {
-            let entry = Entry::from(record);
-            earliest = earliest.min(needed_at(entry));
-            if looks {
-                entry.prefetch();
-            }
-            let before = std::mem::replace(&mut delayed[count % AHEAD], entry);
-            count += 1;
-            if count > AHEAD {
-                file_one(before, delayed[count % AHEAD]);
-            }
-        });
-        for place in count.saturating_sub(AHEAD)..count {
-            let next =
-                if place + 1 < count { delayed[(place + 1) % AHEAD] } else { Entry::default() };
-            file_one(delayed[place % AHEAD], next);
-        }
+        let earliest = filing.end();
         self.is_far_behind = tasks == most;
         if tasks > 0 {
             self.filed += tasks;
@@ -323,17 +306,67 @@ fn is_live(entry: Entry) -> bool {
     holder::pending_word(entry.key()).is_some()
 }
 
-/// Puts an entry where it belongs: what is due now, or whose tick has been given out, in front; the
-/// rest into the wheel.
-fn file(wheel: &mut Buckets<Entry>, front: &mut Front, entry: Entry) {
-    if entry.is_due_now() {
-        front.insert(entry);
-    } else if wheel.tick_of(entry.moment().0) <= wheel.now() {
-        // It was long on its way, and may be cancelled by now.
-        if is_live(entry) {
-            front.insert(entry);
+/// Files what comes in, each entry after a delay: in the meantime a later task may come of the same slot, and then the
+/// earlier one is over; and its holder comes into the cache.
+struct Filing<'a> {
+    wheel: &'a mut Buckets<Entry>,
+    front: &'a mut Front,
+    earliest: Moment,
+    last: Entry,
+    delayed: VecDeque<Entry>,
+}
+
+impl<'a> Filing<'a> {
+    fn new(wheel: &'a mut Buckets<Entry>, front: &'a mut Front) -> Filing<'a> {
+        let (earliest, last, delayed) = (Moment::NEVER, Entry::NONE, VecDeque::new());
+        Filing { wheel, front, earliest, last, delayed }
+    }
+
+    #[inline]
+    fn file(&mut self, entry: Entry) {
+        self.earliest = self.earliest.min(needed_at(entry));
+        let last = std::mem::replace(&mut self.last, entry);
+        if !entry.follows(last) {
+            self.put(last);
         }
-    } else {
-        wheel.insert(entry);
+    }
+
+    /// As `file`, but looks whether the task is still to run.
+    fn look_and_file(&mut self, entry: Entry) {
+        entry.prefetch();
+        self.delayed.push_back(entry);
+        if self.delayed.len() > AHEAD {
+            self.file_delayed();
+        }
+    }
+
+    fn file_delayed(&mut self) {
+        let Some(entry) = self.delayed.pop_front() else { return };
+        if is_live(entry) {
+            self.file(entry);
+        }
+    }
+
+    /// The earliest deadline of all that came.
+    fn end(mut self) -> Moment {
+        while !self.delayed.is_empty() {
+            self.file_delayed();
+        }
+        self.put(self.last);
+        self.earliest
+    }
+
+    /// Puts an entry where it belongs: what is due now, or whose tick has been given out, in front; the
+    /// rest into the wheel.
+    #[inline]
+    fn put(&mut self, entry: Entry) {
+        if entry.is_due_now() {
+            self.front.insert(entry);
+        } else if self.wheel.tick_of(entry.moment().0) > self.wheel.now() {
+            self.wheel.insert(entry);
+        } else if entry != Entry::NONE && is_live(entry) {
+            // It was long on its way, and might have been cancelled by now.
+            self.front.insert(entry);
+        }
     }
 }

@@ -30,6 +30,7 @@ use crate::executor::due::Due;
 use crate::intake::lane::Record;
 use crate::key::TaskKey;
 use crate::task::directory;
+use crate::task::state::Word;
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
@@ -60,6 +61,9 @@ pub(crate) enum Runner {
 }
 
 impl Entry {
+    /// No task's: no task has the generation 0.
+    pub(crate) const NONE: Entry = Entry { deadline: 0, slot_and_flags: 0, generation: 0 };
+
     pub(crate) fn new(key: TaskKey, deadline: Moment, due_now: bool, runner: Runner) -> Entry {
         let due_now = if due_now { DUE_NOW } else { 0 };
         Entry {
@@ -74,8 +78,9 @@ impl Entry {
         Record { deadline: self.deadline, stamp, name }
     }
 
-    /// The same task, to be handed over again.
-    pub(crate) fn again(due: Due, runner: Runner) -> Entry {
+    /// A task that is to be handed over again; it has this word.
+    pub(crate) fn again(due: Due, word: Word) -> Entry {
+        let runner = if word.executor() == 0 { Runner::Shared } else { Runner::Own };
         Entry::new(due.key, due.deadline, true, runner)
     }
 

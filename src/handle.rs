@@ -21,7 +21,7 @@ use once_cell::race::OnceBox;
 use crate::hub;
 use crate::key::{HubId, TaskKey};
 use crate::sync::{AtomicBool, InOrder, Ordering};
-use crate::task::{Body, Cancelled, Phase, holder};
+use crate::task::{Cancelled, Phase, holder};
 
 /// A handle to a scheduled task or series: asks about it, and cancels it.
 ///
@@ -264,8 +264,9 @@ impl TaskHandle {
             }
         };
         self.note();
-        let thrown = body.into_iter().flat_map(Body::discard);
-        thrown.for_each(|panic| hub::report(self.hub, panic)); // S9
+        if let Some(body) = body {
+            body.discard().for_each(|panic| hub::report(self.hub, panic)); // S9
+        }
         true
     }
 

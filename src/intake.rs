@@ -314,6 +314,9 @@ impl Inlet {
 
     fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
         let lanes = &mut self.lanes;
+        if let [only] = self.open[..] {
+            return lanes[only].take_before(cut, most, take);
+        }
         let heads = self.open.iter().filter_map(|number| {
             let first = lanes[*number].first()?;
             (first.stamp < cut).then_some(Reverse((first.stamp, *number)))

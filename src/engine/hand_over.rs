@@ -12,6 +12,7 @@ use crate::backpressure::Backlog;
 use crate::executor::DueTask;
 use crate::executor::own::OwnExecutor;
 use crate::front::{Entry, Runner};
+use crate::key::TaskKey;
 use crate::observe::{caught, quietly};
 use crate::task::holder::Repetition;
 use crate::task::{OneShot, holder};
@@ -48,8 +49,8 @@ pub(super) struct Outboxes {
     turns: usize,
 }
 
-/// How many entries of an outbox are looked at in a turn: twice as many as come in.
-const FORGET: usize = 2 * HAND_OVER;
+/// How many batches of an outbox are looked at in a turn.
+const FORGET: usize = 64;
 
 /// So many outboxes are looked through in each turn.
 const FEW_OWN: usize = 64;
@@ -85,16 +86,17 @@ impl Outboxes {
     }
 
     /// When the next executor is to be asked again.
+    #[inline]
     pub(super) fn again_at(&mut self) -> Option<Moment> {
+        if self.own.is_empty() {
+            return self.shared.again_at();
+        }
         self.each().filter_map(|outbox| outbox.again_at()).min()
     }
 
-    /// The executors that are to be asked again by now. If there is one, those that are to be asked soon come along, so
+    /// The executors that are to be asked again by now, or soon: if one of them wakes the thread the others come along, so
     /// that many of them cost few wake-ups.
     fn to_be_asked(&mut self, now: Moment) -> Vec<Taker> {
-        if self.again_at().is_none_or(|at| at > now) {
-            return Vec::new();
-        }
         let shared = self.shared.is_to_be_asked(now).then_some(Taker::Shared);
         let own = self.own.values().filter(|(_, outbox)| outbox.is_to_be_asked(now));
         shared.into_iter().chain(own.filter_map(|(of, _)| of.upgrade()).map(Taker::Own)).collect()
@@ -105,6 +107,9 @@ impl Outboxes {
     pub(super) fn forget_started(&mut self, shared: &Backlog, on_the_way: usize) {
         self.shared.forget_started(FORGET);
         shared.tell(self.shared.flow(on_the_way));
+        if self.own.is_empty() {
+            return;
+        }
         self.turns += 1;
         if self.turns < self.own.len() / FEW_OWN {
             return; // with very many executors not in each turn
@@ -138,6 +143,9 @@ impl Outboxes {
 impl Engine {
     /// Asks executors again that have refused tasks, each with one task first; OUTBOX-2.
     pub(super) fn ask_again(&mut self, now: Moment) {
+        if self.outboxes.again_at().is_none_or(|at| at > now) {
+            return;
+        }
         let (mut left, mut tasks) = (HAND_OVER, Vec::new());
         for taker in self.outboxes.to_be_asked(now) {
             let mut offer = 1;
@@ -147,7 +155,7 @@ impl Engine {
                     break;
                 }
                 left = left.saturating_sub(tasks.len());
-                tasks.drain(..).for_each(|entry| self.put_into_batch(&taker, entry));
+                tasks.drain(..).for_each(|entry| self.batch.push(entry.due()));
                 if self.flush(&taker) > 0 {
                     break;
                 }
@@ -166,6 +174,7 @@ impl Engine {
     /// up here.
     pub(super) fn hand_over(&mut self, now: Moment, taken_in: usize) {
         let (mut taker, mut left, mut more) = (Taker::Shared, HAND_OVER, taken_in);
+        let mut is_refusing = self.outboxes.is_refusing(&taker);
         loop {
             if left == 0 {
                 left = more.min(BATCH);
@@ -176,22 +185,19 @@ impl Engine {
             }
             let Some(entry) = self.front.pop(now) else { break };
             left -= 1;
-            let Some(next) = self.taker_of(entry, &taker) else { continue };
-            if self.outboxes.is_refusing(&next) {
-                self.outboxes.of(&next).line_up(entry);
-                continue;
-            }
-            if !next.is(&taker) || self.batch.len() == BATCH {
-                self.flush(&taker);
-                quietly(|| taker = next); // perhaps the last owner of an executor was dropped
-                if self.outboxes.is_refusing(&taker) {
-                    self.outboxes.of(&taker).line_up(entry);
-                    continue;
+            let goes_on = matches!((&taker, entry.runner()), (Taker::Shared, Runner::Shared));
+            if !goes_on || self.batch.len() == BATCH {
+                let Some(next) = self.taker_of(entry, &taker) else { continue };
+                if !next.is(&taker) || self.batch.len() == BATCH {
+                    self.flush(&taker);
+                    quietly(|| taker = next); // perhaps the last owner of an executor was dropped
+                    is_refusing = self.outboxes.is_refusing(&taker);
                 }
             }
             match taker {
+                _ if is_refusing => self.outboxes.of(&taker).line_up(entry),
                 Taker::TickThread => left -= self.wake(entry, now, left.min(BATCH - 1)),
-                _ => self.put_into_batch(&taker, entry),
+                _ => self.batch.push(entry.due()),
             }
         }
         self.flush(&taker);
@@ -228,17 +234,13 @@ impl Engine {
         followed
     }
 
-    fn put_into_batch(&mut self, taker: &Taker, entry: Entry) {
-        self.outboxes.of(taker).note(entry);
-        self.batch.push(entry.due());
-    }
-
     /// Hands the batch over. How many tasks came back.
     fn flush(&mut self, taker: &Taker) -> usize {
         let tasks = self.batch.len();
         if tasks == 0 {
             return 0;
         }
+        let last = self.batch.last_due().map(|due| due.key);
         let batch = &mut self.batch;
         let handed = caught(|| match (taker, &self.executor) {
             (Taker::Own(own), _) => own.executor().execute_batch(batch),
@@ -246,21 +248,36 @@ impl Engine {
             (Taker::Shared, None) | (Taker::TickThread, _) => {}
         });
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
-        let noted = self.outboxes.of(taker).handed() - tasks;
-        if self.batch.run_here() == tasks {
-            self.outboxes.of(taker).forget_from(noted);
-        }
-        let refused = self.collect_refused(taker, noted, tasks);
-        self.outboxes.of(taker).forget_started(2 * BATCH);
-        if let Taker::Shared = taker {
-            self.hub.backlog.tell(self.outboxes.shared.flow(self.front.len()));
-        }
+        let was_run_here = self.batch.run_here() == tasks;
+        let refused = self.collect_refused(taker, tasks);
+        self.note_taken(
+            taker,
+            last.filter(|_| !was_run_here && refused == 0),
+            tasks - refused.min(tasks),
+        );
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         refused
     }
 
+    /// Notes what an executor has taken, and tells producers how far it is behind. `last`: the last task, if the
+    /// executor has it now.
+    fn note_taken(&mut self, taker: &Taker, last: Option<TaskKey>, tasks: usize) {
+        if let (Taker::Own(_), None) = (taker, last) {
+            return; // an executor that runs all at once is never behind
+        }
+        let outbox = self.outboxes.of(taker);
+        match last {
+            Some(last) => outbox.taken(last, tasks),
+            None => outbox.run_at_once(tasks),
+        }
+        outbox.forget_started(2);
+        if let Taker::Shared = taker {
+            self.hub.backlog.tell(outbox.flow(self.front.len()));
+        }
+    }
+
     /// Keeps what an executor has refused or left. How many tasks those are.
-    fn collect_refused(&mut self, taker: &Taker, noted: usize, tasks: usize) -> usize {
+    fn collect_refused(&mut self, taker: &Taker, tasks: usize) -> usize {
         let (mut refused, mut strangers) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut strangers);
         strangers.into_iter().for_each(|stranger| self.adopt(stranger));
@@ -273,8 +290,7 @@ impl Engine {
             // By the task and not by the batch: an executor may give back now what it was handed before, or what
             // somebody else was handed. What has been cancelled meanwhile is nobody's.
             let Some(word) = holder::pending_word(due.key) else { continue };
-            let runner = if word.executor() == 0 { Runner::Shared } else { Runner::Own };
-            entries.push((word.executor(), Entry::again(due, runner), for_good));
+            entries.push((word.executor(), Entry::again(due, word), for_good));
         }
         entries.sort_by_key(|(number, ..)| *number); // stable
         for of_one in entries.chunk_by(|one, other| one.0 == other.0) {
@@ -289,9 +305,6 @@ impl Engine {
             let (now, took_some) = (self.hub.now(), refused.len() < tasks);
             let first_pause = self.hub.tick.min(super::outbox::LONGEST_PAUSE);
             let outbox = self.outboxes.of(owner);
-            if owner.number() == taker.number() {
-                outbox.forget_refused(noted.min(outbox.handed()), &refused);
-            }
             outbox.refused(&refused, took_some, now, first_pause);
             if for_good {
                 outbox.refused_for_good();

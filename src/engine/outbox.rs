@@ -1,9 +1,9 @@
-//! What the engine knows of one executor: what it has handed over and nobody has started yet, and what the executor
-//! would not take (S18, S30).
+//! What the engine knows of one executor: how much it has handed over that nobody has started yet, and what the
+//! executor would not take (S18, S30).
 //!
 //! ```text
-//!            due              batch, taken                   started, or cancelled
-//!   front ---------> hands over -----------> handed [ e e e ] ----------------------> forgotten
+//!            due              a batch that is taken          its last task has started
+//!   front ---------> hands over -----------> handed [ b b b ] ----------------------> forgotten
 //!                      |    ^
 //!              refused |    | asked again: with one task; if it is taken with 2, with 4 ...
 //!                      v    |
@@ -19,16 +19,19 @@
 //! - OUTBOX-2 The pause doubles with each refusal, up to [`LONGEST_PAUSE`], or to [`BUSY_PAUSE`] if the executor has
 //!   taken something since the last one. It begins anew when the line is empty.
 //! - OUTBOX-3 An executor that has refused for good is never asked again.
-//! - OUTBOX-4 An entry of `handed` may be started or cancelled already. Entries are forgotten in the order in which they
-//!   were handed over; if the executor has another order, all of them are looked at when they have doubled.
+//! - OUTBOX-4 Of each batch that was taken, the engine remembers how many tasks it had, and the last one. When that has
+//!   been started or cancelled the batch counts as started. So the number of those that wait is a guess, good enough to
+//!   hold producers back, at the price of one look for each batch. A series is no witness, because it is pending again
+//!   as soon as it has run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::{BATCH, is_live};
 use crate::backpressure::Flow;
-use crate::executor::batch::AHEAD;
 use crate::front::Entry;
+use crate::key::TaskKey;
+use crate::task::{Kind, holder};
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
@@ -40,6 +43,12 @@ pub(super) const LONGEST_PAUSE: u64 = 100_000_000;
 /// So many entries are not worth a look at all of them.
 const FEW: usize = 4096;
 
+/// A batch that an executor has taken.
+struct Handed {
+    last: TaskKey,
+    tasks: u64,
+}
+
 /// Of one executor.
 pub(super) struct Outbox {
     line: Line,
@@ -47,10 +56,10 @@ pub(super) struct Outbox {
     pause: u64,
     again_at: Option<Moment>,
     is_refused_for_good: bool,
-    handed: VecDeque<Entry>,
-    /// At how many entries all of `handed` are looked at; OUTBOX-4.
-    sweep_at: usize,
-    /// How many entries have been forgotten.
+    handed: VecDeque<Handed>,
+    /// How many tasks `handed` stands for.
+    waiting_there: u64,
+    /// How many tasks have been started, as far as the engine knows.
     passed: u64,
 }
 
@@ -62,57 +71,40 @@ impl Outbox {
             again_at: None,
             is_refused_for_good: false,
             handed: VecDeque::new(),
-            sweep_at: FEW,
+            waiting_there: 0,
             passed: 0,
         }
     }
 
     // ----- handed over ---------------------------------------------------------------------
 
-    /// How many tasks are noted as handed over.
-    pub(super) fn handed(&self) -> usize {
-        self.handed.len()
+    /// Notes a batch that was taken, by its last task. OUTBOX-4.
+    pub(super) fn taken(&mut self, last: TaskKey, tasks: usize) {
+        self.handed.push_back(Handed { last, tasks: tasks as u64 });
+        self.waiting_there += tasks as u64;
     }
 
-    /// Notes a task that is about to be handed over.
-    pub(super) fn note(&mut self, entry: Entry) {
-        self.handed.push_back(entry);
+    /// Notes tasks that were run at once.
+    pub(super) fn run_at_once(&mut self, tasks: usize) {
+        self.passed += tasks as u64;
     }
 
-    /// Forgets what was noted behind this length: it has been run at once.
-    pub(super) fn forget_from(&mut self, len: usize) {
-        self.passed += (self.handed.len() - len) as u64;
-        self.handed.truncate(len);
-    }
-
-    /// Forgets what was noted behind this length and refused.
-    pub(super) fn forget_refused(&mut self, len: usize, refused: &[Entry]) {
-        let mut others = self.handed.split_off(len);
-        others.retain(|entry| !refused.iter().any(|other| other.key() == entry.key()));
-        self.handed.append(&mut others);
-    }
-
-    /// Forgets what has been started or cancelled, about so many entries at most; OUTBOX-4.
+    /// Forgets what has been started, so many batches at most.
     pub(super) fn forget_started(&mut self, most: usize) {
-        let before = self.handed.len();
         for _ in 0..most {
-            self.handed.get(AHEAD).inspect(|soon| soon.prefetch());
             let Some(first) = self.handed.front() else { break };
-            if is_live(*first) {
+            if holder::pending_word(first.last).is_some_and(|word| word.kind() == Kind::Once) {
                 break;
             }
+            self.waiting_there -= first.tasks;
+            self.passed += first.tasks;
             self.handed.pop_front();
         }
-        if self.handed.len() >= self.sweep_at {
-            self.handed.retain(|entry| is_live(*entry));
-            self.sweep_at = 2 * self.handed.len() + FEW;
-        }
-        self.passed += (before - self.handed.len()) as u64;
     }
 
     /// How far the executor is behind, with so many tasks that are still on their way to it.
     pub(super) fn flow(&self, on_the_way: usize) -> Flow {
-        Flow { ahead: (self.handed.len() + on_the_way) as u64, passed: self.passed }
+        Flow { ahead: self.waiting_there + on_the_way as u64, passed: self.passed }
     }
 
     // ----- refused -------------------------------------------------------------------------

@@ -78,9 +78,14 @@ impl DueBatch {
 
     /// All that is left, into an empty list, and the scheduler that they belong to.
     pub(super) fn take_all(&mut self, into: &mut Vec<Due>) -> &Arc<dyn Host> {
-        std::mem::swap(into, &mut self.due);
-        into.drain(..std::mem::take(&mut self.taken));
+        into.extend_from_slice(&self.due[self.taken..]);
+        self.taken = self.due.len();
         &self.host
+    }
+
+    /// The last task that was put in, taken or not.
+    pub(crate) fn last_due(&self) -> Option<Due> {
+        self.due.last().copied()
     }
 
     /// How many of its tasks were run at once, by [`DueBatch::run_all`].

@@ -206,12 +206,24 @@ impl Consumer {
         mut take: impl FnMut(Record),
     ) -> usize {
         let mut count = 0;
-        while count < most {
-            let Some(record) = self.first().filter(|first| first.stamp < end) else { break };
-            take(record);
-            self.taken += 1;
-            self.place += 1;
-            count += 1;
+        while count < most && self.left() > 0 {
+            if self.place == BLOCK {
+                self.next_block();
+            }
+            let Some(block) = &self.block else { break };
+            let run = (most - count).min(BLOCK - self.place).min(self.left() as usize);
+            let records = (self.place..self.place + run).map(|place| block.get(place));
+            let mut took = 0;
+            for record in records.take_while(|record| record.stamp < end) {
+                take(record);
+                took += 1;
+            }
+            self.taken += took as u64;
+            self.place += took;
+            count += took;
+            if took < run {
+                break;
+            }
         }
         count
     }

@@ -40,10 +40,14 @@ pub(crate) struct Body {
 impl Body {
     /// Drops the closure, and then the executor: each by itself, because two panics in one drop would end the
     /// process. What they have thrown comes back.
+    #[inline]
     pub(crate) fn discard(self) -> impl Iterator<Item = Payload> {
+        if self.executor.is_none() {
+            return caught(|| drop(self)).err().into_iter().chain(None);
+        }
         let Body { closure, executor } = self;
-        let thrown = [caught(|| drop(closure)), caught(|| drop(executor))];
-        thrown.into_iter().filter_map(Result::err)
+        let first = caught(|| drop(closure)).err();
+        first.into_iter().chain(caught(|| drop(executor)).err())
     }
 }
 

@@ -236,7 +236,7 @@ impl<E: Timed> Buckets<E> {
     /// When the wheel should be advanced, and settled, so that a great half-turn is near before its first tick comes.
     /// `None` when no half-turn that comes soon is so great, or the next one is just being settled.
     pub(crate) fn settle_at(&self) -> Option<Tick> {
-        let first = self.far.first_from(0)?;
+        let first = (self.len >= GREAT).then(|| self.far.first_from(0))??;
         let at = |half: u64| {
             let len = self.far.len(half);
             if len < GREAT || half <= self.present_half().saturating_add(1) {
