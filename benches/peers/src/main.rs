@@ -66,7 +66,8 @@ fn option(name: &str) -> Option<String> {
 
 fn main() {
     if let (Some(peer), Some(workload)) = (option("--peer"), option("--workload")) {
-        let is_in = |contest: &&Contest| contest.workloads.iter().any(|(name, _)| *name == workload);
+        let is_in =
+            |contest: &&Contest| contest.workloads.iter().any(|(name, _)| *name == workload);
         let contest = CONTESTS.iter().find(is_in).expect("a workload");
         for (name, value) in (contest.run)(&peer, &workload) {
             println!("{value}\t{name}");
@@ -75,13 +76,16 @@ fn main() {
     }
     let rounds = option("--rounds").map_or(3, |rounds| rounds.parse().expect("a number"));
     let only = option("--only");
-    let wanted = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
+    let wanted =
+        |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
     let list = |contest: &Contest| -> Vec<_> {
         contest.workloads.iter().filter(|(name, _)| wanted(name)).collect()
     };
 
     let [malloc, swap, clock] = measure::floor();
-    println!("F = malloc(48) + free + swap = {malloc:.0} + {swap:.1} ns; the clock {clock:.0} ns\n");
+    println!(
+        "F = malloc(48) + free + swap = {malloc:.0} + {swap:.1} ns; the clock {clock:.0} ns\n"
+    );
     let mut results = Results::new(malloc + swap, swap, clock);
     let total: usize =
         CONTESTS.iter().map(|contest| rounds * list(contest).len() * contest.peers.len()).sum();

@@ -263,7 +263,9 @@ impl Peer for Queue {
         let runtime = Arc::clone(&self.runtime);
         runtime.block_on(async {
             while log.count() < count {
-                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else { break };
+                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else {
+                    break;
+                };
                 log.note(due.into_inner());
             }
         });
@@ -277,7 +279,9 @@ impl Peer for Queue {
         let runtime = Arc::clone(&self.runtime);
         runtime.block_on(async {
             while start.elapsed() < over {
-                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else { break };
+                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else {
+                    break;
+                };
                 let next = due.deadline() + period;
                 log.note(*due.get_ref());
                 self.due.insert_at(due.into_inner(), next);
@@ -494,4 +498,3 @@ impl Peer for Pool {
         std::thread::sleep(over);
     }
 }
-

@@ -104,7 +104,8 @@ pub fn chart(results: &Results, peers: &[&str]) -> String {
             .collect();
         let most = values.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
         y += 22.0;
-        let _ = writeln!(body, r#"<text x="10" y="{y}" font-weight="bold">{workload}: {title}</text>"#);
+        let _ =
+            writeln!(body, r#"<text x="10" y="{y}" font-weight="bold">{workload}: {title}</text>"#);
         y += 6.0;
         for (peer, value) in values {
             let width = (value / most * WIDTH).max(1.0);

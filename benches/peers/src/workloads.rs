@@ -121,7 +121,8 @@ fn two_producers<P: Peer>(peer: &P) -> Figures {
     let start = Arc::new(Barrier::new(2));
     let threads: Vec<_> = (0..2)
         .map(|seed| {
-            let (mut peer, held, start) = (peer.for_another_thread(), Arc::clone(&held), Arc::clone(&start));
+            let (mut peer, held, start) =
+                (peer.for_another_thread(), Arc::clone(&held), Arc::clone(&start));
             thread::spawn(move || {
                 let mut random = Random(seed);
                 let delays: Vec<_> =
@@ -148,7 +149,8 @@ fn two_producers<P: Peer>(peer: &P) -> Figures {
             })
         })
         .collect();
-    let times: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+    let times: Vec<_> =
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
     let wall = times.iter().map(|(wall, _)| *wall).max().unwrap_or(0);
     let cpu = times.iter().map(|(_, cpu)| *cpu).sum::<u64>();
     vec![("wall ns", per(wall, MILLION)), ("thread ns", per(cpu, 2 * MILLION))]
@@ -276,7 +278,10 @@ fn memory<P: Peer>(peer: &mut P) -> Figures {
     entered(peer, |peer| handles.drain(..).flatten().for_each(|handle| peer.cancel(handle)));
     thread::sleep(Duration::from_secs(3));
     let kept = resident().saturating_sub(before);
-    vec![("bytes each", pending as f64 / 1e6), ("kept 3 s after a cancel of all, MB", kept as f64 / 1e6)]
+    vec![
+        ("bytes each", pending as f64 / 1e6),
+        ("kept 3 s after a cancel of all, MB", kept as f64 / 1e6),
+    ]
 }
 
 fn repeat<P: Peer>(peer: &mut P) -> Figures {
