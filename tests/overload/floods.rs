@@ -32,7 +32,7 @@ fn length(place: &str) -> Duration {
     match (env("TICKWHEEL_SECONDS"), place) {
         (Some(seconds), _) => Duration::from_secs(seconds),
         _ if in_full_form() => SECOND * 20,
-        (_, "inline" | "default") => MILLI * 1_200,
+        (_, "inline" | "default") => SECOND,
         _ => MILLI * 500, // layers
     }
 }
@@ -291,6 +291,14 @@ fn flood(
     flooded
 }
 
+/// The megabytes that the process has after a while. Every day the while is over when they are few enough.
+fn settled(limit: Duration) -> f64 {
+    if !in_full_form() {
+        resident_after(limit, bounds().after);
+    }
+    resident_after(if in_full_form() { limit } else { MILLI * 200 }, 20.0)
+}
+
 pub(crate) fn child(kind: &str, place: &str, producers: usize) -> Figures {
     let (place, length) = (Place::new(place), length(place));
     let lateness = Lateness::new(most_victims(length));
@@ -316,9 +324,9 @@ pub(crate) fn child(kind: &str, place: &str, producers: usize) -> Figures {
     figures.set("pending", place.pending() as f64);
     figures.set("ops", books.scheduled as f64 / lasted.as_secs_f64() / 1e6);
     figures.set("peak", peak_resident().map_or(0.0, megabytes));
-    figures.set("after", resident_after(SECOND * 3, 30.0));
+    figures.set("after", settled(SECOND * 3));
     drop((place, lateness));
-    figures.set("dropped", resident_after(SECOND * 2, 30.0));
+    figures.set("dropped", settled(SECOND * 2));
     figures
 }
 

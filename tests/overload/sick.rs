@@ -68,6 +68,12 @@ fn judge_cost(name: &str, figures: &Figures, complaints: &mut Complaints) {
     complaints.at_most(60.0, figures.get("wakeups"), &format!("{name}, wake-ups in a second"));
 }
 
+/// Milliseconds that the healthy ones may be later than alone, and what of the plain sleeper is taken off: in a
+/// short run one hiccup of the machine is more than a hundredth of it.
+fn bounds() -> (f64, &'static str) {
+    if in_full_form() { (1.0, "sleeper p99") } else { (10.0, "sleeper worst") }
+}
+
 /// Tasks of one tenant, and the order in which they ran.
 struct Tenant {
     lateness: Arc<Lateness>,
@@ -199,12 +205,12 @@ fn s18_s30_a_tenant_whose_executor_refuses_costs_the_others_nothing() {
             get("overtaken"),
             get("sick missing")
         );
-        let slack = if in_full_form() { 1.0 } else { 10.0 };
+        let (slack, plain) = bounds();
         let mut at_most = |bound: f64, figure: &str| {
             complaints.at_most(bound, get(figure), &format!("{name}, {figure}"));
         };
         at_most(get("alone p50") + slack, "beside p50");
-        at_most(get("alone p99") + slack * 2.0 + get("sleeper p99"), "beside p99");
+        at_most(get("alone p99") + slack * 2.0 + get(plain), "beside p99");
         at_most(2.0 + slack + get("sleeper p50"), "nap p50");
         at_most(1_000.0 + get("sleeper worst"), "recovery");
         at_most(1.0, "overtaken"); // one batch may meet the change
@@ -305,10 +311,10 @@ fn s18_s30_a_bounded_queue_that_is_full_delays_nobody_and_never_runs_dry() {
         get("sick missing")
     );
     let mut complaints = Complaints::default();
-    let slack = if in_full_form() { 1.0 } else { 10.0 };
+    let (slack, plain) = bounds();
     let mut at_most = |bound: f64, figure: &str| complaints.at_most(bound, get(figure), figure);
     at_most(get("alone p50") + slack, "beside p50");
-    at_most(get("alone p99") + slack * 2.0 + get("sleeper p99"), "beside p99");
+    at_most(get("alone p99") + slack * 2.0 + get(plain), "beside p99");
     at_most(get("tasks") * (1.5 + get("sleeper p50")) + 2_000.0, "served in");
     at_most(get("tasks") / 20.0, "dry");
     for nothing in ["overtaken", "sick missing", "sick wrong", "beside missing", "beside wrong"] {
