@@ -5,6 +5,7 @@
 pub(crate) mod example;
 pub(crate) mod ledger;
 pub(crate) mod log;
+pub(crate) mod service;
 pub(crate) mod told;
 
 use std::panic;
@@ -57,9 +58,13 @@ pub(crate) fn env(name: &str) -> Option<u64> {
 /// How much of a storm to make: the count of every day, or with `TICKWHEEL_FULL=1` the full one, as
 /// `scripts/storms` does it; either times `TICKWHEEL_STORM=n`.
 pub(crate) fn count(every_day: usize, in_full: usize) -> usize {
-    let whole = env("TICKWHEEL_FULL").is_some_and(|full| full > 0);
     let factor = env("TICKWHEEL_STORM").unwrap_or(1) as usize;
-    factor * if whole { in_full } else { every_day }
+    factor * if in_full_form() { in_full } else { every_day }
+}
+
+/// Returns true if `TICKWHEEL_FULL=1` asks for the full form of a storm.
+pub(crate) fn in_full_form() -> bool {
+    env("TICKWHEEL_FULL").is_some_and(|full| full > 0)
 }
 
 /// A number as people read it: 10,000,000.

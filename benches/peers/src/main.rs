@@ -3,13 +3,17 @@
 //! Each timer runs each workload in a process of its own, one after the other and then again, so that
 //! a slow minute of the machine meets all of them. What is shown is the median of the rounds.
 //!
+//! All of it takes about 35 minutes. Floods and stalls (F1 to F4) run once, in 5 of them.
+//!
 //! `-- --rounds 1` is quicker, `-- --only W1,W4` does less, `-- --write` saves the table and the chart
 //! beside this package.
 
 mod measure;
+mod overload;
 mod peers;
 mod report;
 mod sleeps;
+mod tails;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -32,23 +36,35 @@ const PEERS: &[&str] = &[
     "pingora-timeout",
 ];
 
+const ALL: usize = usize::MAX;
+
 /// A field of timers and what they do.
 struct Contest {
     peers: &'static [&'static str],
     workloads: &'static [(&'static str, &'static str)],
+    /// How often each is run at most, however many rounds there are.
+    rounds: usize,
     run: fn(&str, &str) -> Figures,
 }
 
-/// Tasks that are scheduled, and sleeps that are awaited.
+/// Tasks that are scheduled, sleeps that are awaited, the longest calls, and timers that are overrun.
 const CONTESTS: &[Contest] = &[
-    Contest { peers: PEERS, workloads: workloads::ALL, run: run_one },
-    Contest { peers: sleeps::PEERS, workloads: sleeps::ALL, run: sleeps::run_one },
+    Contest { peers: PEERS, workloads: workloads::ALL, rounds: ALL, run: run_one },
+    Contest { peers: sleeps::PEERS, workloads: sleeps::ALL, rounds: ALL, run: sleeps::run_one },
+    Contest { peers: tails::PEERS, workloads: tails::ALL, rounds: ALL, run: tails::run_one },
+    Contest { peers: overload::PEERS, workloads: overload::ALL, rounds: 1, run: overload::run_one },
+    Contest {
+        peers: overload::OURS,
+        workloads: overload::OURS_ALONE,
+        rounds: 1,
+        run: overload::run_ours,
+    },
 ];
 
 fn run_one(peer: &str, workload: &str) -> Figures {
     match peer {
-        "tickwheel" => workloads::run::<peers::Tickwheel<false>>(workload),
-        "tickwheel Exact" => workloads::run::<peers::Tickwheel<true>>(workload),
+        "tickwheel" => workloads::run::<peers::Tickwheel<peers::OnTickThread>>(workload),
+        "tickwheel Exact" => workloads::run::<peers::Tickwheel<peers::Exact>>(workload),
         "tickwheel pool" => workloads::run::<peers::OwnPool>(workload),
         "tokio-util DelayQueue" => workloads::run::<peers::Queue>(workload),
         "tokio Sleep" => workloads::run::<peers::Sleep>(workload),
@@ -66,7 +82,8 @@ fn option(name: &str) -> Option<String> {
 
 fn main() {
     if let (Some(peer), Some(workload)) = (option("--peer"), option("--workload")) {
-        let is_in = |contest: &&Contest| contest.workloads.iter().any(|(name, _)| *name == workload);
+        let is_in =
+            |contest: &&Contest| contest.workloads.iter().any(|(name, _)| *name == workload);
         let contest = CONTESTS.iter().find(is_in).expect("a workload");
         for (name, value) in (contest.run)(&peer, &workload) {
             println!("{value}\t{name}");
@@ -75,19 +92,23 @@ fn main() {
     }
     let rounds = option("--rounds").map_or(3, |rounds| rounds.parse().expect("a number"));
     let only = option("--only");
-    let wanted = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
+    let wanted =
+        |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
     let list = |contest: &Contest| -> Vec<_> {
         contest.workloads.iter().filter(|(name, _)| wanted(name)).collect()
     };
 
     let [malloc, swap, clock] = measure::floor();
-    println!("F = malloc(48) + free + swap = {malloc:.0} + {swap:.1} ns; the clock {clock:.0} ns\n");
+    println!(
+        "F = malloc(48) + free + swap = {malloc:.0} + {swap:.1} ns; the clock {clock:.0} ns\n"
+    );
     let mut results = Results::new(malloc + swap, swap, clock);
+    let runs = |contest: &Contest| list(contest).len() * contest.peers.len();
     let total: usize =
-        CONTESTS.iter().map(|contest| rounds * list(contest).len() * contest.peers.len()).sum();
+        CONTESTS.iter().map(|contest| rounds.min(contest.rounds) * runs(contest)).sum();
     let mut done = 0;
-    for _ in 0..rounds {
-        for contest in CONTESTS {
+    for round in 0..rounds {
+        for contest in CONTESTS.iter().filter(|contest| round < contest.rounds) {
             for (workload, _) in list(contest) {
                 for peer in contest.peers {
                     done += 1;

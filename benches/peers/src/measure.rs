@@ -61,11 +61,39 @@ fn cpu(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// How often the system has taken the processor from the calling thread, which had not asked for it.
+pub fn preemptions() -> i64 {
+    // SAFETY: all of its fields are numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: it writes into `usage`.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
 /// Bytes of memory that the process has.
 pub fn resident() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").expect("a Linux system");
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("numbers");
     pages * 4096
+}
+
+/// The most bytes that the process ever had.
+pub fn peak_resident() -> u64 {
+    let text = fs::read_to_string("/proc/self/status").expect("a Linux system");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it tells");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// Nanoseconds of the processor that the threads of a name have used.
+pub fn cpu_of(name: &str) -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("a Linux system").flatten();
+    let read =
+        |path: &std::path::Path, file| fs::read_to_string(path.join(file)).unwrap_or_default();
+    tasks
+        .map(|task| task.path())
+        .filter(|path| read(path, "comm").trim() == name)
+        .filter_map(|path| read(&path, "schedstat").split(' ').next()?.parse::<u64>().ok())
+        .sum()
 }
 
 /// How often threads other than the first have gone to sleep.

@@ -4,7 +4,8 @@
 //! futures hold the same beside the future. What fires notes its time in a [`Log`].
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
@@ -99,6 +100,10 @@ pub trait Peer: Send + Sized + 'static {
     }
     fn schedule(&mut self, delay: Duration, number: u64, held: &Held) -> Self::Handle;
     fn cancel(&mut self, handle: Self::Handle);
+    /// Makes a sleep, polls it once and drops it. False: this timer has no sleeps.
+    fn sleep(&mut self, _duration: Duration) -> bool {
+        false
+    }
     /// Schedules a task that notes its run in a log, for each deadline.
     fn start_all(&mut self, deadlines: &[Instant], log: &Arc<Log>);
     /// Does what is due, if the timer needs somebody to; until so many have fired.
@@ -113,19 +118,45 @@ pub trait Peer: Send + Sized + 'static {
 
 // ----- tickwheel ---------------------------------------------------------------------------
 
-pub struct Tickwheel<const EXACT: bool>(Scheduler);
+/// How a scheduler is made.
+pub trait Make: Send + 'static {
+    fn scheduler() -> Scheduler;
+}
 
-impl<const EXACT: bool> Peer for Tickwheel<EXACT> {
+pub struct OnTickThread;
+pub struct Exact;
+pub struct OnDefault;
+
+impl Make for OnTickThread {
+    fn scheduler() -> Scheduler {
+        Scheduler::builder().executor(Inline).build().expect("a tick thread")
+    }
+}
+
+impl Make for Exact {
+    fn scheduler() -> Scheduler {
+        let builder = Scheduler::builder().executor(Inline).precision(Precision::Exact);
+        builder.build().expect("a tick thread")
+    }
+}
+
+impl Make for OnDefault {
+    fn scheduler() -> Scheduler {
+        Scheduler::new()
+    }
+}
+
+pub struct Tickwheel<M>(Scheduler, PhantomData<M>);
+
+impl<M: Make> Peer for Tickwheel<M> {
     type Handle = Cancellable;
 
     fn new() -> Self {
-        let precision = if EXACT { Precision::Exact } else { Precision::Tick };
-        let builder = Scheduler::builder().executor(Inline).precision(precision);
-        Tickwheel(builder.build().expect("a tick thread"))
+        Tickwheel(M::scheduler(), PhantomData)
     }
 
     fn for_another_thread(&self) -> Self {
-        Tickwheel(self.0.clone())
+        Tickwheel(self.0.clone(), PhantomData)
     }
 
     fn schedule(&mut self, delay: Duration, number: u64, held: &Held) -> Cancellable {
@@ -136,6 +167,11 @@ impl<const EXACT: bool> Peer for Tickwheel<EXACT> {
 
     fn cancel(&mut self, handle: Cancellable) {
         handle.cancel();
+    }
+
+    fn sleep(&mut self, duration: Duration) -> bool {
+        let sleep = pin!(self.0.sleep(duration));
+        sleep.poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
     fn start_all(&mut self, deadlines: &[Instant], log: &Arc<Log>) {
@@ -263,7 +299,9 @@ impl Peer for Queue {
         let runtime = Arc::clone(&self.runtime);
         runtime.block_on(async {
             while log.count() < count {
-                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else { break };
+                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else {
+                    break;
+                };
                 log.note(due.into_inner());
             }
         });
@@ -277,7 +315,9 @@ impl Peer for Queue {
         let runtime = Arc::clone(&self.runtime);
         runtime.block_on(async {
             while start.elapsed() < over {
-                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else { break };
+                let Some(due) = poll_fn(|context| self.due.poll_expired(context)).await else {
+                    break;
+                };
                 let next = due.deadline() + period;
                 log.note(*due.get_ref());
                 self.due.insert_at(due.into_inner(), next);
@@ -321,6 +361,11 @@ impl Peer for Sleep {
 
     fn cancel(&mut self, handle: Self::Handle) {
         drop(handle);
+    }
+
+    fn sleep(&mut self, duration: Duration) -> bool {
+        let sleep = pin!(tokio::time::sleep(duration));
+        sleep.poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
     fn start_all(&mut self, deadlines: &[Instant], log: &Arc<Log>) {
@@ -494,4 +539,3 @@ impl Peer for Pool {
         std::thread::sleep(over);
     }
 }
-

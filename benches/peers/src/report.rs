@@ -35,6 +35,7 @@ impl Results {
 /// Which figures of a workload are shown, and in which order.
 const ROWS: &[(&str, &[&str])] = &[
     ("W1", &["wall ns", "thread ns", "process ns"]),
+    ("W1-fresh", &["wall ns", "thread ns", "process ns"]),
     ("W2", &["wall ns", "thread ns"]),
     ("W3", &["thread ns", "process ns", "closures kept %", "kept 0.3 s later %"]),
     ("W4", &["wall ns", "process ns", "MB grown"]),
@@ -47,7 +48,46 @@ const ROWS: &[(&str, &[&str])] = &[
     ("S1", &["wall ns", "process ns"]),
     ("S2", &["process ns"]),
     ("S3", &["all woken after, ms", "process ns each"]),
+    ("W12-fresh", TAILS),
+    ("W12", TAILS),
+    ("W12-2-fresh", TAILS),
+    ("W12-2", TAILS),
+    ("F1-churn-2", FLOOD),
+    ("F1-churn-8", FLOOD),
+    ("F1-cancel-2", FLOOD),
+    ("F1-cancel-8", FLOOD),
+    ("F1-sleeps-2", FLOOD),
+    ("F1-sleeps-8", FLOOD),
+    ("F1-zero-2", FLOOD),
+    ("F1-zero-8", FLOOD),
+    ("F2", &["1 lane, ns a task", "2 lanes", "16 lanes", "first run after 1 lane, ms", "2", "16"]),
+    (
+        "F3",
+        &[
+            "alone, p50 ms",
+            "alone, p99 ms",
+            "beside it, p50 ms",
+            "beside it, p99 ms",
+            "CPU ms/s",
+            "wake-ups/s",
+        ],
+    ),
+    ("F4", &["64 threads, us a wake-up", "8000 threads", "stats() beside 64, us", "beside 8000"]),
 ];
+
+const TAILS: &[&str] = &[
+    "schedule, p50 us",
+    "p99.9",
+    "p99.99",
+    "longest",
+    "cancel, p50 us",
+    "cancel p99.9",
+    "cancel p99.99",
+    "cancel longest",
+    "only the clock, longest",
+];
+
+const FLOOD: &[&str] = &["victim p50 ms", "worst ms", "peak MB", "M/s"];
 
 pub fn heading(results: &Results) -> String {
     let Results { floor, swap, clock, .. } = results;
@@ -104,7 +144,8 @@ pub fn chart(results: &Results, peers: &[&str]) -> String {
             .collect();
         let most = values.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
         y += 22.0;
-        let _ = writeln!(body, r#"<text x="10" y="{y}" font-weight="bold">{workload}: {title}</text>"#);
+        let _ =
+            writeln!(body, r#"<text x="10" y="{y}" font-weight="bold">{workload}: {title}</text>"#);
         y += 6.0;
         for (peer, value) in values {
             let width = (value / most * WIDTH).max(1.0);

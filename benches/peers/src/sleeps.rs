@@ -193,7 +193,11 @@ fn wake_all<T: Timer>(
     let stretch = Stretch::begin();
     timer.block_on(poll_fn(|context| {
         let counting = waiting.get_or_insert_with(|| {
-            Arc::new(Counting { woken: AtomicUsize::new(0), last: count, waiting: context.waker().clone() })
+            Arc::new(Counting {
+                woken: AtomicUsize::new(0),
+                last: count,
+                waiting: context.waker().clone(),
+            })
         });
         if crowd.is_none() {
             sleeps.extend((0..count).map(&mut make));
@@ -259,5 +263,8 @@ fn at_once<T: Timer>(timer: &T) -> Figures {
     };
     let _ = at_once(Duration::from_millis(300));
     let (late, process) = at_once(Duration::from_millis(300));
-    vec![("all woken after, ms", late.as_secs_f64() * 1e3), ("process ns each", per(process, COUNT))]
+    vec![
+        ("all woken after, ms", late.as_secs_f64() * 1e3),
+        ("process ns each", per(process, COUNT)),
+    ]
 }

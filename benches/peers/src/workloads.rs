@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::measure::{Random, Stretch, process_cpu, resident, sleeps};
 use crate::peers::{Held, Log, Peer};
 
-const MILLION: usize = 1_000_000;
-const SETTLE: Duration = Duration::from_millis(300);
+pub const MILLION: usize = 1_000_000;
+pub const SETTLE: Duration = Duration::from_millis(300);
 
 /// The figures of a run.
 pub type Figures = Vec<(&'static str, f64)>;
@@ -18,7 +18,8 @@ pub type Figures = Vec<(&'static str, f64)>;
 /// All workloads, and what they are.
 pub const ALL: &[(&str, &str)] = &[
     ("W1", "schedule 1M, 5-60 s, after as many have fired"),
-    ("W2", "the same from 2 producers at once"),
+    ("W1-fresh", "the same in a process that has done nothing before"),
+    ("W2", "W1 from 2 producers at once"),
     ("W3", "cancel that 1M"),
     ("W4", "churn: 100k of 30 s, cancel the oldest, schedule a new one"),
     ("W5", "1M due within 100 ms"),
@@ -32,8 +33,9 @@ pub const ALL: &[(&str, &str)] = &[
 pub fn run<P: Peer>(workload: &str) -> Figures {
     let mut peer = P::new();
     match workload {
-        "W1" => schedule_and_cancel(&mut peer, true),
-        "W3" => schedule_and_cancel(&mut peer, false),
+        "W1" => schedule_and_cancel(&mut peer, true, true),
+        "W1-fresh" => schedule_and_cancel(&mut peer, true, false),
+        "W3" => schedule_and_cancel(&mut peer, false, true),
         "W2" => two_producers(&peer),
         "W4" => churn(&mut peer),
         "W5" => burst(&mut peer),
@@ -46,18 +48,18 @@ pub fn run<P: Peer>(workload: &str) -> Figures {
     }
 }
 
-fn per(nanos: u64, count: usize) -> f64 {
+pub fn per(nanos: u64, count: usize) -> f64 {
     nanos as f64 / count as f64
 }
 
 /// Runs work inside of what the timer wants a thread to be in.
-fn entered<P: Peer>(peer: &mut P, work: impl FnOnce(&mut P)) {
+pub fn entered<P: Peer>(peer: &mut P, work: impl FnOnce(&mut P)) {
     let place = peer.for_another_thread();
     place.enter(|| work(peer));
 }
 
 /// Has a million pending, and lets them fire, so that memory is what it is in a program that runs.
-fn warm_up<P: Peer>(peer: &mut P) {
+pub fn warm_up<P: Peer>(peer: &mut P) {
     let (mut random, soon) = (Random(1), Instant::now() + Duration::from_secs(2));
     let due: Vec<_> = (0..MILLION).map(|_| soon + random.micros(0, 100_000)).collect();
     let log = Log::new(MILLION, MILLION);
@@ -68,15 +70,17 @@ fn warm_up<P: Peer>(peer: &mut P) {
 }
 
 /// Room that is there already: to touch it for the first time is not the timer's work.
-fn room_for_handles<P: Peer>() -> Vec<Option<P::Handle>> {
+pub fn room_for_handles<P: Peer>() -> Vec<Option<P::Handle>> {
     let mut handles = Vec::with_capacity(MILLION);
     handles.resize_with(MILLION, || None);
     handles
 }
 
-fn schedule_and_cancel<P: Peer>(peer: &mut P, asks_for_schedule: bool) -> Figures {
+fn schedule_and_cancel<P: Peer>(peer: &mut P, asks_for_schedule: bool, is_warm: bool) -> Figures {
     let held: Held = Arc::new(AtomicU64::new(0));
-    warm_up(peer);
+    if is_warm {
+        warm_up(peer);
+    }
     let mut random = Random(2);
     let delays: Vec<_> = (0..MILLION).map(|_| random.micros(5_000_000, 60_000_000)).collect();
     let mut handles = room_for_handles::<P>();
@@ -121,7 +125,8 @@ fn two_producers<P: Peer>(peer: &P) -> Figures {
     let start = Arc::new(Barrier::new(2));
     let threads: Vec<_> = (0..2)
         .map(|seed| {
-            let (mut peer, held, start) = (peer.for_another_thread(), Arc::clone(&held), Arc::clone(&start));
+            let (mut peer, held, start) =
+                (peer.for_another_thread(), Arc::clone(&held), Arc::clone(&start));
             thread::spawn(move || {
                 let mut random = Random(seed);
                 let delays: Vec<_> =
@@ -148,7 +153,8 @@ fn two_producers<P: Peer>(peer: &P) -> Figures {
             })
         })
         .collect();
-    let times: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+    let times: Vec<_> =
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
     let wall = times.iter().map(|(wall, _)| *wall).max().unwrap_or(0);
     let cpu = times.iter().map(|(_, cpu)| *cpu).sum::<u64>();
     vec![("wall ns", per(wall, MILLION)), ("thread ns", per(cpu, 2 * MILLION))]
@@ -276,7 +282,10 @@ fn memory<P: Peer>(peer: &mut P) -> Figures {
     entered(peer, |peer| handles.drain(..).flatten().for_each(|handle| peer.cancel(handle)));
     thread::sleep(Duration::from_secs(3));
     let kept = resident().saturating_sub(before);
-    vec![("bytes each", pending as f64 / 1e6), ("kept 3 s after a cancel of all, MB", kept as f64 / 1e6)]
+    vec![
+        ("bytes each", pending as f64 / 1e6),
+        ("kept 3 s after a cancel of all, MB", kept as f64 / 1e6),
+    ]
 }
 
 fn repeat<P: Peer>(peer: &mut P) -> Figures {
