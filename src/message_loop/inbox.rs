@@ -120,6 +120,9 @@ pub(super) struct Look {
     pub(super) wants_sweep: bool,
 }
 
+/// A task that was taken in, and whether its poster should be held back; or the work that comes back.
+type Posted<W> = Result<(Arc<Job<W, Shared>>, bool), (ScheduleError, W)>;
+
 /// When a task is to run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
@@ -228,14 +231,13 @@ impl Shared {
         self.take_in(When::Now, true, work, take).map(drop).map_err(|(_, work)| work)
     }
 
-    /// The second says whether the caller should be held back.
     fn take_in<W: Work>(
         &self,
         when: When,
         nests: bool,
         work: W,
         take_place: impl FnOnce(&Places) -> bool,
-    ) -> Result<(Arc<Job<W, Shared>>, bool), (ScheduleError, W)> {
+    ) -> Posted<W> {
         let job = Job::new(Weak::clone(&self.me), work);
         let given = Arc::clone(&job) as Arc<dyn Run<Shared>>;
         let deadline = match when {

@@ -41,6 +41,9 @@ pub struct ScheduledThreadPool {
     face: Arc<Face>,
 }
 
+/// A job that was accepted, and when the head of the queue is due, if that is long; or the work that comes back.
+type Given<T, W> = Result<(Arc<Job<T, W>>, Option<Instant>), (ScheduleError, W)>;
+
 /// What all clones hold: when it goes, nobody can bring tasks any more.
 struct Face {
     shared: Arc<Shared>,
@@ -170,12 +173,12 @@ impl ScheduledThreadPool {
         Ok(job)
     }
 
-    /// The same without a wait. It says when the head of the queue is due, if that is long.
+    /// The same without a wait.
     fn give_at_once<T: Send + 'static, W: Work<T>>(
         &self,
         deadline: Instant,
         work: W,
-    ) -> Result<(Arc<Job<T, W>>, Option<Instant>), (ScheduleError, W)> {
+    ) -> Given<T, W> {
         let shared = &self.face.shared;
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
