@@ -301,3 +301,25 @@ impl<W: Work, O: Owner + ?Sized + 'static> Cancel for Job<W, O> {
         self.is_over.load(Ordering::Acquire) || self.is_cancelled()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s25_a_place_is_taken_once_and_a_task_that_must_may_go_beyond() {
+        let places = Places::new(Some(2));
+        assert_eq!([places.take(), places.take(), places.take()], [true, true, false]);
+        places.free();
+        assert!(places.take());
+        places.take_anyway();
+        places.free();
+        assert!(!places.take(), "there are still two");
+        places.free();
+        assert!(places.take() && !places.take());
+        assert!(!Places::new(Some(0)).take());
+        let unbounded = Places::new(None);
+        assert!((0..100).all(|_| unbounded.take()));
+        assert_eq!(unbounded.taken.load(Ordering::Relaxed), 0, "nobody counts");
+    }
+}

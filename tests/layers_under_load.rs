@@ -241,10 +241,11 @@ fn s25_a_worker_refuses_the_next_one_and_a_place_is_free_when_it_should_be() {
     assert_eq!(refused.reason(), ScheduleError::Full);
     refused.into_task()();
     assert_eq!(ran.load(Ordering::SeqCst), 1, "the very closure");
-    let held = Arc::new(());
-    let hold = Arc::clone(&held);
-    let handle = worker.schedule(move || drop(hold));
-    assert!(handle.is_cancelled() && !handle.cancel() && Arc::strong_count(&held) == 1);
+    let alive = Arc::new(());
+    let hold = Arc::clone(&alive);
+    let refused = worker.schedule(move || drop(hold));
+    assert!(refused.is_cancelled() && !refused.cancel());
+    assert_eq!(Arc::strong_count(&alive), 1, "the closure is dropped");
     assert!(worker.schedule_periodically(SECOND, SECOND, || ()).is_cancelled());
     worker.dispose();
     assert!(kept.iter().all(Cancellable::is_cancelled));

@@ -129,6 +129,8 @@ impl fmt::Debug for ExecutorScheduler {
 ///   what is queued already.
 /// - A panic ends its own task, and nothing else.
 /// - [`dispose`](Worker::dispose) cancels all that has not started.
+/// - A thread that schedules much faster than the worker runs waits a little in some of its calls, at most
+///   100 ms in one, and never inside a task of a worker. [`ExecutorScheduler::max_pending`] is a hard bound.
 ///
 /// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
 ///
