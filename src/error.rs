@@ -24,9 +24,9 @@ pub enum ScheduleError {
         "it is closed: schedule before `close`, `stop`, `shutdown` or `dispose`, or build a new one"
     )]
     Closed,
-    /// As many tasks are pending as the scheduler may hold.
+    /// As many tasks are pending as the scheduler, pool, loop or worker may hold.
     #[error(
-        "the scheduler is full: wait until tasks have run, cancel some, or raise `Builder::max_pending`"
+        "it is full: wait until tasks have run, cancel some, or raise `max_pending` where it is built"
     )]
     Full,
     /// A repeating task needs a period, or a gap, above zero.

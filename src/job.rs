@@ -21,13 +21,53 @@
 //! - J1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task starts once,
 //!   and a cancel that wins means that it does not start.
 //! - J2 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
+//! - J3 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step
+//!   to `Doomed`, `Done` or `Cancelled`, whichever comes first.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook, Period, Repeat};
+
+/// The places for the tasks of a layer: how many may be pending (S25).
+///
+/// Without a bound nothing is counted. Relaxed: the count is exact by itself, and publishes nothing.
+#[derive(Debug)]
+pub(crate) struct Places {
+    bound: Option<usize>,
+    taken: AtomicUsize,
+}
+
+impl Places {
+    pub(crate) fn new(bound: Option<usize>) -> Places {
+        Places { bound, taken: AtomicUsize::new(0) }
+    }
+
+    /// Takes a place; false if there is none.
+    #[inline]
+    pub(crate) fn take(&self) -> bool {
+        let Some(bound) = self.bound else { return true };
+        let next = |taken: usize| (taken < bound).then(|| taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// Takes a place beyond the bound, for a task that nobody could take back.
+    pub(crate) fn take_anyway(&self) {
+        if self.bound.is_some() {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn free(&self) {
+        if self.bound.is_some() {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
 
 /// What a job belongs to.
 pub(crate) trait Owner: Send + Sync {
@@ -41,6 +81,9 @@ pub(crate) trait Owner: Send + Sync {
 
     /// A job that it runs does not wait any more.
     fn has_started(&self) {}
+
+    /// A job does not need its place any more; J3.
+    fn free_place(&self) {}
 
     /// A job has ended before its time: it lets it go, if it has it.
     fn forget(&self, place: &Self::Place);
@@ -148,7 +191,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
         Arc::new(Job { owner, place, is_over, stage: Mutex::new(Stage::Waiting(work)) })
     }
 
-    /// Takes the work back of a job that nobody has taken in.
+    /// Takes the work back of a job that nobody has taken in, and that has no place.
     pub(crate) fn take_back(&self) -> Option<W> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
@@ -177,11 +220,15 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     }
 
     /// It has run for the last time: from now on no cancel wins.
-    fn has_run(&self) {
+    fn has_run(&self, owner: &O) {
         if W::IS_PERIODIC {
             let mut stage = lock(&self.stage);
             let was_doomed = matches!(*stage, Stage::Doomed);
             *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
+            drop(stage);
+            if !was_doomed {
+                owner.free_place(); // J3
+            }
         }
     }
 
@@ -189,6 +236,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     fn drop_unstarted(&self, work: W) {
         match self.owner.upgrade() {
             Some(owner) => {
+                owner.free_place(); // J3
                 owner.forget(&self.place);
                 owner.hook().catch(|| drop(work));
             }
@@ -201,6 +249,9 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
 impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
     fn run(&self, owner: &O) -> Ran {
         let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
+        if !W::IS_PERIODIC {
+            owner.free_place(); // J3
+        }
         owner.has_started();
         let rest = match Self::run_once(work, owner) {
             (Some(work), Some(due)) => match self.go_on(work) {
@@ -209,7 +260,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
             },
             (rest, _) => rest,
         };
-        self.has_run();
+        self.has_run(owner);
         owner.hook().catch(|| drop(rest));
         self.is_over.store(true, Ordering::Release);
         Ran::ForTheLastTime
@@ -232,6 +283,8 @@ impl<W: Work, O: Owner + ?Sized + 'static> Cancel for Job<W, O> {
         let mut stage = lock(&self.stage);
         if W::IS_PERIODIC && matches!(*stage, Stage::Running) {
             *stage = Stage::Doomed;
+            drop(stage);
+            self.owner.upgrade().into_iter().for_each(|owner| owner.free_place()); // J3
             return true;
         }
         let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
@@ -246,5 +299,27 @@ impl<W: Work, O: Owner + ?Sized + 'static> Cancel for Job<W, O> {
 
     fn is_done(&self) -> bool {
         self.is_over.load(Ordering::Acquire) || self.is_cancelled()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s25_a_place_is_taken_once_and_a_task_that_must_may_go_beyond() {
+        let places = Places::new(Some(2));
+        assert_eq!([places.take(), places.take(), places.take()], [true, true, false]);
+        places.free();
+        assert!(places.take());
+        places.take_anyway();
+        places.free();
+        assert!(!places.take(), "there are still two");
+        places.free();
+        assert!(places.take() && !places.take());
+        assert!(!Places::new(Some(0)).take());
+        let unbounded = Places::new(None);
+        assert!((0..100).all(|_| unbounded.take()));
+        assert_eq!(unbounded.taken.load(Ordering::Relaxed), 0, "nobody counts");
     }
 }

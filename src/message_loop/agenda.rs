@@ -4,6 +4,8 @@
 //! - G1 Nothing is borrowed while a destructor or the clock is called: each may come back here.
 //! - G2 While the loop rests, `next_deadline` says until when that was, whatever becomes of the task: so nobody
 //!   waits longer than those who bring something believe.
+//! - G3 How many delayed tasks are overdue is counted now and then, so seldom that a task costs no more than a
+//!   step of that; in between, those that leave are taken off.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -23,7 +25,13 @@ pub(super) struct Agenda {
     recently: Cell<Instant>,
     /// Until when the loop rests, if it does; G2.
     rests: Cell<Option<Until>>,
+    /// How many delayed tasks are overdue, and how many come or go before they are counted again; G3.
+    overdue: Cell<usize>,
+    until_count: Cell<usize>,
 }
+
+/// Every so many delayed tasks that come or go, those that are overdue are counted; G3.
+const COUNTS: usize = 1024;
 
 /// `None`: until something comes.
 type Until = Option<Instant>;
@@ -32,7 +40,8 @@ impl Agenda {
     pub(super) fn new(shared: Arc<Shared>) -> Agenda {
         let recently = Cell::new(shared.now());
         let (queues, end, rests) = (RefCell::default(), Cell::default(), Cell::default());
-        Agenda { shared, queues, end, recently, rests }
+        let (overdue, until_count) = (Cell::new(0), Cell::new(COUNTS));
+        Agenda { shared, queues, end, recently, rests, overdue, until_count }
     }
 
     pub(super) fn end(&self) -> End {
@@ -47,15 +56,16 @@ impl Agenda {
             let mut queues = self.queues.borrow_mut();
             queues.give_back();
             let Queues { immediate, arrived, .. } = &mut *queues;
-            let look = self.shared.look(immediate, arrived);
+            let look = self.shared.look(immediate, arrived, self.overdue.get());
             self.rests.set(None);
-            queues.admit();
+            let came = queues.admit();
             if look.wants_sweep {
                 self.sweep(&mut queues);
             }
             let has_immediate = !queues.immediate.is_empty();
             drop(queues);
             self.end.set(look.end);
+            self.see_to_a_count(came);
             if look.strays.is_empty() {
                 return has_immediate;
             }
@@ -72,8 +82,21 @@ impl Agenda {
     }
 
     fn sweep(&self, queues: &mut Queues) {
-        self.shared.found_husks(queues.sweep());
-        self.shared.was_swept(queues.len());
+        let gone = queues.sweep();
+        self.shared.was_swept(gone, queues.len());
+    }
+
+    /// So many delayed tasks have come, or gone; G3.
+    fn see_to_a_count(&self, moved: usize) {
+        let left = self.until_count.get().saturating_sub(moved);
+        self.until_count.set(left);
+        if left == 0 {
+            self.until_count.set(COUNTS);
+            let Some(now) = self.shared.catch(|| self.shared.now()) else { return }; // G1
+            let overdue = self.queues.borrow().overdue(now);
+            self.until_count.set(COUNTS + overdue);
+            self.overdue.set(overdue);
+        }
     }
 
     // ----- what is next --------------------------------------------------------------------
@@ -91,6 +114,8 @@ impl Agenda {
     pub(super) fn next_delayed(&self, is_nested: bool) -> Option<PendingTask> {
         while self.has_delayed() {
             let task = self.queues.borrow_mut().pop_delayed()?;
+            self.overdue.set(self.overdue.get().saturating_sub(1));
+            self.see_to_a_count(1);
             if task.nests || !is_nested {
                 return Some(task);
             }

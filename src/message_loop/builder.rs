@@ -10,6 +10,7 @@ use super::inbox::Shared;
 use super::looper::MessageLoop;
 use super::pump::{DefaultPump, MessagePump};
 use super::turns::Turns;
+use crate::job::Places;
 use crate::{Clock, PanicHook, SystemClock, TaskPanic};
 
 /// How a [`MessageLoop`] is to be: see [`MessageLoop::builder`].
@@ -34,12 +35,13 @@ pub struct LoopBuilder {
     clock: Arc<dyn Clock>,
     waker: Option<Waker>,
     on_panic: PanicHook,
+    max_pending: Option<usize>,
 }
 
 impl Default for LoopBuilder {
     fn default() -> LoopBuilder {
         let (clock, on_panic) = (Arc::new(SystemClock), PanicHook::default());
-        LoopBuilder { pump: None, clock, waker: None, on_panic }
+        LoopBuilder { pump: None, clock, waker: None, on_panic, max_pending: None }
     }
 }
 
@@ -67,16 +69,47 @@ impl LoopBuilder {
         LoopBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
+    /// Refuses a task with [`ScheduleError::Full`](crate::ScheduleError::Full) when so many are pending.
+    ///
+    /// A task holds its place until its run starts, a series until it ends, and a cancel frees the place at
+    /// once. Whoever posts gets the closure back in the error; a scheduler whose executor is the loop keeps the
+    /// task that was refused and offers it again. A reply of
+    /// [`post_and_reply`](super::TaskRunner::post_and_reply) holds a place too, but is always taken, beyond the
+    /// bound if need be: nobody could take it back.
+    ///
+    /// By default there is no bound. Then a thread that posts much faster than the loop runs waits a little in
+    /// some of its calls.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::ScheduleError;
+    /// use tickwheel::message_loop::MessageLoop;
+    ///
+    /// let looper = MessageLoop::builder().max_pending(1).prepare()?;
+    /// let runner = looper.runner();
+    /// let later = runner.post_delayed(Duration::from_secs(60), || println!("a minute"))?;
+    /// let refused = runner.post(|| println!("now")).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::Full);
+    /// assert!(later.cancel());
+    /// runner.post(refused.into_task())?;
+    /// assert_eq!(looper.run_until_idle(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn max_pending(self, tasks: usize) -> LoopBuilder {
+        LoopBuilder { max_pending: Some(tasks), ..self }
+    }
+
     /// Binds the loop to this thread.
     ///
     /// # Errors
     ///
     /// When the thread has a loop already.
     pub fn prepare(self) -> Result<MessageLoop, AlreadyBound> {
-        let LoopBuilder { pump, clock, waker, on_panic } = self;
+        let LoopBuilder { pump, clock, waker, on_panic, max_pending } = self;
         let pump = pump.unwrap_or_else(|| Box::new(DefaultPump::on(Arc::clone(&clock))));
         let wakers = std::iter::once(pump.waker()).chain(waker).collect();
-        let turns = Turns::new(Shared::new(clock, wakers, on_panic), pump);
+        let shared = Shared::new(clock, wakers, on_panic, Places::new(max_pending));
+        let turns = Turns::new(shared, pump);
         if bound::bind(&turns) { Ok(MessageLoop { turns }) } else { Err(AlreadyBound) }
     }
 }
@@ -87,6 +120,7 @@ impl fmt::Debug for LoopBuilder {
             .field("has_pump", &self.pump.is_some())
             .field("has_waker", &self.waker.is_some())
             .field("on_panic", &self.on_panic)
+            .field("max_pending", &self.max_pending)
             .finish_non_exhaustive()
     }
 }

@@ -22,10 +22,18 @@
 //! - B5 `news` is a hint, so that the loop's thread need not lock in each turn: it is Relaxed, and what it
 //!   tells of is looked up under the lock. A hint that comes late costs a turn, because before the loop
 //!   rests it looks anyway.
+//! - B6 Those who post much faster than the loop runs are held back, after their task was taken in, and with no
+//!   lock held: [`backpressure`](crate::backpressure). What counts is what lies in the inbox, and what is
+//!   overdue in the loop's own heap; delayed tasks that the loop has taken over hold nobody back before their
+//!   time has come. The loop's own thread is never held back, and nobody who posts a reply, or hands over a
+//!   scheduler's task: these are threads that others wait for.
+//! - B7 A cancelled task stays where it is, without its closure, until it is swept out. Whoever cancels sweeps
+//!   the inbox, the loop its own queues: each time that more husks have come than half of what is there, and a
+//!   few. So they take memory in proportion to what is pending, also while the loop is busy, or asleep.
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicIsize;
+use std::sync::atomic::{AtomicIsize, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Instant;
@@ -35,12 +43,16 @@ use crossbeam_utils::CachePadded;
 use super::bound;
 use super::ending::End;
 use super::queues::{PendingTask, SMALL};
-use crate::job::{Job, Owner, Run, Work};
+use crate::backpressure::{Backpressure, Flow};
+use crate::job::{Job, Owner, Places, Run, Work};
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
-use crate::{Clock, PanicHook};
+use crate::{Clock, PanicHook, ScheduleError};
 
 /// So many cancelled tasks may lie in the queues, whatever else is there.
 const FEW: isize = 256;
+
+/// So many tasks may lie in the inbox or be overdue before who posts more is held back; B6.
+const AHEAD: u64 = 1 << 16;
 
 fn signed(count: usize) -> isize {
     isize::try_from(count).unwrap_or(isize::MAX)
@@ -58,8 +70,13 @@ pub(super) struct Shared {
     /// How many cancelled tasks lie in the queues, about: a task is counted after it is cancelled, and
     /// discounted when it is found. Relaxed, as is the next: they only say when to sweep.
     husks: AtomicIsize,
-    /// From how many on they are swept.
+    /// From how many on they are swept. It is written under the inbox's lock; B7.
     patience: AtomicIsize,
+    /// How many tasks the loop has run, or has passed by; B6. On a line of its own, which only the loop writes.
+    /// Relaxed, because it orders nothing.
+    passed: CachePadded<AtomicU64>,
+    places: Places,
+    pressure: Backpressure,
     clock: Arc<dyn Clock>,
     wakers: Vec<Waker>,
     /// One of them is not the pump's.
@@ -79,6 +96,8 @@ struct Inbox {
     is_gone: bool,
     sequence: u64,
     wants_sweep: bool,
+    /// How many tasks of the loop's own heap are overdue, as it said with its last look; B6.
+    overdue: usize,
 }
 
 /// Whether somebody has to be woken for what comes.
@@ -101,6 +120,9 @@ pub(super) struct Look {
     pub(super) wants_sweep: bool,
 }
 
+/// A task that was taken in, and whether its poster should be held back; or the work that comes back.
+type Posted<W> = Result<(Arc<Job<W, Shared>>, bool), (ScheduleError, W)>;
+
 /// When a task is to run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
@@ -115,6 +137,11 @@ impl Inbox {
 
     fn len(&self) -> usize {
         self.immediate.len() + self.delayed.len()
+    }
+
+    /// How far those who post are ahead of the loop; B6.
+    fn ahead(&self) -> u64 {
+        (self.len() + self.overdue) as u64
     }
 
     fn push(&mut self, task: PendingTask) {
@@ -143,12 +170,20 @@ impl Inbox {
 }
 
 impl Shared {
-    pub(super) fn new(clock: Arc<dyn Clock>, wakers: Vec<Waker>, hook: PanicHook) -> Arc<Shared> {
+    pub(super) fn new(
+        clock: Arc<dyn Clock>,
+        wakers: Vec<Waker>,
+        hook: PanicHook,
+        places: Places,
+    ) -> Arc<Shared> {
         Arc::new_cyclic(|me| Shared {
             inbox: CachePadded::default(),
             news: CachePadded::new(AtomicBool::new(false)),
             husks: AtomicIsize::new(0),
             patience: AtomicIsize::new(FEW),
+            passed: CachePadded::new(AtomicU64::new(0)),
+            places,
+            pressure: Backpressure::new(AHEAD),
             clock,
             has_host: wakers.len() > 1,
             wakers,
@@ -167,13 +202,42 @@ impl Shared {
 
     // ----- from any thread -----------------------------------------------------------------
 
-    /// Takes a task in, or gives its work back: the loop has ended.
+    /// Takes a task in, or gives its work back: the loop has ended, or is full. If it is far ahead of the loop,
+    /// the caller waits a little; B6.
     pub(super) fn post<W: Work>(
         &self,
         when: When,
         nests: bool,
         work: W,
-    ) -> Result<Arc<Job<W, Shared>>, W> {
+    ) -> Result<Arc<Job<W, Shared>>, (ScheduleError, W)> {
+        let (job, is_over) = self.take_in(when, nests, work, Places::take)?;
+        if is_over {
+            self.hold_back();
+        }
+        Ok(job)
+    }
+
+    /// The same for a task of a scheduler, whose thread must not be held back.
+    pub(super) fn hand_over<W: Work>(&self, work: W) -> Result<(), (ScheduleError, W)> {
+        self.take_in(When::Now, true, work, Places::take).map(drop)
+    }
+
+    /// The same for a reply, which nobody could take back: a loop that is full takes it too.
+    pub(super) fn post_reply<W: Work>(&self, work: W) -> Result<(), W> {
+        let take = |places: &Places| {
+            places.take_anyway();
+            true
+        };
+        self.take_in(When::Now, true, work, take).map(drop).map_err(|(_, work)| work)
+    }
+
+    fn take_in<W: Work>(
+        &self,
+        when: When,
+        nests: bool,
+        work: W,
+        take_place: impl FnOnce(&Places) -> bool,
+    ) -> Posted<W> {
         let job = Job::new(Weak::clone(&self.me), work);
         let given = Arc::clone(&job) as Arc<dyn Run<Shared>>;
         let deadline = match when {
@@ -181,9 +245,16 @@ impl Shared {
             When::At(deadline) => Some(deadline),
         };
         let mut inbox = self.inbox();
-        if !inbox.end.takes_posts() {
-            drop(inbox); // B3
-            return Err(job.take_back().expect("nobody has taken it in"));
+        let refusal = if !inbox.end.takes_posts() {
+            Some(ScheduleError::Closed) // B3
+        } else if !take_place(&self.places) {
+            Some(ScheduleError::Full)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            drop(inbox);
+            return Err((reason, job.take_back().expect("nobody has taken it in")));
         }
         inbox.sequence += 1;
         let sequence = inbox.sequence;
@@ -191,10 +262,24 @@ impl Shared {
         if deadline.is_some() {
             self.news.store(true, Ordering::Relaxed);
         }
+        let is_over = self.pressure.is_over(inbox.ahead());
         if !inbox.can_wait(deadline) {
             self.wake_if_it_rests(inbox);
         }
-        Ok(job)
+        Ok((job, is_over))
+    }
+
+    /// B6.
+    #[cold]
+    fn hold_back(&self) {
+        if bound::is_current(self) {
+            return;
+        }
+        self.tell(); // a loop that rests is not woken for what can wait, but now it is to take that over
+        self.pressure.hold_back(|| {
+            let ahead = self.inbox().ahead();
+            Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
+        });
     }
 
     /// Has something dropped on the loop's thread; if that is over, here.
@@ -254,13 +339,16 @@ impl Shared {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in: delayed tasks, and immediate ones if there are none left.
+    /// Takes out what has come in: delayed tasks, and immediate ones if there are none left. It says how many
+    /// delayed tasks are overdue.
     pub(super) fn look(
         &self,
         immediate: &mut VecDeque<PendingTask>,
         arrived: &mut Vec<PendingTask>,
+        overdue: usize,
     ) -> Look {
         let mut inbox = self.inbox();
+        inbox.overdue = overdue;
         self.news.store(false, Ordering::Relaxed);
         inbox.rest = Rest::Awake;
         if immediate.is_empty() {
@@ -316,6 +404,12 @@ impl Shared {
         inbox.sequence
     }
 
+    /// The loop has run a task, or has passed one by.
+    pub(super) fn has_passed_one(&self) {
+        let passed = self.passed.load(Ordering::Relaxed);
+        self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
+    }
+
     // ----- cancelled tasks -----------------------------------------------------------------
 
     /// So many were found, and are gone.
@@ -328,9 +422,12 @@ impl Shared {
         self.husks.load(Ordering::Relaxed) > FEW + signed(len) / 2
     }
 
-    /// After a sweep that has left so many tasks.
-    pub(super) fn was_swept(&self, len: usize) {
-        self.patience.store(FEW + signed(len) / 2, Ordering::Relaxed);
+    /// After a sweep of the loop's own queues, which has thrown out so many and has left so many.
+    pub(super) fn was_swept(&self, gone: usize, len: usize) {
+        let inbox = self.inbox(); // lest somebody counts those who are gone, and is very patient then
+        self.found_husks(gone);
+        let patience = FEW + signed(len + inbox.len()) / 2;
+        self.patience.store(patience, Ordering::Relaxed);
     }
 
     /// Too many cancelled tasks lie around: throws out those in the inbox, and has the loop see to its own.
@@ -365,7 +462,11 @@ impl Owner for Shared {
         &self.hook
     }
 
-    /// It stays where it is, without its closure, until its turn comes, or a sweep.
+    fn free_place(&self) {
+        self.places.free();
+    }
+
+    /// It stays where it is, without its closure, until its turn comes, or a sweep; B7.
     fn forget(&self, (): &()) {
         let husks = self.husks.fetch_add(1, Ordering::Relaxed) + 1;
         if husks > self.patience.load(Ordering::Relaxed) {

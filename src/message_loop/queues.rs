@@ -97,10 +97,12 @@ impl Queues {
         self.put_by.push_back(task);
     }
 
-    /// Puts what has come in where it belongs.
-    pub(super) fn admit(&mut self) {
+    /// Puts what has come in where it belongs. How many tasks that were.
+    pub(super) fn admit(&mut self) -> usize {
+        let came = self.arrived.len();
         self.delayed.extend(self.arrived.drain(..));
         self.arrived.shrink_to(SMALL); // it is the inbox's next
+        came
     }
 
     pub(super) fn delay(&mut self, task: PendingTask) {
@@ -109,6 +111,19 @@ impl Queues {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.delayed.peek()?.deadline
+    }
+
+    /// How many delayed tasks are overdue: those of the heap whose fathers are, too.
+    pub(super) fn overdue(&self, now: Instant) -> usize {
+        fn below(heap: &[PendingTask], at: usize, now: Instant) -> usize {
+            match heap.get(at).and_then(|task| task.deadline) {
+                Some(deadline) if deadline <= now => {
+                    1 + below(heap, 2 * at + 1, now) + below(heap, 2 * at + 2, now)
+                }
+                _ => 0,
+            }
+        }
+        below(self.delayed.as_slice(), 0, now)
     }
 
     pub(super) fn pop_delayed(&mut self) -> Option<PendingTask> {
@@ -185,6 +200,20 @@ mod tests {
         let order: Vec<u64> =
             std::iter::from_fn(|| queues.pop_delayed()).map(|t| t.sequence).collect();
         assert_eq!(order, [2, 5, 4, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_overdue_is_counted_and_nothing_else() {
+        let (mut queues, start) = (Queues::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for sequence in 0..1_000 {
+            queues.delay(task(sequence, Some(at(sequence * 7 % 1_000)), true));
+        }
+        for seconds in [0, 1, 10, 499, 998, 999, 5_000] {
+            let expected = usize::try_from(seconds + 1).expect("small").min(1_000);
+            assert_eq!(queues.overdue(at(seconds)), expected);
+        }
+        assert_eq!(Queues::default().overdue(start), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::inbox::{Shared, When};
+use super::inbox::Shared;
 use crate::PanicHook;
 use crate::job::{Once, Work};
 
@@ -28,7 +28,7 @@ impl<R: Send + 'static> Relay<R> {
     {
         let Some(reply) = self.reply.take() else { return };
         let answer = Once(move || reply(value));
-        if let Err(refused) = self.home.post(When::Now, true, answer) {
+        if let Err(refused) = self.home.post_reply(answer) {
             self.home.send_home(Box::new(refused));
         }
     }

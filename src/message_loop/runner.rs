@@ -23,6 +23,10 @@ use crate::{
 ///
 /// A task that is posted gives a [`Cancellable`]. A cancel that wins drops the closure where it is called.
 ///
+/// A thread that posts much faster than the loop runs waits a little in some of its calls, at most 100 ms in
+/// one, and never on the loop's own thread. For a hard bound see
+/// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending).
+///
 /// It is an [`Executor`], so a scheduler can run its tasks on a loop, and a [`Schedule`], so what keeps time
 /// need not care that it is a loop.
 ///
@@ -59,7 +63,8 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `Closed` once the loop was told to quit, or is gone, with the closure.
+    /// `Closed` once the loop was told to quit, or is gone; `Full` when as many tasks are pending as
+    /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. Both come with the closure.
     pub fn post<F: FnOnce() + Send + 'static>(
         &self,
         f: F,
@@ -145,7 +150,7 @@ impl TaskRunner {
     /// Runs a task on this loop, and then `reply` with its result on the loop of the caller.
     ///
     /// Each of the two is dropped where it belongs: the task on this loop, the reply on the caller's, also
-    /// when the task panics, or never runs. If the caller's loop has quit by then, the reply is dropped by its next
+    /// when the task panics, or never runs. A reply is never refused for want of a place. If the caller's loop has quit by then, the reply is dropped by its next
     /// turn, or with the loop; only if that is gone, the reply is dropped on this one, and with it the result.
     ///
     /// ```
@@ -164,8 +169,8 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `NotBound` if the calling thread has no loop, and `Closed` as in [`post`](TaskRunner::post); both
-    /// closures come back.
+    /// `NotBound` if the calling thread has no loop, and `Closed` and `Full` as in [`post`](TaskRunner::post);
+    /// both closures come back.
     #[doc(alias = "PostTaskAndReplyWithResult")]
     pub fn post_and_reply<T, F, R>(&self, f: F, reply: R) -> Result<(), TryScheduleError<(F, R)>>
     where
@@ -193,7 +198,7 @@ impl TaskRunner {
     {
         let ask = Ask::new(f, Relay::new(reply, Arc::clone(home)));
         let given = self.shared.post(When::Now, true, ask).map(drop);
-        given.map_err(|ask| TryScheduleError::new(ScheduleError::Closed, ask.into_parts()))
+        given.map_err(|(reason, ask)| TryScheduleError::new(reason, ask.into_parts()))
     }
 
     fn after(&self, delay: Duration) -> When {
@@ -212,14 +217,14 @@ impl TaskRunner {
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let given = self.shared.post(when, nests, Once(f)).map(Cancellable::from);
-        given.map_err(|Once(f)| TryScheduleError::new(ScheduleError::Closed, f))
+        given.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
 
     /// The same, for what is dropped if it is refused.
     fn give_work<W: Work>(&self, when: When, work: W) -> Result<Cancellable, ScheduleError> {
-        self.shared.post(when, true, work).map(Cancellable::from).map_err(|refused| {
+        self.shared.post(when, true, work).map(Cancellable::from).map_err(|(reason, refused)| {
             self.shared.catch(|| drop(refused));
-            ScheduleError::Closed
+            reason
         })
     }
 
@@ -317,12 +322,13 @@ impl Schedule for TaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Executor for TaskRunner {
-    /// A loop that was told to quit refuses the task: its scheduler keeps it, and returns it at its close. Until
-    /// then it offers the task again in each tick, so cancel what goes to a loop that has ended, or close its
-    /// scheduler.
+    /// A loop that was told to quit, or that is [full](super::LoopBuilder::max_pending), refuses the task: its
+    /// scheduler keeps it, and returns it at its close. Until then it offers the task again, so cancel what goes
+    /// to a loop that has ended, or close its scheduler.
+    ///
+    /// The calling thread is never held back: most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let given = self.shared.post(When::Now, true, Due(task)).map(drop);
-        given.map_err(|Due(task)| Rejected::new(task))
+        self.shared.hand_over(Due(task)).map_err(|(_, Due(task))| Rejected::new(task))
     }
 }
 

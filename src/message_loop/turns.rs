@@ -208,6 +208,7 @@ impl Turns {
     /// False: it was cancelled.
     fn run_task(&self, task: PendingTask) -> bool {
         let ran = task.job.run(&self.shared);
+        self.shared.has_passed_one();
         if ran == Ran::Not {
             self.shared.found_husks(1);
             return false;

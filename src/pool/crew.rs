@@ -123,6 +123,11 @@ impl Crew {
         job
     }
 
+    /// Whether the calling thread runs a task of this pool.
+    pub(super) fn is_at_work_here(&self) -> bool {
+        AT_WORK.try_with(Cell::get).is_ok_and(|(crew, _)| crew == std::ptr::from_ref(self).addr())
+    }
+
     // ----- waiting -------------------------------------------------------------------------
 
     /// Counts the calling thread as waiting for this job; W3.

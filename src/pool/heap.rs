@@ -141,6 +141,22 @@ impl<T> Heap<T> {
         (item.sequence == key.sequence && self.queue == key.queue).then_some(item.deadline) // Y3
     }
 
+    /// How many items are overdue: of the heap, those whose parents are, too.
+    pub(super) fn overdue(&self, now: Instant) -> usize {
+        let now = self.calendar.moment(now);
+        self.overdue_below(0, now) + self.run.overdue(now)
+    }
+
+    fn overdue_below(&self, at: usize, now: Moment) -> usize {
+        match self.entries.get(at) {
+            Some(entry) if entry.moment <= now => {
+                let children = at * CHILDREN + 1..=at * CHILDREN + CHILDREN;
+                1 + children.map(|child| self.overdue_below(child, now)).sum::<usize>()
+            }
+            _ => 0,
+        }
+    }
+
     /// Takes an item out, wherever it is; `None` when it is gone already.
     pub(super) fn remove(&mut self, key: Key) -> Option<T> {
         self.deadline_of(key)?;
@@ -376,6 +392,27 @@ mod tests {
             heap.check_invariants();
             assert!(heap.pop().is_none() && heap.run.capacity() <= SMALL);
         }
+    }
+
+    #[test]
+    fn what_is_overdue_is_counted_and_nothing_else() {
+        let start = Instant::now();
+        let mut heap = Heap::new(0, start);
+        let mut model: Vec<_> =
+            (0..5_000).map(|second| start + Duration::from_secs(second)).collect();
+        model.extend(scattered(start, 5_000));
+        let keys: Vec<_> = model.iter().map(|&deadline| heap.insert(deadline, ())).collect();
+        let mut kept = Vec::new();
+        for (at, (deadline, key)) in model.into_iter().zip(keys).enumerate() {
+            if at % 3 == 0 { _ = heap.remove(key) } else { kept.push(deadline) }
+        }
+        assert!(heap.run.len() > 1_000 && heap.entries.len() > 1_000, "both sorts");
+        for second in [0, 1, 60, 1_800, 3_599, 3_600, 4_999, 10_000] {
+            let now = start + Duration::from_secs(second);
+            let expected = kept.iter().filter(|&&deadline| deadline <= now).count();
+            assert_eq!(heap.overdue(now), expected, "{second}");
+        }
+        assert_eq!(Heap::<()>::new(0, start).overdue(start), 0);
     }
 
     #[test]

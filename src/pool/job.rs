@@ -18,6 +18,8 @@
 //!   and a handle that ends the job reads it when it has: then there are no more offers. The queue's lock is taken inside of the job's there, and never
 //!   the other way round: what the queue does with an item under its own lock is to move it.
 //! - J4 The user's code runs and is dropped with nothing locked, and its panics are caught.
+//! - J5 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
+//!   `Doomed` or `Done`, whichever comes first.
 
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -29,6 +31,7 @@ use std::time::Instant;
 use super::crew::Waiting;
 use super::future::{JoinError, Outcome, PanicPayload};
 use super::key::KeyNote;
+use super::queue::Offered;
 use super::shared::Shared;
 use crate::{Cancel, Cancellable, DueTask, Period, Repeat};
 
@@ -134,8 +137,8 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts it into the queue; J3. False when that is closed.
-    pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> bool {
+    /// Puts it into the queue; J3. `None` when that is closed.
+    pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> Option<Offered> {
         let this = Arc::<Self>::clone(self);
         self.shared.offer(deadline, this, |key| self.key.set(key))
     }
@@ -144,6 +147,7 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     pub(super) fn take_back(&self) -> Option<W> {
         let work = self.state().end_waiting(false)?;
         drop(self.shared.take_out(self.key.get()));
+        self.shared.places.free(); // J5
         self.shared.leave();
         Some(work)
     }
@@ -152,7 +156,13 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
     fn claim(&self) -> Option<W> {
         let mut state = self.state();
         match std::mem::replace(&mut state.stage, Stage::Running) {
-            Stage::Waiting(work) => Some(work),
+            Stage::Waiting(work) => {
+                drop(state);
+                if !W::IS_PERIODIC {
+                    self.shared.places.free(); // J5
+                }
+                Some(work)
+            }
             other => {
                 state.stage = other;
                 None
@@ -176,7 +186,7 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         }
         let due = work.next_run(ended);
         state.stage = Stage::Waiting(work);
-        let is_in = self.offer(due);
+        let is_in = self.offer(due).is_some();
         drop(state);
         // A shutdown may have looked through the queue meanwhile.
         if !is_in || !self.shared.may_run(W::IS_PERIODIC) {
@@ -197,6 +207,9 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         state.stage = Stage::Done { result: kept, was_cancelled };
         let waker = state.waker.take();
         drop(state);
+        if W::IS_PERIODIC && !was_cancelled {
+            self.shared.places.free(); // J5
+        }
         self.shared.quietly(|| drop(unwanted));
         self.shared.leave();
         self.wake(waker);
@@ -229,6 +242,7 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
         };
         let waker = state.waker.take();
         drop(state);
+        self.shared.places.free(); // J5
         if work.is_some() {
             drop(self.shared.take_out(self.key.get()));
             self.drop_work(work);

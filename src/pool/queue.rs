@@ -41,6 +41,9 @@
 //! - D6 A place in the line is given up by its `Drop`: on the normal way and when the clock panics.
 //! - D7 A call that comes between lying down and sleeping is not lost: the [`Sleeper`] keeps it.
 //! - D8 In a closed queue nothing is due. Everybody who looks leaves.
+//! - D9 How many items are overdue is counted when somebody asks, and again when as many have been taken, or
+//!   asked for, as were found: so it costs each of them a step. In between, those that were taken are taken
+//!   off.
 
 use std::fmt;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -120,7 +123,30 @@ struct State<T> {
     heap: Heap<T>,
     line: Line,
     is_closed: bool,
+    /// How many items takers have taken.
+    taken: u64,
+    count: Count,
 }
+
+/// The last count of what was overdue; D9.
+#[derive(Default)]
+struct Count {
+    overdue: usize,
+    /// `taken`, then.
+    taken: u64,
+    /// After so many more looks it is out of date.
+    looks: usize,
+}
+
+/// What an offer leaves behind it.
+pub(super) struct Offered {
+    pub(super) key: Key,
+    /// The head's deadline, if so many items are in the queue that it may be behind; D9.
+    pub(super) head: Option<Instant>,
+}
+
+/// A queue with fewer items is not behind.
+pub(super) const FEW: usize = 4096;
 
 /// Numbers the queues, so that the key of one never hits an item of another. Relaxed: only that they
 /// differ counts. The numbers come round after four thousand million queues.
@@ -149,7 +175,8 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
         let heap = Heap::new(QUEUES.fetch_add(1, Ordering::Relaxed), clock.now());
-        let state = State { heap, line: Line::new(), is_closed: false };
+        let (line, count) = (Line::new(), Count::default());
+        let state = State { heap, line, is_closed: false, taken: 0, count };
         DelayedWorkQueue { clock: Box::new(clock), state: Mutex::new(state) }
     }
 
@@ -180,7 +207,7 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "put")]
     pub fn offer(&self, deadline: Instant, item: T) -> Result<Key, T> {
-        self.offer_noted(deadline, item, |_| ())
+        self.offer_noted(deadline, item, |_| ()).map(|offered| offered.key)
     }
 
     /// The same, and notes the key before anybody can take the item. Only for notes of ours: they are
@@ -190,7 +217,7 @@ impl<T> DelayedWorkQueue<T> {
         deadline: Instant,
         item: T,
         note: impl FnOnce(Key),
-    ) -> Result<Key, T> {
+    ) -> Result<Offered, T> {
         let mut state = self.lock();
         if state.is_closed {
             return Err(item);
@@ -198,9 +225,18 @@ impl<T> DelayedWorkQueue<T> {
         let key = state.heap.insert(deadline, item);
         note(key);
         let call = state.line.call_leader(deadline);
+        let head = if state.heap.len() > FEW { state.heap.first() } else { None };
         drop(state);
         call.into_iter().for_each(Waker::wake);
-        Ok(key)
+        Ok(Offered { key, head })
+    }
+
+    /// How many items are overdue, about, if the head was due by then, and how many were ever taken; D9.
+    pub(super) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
+        let mut state = self.lock();
+        let is_behind = state.heap.first().is_some_and(|head| head <= head_by);
+        let overdue = if is_behind { state.overdue(now) } else { 0 };
+        (overdue, state.taken)
     }
 
     /// The first item, once it is due; until then the caller waits. `None` says that the queue is closed.
@@ -367,7 +403,23 @@ impl<T> State<T> {
 
     fn take_due(&mut self, now: Instant) -> Option<T> {
         let has_due = self.heap.first().is_some_and(|deadline| deadline <= now);
-        if has_due && !self.is_closed { self.heap.pop() } else { None } // D8
+        if !has_due || self.is_closed {
+            return None; // D8
+        }
+        self.taken += 1;
+        self.heap.pop()
+    }
+
+    /// D9.
+    fn overdue(&mut self, now: Instant) -> usize {
+        let taken = usize::try_from(self.taken - self.count.taken).unwrap_or(usize::MAX);
+        if self.count.looks == 0 || taken > self.count.overdue / 2 {
+            let overdue = self.heap.overdue(now);
+            self.count = Count { overdue, taken: self.taken, looks: overdue };
+            return overdue;
+        }
+        self.count.looks -= 1;
+        self.count.overdue - taken
     }
 
     /// D2, after another leader has come.

@@ -45,6 +45,12 @@ impl Run {
         self.entries.front()
     }
 
+    /// How many entries are overdue.
+    pub(super) fn overdue(&self, now: Moment) -> usize {
+        let overdue = self.entries.iter().take_while(|entry| entry.moment <= now);
+        overdue.filter(|entry| entry.slot != HOLE).count()
+    }
+
     /// Whether an entry of this moment, the newest of all, comes last.
     #[inline]
     pub(super) fn takes(&self, moment: Moment) -> bool {

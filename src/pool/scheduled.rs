@@ -18,7 +18,9 @@ use crate::{
 /// results.
 ///
 /// Tasks run in order of deadline, and at equal deadlines in the order in which they came. A panic ends
-/// its own task and nothing else. Clones are the same pool; dropping the last is
+/// its own task and nothing else. A thread that brings tasks much faster than the pool runs them waits a little
+/// in some of its calls, at most 100 ms in one, and never on a thread of the pool itself; for a hard bound see
+/// [`PoolBuilder::max_pending`]. Clones are the same pool; dropping the last is
 /// [`shutdown_now`](ScheduledThreadPool::shutdown_now), without waiting.
 ///
 /// ```
@@ -38,6 +40,9 @@ use crate::{
 pub struct ScheduledThreadPool {
     face: Arc<Face>,
 }
+
+/// A job that was accepted, and when the head of the queue is due, if that is long; or the work that comes back.
+type Given<T, W> = Result<(Arc<Job<T, W>>, Option<Instant>), (ScheduleError, W)>;
 
 /// What all clones hold: when it goes, nobody can bring tasks any more.
 struct Face {
@@ -77,16 +82,17 @@ impl ScheduledThreadPool {
     ///
     /// # Errors
     ///
-    /// When the pool is shut down, or no thread can be started.
+    /// When the pool is shut down or full, or no thread can be started.
     pub fn execute(&self, f: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
-        self.give(self.now(), Once(f)).map(drop).map_err(|(reason, _)| reason)
+        let now = self.now();
+        self.give(now, now, Once(f)).map(drop).map_err(|(reason, _)| reason)
     }
 
     /// Runs a task as soon as a thread is free, for its result.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down, or no thread can be started.
+    /// When the pool is shut down or full, or no thread can be started.
     pub fn submit<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> T + Send + 'static,
@@ -98,13 +104,14 @@ impl ScheduledThreadPool {
     ///
     /// # Errors
     ///
-    /// When the pool is shut down, or no thread can be started.
+    /// When the pool is shut down or full, or no thread can be started.
     pub fn schedule<T: Send + 'static>(
         &self,
         delay: Duration,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<ScheduledFuture<T>, ScheduleError> {
-        let job = self.give(self.after(delay), Once(f)).map_err(|(reason, _)| reason)?;
+        let now = self.now();
+        let job = self.give(now, after(now, delay), Once(f)).map_err(|(reason, _)| reason)?;
         Ok(ScheduledFuture::new(job))
     }
 
@@ -113,7 +120,7 @@ impl ScheduledThreadPool {
     ///
     /// # Errors
     ///
-    /// When the period is zero, the pool is shut down, or no thread can be started.
+    /// When the period is zero, the pool is shut down or full, or no thread can be started.
     #[doc(alias = "scheduleAtFixedRate")]
     pub fn schedule_at_fixed_rate<R: Repeat>(
         &self,
@@ -128,7 +135,7 @@ impl ScheduledThreadPool {
     ///
     /// # Errors
     ///
-    /// When the delay is zero, the pool is shut down, or no thread can be started.
+    /// When the delay is zero, the pool is shut down or full, or no thread can be started.
     #[doc(alias = "scheduleWithFixedDelay")]
     pub fn schedule_with_fixed_delay<R: Repeat>(
         &self,
@@ -148,48 +155,63 @@ impl ScheduledThreadPool {
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }
-        let due = self.after(initial);
-        self.give(due, Series { due, period, f }).map_err(|(reason, _)| reason)
+        let now = self.now();
+        let due = after(now, initial);
+        self.give(now, due, Series { due, period, f }).map_err(|(reason, _)| reason)
     }
 
-    /// The one way in. What is not accepted comes back.
+    /// The one way in, for those who can wait a little: they are held back when the pool is behind. What is not
+    /// accepted comes back.
     fn give<T: Send + 'static, W: Work<T>>(
         &self,
+        now: Instant,
         deadline: Instant,
         work: W,
     ) -> Result<Arc<Job<T, W>>, (ScheduleError, W)> {
+        let (job, head) = self.give_at_once(deadline, work)?;
+        head.into_iter().for_each(|head| self.face.shared.hold_back(head, now));
+        Ok(job)
+    }
+
+    /// The same without a wait.
+    fn give_at_once<T: Send + 'static, W: Work<T>>(
+        &self,
+        deadline: Instant,
+        work: W,
+    ) -> Given<T, W> {
         let shared = &self.face.shared;
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
         }
+        if !shared.places.take() {
+            shared.leave();
+            return Err((ScheduleError::Full, work));
+        }
         let job = Job::new(shared, work);
         // A shutdown may have come between; then it has looked through the queue perhaps too early.
-        let is_in = job.offer(deadline);
+        let offered = job.offer(deadline);
+        let is_in = offered.is_some();
+        let head = offered.and_then(|offered| offered.head);
         let may_run = shared.may_run(W::IS_PERIODIC);
         let reason = if is_in && !may_run && W::IS_PERIODIC {
             job.withdraw(); // not refused: it may have run
-            return Ok(job);
+            return Ok((job, None));
         } else if !is_in || !may_run {
             ScheduleError::Closed
         } else if shared.call().is_err() {
             ScheduleError::NoThread
         } else {
-            return Ok(job);
+            return Ok((job, head));
         };
         // If it does not come back, it has run, or its future tells what became of it.
         match job.take_back() {
             Some(work) => Err((reason, work)),
-            None => Ok(job),
+            None => Ok((job, None)),
         }
     }
 
     fn now(&self) -> Instant {
         self.face.shared.now()
-    }
-
-    fn after(&self, delay: Duration) -> Instant {
-        let now = self.now();
-        now.checked_add(delay).unwrap_or_else(|| never(now))
     }
 
     /// How many tasks wait in the queue; those that run are not among them.
@@ -241,6 +263,10 @@ impl ScheduledThreadPool {
     }
 }
 
+fn after(now: Instant, delay: Duration) -> Instant {
+    now.checked_add(delay).unwrap_or_else(|| never(now))
+}
+
 /// As far away as the clock can say.
 fn never(now: Instant) -> Instant {
     let mut far = Duration::MAX;
@@ -259,9 +285,10 @@ impl fmt::Debug for ScheduledThreadPool {
 }
 
 impl Executor for ScheduledThreadPool {
-    /// Refuses when the pool is shut down, or no thread can be started.
+    /// Refuses when the pool is shut down or [full](PoolBuilder::max_pending), or no thread can be started. The
+    /// calling thread is never held back: most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let given = self.give(self.now(), Due(task));
+        let given = self.give_at_once(self.now(), Due(task));
         given.map(drop).map_err(|(_, Due(task))| Rejected::new(task))
     }
 }
@@ -272,7 +299,9 @@ impl Schedule for ScheduledThreadPool {
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at(self.after(delay), task)
+        let now = self.now();
+        let given = self.give(now, after(now, delay), Once(task));
+        given.map(Cancellable::from).map_err(|(reason, _)| reason)
     }
 
     fn schedule_task_at(
@@ -280,8 +309,8 @@ impl Schedule for ScheduledThreadPool {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let job = self.give(deadline, Once(task)).map_err(|(reason, _)| reason)?;
-        Ok(Cancellable::from(job))
+        let given = self.give(self.now(), deadline, Once(task));
+        given.map(Cancellable::from).map_err(|(reason, _)| reason)
     }
 
     fn schedule_series(

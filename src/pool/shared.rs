@@ -10,12 +10,21 @@ use super::future::JoinError;
 use super::job::Run;
 use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
-use super::queue::DelayedWorkQueue;
+use super::queue::{DelayedWorkQueue, FEW, Offered};
+use crate::backpressure::{Backpressure, Flow};
+use crate::job::Places;
 use crate::{Clock, PanicHook};
+
+/// So long the head of the queue may be overdue, and so many tasks with it, before who brings more is held
+/// back.
+const LATE: Duration = Duration::from_millis(20);
+const AHEAD: u64 = FEW as u64;
 
 pub(super) struct Shared {
     clock: Arc<dyn Clock>,
     gate: Gate,
+    pub(super) places: Places,
+    pressure: Backpressure,
     crew: Arc<Crew>,
     pub(super) on_panic: PanicHook,
 }
@@ -27,10 +36,12 @@ impl Shared {
         threads: usize,
         name: String,
         on_panic: PanicHook,
+        places: Places,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
         let crew = Crew::new(queue, threads, name);
-        Arc::new(Shared { clock, gate: Gate::new(policy), crew, on_panic })
+        let (gate, pressure) = (Gate::new(policy), Backpressure::new(AHEAD));
+        Arc::new(Shared { clock, gate, places, pressure, crew, on_panic })
     }
 
     #[inline]
@@ -70,15 +81,34 @@ impl Shared {
         self.gate.may_run(is_periodic)
     }
 
-    /// Notes the key before anybody can have the job. False when the queue is closed.
+    /// Notes the key before anybody can have the job. `None` when the queue is closed.
     #[inline]
     pub(super) fn offer(
         &self,
         deadline: Instant,
         job: Arc<dyn Run>,
         note: impl FnOnce(Key),
-    ) -> bool {
-        self.crew.queue.offer_noted(deadline, job, note).is_ok()
+    ) -> Option<Offered> {
+        self.crew.queue.offer_noted(deadline, job, note).ok()
+    }
+
+    /// Holds the calling thread back, if the pool is behind with its work, and this is none of its threads. The
+    /// head of a long queue was due at `head`, and a moment ago it was `now`.
+    #[inline]
+    pub(super) fn hold_back(&self, head: Instant, now: Instant) {
+        if now.saturating_duration_since(head) > LATE && !self.crew.is_at_work_here() {
+            self.hold_back_by_count();
+        }
+    }
+
+    #[cold]
+    fn hold_back_by_count(&self) {
+        self.pressure.hold_back(|| {
+            let now = self.now();
+            let head_by = now.checked_sub(LATE).unwrap_or(now);
+            let (overdue, passed) = self.crew.queue.overdue(now, head_by);
+            Flow { ahead: overdue as u64, passed }
+        });
     }
 
     #[inline]

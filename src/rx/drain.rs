@@ -30,7 +30,7 @@ use crate::sync::{Ordering, local};
 use crate::{DueTask, Executor, Inline, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 
 /// How long a drain waits before it is handed over again, V1: after so many attempts twice as long, six
 /// times.
@@ -47,6 +47,16 @@ local!(
     /// The room for a batch of this thread's drains. At rest nothing is in it.
     BATCHES: Cell<Vec<Entry>> = Cell::new(Vec::new())
 );
+
+local!(
+    /// How many drains are on the stack of this thread.
+    DRAINS: Cell<usize> = Cell::new(0)
+);
+
+/// Whether the calling thread runs the tasks of a strand.
+pub(super) fn is_on_this_thread() -> bool {
+    DRAINS.try_with(|drains| drains.get() > 0).unwrap_or(false)
+}
 
 /// The right to run a strand's tasks. Dropped without having run, it is handed over again; V1.
 pub(super) struct Drain(Option<Arc<Strand>>);
@@ -78,6 +88,8 @@ impl Drain {
 
 fn drain(strand: &Arc<Strand>) {
     strand.strikes.store(0, Ordering::Relaxed);
+    let more = |drains: &Cell<usize>| drains.set(drains.get() + 1);
+    let counted = DRAINS.try_with(more).is_ok();
     // A thread that ends may have no room of its own any more.
     let mut batch = BATCHES.try_with(Cell::take).unwrap_or_default();
     loop {
@@ -99,6 +111,9 @@ fn drain(strand: &Arc<Strand>) {
         }
     }
     _ = BATCHES.try_with(|kept| kept.set(batch));
+    if counted {
+        _ = DRAINS.try_with(|drains| drains.set(drains.get() - 1));
+    }
 }
 
 /// Gives the thread back to the executor, and asks for it again. True if it was given at once, on this

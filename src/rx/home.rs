@@ -20,7 +20,13 @@ pub(super) type Entry = Arc<dyn Run<dyn Home>>;
 pub(super) trait Home: Owner<Place = Place> {
     /// Takes a job in, which waits. When it is refused nothing has become of it, unless it is the clock of a
     /// delay that refuses: then it is dropped.
-    fn take_in(&self, job: Entry, when: When) -> Result<(), ScheduleError>;
+    ///
+    /// `Ok(true)` says that too much is queued: the caller should [`hold_back`](Home::hold_back) those who
+    /// bring it.
+    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError>;
+
+    /// Holds the calling thread back for a while, so that what is queued has time to run.
+    fn hold_back(&self) {}
 
     /// Cancels what has not started, and takes nothing more.
     fn dispose(&self);

@@ -14,21 +14,29 @@
 //! - N5 Tasks come in under one lock, `state`, and the drain has what it works on under another, `hands`,
 //!   which is taken first when both are. A task goes from the first to the second once, and comes back
 //!   only to wait for another run. Whoever looks for one looks in that order.
+//! - N6 Those who bring tasks much faster than they run are held back, after their task was taken in, and with no
+//!   lock held: [`backpressure`](crate::backpressure). What counts is what has come in since the drain had a
+//!   look, so delayed tasks, however many, hold nobody back before their time has come. A thread that drains,
+//!   this strand or another, is not held back: the executor may have no other.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
 use super::delayed::Delayed;
-use super::drain::Drain;
+use super::drain::{self, Drain};
 use super::home::{Entry, Home, When};
 use super::place::{Place, Spot};
 use super::queue::Queue;
-use crate::job::Owner;
+use crate::backpressure::{Backpressure, Flow};
+use crate::job::{Owner, Places};
 use crate::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Executor, PanicHook, ScheduleError, Scheduler};
+
+/// So many tasks may be queued beside those that the drain works on, before who brings more is held back; N6.
+const AHEAD: u64 = 1 << 14;
 
 // In this order: each task counts a reference to its strand, beside the lock that it takes.
 #[repr(C)]
@@ -43,6 +51,11 @@ pub(super) struct Strand {
     /// How many of those that were taken up do not wait any more. Only the drain writes it; Relaxed,
     /// because it orders nothing.
     started: AtomicUsize,
+    /// How often the drain has put down what it had taken up. Only the drain writes it; Relaxed, because it
+    /// orders nothing.
+    batches: AtomicU64,
+    places: Places,
+    pressure: Backpressure,
     /// How often in a row the drain was not run. Relaxed: it counts, and there is one drain.
     pub(super) strikes: AtomicU32,
 }
@@ -66,6 +79,7 @@ impl Strand {
         executor: Arc<dyn Executor>,
         timers: Scheduler,
         hook: PanicHook,
+        places: Places,
     ) -> Arc<Strand> {
         Arc::new_cyclic(|me| Strand {
             state: Mutex::new(State { executor: Some(executor), ..State::default() }),
@@ -74,6 +88,9 @@ impl Strand {
             hook,
             hands: CachePadded::default(),
             started: AtomicUsize::new(0),
+            batches: AtomicU64::new(0),
+            places,
+            pressure: Backpressure::new(AHEAD),
             strikes: AtomicU32::new(0),
         })
     }
@@ -88,14 +105,27 @@ impl Strand {
 
     // ----- into the queue ------------------------------------------------------------------
 
-    fn queue(&self, job: Entry) -> Result<(), ScheduleError> {
-        let mut state = self.state();
-        if state.executor.is_none() {
-            return Err(ScheduleError::Closed);
+    /// A worker that takes one more task; it has its place.
+    fn open(&self) -> Result<MutexGuard<'_, State>, ScheduleError> {
+        let state = self.state();
+        match state.executor {
+            None => Err(ScheduleError::Closed),
+            Some(_) if !self.places.take() => Err(ScheduleError::Full),
+            Some(_) => Ok(state),
         }
+    }
+
+    fn queue(&self, job: Entry) -> Result<bool, ScheduleError> {
+        let mut state = self.open()?;
         state.incoming.push(job);
+        let is_over = self.is_over(&state);
         self.see_to_a_drain(state);
-        Ok(())
+        Ok(is_over)
+    }
+
+    /// N6.
+    fn is_over(&self, state: &State) -> bool {
+        self.pressure.is_over(state.incoming.len() as u64)
     }
 
     /// N1: something was queued.
@@ -109,14 +139,12 @@ impl Strand {
         Drain::of(self.me()).hand_over(executor);
     }
 
-    fn delay(&self, job: &Entry, when: When) -> Result<(), ScheduleError> {
-        let mut state = self.state();
-        if state.executor.is_none() {
-            return Err(ScheduleError::Closed);
-        }
+    fn delay(&self, job: &Entry, when: When) -> Result<bool, ScheduleError> {
+        let mut state = self.open()?;
         let ticket = state.delayed.insert(Arc::clone(job));
+        let is_over = self.is_over(&state);
         drop(state);
-        self.arm(job, ticket, when)
+        self.arm(job, ticket, when).map(|()| is_over)
     }
 
     /// Has a task that is among the delayed queued in time; N3.
@@ -170,6 +198,7 @@ impl Strand {
         let mut hands = lock(&self.hands);
         hands.put_down();
         self.started.store(0, Ordering::Relaxed);
+        self.batches.store(self.batches.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if hands.is_drained() {
             let mut state = self.state();
             state.incoming.pour_into(&mut hands);
@@ -192,6 +221,10 @@ impl Owner for Strand {
 
     fn has_started(&self) {
         self.started.store(self.started.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn free_place(&self) {
+        self.places.free();
     }
 
     fn forget(&self, place: &Place) {
@@ -223,12 +256,26 @@ impl Owner for Strand {
 }
 
 impl Home for Strand {
-    fn take_in(&self, job: Entry, when: When) -> Result<(), ScheduleError> {
+    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
         let is_due = match when {
             When::After(delay) => delay.is_zero(),
             When::At(deadline) => deadline <= self.timers.now(),
         };
         if is_due { self.queue(job) } else { self.delay(&job, when) }
+    }
+
+    #[cold]
+    fn hold_back(&self) {
+        if drain::is_on_this_thread() {
+            return; // N6
+        }
+        self.pressure.hold_back(|| {
+            let ahead = self.state().incoming.len() as u64;
+            // It changes with each task that starts, and with each batch.
+            let started = self.started.load(Ordering::Relaxed) as u64;
+            let batches = self.batches.load(Ordering::Relaxed);
+            Flow { ahead, passed: batches.wrapping_mul(2 * drain::BATCH as u64) + started }
+        });
     }
 
     fn dispose(&self) {

@@ -165,7 +165,7 @@ impl Owner for Trampoline {
 }
 
 impl Home for Trampoline {
-    fn take_in(&self, job: Entry, when: When) -> Result<(), ScheduleError> {
+    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
         let now = Instant::now();
         let due = match when {
             // As far as the clock goes, beyond that.
@@ -184,7 +184,7 @@ impl Home for Trampoline {
         } else {
             self.drain();
         }
-        Ok(())
+        Ok(false)
     }
 
     fn dispose(&self) {

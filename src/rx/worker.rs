@@ -1,6 +1,7 @@
 //! What users meet first: an [`ExecutorScheduler`], and the [`Worker`]s that it gives out.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::context::{Capture, Within};
 use super::home::{Home, When};
 use super::strand::Strand;
-use crate::job::{Job, Once, Series, Work};
+use crate::job::{Job, Once, Places, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, Inline, PanicHook, Period, Rejected, Repeat, RepeatingTask,
     Schedule, ScheduleError, Scheduler, Task, TaskPanic, TryScheduleError,
@@ -45,6 +46,7 @@ pub struct ExecutorScheduler {
     /// It runs what it has on its own thread: queueing.
     timers: Scheduler,
     hook: PanicHook,
+    max_pending: Option<usize>,
 }
 
 impl ExecutorScheduler {
@@ -57,7 +59,7 @@ impl ExecutorScheduler {
     /// of workers, each of whose tasks schedules on the next, nests as deep as it is long.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
         let (executor, timers) = (Arc::new(executor), scheduler.with_executor(Inline));
-        ExecutorScheduler { executor, timers, hook: PanicHook::default() }
+        ExecutorScheduler { executor, timers, hook: PanicHook::default(), max_pending: None }
     }
 
     /// Is told of each panic of a task, of a captured value's `Drop`, and of the executor, for the workers
@@ -70,17 +72,52 @@ impl ExecutorScheduler {
         ExecutorScheduler { hook: PanicHook::new(hook), ..self }
     }
 
+    /// Bounds each worker that is made from now on: it refuses a task when `tasks` of its own are pending.
+    ///
+    /// A task holds its place until its run starts, a series until it ends, and a cancel frees the place at
+    /// once. On a full worker [`try_schedule`](Worker::try_schedule) gives the closure back with
+    /// [`ScheduleError::Full`]. [`schedule`](Worker::schedule) and the other methods that have no error drop the
+    /// closure and return a handle that says cancelled. A scheduler whose executor is the worker keeps the task
+    /// that was refused and offers it again.
+    ///
+    /// By default there is no bound. Then a thread that schedules much faster than its worker runs waits a
+    /// little in some of its calls, at most 100 ms in one.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::rx::ExecutorScheduler;
+    /// use tickwheel::{ScheduleError, Scheduler, ThreadPool};
+    ///
+    /// let timers = Scheduler::new();
+    /// let workers = ExecutorScheduler::new(ThreadPool::new(1), &timers).max_pending(1);
+    /// let worker = workers.worker();
+    /// let later = worker.schedule_after(Duration::from_secs(60), || println!("a minute"));
+    /// let refused = worker.try_schedule(|| println!("now")).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::Full);
+    /// assert!(worker.schedule(|| ()).is_cancelled());
+    /// assert!(later.cancel());
+    /// assert!(worker.try_schedule(refused.into_task()).is_ok());
+    /// ```
+    #[must_use]
+    pub fn max_pending(self, tasks: usize) -> ExecutorScheduler {
+        ExecutorScheduler { max_pending: Some(tasks), ..self }
+    }
+
     /// A new worker. It costs an allocation, and no thread.
     #[doc(alias = "createWorker")]
     pub fn worker(&self) -> Worker {
-        let executor = Arc::clone(&self.executor);
-        Worker::at(Strand::new(executor, self.timers.clone(), self.hook.clone()))
+        let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
+        let places = Places::new(self.max_pending);
+        Worker::at(Strand::new(executor, timers, self.hook.clone(), places))
     }
 }
 
 impl fmt::Debug for ExecutorScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExecutorScheduler").field("timers", &self.timers).finish_non_exhaustive()
+        f.debug_struct("ExecutorScheduler")
+            .field("timers", &self.timers)
+            .field("max_pending", &self.max_pending)
+            .finish_non_exhaustive()
     }
 }
 
@@ -92,6 +129,8 @@ impl fmt::Debug for ExecutorScheduler {
 ///   what is queued already.
 /// - A panic ends its own task, and nothing else.
 /// - [`dispose`](Worker::dispose) cancels all that has not started.
+/// - A thread that schedules much faster than the worker runs waits a little in some of its calls, at most
+///   100 ms in one, and never inside a task of a worker. [`ExecutorScheduler::max_pending`] is a hard bound.
 ///
 /// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
 ///
@@ -138,8 +177,8 @@ impl Worker {
 
     // ----- tasks ---------------------------------------------------------------------------
 
-    /// Runs a task after all that is queued. On a disposed worker the closure is dropped, and the handle
-    /// says that it was cancelled.
+    /// Runs a task after all that is queued. On a disposed worker, or on one that is
+    /// [full](ExecutorScheduler::max_pending), the closure is dropped, and the handle says that it was cancelled.
     pub fn schedule(&self, f: impl FnOnce() + Send + 'static) -> Cancellable {
         self.schedule_after(Duration::ZERO, f)
     }
@@ -148,7 +187,7 @@ impl Worker {
     /// [`schedule`](Worker::schedule).
     ///
     /// The handle says that the task was cancelled, and the closure is dropped, if the worker is
-    /// disposed, or if its scheduler takes no more tasks; `schedule_task` of [`Schedule`] tells which.
+    /// disposed or full, or if its scheduler takes no more tasks; `schedule_task` of [`Schedule`] tells which.
     pub fn schedule_after(
         &self,
         delay: Duration,
@@ -179,7 +218,8 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// When the worker is disposed.
+    /// `Closed` when the worker is disposed, and `Full` when as many of its tasks are pending as
+    /// [`max_pending`](ExecutorScheduler::max_pending) allows.
     ///
     /// ```
     /// # use tickwheel::rx::TrampolineScheduler;
@@ -227,6 +267,19 @@ impl Worker {
         when: When,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, Option<W>)> {
+        let (given, is_over) = self.give_at_once(when, work)?;
+        if is_over {
+            self.home.hold_back();
+        }
+        Ok(given)
+    }
+
+    /// The same, for those who must not be held back. The second says whether they should be.
+    fn give_at_once<W: Work>(
+        &self,
+        when: When,
+        work: W,
+    ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
         let Some(context) = &self.context else { return self.put(when, work) };
         let scope = match catch_unwind(AssertUnwindSafe(|| context.capture())) {
             Ok(scope) => scope,
@@ -246,11 +299,15 @@ impl Worker {
         })
     }
 
-    fn put<W: Work>(&self, when: When, work: W) -> Result<Cancellable, (ScheduleError, Option<W>)> {
+    fn put<W: Work>(
+        &self,
+        when: When,
+        work: W,
+    ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let given = Arc::clone(&job);
         match self.home.take_in(given, when) {
-            Ok(()) => Ok(Cancellable::from(job)),
+            Ok(is_over) => Ok((Cancellable::from(job), is_over)),
             Err(reason) => Err((reason, job.take_back())),
         }
     }
@@ -330,9 +387,27 @@ impl Schedule for Worker {
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 impl Executor for Worker {
-    /// A disposed worker drops what it is handed: it will not take it later either.
+    /// A disposed worker drops what it is handed: it will not take it later either. A full one refuses it, and
+    /// the scheduler offers it again. The calling thread is never held back: most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.schedule(move || task.run());
-        Ok(())
+        match self.give_at_once(NOW, Due(task)) {
+            Err((ScheduleError::Full, Some(Due(task)))) => Err(Rejected::new(task)),
+            given => {
+                self.or_cancelled(given.map(|(handle, _)| handle));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A task of a scheduler.
+struct Due(DueTask);
+
+impl Work for Due {
+    fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
+        if let Some(Due(task)) = work.take() {
+            task.run();
+        }
+        ControlFlow::Break(())
     }
 }
