@@ -60,6 +60,13 @@ TESTS = [
     ("Z6.U: SeqCst beside Release on one location",
      [[store(X, 1, SC), store(Y, 1, REL)], [swap(Y, 2, SC), load(Y, RLX)], [store(Y, 3, SC), load(X, SC)]],
      [[None, None], [1, 3], [None, 0]], {}, True),
+    ("SB, SeqCst swaps", [[swap(X, 1, SC), load(Y, SC)], [swap(Y, 1, SC), load(X, SC)]], [[0, 0], [0, 0]], {}, False),
+    ("SB, SeqCst, one behind a Relaxed message of the other",
+     [[store(X, 1, SC), load(Y, SC), store("z", 1, RLX)], [load("z", RLX), store(Y, 1, SC), load(X, SC)]],
+     [[None, 0, None], [1, None, 0]], {}, False),
+    ("W+RWC on one location",
+     [[store("z", 1, SC), store(X, 1, REL)], [load(X, ACQ), load(X, SC)], [store(X, 2, SC), load("z", SC)]],
+     [[None, None], [1, 1], [None, 0]], {X: 2}, True),
     ("LB (RC11 forbids it: not covered)", [[load(X, RLX), store(Y, 1, RLX)], [load(Y, RLX), store(X, 1, RLX)]],
      [[1, None], [1, None]], {}, False),
 ]
