@@ -1,0 +1,1 @@
+"""What `scripts/litmus.py` consists of."""
