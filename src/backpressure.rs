@@ -9,7 +9,7 @@
 //!   passed in that time. So it is never a deadlock, whoever waits, and whatever he holds.
 //! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (it is stopped, or
 //!   blocked by the very thread that waits) costs its producers a few waits, and not one for each step. The
-//!   bound falls back when the queue is short again.
+//!   bound falls back when the queue is short again, and when somebody who waits sees that something passes.
 //!
 //! All accesses are Relaxed: the numbers only decide whether somebody sleeps, and nothing is published by them.
 
@@ -72,6 +72,7 @@ impl Backpressure {
             let (now, seen) = (Instant::now(), look());
             if seen.passed != flow.passed {
                 moved_at = now;
+                self.allowed.store(self.limit, Ordering::Relaxed); // PRESSURE-2
             } else if now - moved_at >= STUCK {
                 self.allowed.fetch_max(2 * seen.ahead, Ordering::Relaxed); // PRESSURE-2
             }

@@ -30,7 +30,6 @@ mod ending;
 mod hand_over;
 mod outbox;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -107,6 +106,8 @@ pub(crate) struct Engine {
     inlet: Inlet,
     wheel: Buckets<Entry>,
     front: Front,
+    /// What is about to be filed. Empty between turns.
+    incoming: Vec<Entry>,
     /// What the wheel has just given out.
     given_out: Vec<Entry>,
     batch: DueBatch,
@@ -144,6 +145,7 @@ impl Engine {
             precision,
             inlet: Inlet::new(),
             front: Front::new(),
+            incoming: Vec::with_capacity(INCOMING),
             given_out: Vec::new(),
             wakers: Vec::new(),
             outboxes: Outboxes::new(),
@@ -200,14 +202,18 @@ impl Engine {
     /// cancelled. Otherwise that would cost a miss of the cache for each, and find next to none.
     fn take_in(&mut self, cut: u64) -> TakenIn {
         let most = if self.hub.has_a_thread { TAKE_IN } else { TAKE_IN_SHARE };
-        let mut filing = Filing::new(&mut self.wheel, &mut self.front);
-        let (inlet, intake) = (&mut self.inlet, &self.hub.intake);
-        let tasks = if self.is_far_behind {
-            inlet.take(intake, cut, most, |record| filing.look_and_file(Entry::from(record)))
-        } else {
-            inlet.take(intake, cut, most, |record| filing.file(Entry::from(record)))
+        let looks = self.is_far_behind;
+        let mut filing = Filing {
+            wheel: &mut self.wheel,
+            front: &mut self.front,
+            incoming: &mut self.incoming,
+            looks,
+            earliest: Moment::NEVER,
         };
-        let earliest = filing.end();
+        let tasks =
+            self.inlet.take(&self.hub.intake, cut, most, |record| filing.add(record.into()));
+        filing.file_all_but(0);
+        let earliest = filing.earliest;
         self.is_far_behind = tasks == most;
         if tasks > 0 {
             self.filed += tasks;
@@ -306,67 +312,63 @@ fn is_live(entry: Entry) -> bool {
     holder::pending_word(entry.key()).is_some()
 }
 
-/// Files what comes in, each entry after a delay: in the meantime a later task may come of the same slot, and then the
-/// earlier one is over; and its holder comes into the cache.
+/// Files what comes in, some hundred entries at a time. In the meantime a later task may come of the same slot, and then
+/// the earlier one is over; and the holders come into the cache.
 struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
     front: &'a mut Front,
+    incoming: &'a mut Vec<Entry>,
+    /// Whether to look if a task is still to run.
+    looks: bool,
+    /// The earliest deadline of all that came.
     earliest: Moment,
-    last: Entry,
-    delayed: VecDeque<Entry>,
 }
 
-impl<'a> Filing<'a> {
-    fn new(wheel: &'a mut Buckets<Entry>, front: &'a mut Front) -> Filing<'a> {
-        let (earliest, last, delayed) = (Moment::NEVER, Entry::NONE, VecDeque::new());
-        Filing { wheel, front, earliest, last, delayed }
-    }
+/// How many entries are filed at a time.
+const INCOMING: usize = 512;
 
+impl Filing<'_> {
     #[inline]
-    fn file(&mut self, entry: Entry) {
-        self.earliest = self.earliest.min(needed_at(entry));
-        let last = std::mem::replace(&mut self.last, entry);
-        if !entry.follows(last) {
-            self.put(last);
+    fn add(&mut self, entry: Entry) {
+        if self.incoming.len() == INCOMING {
+            self.file_all_but(1);
         }
+        self.incoming.push(entry);
     }
 
-    /// As `file`, but looks whether the task is still to run.
-    fn look_and_file(&mut self, entry: Entry) {
-        entry.prefetch();
-        self.delayed.push_back(entry);
-        if self.delayed.len() > AHEAD {
-            self.file_delayed();
+    /// `kept`: how many stay, for the next ones may say that they are over.
+    #[inline(never)]
+    fn file_all_but(&mut self, kept: usize) {
+        let Filing { wheel, front, incoming, looks, earliest } = self;
+        let count = incoming.len() - kept;
+        if *looks {
+            incoming.iter().take(AHEAD).for_each(Timed::prefetch);
         }
+        for place in 0..count {
+            let entry = incoming[place];
+            *earliest = (*earliest).min(needed_at(entry));
+            if *looks {
+                incoming.get(place + AHEAD).inspect(|soon| soon.prefetch());
+            }
+            let is_over = incoming.get(place + 1).is_some_and(|next| next.follows(entry));
+            if !is_over && (!*looks || is_live(entry)) {
+                file(wheel, front, entry);
+            }
+        }
+        incoming.drain(..count);
     }
+}
 
-    fn file_delayed(&mut self) {
-        let Some(entry) = self.delayed.pop_front() else { return };
-        if is_live(entry) {
-            self.file(entry);
-        }
-    }
-
-    /// The earliest deadline of all that came.
-    fn end(mut self) -> Moment {
-        while !self.delayed.is_empty() {
-            self.file_delayed();
-        }
-        self.put(self.last);
-        self.earliest
-    }
-
-    /// Puts an entry where it belongs: what is due now, or whose tick has been given out, in front; the
-    /// rest into the wheel.
-    #[inline]
-    fn put(&mut self, entry: Entry) {
-        if entry.is_due_now() {
-            self.front.insert(entry);
-        } else if self.wheel.tick_of(entry.moment().0) > self.wheel.now() {
-            self.wheel.insert(entry);
-        } else if entry != Entry::NONE && is_live(entry) {
-            // It was long on its way, and might have been cancelled by now.
-            self.front.insert(entry);
-        }
+/// Puts an entry where it belongs: what is due now, or whose tick has been given out, in front; the
+/// rest into the wheel.
+#[inline]
+fn file(wheel: &mut Buckets<Entry>, front: &mut Front, entry: Entry) {
+    if entry.is_due_now() {
+        front.insert(entry);
+    } else if wheel.tick_of(entry.moment().0) > wheel.now() {
+        wheel.insert(entry);
+    } else if is_live(entry) {
+        // It was long on its way, and might have been cancelled by now.
+        front.insert(entry);
     }
 }

@@ -61,9 +61,6 @@ pub(crate) enum Runner {
 }
 
 impl Entry {
-    /// No task's: no task has the generation 0.
-    pub(crate) const NONE: Entry = Entry { deadline: 0, slot_and_flags: 0, generation: 0 };
-
     pub(crate) fn new(key: TaskKey, deadline: Moment, due_now: bool, runner: Runner) -> Entry {
         let due_now = if due_now { DUE_NOW } else { 0 };
         Entry {

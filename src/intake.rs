@@ -58,7 +58,7 @@ use crate::sync::{AtomicBool, AtomicU64, ExchangeInOrder, InOrder, Mutex, Orderi
 
 /// How many filled blocks the reader may be behind its producers: half a million records, which take 13 MB and
 /// some twenty milliseconds of the tick thread.
-const BLOCKS_AHEAD: u64 = 4096;
+const BLOCKS_AHEAD: u64 = 2048;
 
 /// After so many blocks (8192 records) a producer wakes the tick thread even if nothing is due soon. What lies in the
 /// lanes, of which most may be cancelled by then, stays bounded by that.

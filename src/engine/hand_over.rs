@@ -165,7 +165,7 @@ impl Engine {
                 }
                 offer *= 2;
             }
-            quietly(|| drop(taker)); // perhaps the last owner of an executor
+            self.let_go(taker);
         }
     }
 
@@ -190,7 +190,7 @@ impl Engine {
                 let Some(next) = self.taker_of(entry, &taker) else { continue };
                 if !next.is(&taker) || self.batch.len() == BATCH {
                     self.flush(&taker);
-                    quietly(|| taker = next); // perhaps the last owner of an executor was dropped
+                    self.let_go(std::mem::replace(&mut taker, next));
                     is_refusing = self.outboxes.is_refusing(&taker);
                 }
             }
@@ -201,7 +201,14 @@ impl Engine {
             }
         }
         self.flush(&taker);
-        quietly(|| drop(taker));
+        self.let_go(taker);
+    }
+
+    /// It may be the last owner of an executor.
+    fn let_go(&self, taker: Taker) {
+        if let Taker::Own(own) = taker {
+            caught(|| drop(own)).err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
+        }
     }
 
     fn has_taken_long(&self, since: Moment) -> bool {

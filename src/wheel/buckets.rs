@@ -139,6 +139,7 @@ impl<E: Timed> Buckets<E> {
     // ----- in ------------------------------------------------------------------------------
 
     /// Files an entry; W1, W3.
+    #[inline]
     pub(crate) fn insert(&mut self, entry: E) {
         self.len += 1;
         let tick = self.tick_of(entry.deadline());
