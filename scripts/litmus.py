@@ -109,13 +109,17 @@ PROTOCOLS = [
         ({"shared load": ACQ}, BREAKS),
         ({"shared store": REL}, BREAKS),
     ]),
-    ("family-word-forgets", FORGETS, [
-        ({}, BREAKS),
-        ({"cancelled store": SC, "cancelled load": SC}, HOLDS),
-        ({"cancelled store": SC, "cancelled load": SC, "word look": ACQ}, HOLDS),
-        ({"cancelled store": SC, "cancelled load": SC, "word exchange": ACQ_REL}, HOLDS),
-        ({"cancelled store": SC}, BREAKS),
-        ({"cancelled load": SC}, BREAKS),
+    # A cancel that wins keeps the slot until it has noted that; one that dooms a series has none to keep (K2).
+    ("family-won", FORGETS, [
+        ({}, HOLDS),
+        ({"keeps slot": False}, BREAKS),
+        ({"looks again": False}, BREAKS),
+        ({"fill": RLX}, BREAKS),
+    ]),
+    ("family-doomed", FORGETS, [
+        ({"keeps slot": False, "cancelled store": SC, "cancelled load": SC}, HOLDS),
+        ({"keeps slot": False, "cancelled store": SC}, BREAKS),
+        ({"keeps slot": False, "cancelled load": SC}, BREAKS),
     ]),
     ("end", END, [
         ({}, HOLDS),
@@ -123,9 +127,9 @@ PROTOCOLS = [
         ({"look": RLX}, BREAKS),
     ]),
     ("end-slot-is-filled-again", REFILL, [
-        ({}, BREAKS),
-        ({"fill": REL}, HOLDS),
-        ({"fill": REL, "end": RLX}, BREAKS),
+        ({}, HOLDS),
+        ({"fill": RLX}, BREAKS),
+        ({"end": RLX}, BREAKS),
     ]),
     ("pump", PUMP, [
         ({}, HOLDS),

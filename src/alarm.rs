@@ -65,7 +65,7 @@ impl Alarm {
     }
 
     fn call_off(&self) -> Option<Wake> {
-        let Cancelled::Won { was, body } = holder::cancel(self.key) else { return None };
+        let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
         hub::count_cancel(self.hub, was == Phase::Pending);
         Some(Wake::take_back(body.closure))
     }

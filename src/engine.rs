@@ -267,7 +267,7 @@ impl Engine {
             return false;
         }
         self.filed = 0;
-        self.look_after = (self.wheel.len() / 4).max(4 * self.hub.intake.seats()).max(STALE);
+        self.look_after = (self.wheel.len() / 4).max(4 * self.inlet.seats()).max(STALE);
         self.wheel.len() + self.outboxes.waiting() > STALE
     }
 

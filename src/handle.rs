@@ -12,6 +12,9 @@
 //!   word's transition, that look, and both sides of `shared` are `SeqCst`: either the cancel sees
 //!   that the handle is shared, or the clone sees in the word that the task was cancelled, and
 //!   tells the family itself.
+//! - K2 The word forgets, when the slot has been used five times more. A cancel that wins keeps the slot until it has
+//!   stored `cancelled`, so a look that finds a later generation has acquired that store, and looks at `cancelled` once
+//!   more. A cancel that dooms a series has no slot to keep: it stores `cancelled` in order, and the clone loads it so.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -252,36 +255,37 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        let body = match holder::cancel(self.key) {
+        match holder::cancel(self.key) {
             Cancelled::Lost => return false,
             Cancelled::Doomed => {
+                self.cancelled.store_in_order(true);
+                self.tell_family();
                 hub::count_cancel(self.hub, true);
-                None
             }
-            Cancelled::Won { was, body } => {
+            Cancelled::Won { was, body, slot } => {
+                // Relaxed: the slot has not been used again; K2.
+                self.cancelled.store(true, Ordering::Relaxed);
+                self.tell_family();
+                drop(slot);
                 hub::count_cancel(self.hub, was == Phase::Pending);
-                Some(body)
+                body.discard().for_each(|panic| hub::report(self.hub, panic)); // S9
             }
-        };
-        self.note();
-        if let Some(body) = body {
-            body.discard().for_each(|panic| hub::report(self.hub, panic)); // S9
         }
         true
     }
 
     /// K1.
-    fn note(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+    fn tell_family(&self) {
         if self.shared.load_in_order() {
             self.family.get().into_iter().for_each(Family::tell);
         }
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.cancelled.load_in_order()
             || self.family.get().is_some_and(Family::knows)
             || self.was_cancelled_by_word()
+            || self.cancelled.load(Ordering::Relaxed) // K2
     }
 
     /// What the holder's word remembers; K1.

@@ -64,6 +64,9 @@ const BLOCKS_AHEAD: u64 = 2048;
 /// lanes, of which most may be cancelled by then, stays bounded by that.
 const BLOCKS_ASLEEP: u64 = 64;
 
+/// How many seats are visited under the lock, before others may have it.
+const SEATS_AT_ONCE: usize = 256;
+
 /// The intake of one scheduler, as producers see it.
 pub(crate) struct Intake {
     gate: Arc<Gate>,
@@ -151,9 +154,22 @@ impl Intake {
         lock(&self.seats).idle.push(producer);
     }
 
-    /// Visits all seats, for adding up their counters.
+    /// Visits all seats, for adding up their counters. In slices, so that nobody waits long for the lock: seats are
+    /// added at the end, and stay.
     pub(crate) fn each_seat(&self, mut visit: impl FnMut(&Seat)) {
-        lock(&self.seats).all.iter().for_each(|seat| visit(seat));
+        let mut visited = 0;
+        loop {
+            let seats = lock(&self.seats);
+            let slice = seats.all.get(visited..).unwrap_or_default().iter().take(SEATS_AT_ONCE);
+            let before = visited;
+            slice.for_each(|seat| {
+                visit(seat);
+                visited += 1;
+            });
+            if visited == before {
+                break;
+            }
+        }
     }
 
     /// Returns true if a producer that has filled so many blocks in all should wake the reader.
@@ -165,11 +181,6 @@ impl Intake {
     pub(crate) fn were_many_cancelled(&self) -> bool {
         let hint = &self.gate.many_cancelled;
         hint.load(Ordering::Relaxed) && hint.swap(false, Ordering::Relaxed)
-    }
-
-    /// How many seats there are.
-    pub(crate) fn seats(&self) -> usize {
-        lock(&self.seats).all.len()
     }
 
     /// How far the producers are ahead of the reader.
@@ -353,6 +364,11 @@ impl Inlet {
     /// Returns true if there is anything that the next turn could take: the sleeper's last look (INTAKE-2).
     pub(crate) fn has_more(&self, intake: &Intake) -> bool {
         !self.open.is_empty() || !intake.gate.is_empty()
+    }
+
+    /// How many seats there are.
+    pub(crate) fn seats(&self) -> usize {
+        self.lanes.len()
     }
 
     /// Closes all lanes, and takes all that was published before: the last look (INTAKE-1).

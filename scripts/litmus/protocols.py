@@ -122,14 +122,15 @@ def ready_producer(o, i, pushes, rings=True):
 def ready_take(o, taken):
     """One look at a list that is not empty; how much is taken then, or what is wrong."""
     at = yield swap("head", 0, o["head swap"])
-    seen = 0
+    opened = ()
     while at:
         i = at - 1
-        if seen >> i & 1:
+        if i in opened:
             return "a seat is on the list twice"
-        seen |= 1 << i
+        opened += (i,)
         at = yield load(f"next{at}", o["next load"])
         yield store(f"listed{i}", 0, o["listed clear"])
+    for i in opened:
         end = yield load(f"published{i}", o["published load"])
         while taken[i] < end:
             if not (yield load(f"record{i}.{taken[i] + 1}", RLX)):
@@ -322,13 +323,16 @@ FAMILY = {
     "shared store": SC,
     "cancelled store": RLX,
     "cancelled load": RLX,
-    "word first": False,
+    "keeps slot": True,
+    "looks again": True,
+    "fill": REL,
 }
 
 
 def family(o, cloners=1, forgets=False):
-    """A cancel against clones of the same handle. The word forgets the cancel some time, so at the end
-    the family must know. With `forgets` it may forget at once: the slot was used again, often."""
+    """A cancel against clones of the same handle. The word forgets the cancel some time, so at the end the family must
+    know. With `forgets` that may be soon, because the slot is used again, often: when the canceller has let go of the
+    slot, or at once if it has none to keep (it has doomed a series)."""
     o = {**FAMILY, **o}
 
     def canceller():
@@ -337,6 +341,8 @@ def family(o, cloners=1, forgets=False):
         yield store("cancelled", 1, o["cancelled store"])
         if (yield load("shared", o["shared load"])) and (yield load("family", ACQ)):
             yield store("knows", 1, RLX)
+        if forgets and o["keeps slot"]:
+            yield swap("depot", 1, ACQ_REL)
         return True
 
     def cloner():
@@ -348,11 +354,17 @@ def family(o, cloners=1, forgets=False):
             is_cancelled = yield load("knows", RLX)
         if not is_cancelled:
             is_cancelled = (yield load("word", o["word look"])) == CANCELLED
+        if not is_cancelled and o["looks again"]:
+            is_cancelled = yield load("cancelled", RLX)
         if is_cancelled:
             yield store("knows", 1, RLX)
 
     def others():
-        yield await_exchange("word", CANCELLED, FORGOTTEN, ACQ_REL)
+        if o["keeps slot"]:
+            yield await_exchange("depot", 1, 0, ACQ_REL)
+            yield store("word", FORGOTTEN, o["fill"])
+        else:
+            yield await_exchange("word", CANCELLED, FORGOTTEN, ACQ_REL)
 
     def check(final):
         if final.results[0] and not final.memory["knows"]:
@@ -366,7 +378,7 @@ def family(o, cloners=1, forgets=False):
 # ----- task/state.rs, A4 -------------------------------------------------------------------------
 
 RUNNING, FREE, NEXT = 2, 3, 4
-END = {"end": REL, "look": ACQ, "fill": RLX}
+END = {"end": REL, "look": ACQ, "fill": REL}
 
 
 def end(o, lookers=2, refills=False):

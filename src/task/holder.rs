@@ -163,14 +163,27 @@ impl Vacancy {
 /// How a cancel came out, with what it has to drop.
 pub(crate) enum Cancelled {
     /// It prevented the run; the body is the canceller's to drop.
-    Won { was: Phase, body: Body },
+    Won { was: Phase, body: Body, slot: FreedSlot },
     /// It prevented all further runs of a series; the runner drops the body.
     Doomed,
     /// It came too late.
     Lost,
 }
 
-/// Cancels a task, if it is still to run. The slot is free again when this returns.
+/// The slot of a task that a cancel has ended. The next task may have it when this is dropped.
+pub(crate) struct FreedSlot {
+    slot: u32,
+    generation: u32,
+}
+
+impl Drop for FreedSlot {
+    #[inline]
+    fn drop(&mut self) {
+        memory::free(self.slot, self.generation);
+    }
+}
+
+/// Cancels a task, if it is still to run.
 #[inline]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = directory::holder(key.slot) else { return Cancelled::Lost };
@@ -178,8 +191,8 @@ pub(crate) fn cancel(key: TaskKey) -> Cancelled {
         CancelOutcome::Won { was, next_generation } => {
             // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
             let body = unsafe { holder.take_body() };
-            memory::free(key.slot, next_generation);
-            Cancelled::Won { was, body }
+            let slot = FreedSlot { slot: key.slot, generation: next_generation };
+            Cancelled::Won { was, body, slot }
         }
         CancelOutcome::Doomed => Cancelled::Doomed,
         CancelOutcome::Lost => Cancelled::Lost,

@@ -33,8 +33,9 @@
 //!   whose generations are used up is not used again.
 //! - A4 Every exchange is Acquire and Release, so that who cancels a series between two runs sees what
 //!   the last run wrote. `end` is Release, and every look from outside Acquire, so that who finds a
-//!   task done sees what it did. `fill` orders nothing: who knows of a task has heard of it from who
-//!   filled the holder; and a slot goes from owner to owner under the depot's lock.
+//!   task done sees what it did. `fill` is Release for the same reason: who finds the slot filled again knows
+//!   by that that the task before is done. A slot goes from owner to owner under the depot's lock, or within
+//!   one thread.
 //!
 //! The word also carries what does not change within a generation: the kind of repetition, and the
 //! number of an executor of the task's own. And it remembers, for the last four generations,
@@ -203,7 +204,7 @@ impl AtomicRef {
     /// `fill`: a task is there. Only the owner of the free slot may call it, so a store does; stale
     /// handles compare the generation and leave it alone.
     pub(crate) fn fill(&self, word: Word) {
-        self.0.store(word.0, Ordering::Relaxed); // A4
+        self.0.store(word.0, Ordering::Release); // A4
     }
 
     /// `claim`: from `from` to running. The winner owns the body; A1, A2.
