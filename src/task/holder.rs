@@ -78,6 +78,11 @@ impl TaskHolder {
         self.word.wipe();
     }
 
+    /// Has the system bring the page of this holder, for writing.
+    pub(super) fn touch(&self) {
+        self.word.touch();
+    }
+
     /// The generation of the next task in a free holder; 0 when it never had one.
     pub(super) fn next_generation(&self) -> u32 {
         self.word.vacant().map_or(0, Word::generation)

@@ -24,43 +24,64 @@ pub(super) use self::plain::{block, discard, page_bytes};
 #[cfg(all(unix, not(any(miri, loom))))]
 mod system {
     use std::ptr::{self, NonNull};
+    use std::sync::{Mutex, PoisonError};
 
-    use super::BLOCK_BYTES;
+    use super::{BLOCK_BYTES, PAGE_BYTES};
+
+    /// How many blocks are reserved at a time. Addresses cost nothing, and a caller that brings a block by itself then
+    /// seldom waits for the system.
+    const RESERVED: usize = 16;
+
+    /// Blocks that are reserved and not used.
+    struct Reserved {
+        next: usize,
+        left: usize,
+    }
+
+    static RESERVE: Mutex<Reserved> = Mutex::new(Reserved { next: 0, left: 0 });
 
     /// Zeroed memory that stays; `None` when there is none. `ready`: it is touched here and now, as one large page if
     /// there is one. Otherwise small pages come one by one, when they are touched.
     pub(in crate::task) fn block(ready: bool) -> Option<NonNull<u8>> {
-        // Twice as much as needed, so that it holds an aligned block; the rest goes back.
-        let mapped = map(2 * BLOCK_BYTES)?;
-        let before = mapped.align_offset(BLOCK_BYTES);
-        let block = mapped.wrapping_add(before);
-        unmap(mapped, before);
-        unmap(block.wrapping_add(BLOCK_BYTES), BLOCK_BYTES - before);
-        prefer_large_pages(block, ready);
+        let block = take_reserved()?;
         if ready {
+            prefer_large_pages(block, BLOCK_BYTES, true);
             touch(block);
         }
         NonNull::new(block)
     }
 
-    /// Asks for a large page under a block, or for small ones. A wish: it may be refused.
+    fn take_reserved() -> Option<*mut u8> {
+        let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserve.left == 0 {
+            // One more than is used, so that the others can be aligned.
+            let mapped = map((RESERVED + 1) * BLOCK_BYTES)?;
+            let first = mapped.wrapping_add(mapped.align_offset(BLOCK_BYTES));
+            prefer_large_pages(first, RESERVED * BLOCK_BYTES, false);
+            *reserve = Reserved { next: first.expose_provenance(), left: RESERVED };
+        }
+        let block = reserve.next;
+        *reserve = Reserved { next: block + BLOCK_BYTES, left: reserve.left - 1 };
+        Some(ptr::with_exposed_provenance_mut(block))
+    }
+
+    /// Asks for large pages, or for small ones. A wish: it may be refused.
     #[allow(unused_variables, reason = "only Linux can be asked")]
-    fn prefer_large_pages(block: *mut u8, large: bool) {
+    fn prefer_large_pages(place: *mut u8, bytes: usize, large: bool) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
             // SAFETY: it changes what the memory is made of, and not what it holds.
-            unsafe { libc::madvise(block.cast(), BLOCK_BYTES, advice) };
+            unsafe { libc::madvise(place.cast(), bytes, advice) };
         }
     }
 
-    /// Has the system bring the memory of a block. A wish: an older system brings it page by page.
-    #[allow(unused_variables, reason = "only Linux can be asked")]
+    /// Has the system bring the memory of a block, by a write to each of its pages. A call that does the same would hold a
+    /// lock of the system meanwhile, for which other threads wait that only want a little memory.
     fn touch(block: *mut u8) {
-        #[cfg(target_os = "linux")]
-        // SAFETY: it does to a fresh mapping what a write to each page would do, and changes no byte.
-        unsafe {
-            libc::madvise(block.cast(), BLOCK_BYTES, libc::MADV_POPULATE_WRITE);
+        for page in (0..BLOCK_BYTES).step_by(PAGE_BYTES) {
+            // SAFETY: a fresh mapping of that size, zeroed, which nobody knows of yet.
+            unsafe { block.add(page).write_volatile(0) };
         }
     }
 
@@ -70,13 +91,6 @@ mod system {
         // SAFETY: a new mapping, at an address that the system chooses, touches nothing that exists.
         let mapped = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
         (mapped != libc::MAP_FAILED).then_some(mapped.cast())
-    }
-
-    fn unmap(place: *mut u8, bytes: usize) {
-        if bytes > 0 {
-            // SAFETY: called only with the edges of a fresh mapping, which nobody knows of.
-            unsafe { libc::munmap(place.cast(), bytes) };
-        }
     }
 
     /// Gives the pages back; false when the system would not.
@@ -93,7 +107,7 @@ mod system {
         const ADVICE: libc::c_int = libc::MADV_FREE;
         // Or the system would, by and by, make the block one large page again.
         let block = place.wrapping_sub(place.addr() % BLOCK_BYTES);
-        prefer_large_pages(block, false);
+        prefer_large_pages(block, BLOCK_BYTES, false);
         // SAFETY: the caller lets go of what these pages hold.
         unsafe { libc::madvise(place.cast(), bytes, ADVICE) == 0 }
     }

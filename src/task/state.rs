@@ -184,6 +184,12 @@ impl AtomicRef {
         self.0.store(0, Ordering::Relaxed);
     }
 
+    /// A write that changes nothing, if the word is zero, as in a page that was never used. Relaxed: nothing is told
+    /// by it. (A compiler makes a load of `fetch_or(0)`.)
+    pub(crate) fn touch(&self) {
+        let _ = self.0.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// The word of a free holder, for the owner of its slot; `None` while it is all zero.
     pub(crate) fn vacant(&self) -> Option<Word> {
         // Relaxed: the slot came with what its last owner has written.
