@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::outbox::Outbox;
+use super::outbox::{LONGEST_PAUSE, Outbox};
 use super::{BATCH, Engine, HAND_OVER, SHARE};
 use crate::backpressure::Backlog;
 use crate::executor::DueTask;
@@ -141,32 +141,43 @@ impl Outboxes {
 }
 
 impl Engine {
-    /// Asks executors again that have refused tasks, each with one task first; OUTBOX-2.
+    /// Asks executors again that have refused tasks; those that this turn has no time for are asked by the next one.
     pub(super) fn ask_again(&mut self, now: Moment) {
         if self.outboxes.again_at().is_none_or(|at| at > now) {
             return;
         }
-        let (mut left, mut tasks) = (HAND_OVER, Vec::new());
         for taker in self.outboxes.to_be_asked(now) {
-            let mut offer = 1;
-            while left > 0 {
-                self.outboxes.of(&taker).next_of_line(offer, &mut tasks);
-                if tasks.is_empty() {
-                    break;
-                }
-                left = left.saturating_sub(tasks.len());
-                tasks.drain(..).for_each(|entry| self.batch.push(entry.due()));
-                if self.flush(&taker) > 0 {
-                    break;
-                }
-                if left == 0 {
-                    self.outboxes.of(&taker).ask_soon(now);
-                    break;
-                }
-                offer *= 2;
+            if !self.has_taken_long(now) {
+                self.ask(&taker, now);
             }
             self.let_go(taker);
         }
+    }
+
+    /// Offers an executor one task, then two, four and so on while it takes them all. If it takes only some it is offered
+    /// one again; if it does not take that either it gets a pause. OUTBOX-2.
+    fn ask(&mut self, taker: &Taker, now: Moment) {
+        let (mut offer, mut took, mut tasks) = (1, 0, Vec::new());
+        while took < HAND_OVER {
+            self.outboxes.of(taker).next_of_line(offer, &mut tasks);
+            let offered = tasks.len();
+            if offered == 0 {
+                return;
+            }
+            tasks.drain(..).for_each(|entry| self.batch.push(entry.due()));
+            let refused = self.flush(taker).min(offered);
+            took += offered - refused;
+            if refused == offered {
+                let first_pause = self.first_pause();
+                return self.outboxes.of(taker).rest(took, now, first_pause);
+            }
+            offer = if refused > 0 { 1 } else { 2 * offer };
+        }
+        self.outboxes.of(taker).ask_soon(now);
+    }
+
+    fn first_pause(&self) -> u64 {
+        self.hub.tick.min(LONGEST_PAUSE)
     }
 
     /// Hands over what is due, in batches of one executor each: at least [`HAND_OVER`] tasks, and as many as have just
@@ -256,7 +267,7 @@ impl Engine {
         });
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
         let was_run_here = self.batch.run_here() == tasks;
-        let refused = self.collect_refused(taker, tasks);
+        let refused = self.collect_refused(taker);
         self.note_taken(
             taker,
             last.filter(|_| !was_run_here && refused == 0),
@@ -284,7 +295,7 @@ impl Engine {
     }
 
     /// Keeps what an executor has refused or left. How many tasks those are.
-    fn collect_refused(&mut self, taker: &Taker, tasks: usize) -> usize {
+    fn collect_refused(&mut self, taker: &Taker) -> usize {
         let (mut refused, mut strangers) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut strangers);
         strangers.into_iter().for_each(|stranger| self.adopt(stranger));
@@ -309,10 +320,9 @@ impl Engine {
                 number => self.hub.own_executors.find(number).map(Taker::Own),
             };
             let owner = owner.as_ref().unwrap_or(taker);
-            let (now, took_some) = (self.hub.now(), refused.len() < tasks);
-            let first_pause = self.hub.tick.min(super::outbox::LONGEST_PAUSE);
+            let (now, first_pause) = (self.hub.now(), self.first_pause());
             let outbox = self.outboxes.of(owner);
-            outbox.refused(&refused, took_some, now, first_pause);
+            outbox.refused(&refused, now, first_pause);
             if for_good {
                 outbox.refused_for_good();
             }

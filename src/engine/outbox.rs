@@ -16,8 +16,10 @@
 //! share of a turn.
 //!
 //! - OUTBOX-1 A task of a line is in order of deadline, and of its arrival; one that is refused again keeps its place.
-//! - OUTBOX-2 The pause doubles with each refusal, up to [`LONGEST_PAUSE`], or to [`BUSY_PAUSE`] if the executor has
-//!   taken something since the last one. It begins anew when the line is empty.
+//! - OUTBOX-2 The pause begins with a tick. It doubles up to [`LONGEST_PAUSE`] while the executor takes nothing, and up to
+//!   [`BUSY_PAUSE`] while it takes less than [`ENOUGH`] tasks at a time; it is halved when it takes [`MANY`]. So a queue
+//!   that is full again and again is filled in time, and each wake-up for it moves some tasks. It begins anew when the
+//!   line is empty.
 //! - OUTBOX-3 An executor that has refused for good is never asked again.
 //! - OUTBOX-4 Of each batch that was taken, the engine remembers how many tasks it had, and the last one. When that has
 //!   been started or cancelled the batch counts as started. So the number of those that wait is a guess, good enough to
@@ -35,10 +37,13 @@ use crate::task::{Kind, holder};
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
-/// In nanoseconds. An executor that takes some tasks and refuses the next is asked forty times a second, one that
-/// takes nothing ten times.
+/// In nanoseconds. An executor that takes few tasks is asked forty times a second, one that takes nothing ten times.
 const BUSY_PAUSE: u64 = 25_000_000;
 pub(super) const LONGEST_PAUSE: u64 = 100_000_000;
+
+/// When an executor takes so many tasks at a time, it need not be asked less often; or it should be asked more often.
+const ENOUGH: usize = 8;
+const MANY: usize = 32;
 
 /// So many entries are not worth a look at all of them.
 const FEW: usize = 4096;
@@ -119,18 +124,25 @@ impl Outbox {
         self.line.push(entry);
     }
 
-    /// Takes refused tasks back, in the order in which they were handed over, and says when to ask again.
-    /// `first_pause`: how long the first pause lasts. OUTBOX-1, OUTBOX-2.
-    pub(super) fn refused(
-        &mut self,
-        refused: &[Entry],
-        took_some: bool,
-        now: Moment,
-        first_pause: u64,
-    ) {
+    /// Takes refused tasks back, in the order in which they were handed over; OUTBOX-1. `first_pause`: how long the
+    /// executor rests if that is the first time.
+    pub(super) fn refused(&mut self, refused: &[Entry], now: Moment, first_pause: u64) {
         refused.iter().rev().for_each(|entry| self.line.put_back(*entry));
-        let longest = if took_some { BUSY_PAUSE } else { LONGEST_PAUSE };
-        self.pause = (2 * self.pause).max(first_pause).min(longest);
+        if self.pause == 0 {
+            self.pause = first_pause;
+            self.again_at = Some(now.after_nanos(first_pause));
+        }
+    }
+
+    /// The executor has refused what it was asked last, and has taken so many tasks before: it rests. OUTBOX-2.
+    pub(super) fn rest(&mut self, took: usize, now: Moment, first_pause: u64) {
+        self.pause = match took {
+            0 => (2 * self.pause).min(LONGEST_PAUSE),
+            1..ENOUGH => (2 * self.pause).min(BUSY_PAUSE),
+            ENOUGH..MANY => self.pause.min(BUSY_PAUSE),
+            _ => (self.pause / 2).min(BUSY_PAUSE),
+        };
+        self.pause = self.pause.max(first_pause);
         self.again_at = Some(now.after_nanos(self.pause));
     }
 
