@@ -155,9 +155,9 @@ impl Engine {
     }
 
     /// Offers an executor one task, then two, four and so on while it takes them all. If it takes only some it is offered
-    /// one again; if it does not take that either it gets a pause. OUTBOX-2.
+    /// one again. If it refuses the first one, or a later one twice, it gets a pause. OUTBOX-2.
     fn ask(&mut self, taker: &Taker, now: Moment) {
-        let (mut offer, mut took, mut tasks) = (1, 0, Vec::new());
+        let (mut offer, mut took, mut is_second_try, mut tasks) = (1, 0, false, Vec::new());
         while took < HAND_OVER {
             self.outboxes.of(taker).next_of_line(offer, &mut tasks);
             let offered = tasks.len();
@@ -167,10 +167,11 @@ impl Engine {
             tasks.drain(..).for_each(|entry| self.batch.push(entry.due()));
             let refused = self.flush(taker).min(offered);
             took += offered - refused;
-            if refused == offered {
+            if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
                 let first_pause = self.first_pause();
                 return self.outboxes.of(taker).rest(took, now, first_pause);
             }
+            is_second_try = offered == 1 && refused == 1;
             offer = if refused > 0 { 1 } else { 2 * offer };
         }
         self.outboxes.of(taker).ask_soon(now);
