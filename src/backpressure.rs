@@ -22,10 +22,10 @@ const FIRST_STEP: Duration = Duration::from_micros(250);
 const LAST_STEP: Duration = Duration::from_millis(4);
 
 /// When nothing has passed for so long, the consumer stands still.
-const STUCK: Duration = Duration::from_millis(100);
+const STUCK: Duration = LONGEST;
 
-/// No call is held back for longer.
-const LONGEST: Duration = Duration::from_millis(200);
+/// Nobody is held back for longer at a time.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// How far a queue may run ahead of its consumer before producers are held back.
 #[derive(Debug)]
@@ -42,6 +42,11 @@ pub(crate) struct Flow {
     pub(crate) ahead: u64,
     /// How much has passed through it so far, or anything else that changes with progress.
     pub(crate) passed: u64,
+}
+
+impl Flow {
+    /// Of a queue that nobody need wait for.
+    pub(crate) const NONE: Flow = Flow { ahead: 0, passed: 0 };
 }
 
 impl Backpressure {
@@ -110,14 +115,11 @@ impl Backlog {
         Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
     }
 
-    /// Holds the calling thread back while the queue is too long. `nudge` is called before each look: it may wake
-    /// the consumer, so that it tells anew.
-    pub(crate) fn hold_back(&self, mut nudge: impl FnMut()) {
+    /// Holds the calling thread back while the queue is too long, and `goes_on` says that this is worth it. That is
+    /// asked before each look: it may wake the consumer, so that it tells anew.
+    pub(crate) fn hold_back(&self, mut goes_on: impl FnMut() -> bool) {
         if self.pressure.is_over(self.flow().ahead) {
-            self.pressure.hold_back(|| {
-                nudge();
-                self.flow()
-            });
+            self.pressure.hold_back(|| if goes_on() { self.flow() } else { Flow::NONE });
         }
     }
 }

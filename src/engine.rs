@@ -55,6 +55,8 @@ const SHARE: u64 = 4_000_000;
 const TAKE_IN: usize = 64 * 1024;
 /// The same where nothing may be handed over before all is in: it is only a share of the work.
 const TAKE_IN_SHARE: usize = 8 * 1024;
+/// While so many tasks are due and not handed over, a thread takes in none.
+const MOST_DUE: usize = 64 * 1024;
 /// How many entries a turn looks at in a sweep.
 const SWEEP: usize = 2048;
 /// How many entries a turn moves ahead of their time.
@@ -100,6 +102,8 @@ pub(crate) enum Next {
 /// The engine of one scheduler.
 pub(crate) struct Engine {
     hub: Arc<Hub>,
+    /// What the clock said when the turn began.
+    now: Moment,
     /// `None` once the scheduler has ended.
     executor: Option<Box<dyn Executor>>,
     precision: Precision,
@@ -115,6 +119,7 @@ pub(crate) struct Engine {
     wakers: Vec<Waker>,
     outboxes: Outboxes,
     is_sweeping: bool,
+    is_sweeping_lines: bool,
     /// How many tasks were filed since it was last looked at whether to sweep, and after how many that is.
     filed: usize,
     look_after: usize,
@@ -141,6 +146,7 @@ impl Engine {
             batch: DueBatch::new(Arc::<Hub>::clone(&hub)),
             wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), now),
             hub,
+            now: Moment(0),
             executor: Some(executor),
             precision,
             inlet: Inlet::new(),
@@ -150,6 +156,7 @@ impl Engine {
             wakers: Vec::new(),
             outboxes: Outboxes::new(),
             is_sweeping: false,
+            is_sweeping_lines: false,
             filed: 0,
             look_after: STALE,
             is_trimming: false,
@@ -177,14 +184,15 @@ impl Engine {
             return Next::Ended;
         }
         let now = self.hub.now();
+        self.now = now;
         let taken = self.take_in(cut);
         if !self.hub.has_a_thread && self.inlet.is_behind(cut) {
             return Next::Again; // what is still out there may be due first (S3)
         }
         self.advance(now);
-        self.ask_again(now);
         self.hand_over(now, taken.tasks);
-        self.outboxes.forget_started(&self.hub.backlog, self.front.len());
+        self.ask_again(now); // what is due stands in line by now
+        self.outboxes.forget_started(&self.hub.backlog);
         let is_tidy = self.tidy(taken.tasks);
         self.hub.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         match self.next(now, cut, is_tidy) {
@@ -201,7 +209,12 @@ impl Engine {
     /// An engine that is far behind looks at the holder of each task before it files it: by then most have been
     /// cancelled. Otherwise that would cost a miss of the cache for each, and find next to none.
     fn take_in(&mut self, cut: u64) -> TakenIn {
-        let most = if self.hub.has_a_thread { TAKE_IN } else { TAKE_IN_SHARE };
+        let most = match self.hub.has_a_thread {
+            false => TAKE_IN_SHARE,
+            // What comes now is due later than all that. It stays in its lanes, where it holds up its producers.
+            true if self.front.len() > MOST_DUE => 0,
+            true => TAKE_IN,
+        };
         let looks = self.is_far_behind;
         let mut filing = Filing {
             wheel: &mut self.wheel,
@@ -248,16 +261,17 @@ impl Engine {
         if !self.is_sweeping && self.is_time_to_look() {
             let most = 2 * self.hub.pending() + STALE;
             self.is_sweeping = self.wheel.len() > most;
-            if self.outboxes.waiting() > most {
-                self.outboxes.sweep();
-            }
+            self.is_sweeping_lines = self.outboxes.waiting() > most;
+        }
+        if self.is_sweeping_lines {
+            self.is_sweeping_lines = !self.outboxes.sweep(SWEEP);
         }
         if self.is_sweeping {
             let wheel = &mut self.wheel;
             let is_done = wheel.sweep(SWEEP + 2 * taken_in, |entry| is_live(*entry));
             self.is_sweeping = !is_done;
         }
-        self.wheel.settle(SETTLE + taken_in) && !self.is_sweeping
+        self.wheel.settle(SETTLE + taken_in) && !self.is_sweeping && !self.is_sweeping_lines
     }
 
     /// Returns true if so much has changed since the last time that it is worth counting what is pending. That is a walk

@@ -28,7 +28,7 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::backpressure::Backlog;
+use crate::backpressure::{Backlog, Flow};
 use crate::clock::Clock;
 use crate::error::ScheduleError;
 use crate::executor::own::{OwnExecutor, OwnExecutors};
@@ -178,7 +178,7 @@ impl Hub {
         match self.announce(entry, now, true) {
             Ok(pushed) => {
                 if pushed.blocks_filled.is_some() {
-                    self.hold_back(times, executor);
+                    self.hold_back(times, executor, T::IS_WAKER);
                 }
                 Ok(key)
             }
@@ -262,21 +262,23 @@ impl Hub {
 
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor
     /// that is to run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
+    ///
+    /// A thread that turns an engine, of whatever scheduler, is never held: others wait for it. Nor is one that runs a
+    /// task held for an executor: it may be one of those that the others wait for.
     #[cold]
-    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>) {
-        if !self.has_a_thread || self.is_turned_here() {
+    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>, is_waker: bool) {
+        if !self.has_a_thread || registry::is_turning() {
             return;
         }
+        let goes_on = || {
+            self.bell.ring_if_asleep();
+            !self.is_closing()
+        };
         let pressure = self.intake.pressure();
         if pressure.is_over(self.intake.flow().ahead) {
-            pressure.hold_back(|| {
-                self.bell.ring_if_asleep();
-                self.intake.flow()
-            });
-        }
-        if times.deadline <= times.now.after_nanos(SOON) {
-            let backlog = executor.map_or(&self.backlog, |own| own.backlog());
-            backlog.hold_back(|| self.bell.ring_if_asleep());
+            pressure.hold_back(|| if goes_on() { self.intake.flow() } else { Flow::NONE });
+        } else if !is_waker && !run::is_running() && times.deadline <= times.now.after_nanos(SOON) {
+            executor.map_or(&self.backlog, |own| own.backlog()).hold_back(goes_on);
         }
     }
 

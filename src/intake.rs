@@ -478,6 +478,14 @@ mod tests {
     }
 
     #[test]
+    fn intake_3_a_reading_that_is_not_one_goes_on_with_each_turn() {
+        let (intake, _) = intake(0);
+        assert_eq!(intake.reading_of_last_turn(), 0);
+        take(&mut Inlet::new(), &intake, 70, 1);
+        assert_eq!(intake.reading_of_last_turn(), 70);
+    }
+
+    #[test]
     fn blocks_are_counted_when_they_are_full_and_when_they_are_empty_again() {
         let (intake, mut producers) = intake(2);
         let mut filled = Vec::new();

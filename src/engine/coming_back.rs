@@ -10,7 +10,9 @@ impl Engine {
         let front = &mut self.front;
         front.skip(SKIP, |entry| !is_live(entry));
         let is_due = self.front.next().is_some_and(|next| next <= now);
-        if is_due || !is_tidy || self.inlet.is_behind(cut) {
+        let again_at = self.outboxes.again_at();
+        let is_to_be_asked = again_at.is_some_and(|at| at <= now);
+        if is_due || !is_tidy || is_to_be_asked || self.inlet.is_behind(cut) {
             return Next::Again;
         }
         if !self.has_news() && self.trim(now) {
@@ -21,7 +23,6 @@ impl Engine {
         // A driven engine does not ask to come back for this, so that virtual time goes from deadline to deadline.
         let settle_at = self.wheel.settle_at().filter(|_| has_a_thread);
         let settle_at = settle_at.map(|tick| self.hub.timeline.end_of(tick));
-        let again_at = self.outboxes.again_at();
         let times = [self.front.next(), self.wheel_needs(), again_at, trim_at, settle_at];
         match times.into_iter().flatten().min() {
             None | Some(Moment::NEVER) => Next::Idle,

@@ -3,11 +3,11 @@
 //! A taker is an executor, the scheduler's or a task's own. What it refuses or leaves waits in the line of its
 //! [`Outbox`] (S18, S30); a panic of it is caught and reported (S17). Wakers go to nobody: the tick thread wakes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use super::outbox::{LONGEST_PAUSE, Outbox};
-use super::{BATCH, Engine, HAND_OVER, SHARE};
+use super::{BATCH, Engine, HAND_OVER, SHARE, TAKE_IN};
 use crate::backpressure::Backlog;
 use crate::executor::DueTask;
 use crate::executor::own::OwnExecutor;
@@ -39,35 +39,57 @@ impl Taker {
     }
 }
 
-/// The outboxes of all executors.
+/// An executor of some tasks, as the engine remembers it. It does not keep the executor alive.
+struct OwnOutbox {
+    of: Weak<OwnExecutor>,
+    backlog: Arc<Backlog>,
+    outbox: Outbox,
+}
+
+/// The outboxes of all executors. The scheduler's own executor has the number 0.
 pub(super) struct Outboxes {
     shared: Outbox,
     /// Of executors that have something in theirs, by number. A number is used again when its executor is gone, and then
     /// nothing that is in the outbox is still to run: each task keeps its executor.
-    own: BTreeMap<u32, (Weak<OwnExecutor>, Outbox)>,
+    own: BTreeMap<u32, OwnOutbox>,
+    /// Those of `own` that may be refusing.
+    refusing: BTreeSet<u32>,
     /// How many turns have passed since `own` was looked through.
     turns: usize,
+    /// The one that was asked again last; the next turn goes on behind it.
+    asked: u32,
+    /// Where a sweep of the lines goes on.
+    swept_to: u32,
 }
-
-/// How many batches of an outbox are looked at in a turn.
-const FORGET: usize = 64;
 
 /// So many outboxes are looked through in each turn.
 const FEW_OWN: usize = 64;
 
 impl Outboxes {
     pub(super) fn new() -> Outboxes {
-        Outboxes { shared: Outbox::new(), own: BTreeMap::new(), turns: 0 }
+        let (own, refusing) = (BTreeMap::new(), BTreeSet::new());
+        Outboxes { shared: Outbox::new(), own, refusing, turns: 0, asked: 0, swept_to: 0 }
     }
 
     fn of(&mut self, taker: &Taker) -> &mut Outbox {
         let Taker::Own(own) = taker else { return &mut self.shared };
-        let entry = self.own.entry(own.number());
-        let (of, outbox) = entry.or_insert_with(|| (Arc::downgrade(own), Outbox::new()));
-        if of.strong_count() == 0 {
-            (*of, *outbox) = (Arc::downgrade(own), Outbox::new());
+        let fresh = || OwnOutbox {
+            of: Arc::downgrade(own),
+            backlog: Arc::clone(own.backlog()),
+            outbox: Outbox::new(),
+        };
+        let entry = self.own.entry(own.number()).or_insert_with(fresh);
+        if entry.of.strong_count() == 0 {
+            *entry = fresh();
         }
-        outbox
+        &mut entry.outbox
+    }
+
+    fn of_number(&mut self, number: u32) -> Option<&mut Outbox> {
+        match number {
+            0 => Some(&mut self.shared),
+            _ => self.own.get_mut(&number).map(|own| &mut own.outbox),
+        }
     }
 
     fn is_refusing(&self, taker: &Taker) -> bool {
@@ -77,36 +99,40 @@ impl Outboxes {
             Taker::Own(own) => self
                 .own
                 .get(&own.number())
-                .is_some_and(|(of, outbox)| outbox.is_refusing() && of.strong_count() > 0),
+                .is_some_and(|own| own.outbox.is_refusing() && own.of.strong_count() > 0),
         }
-    }
-
-    fn each(&mut self) -> impl Iterator<Item = &mut Outbox> {
-        std::iter::once(&mut self.shared).chain(self.own.values_mut().map(|(_, outbox)| outbox))
     }
 
     /// When the next executor is to be asked again.
     #[inline]
     pub(super) fn again_at(&mut self) -> Option<Moment> {
-        if self.own.is_empty() {
+        if self.refusing.is_empty() {
             return self.shared.again_at();
         }
-        self.each().filter_map(|outbox| outbox.again_at()).min()
+        let own = &self.own;
+        let is_refusing = |own: &&OwnOutbox| own.outbox.is_refusing() && own.of.strong_count() > 0;
+        self.refusing.retain(|number| own.get(number).filter(is_refusing).is_some());
+        let refusing = self.refusing.iter().filter_map(|number| own.get(number));
+        refusing.map(|own| &own.outbox).chain([&self.shared]).filter_map(Outbox::again_at).min()
     }
 
     /// The executors that are to be asked again by now, or soon: if one of them wakes the thread the others come along, so
-    /// that many of them cost few wake-ups.
+    /// that many of them cost few wake-ups. They take turns at being the first.
     fn to_be_asked(&mut self, now: Moment) -> Vec<Taker> {
         let shared = self.shared.is_to_be_asked(now).then_some(Taker::Shared);
-        let own = self.own.values().filter(|(_, outbox)| outbox.is_to_be_asked(now));
-        shared.into_iter().chain(own.filter_map(|(of, _)| of.upgrade()).map(Taker::Own)).collect()
+        let own = self.refusing.iter().filter_map(|number| self.own.get(number));
+        let own =
+            own.filter(|own| own.outbox.is_to_be_asked(now)).filter_map(|own| own.of.upgrade());
+        let mut takers: Vec<_> = shared.into_iter().chain(own.map(Taker::Own)).collect();
+        let first = takers.iter().position(|taker| taker.number() > self.asked);
+        takers.rotate_left(first.unwrap_or(0));
+        takers
     }
 
-    /// Forgets what has been started, and tells producers how far each executor is behind. `on_the_way`: how many tasks
-    /// are due and not handed over.
-    pub(super) fn forget_started(&mut self, shared: &Backlog, on_the_way: usize) {
-        self.shared.forget_started(FORGET);
-        shared.tell(self.shared.flow(on_the_way));
+    /// Forgets what has been started, and tells producers how far each executor is behind.
+    pub(super) fn forget_started(&mut self, shared: &Backlog) {
+        self.shared.forget_started();
+        shared.tell(self.shared.flow());
         if self.own.is_empty() {
             return;
         }
@@ -115,39 +141,55 @@ impl Outboxes {
             return; // with very many executors not in each turn
         }
         self.turns = 0;
-        self.own.retain(|_, (of, outbox)| {
-            outbox.forget_started(FORGET);
-            let of = of.upgrade().inspect(|own| own.backlog().tell(outbox.flow(0)));
-            of.is_some() && !outbox.is_idle()
+        self.own.retain(|_, own| {
+            own.outbox.forget_started();
+            own.backlog.tell(own.outbox.flow());
+            own.of.strong_count() > 0 && !own.outbox.is_idle()
         });
     }
 
     /// How many entries wait in all lines.
-    pub(super) fn waiting(&mut self) -> usize {
-        self.each().map(|outbox| outbox.waiting()).sum()
+    pub(super) fn waiting(&self) -> usize {
+        let refusing = self.refusing.iter().filter_map(|number| self.own.get(number));
+        self.shared.waiting() + refusing.map(|own| own.outbox.waiting()).sum::<usize>()
     }
 
-    pub(super) fn sweep(&mut self) {
-        self.each().for_each(Outbox::sweep);
+    /// Drops entries of cancelled tasks from the lines, and looks at so many of them. Returns true at the end of a round.
+    pub(super) fn sweep(&mut self, mut budget: usize) -> bool {
+        let all = [0].into_iter().chain(self.refusing.iter().copied());
+        let left: Vec<_> = all.filter(|number| *number >= self.swept_to).collect();
+        for number in left {
+            self.swept_to = number;
+            let is_done = self.of_number(number).is_none_or(|outbox| outbox.sweep(&mut budget));
+            if !is_done || budget == 0 {
+                return false;
+            }
+        }
+        self.swept_to = 0;
+        true
     }
 
     pub(super) fn drain_lines(&mut self, into: &mut Vec<Entry>) {
-        self.each().for_each(|outbox| outbox.drain_line(into));
+        self.shared.drain_line(into);
+        self.own.values_mut().for_each(|own| own.outbox.drain_line(into));
     }
 
     pub(super) fn shrink(&mut self) {
-        self.each().for_each(Outbox::shrink);
+        self.shared.shrink();
     }
 }
 
 impl Engine {
-    /// Asks executors again that have refused tasks; those that this turn has no time for are asked by the next one.
+    /// Asks executors again that have refused tasks: at least one, and as many as there is time for.
     pub(super) fn ask_again(&mut self, now: Moment) {
         if self.outboxes.again_at().is_none_or(|at| at > now) {
             return;
         }
-        for taker in self.outboxes.to_be_asked(now) {
-            if !self.has_taken_long(now) {
+        let (mut has_asked, takers) = (false, self.outboxes.to_be_asked(now));
+        for taker in takers {
+            if !has_asked || !self.has_taken_long(now) {
+                has_asked = true;
+                self.outboxes.asked = taker.number();
                 self.ask(&taker, now);
             }
             self.let_go(taker);
@@ -158,7 +200,7 @@ impl Engine {
     /// one again. If it refuses the first one, or a later one twice, it gets a pause. OUTBOX-2.
     fn ask(&mut self, taker: &Taker, now: Moment) {
         let (mut offer, mut took, mut is_second_try, mut tasks) = (1, 0, false, Vec::new());
-        while took < HAND_OVER {
+        while took < TAKE_IN && (took < HAND_OVER || !self.has_taken_long(now)) {
             self.outboxes.of(taker).next_of_line(offer, &mut tasks);
             let offered = tasks.len();
             if offered == 0 {
@@ -223,8 +265,9 @@ impl Engine {
         }
     }
 
+    /// Returns true if this turn has had its share of time. A clock that panics says no.
     fn has_taken_long(&self, since: Moment) -> bool {
-        self.hub.now() > since.after_nanos(SHARE)
+        caught(|| self.hub.now()).is_ok_and(|now| now > since.after_nanos(SHARE))
     }
 
     /// Who takes an entry; `None` when it is stale. `last`: the one before, which need not be looked up again.
@@ -281,17 +324,20 @@ impl Engine {
     /// Notes what an executor has taken, and tells producers how far it is behind. `last`: the last task, if the
     /// executor has it now.
     fn note_taken(&mut self, taker: &Taker, last: Option<TaskKey>, tasks: usize) {
-        if let (Taker::Own(_), None) = (taker, last) {
-            return; // an executor that runs all at once is never behind
+        if let (Taker::Own(own), None) = (taker, last) {
+            if !self.outboxes.own.contains_key(&own.number()) {
+                return; // an executor that runs all at once is never behind
+            }
         }
         let outbox = self.outboxes.of(taker);
         match last {
             Some(last) => outbox.taken(last, tasks),
             None => outbox.run_at_once(tasks),
         }
-        outbox.forget_started(2);
-        if let Taker::Shared = taker {
-            self.hub.backlog.tell(outbox.flow(self.front.len()));
+        outbox.forget_started();
+        match taker {
+            Taker::Own(own) => own.backlog().tell(outbox.flow()),
+            _ => self.hub.backlog.tell(outbox.flow()),
         }
     }
 
@@ -299,7 +345,7 @@ impl Engine {
     fn collect_refused(&mut self, taker: &Taker) -> usize {
         let (mut refused, mut strangers) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut strangers);
-        strangers.into_iter().for_each(|stranger| self.adopt(stranger));
+        strangers.into_iter().for_each(|stranger| quietly(|| self.adopt(stranger)));
         if refused.is_empty() {
             return 0;
         }
@@ -320,13 +366,16 @@ impl Engine {
                 number if number == taker.number() => None,
                 number => self.hub.own_executors.find(number).map(Taker::Own),
             };
-            let owner = owner.as_ref().unwrap_or(taker);
-            let (now, first_pause) = (self.hub.now(), self.first_pause());
-            let outbox = self.outboxes.of(owner);
-            outbox.refused(&refused, now, first_pause);
+            let first_pause = self.first_pause();
+            let outbox = self.outboxes.of(owner.as_ref().unwrap_or(taker));
+            outbox.refused(&refused, self.now, first_pause);
             if for_good {
                 outbox.refused_for_good();
             }
+            if of_one[0].0 > 0 {
+                self.outboxes.refusing.insert(of_one[0].0);
+            }
+            owner.into_iter().for_each(|owner| self.let_go(owner));
         }
         self.hub.rejected.add(count as u64);
         quietly(|| trace::rejected(count));

@@ -15,7 +15,7 @@
 //! empty or it refuses again. So what one executor refuses costs the others nothing: neither a place in the front nor a
 //! share of a turn.
 //!
-//! - OUTBOX-1 A task of a line is in order of deadline, and of its arrival; one that is refused again keeps its place.
+//! - OUTBOX-1 The tasks of a line are in order of deadline, and of arrival; one that is refused again keeps its place.
 //! - OUTBOX-2 The pause begins with a tick. It doubles up to [`LONGEST_PAUSE`] while the executor takes nothing, and up to
 //!   [`BUSY_PAUSE`] while it takes less than [`ENOUGH`] tasks at a time; it is halved when it takes [`MANY`]. So a queue
 //!   that is full again and again is filled in time, and each wake-up for it moves some tasks. It begins anew when the
@@ -26,8 +26,7 @@
 //!   hold producers back, at the price of one look for each batch. A series is no witness, because it is pending again
 //!   as soon as it has run.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{BATCH, is_live};
 use crate::backpressure::Flow;
@@ -45,13 +44,23 @@ pub(super) const LONGEST_PAUSE: u64 = 100_000_000;
 const ENOUGH: usize = 8;
 const MANY: usize = 32;
 
-/// So many entries are not worth a look at all of them.
-const FEW: usize = 4096;
+/// More batches than that are not remembered.
+const MOST_HANDED: usize = 4096;
+
+/// How many entries of cancelled tasks are dropped at the head of a line before it is asked again.
+const MOST_STALE: usize = 1024;
 
 /// A batch that an executor has taken.
 struct Handed {
     last: TaskKey,
     tasks: u64,
+}
+
+impl Handed {
+    /// Whether its last task waits, as far as the engine can tell; OUTBOX-4.
+    fn waits(&self) -> bool {
+        holder::pending_word(self.last).is_some_and(|word| word.kind() == Kind::Once)
+    }
 }
 
 /// Of one executor.
@@ -64,6 +73,8 @@ pub(super) struct Outbox {
     handed: VecDeque<Handed>,
     /// How many tasks `handed` stands for.
     waiting_there: u64,
+    /// How often the first batch was found waiting since all of them were looked at.
+    looks: usize,
     /// How many tasks have been started, as far as the engine knows.
     passed: u64,
 }
@@ -77,6 +88,7 @@ impl Outbox {
             is_refused_for_good: false,
             handed: VecDeque::new(),
             waiting_there: 0,
+            looks: 0,
             passed: 0,
         }
     }
@@ -85,6 +97,9 @@ impl Outbox {
 
     /// Notes a batch that was taken, by its last task. OUTBOX-4.
     pub(super) fn taken(&mut self, last: TaskKey, tasks: usize) {
+        if self.handed.len() == MOST_HANDED {
+            self.forget_first();
+        }
         self.handed.push_back(Handed { last, tasks: tasks as u64 });
         self.waiting_there += tasks as u64;
     }
@@ -94,29 +109,44 @@ impl Outbox {
         self.passed += tasks as u64;
     }
 
-    /// Forgets what has been started, so many batches at most.
-    pub(super) fn forget_started(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some(first) = self.handed.front() else { break };
-            if holder::pending_word(first.last).is_some_and(|word| word.kind() == Kind::Once) {
-                break;
-            }
-            self.waiting_there -= first.tasks;
-            self.passed += first.tasks;
-            self.handed.pop_front();
+    /// Forgets what has been started. An executor may start its batches in another order than it got them: so from time
+    /// to time all of them are looked at, however long the first one waits.
+    pub(super) fn forget_started(&mut self) {
+        while self.handed.front().is_some_and(|first| !first.waits()) {
+            self.forget_first();
+        }
+        self.looks += 1;
+        if self.looks > self.handed.len() {
+            self.looks = 0;
+            let (waiting_there, passed) = (&mut self.waiting_there, &mut self.passed);
+            self.handed.retain(|batch| {
+                let waits = batch.waits();
+                if !waits {
+                    *waiting_there -= batch.tasks;
+                    *passed += batch.tasks;
+                }
+                waits
+            });
         }
     }
 
-    /// How far the executor is behind, with so many tasks that are still on their way to it.
-    pub(super) fn flow(&self, on_the_way: usize) -> Flow {
-        Flow { ahead: self.waiting_there + on_the_way as u64, passed: self.passed }
+    fn forget_first(&mut self) {
+        if let Some(first) = self.handed.pop_front() {
+            self.waiting_there -= first.tasks;
+            self.passed += first.tasks;
+        }
+    }
+
+    /// How far the executor is behind.
+    pub(super) fn flow(&self) -> Flow {
+        Flow { ahead: self.waiting_there + self.line.len() as u64, passed: self.passed }
     }
 
     // ----- refused -------------------------------------------------------------------------
 
     /// Returns true if what is due has to stand in line.
     pub(super) fn is_refusing(&self) -> bool {
-        self.is_refused_for_good || !self.line.is_empty()
+        self.is_refused_for_good || self.line.len() > 0
     }
 
     /// Puts a task behind those that wait.
@@ -166,16 +196,18 @@ impl Outbox {
         self.again_at = Some(now);
     }
 
-    /// The next tasks of the line that are still to run, so many at most. When there is none the executor counts as
+    /// The next tasks of the line that are still to run, so many at most. When the line is empty the executor counts as
     /// well again.
     pub(super) fn next_of_line(&mut self, most: usize, into: &mut Vec<Entry>) {
-        while into.len() < most.min(BATCH) {
-            let Some(entry) = self.line.pop() else { break };
-            if is_live(entry) {
-                into.push(entry);
+        let mut stale = 0;
+        while into.len() < most.min(BATCH) && stale < MOST_STALE {
+            match self.line.pop() {
+                Some(entry) if is_live(entry) => into.push(entry),
+                Some(_) => stale += 1,
+                None => break,
             }
         }
-        if into.is_empty() {
+        if into.is_empty() && self.line.len() == 0 {
             (self.pause, self.again_at) = (0, None);
         }
     }
@@ -184,13 +216,12 @@ impl Outbox {
 
     /// How many entries wait in line, stale ones included.
     pub(super) fn waiting(&self) -> usize {
-        self.line.heap.len()
+        self.line.len()
     }
 
-    /// Drops entries of cancelled tasks, all of them.
-    pub(super) fn sweep(&mut self) {
-        self.line.heap.retain(|Reverse((.., entry))| is_live(*entry));
-        self.line.sweep_at = 2 * self.line.heap.len() + FEW;
+    /// Drops entries of cancelled tasks, of so many that it looks at. Returns true when it has come to the end.
+    pub(super) fn sweep(&mut self, budget: &mut usize) -> bool {
+        self.line.sweep(budget)
     }
 
     /// Takes out what waits in line, in order.
@@ -200,49 +231,128 @@ impl Outbox {
 
     /// Returns true if nothing is to be remembered.
     pub(super) fn is_idle(&self) -> bool {
-        self.line.is_empty() && self.handed.is_empty() && !self.is_refused_for_good
+        self.line.len() == 0 && self.handed.is_empty() && !self.is_refused_for_good
     }
 
     /// Gives room back that a peak has left.
     pub(super) fn shrink(&mut self) {
-        self.handed.shrink_to(FEW);
-        self.line.heap.shrink_to(FEW);
+        self.handed.shrink_to(BATCH);
     }
 }
 
-/// Tasks by deadline, and at equal deadlines by their places; OUTBOX-1.
+/// Tasks by deadline, and at equal deadlines by their places; OUTBOX-1. It is a tree, so that it can be swept in slices.
 #[derive(Default)]
 struct Line {
-    heap: BinaryHeap<Reverse<(u64, i64, Entry)>>,
-    /// The place of the next one to come.
+    tasks: BTreeMap<(u64, i64), Entry>,
+    /// The place of the last one that came.
     last: i64,
     /// The place of the last one that was put back.
     first: i64,
-    /// At how many entries all are looked at.
-    sweep_at: usize,
+    /// Where a sweep goes on.
+    swept_to: (u64, i64),
 }
 
 impl Line {
-    fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+    fn len(&self) -> usize {
+        self.tasks.len()
     }
 
     fn push(&mut self, entry: Entry) {
-        if self.heap.len() >= self.sweep_at.max(FEW) {
-            self.heap.retain(|Reverse((.., entry))| is_live(*entry));
-            self.sweep_at = 2 * self.heap.len() + FEW;
-        }
         self.last += 1;
-        self.heap.push(Reverse((entry.deadline(), self.last, entry)));
+        self.tasks.insert((entry.deadline(), self.last), entry);
     }
 
     fn put_back(&mut self, entry: Entry) {
         self.first -= 1;
-        self.heap.push(Reverse((entry.deadline(), self.first, entry)));
+        self.tasks.insert((entry.deadline(), self.first), entry);
     }
 
     fn pop(&mut self) -> Option<Entry> {
-        let Reverse((.., entry)) = self.heap.pop()?;
-        Some(entry)
+        self.tasks.pop_first().map(|(_, entry)| entry)
+    }
+
+    fn sweep(&mut self, budget: &mut usize) -> bool {
+        let slice = self.tasks.range(self.swept_to..).take(*budget);
+        let (mut looked_at, mut stale) = (0, Vec::new());
+        let mut next = None;
+        for (place, entry) in slice {
+            looked_at += 1;
+            next = Some((place.0, place.1 + 1));
+            if !is_live(*entry) {
+                stale.push(*place);
+            }
+        }
+        stale.iter().for_each(|place| _ = self.tasks.remove(place));
+        let is_done = looked_at < *budget;
+        *budget -= looked_at;
+        self.swept_to = next.filter(|_| !is_done).unwrap_or_default();
+        is_done
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::front::Runner;
+
+    fn entry(deadline: u64, slot: u32) -> Entry {
+        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Shared)
+    }
+
+    #[test]
+    fn outbox_1_a_line_is_in_order_and_what_is_refused_again_keeps_its_place() {
+        let mut line = Line::default();
+        for (at, slot) in [(5, 0), (3, 1), (5, 2), (5, 3)] {
+            line.push(entry(at, slot));
+        }
+        let taken = [(); 3].map(|()| line.pop().expect("four"));
+        assert_eq!(taken.map(|entry| entry.key().slot), [1, 0, 2]);
+        taken[1..].iter().rev().for_each(|entry| line.put_back(*entry));
+        line.push(entry(5, 4));
+        line.push(entry(4, 5));
+        let rest: Vec<_> =
+            std::iter::from_fn(|| line.pop()).map(|entry| entry.key().slot).collect();
+        assert_eq!(rest, [5, 0, 2, 3, 4]);
+    }
+
+    #[test]
+    fn outbox_2_the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
+        let milli = 1_000_000;
+        let mut outbox = Outbox::new();
+        outbox.refused(&[entry(1, 0)], Moment(0), milli);
+        let mut pauses = Vec::new();
+        for took in [0, 0, 0, 0, 0, 0, 0, 0, 1, 8, 31, 32, 100, 1000, 7, 1] {
+            outbox.rest(took, Moment(0), milli);
+            pauses.push(outbox.again_at().expect("it rests").0 / milli);
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 25, 25, 25, 12, 6, 3, 6, 12]);
+        outbox.refused_for_good();
+        assert_eq!((outbox.again_at(), outbox.is_refusing()), (None, true));
+    }
+
+    #[test]
+    fn s19_a_line_is_swept_in_slices() {
+        let mut line = Line::default();
+        (0..1000).for_each(|at| line.push(entry(at, u32::MAX >> 4))); // a slot that nobody has
+        let mut slices = 0;
+        loop {
+            slices += 1;
+            let mut budget = 100;
+            if line.sweep(&mut budget) {
+                break;
+            }
+            assert_eq!(budget, 0);
+        }
+        assert_eq!((line.len(), slices), (0, 11));
+    }
+
+    #[test]
+    fn outbox_4_no_more_batches_are_remembered_than_are_worth_it() {
+        let mut outbox = Outbox::new();
+        let nobody = TaskKey { slot: u32::MAX >> 4, generation: 1 };
+        (0..2 * MOST_HANDED).for_each(|_| outbox.taken(nobody, 3));
+        assert_eq!(outbox.flow().ahead, 3 * MOST_HANDED as u64);
+        outbox.forget_started();
+        assert_eq!((outbox.flow().ahead, outbox.flow().passed), (0, 6 * MOST_HANDED as u64));
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct OwnExecutor {
     executor: Box<dyn Executor>,
     number: u32,
     directory: Arc<OwnExecutors>,
-    backlog: Backlog,
+    backlog: Arc<Backlog>,
 }
 
 impl OwnExecutor {
@@ -24,7 +24,7 @@ impl OwnExecutor {
     }
 
     /// What is handed over to it and not started.
-    pub(crate) fn backlog(&self) -> &Backlog {
+    pub(crate) fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
     }
 
@@ -81,7 +81,7 @@ impl OwnExecutors {
         let mut table = self.lock();
         let number = table.next_number(numbers)?;
         let directory = Arc::clone(self);
-        let backlog = Backlog::new(most_overdue);
+        let backlog = Arc::new(Backlog::new(most_overdue));
         let own = Arc::new(OwnExecutor { executor, number, directory, backlog });
         table.places[number as usize - 1] = Arc::downgrade(&own);
         Some(own)

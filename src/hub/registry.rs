@@ -91,6 +91,11 @@ impl Drop for TurningMark {
     }
 }
 
+/// Returns true if the calling thread is inside a turn of some hub's engine.
+pub(super) fn is_turning() -> bool {
+    TURNING.try_with(|turning| !turning.borrow().is_empty()).unwrap_or(false)
+}
+
 impl Hub {
     /// Whether the calling thread is inside a turn of this hub's engine.
     pub(crate) fn is_turned_here(&self) -> bool {

@@ -39,6 +39,16 @@ thread_local! {
         const { Cell::new(Reading { hub: None, cycles: 0, moment: Moment::NEVER }) };
 }
 
+thread_local! {
+    /// How many tasks the calling thread is in, one inside of the other.
+    static RUNS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns true if the calling thread is running a task.
+pub(super) fn is_running() -> bool {
+    RUNS.get() > 0
+}
+
 impl Hub {
     /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
     /// goes on.
@@ -53,11 +63,13 @@ impl Hub {
                 seat.count_left();
             }
         });
+        RUNS.set(RUNS.get() + 1);
         match is_series {
             false => self.run_once(task),
             true if repeats => self.run_series(task, due, frees),
             true => self.run_last(task),
         }
+        RUNS.set(RUNS.get() - 1); // no task unwinds to here
     }
 
     /// The present, or what it was a microsecond ago: good enough for the histogram of lateness. Many

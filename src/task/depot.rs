@@ -46,6 +46,8 @@ pub(crate) struct Depot {
     /// No word of `open` before this one has a bit.
     lowest: usize,
     blocks: usize,
+    /// Blocks that have a number, and for which the system had no memory.
+    lost: usize,
     /// Free slots of pages that are not bare.
     free: usize,
     /// All slots of pages that are not bare.
@@ -63,6 +65,7 @@ global!(DEPOT: Mutex<Depot> = Mutex::new(Depot {
     bare: Vec::new(),
     lowest: 0,
     blocks: 0,
+    lost: 0,
     free: 0,
     resident: 0,
     low: 0,
@@ -155,7 +158,7 @@ impl Depot {
 
     /// Whether fewer slots are left than half a block has.
     fn is_short(&self) -> bool {
-        let left = (self.blocks << BLOCK_BITS) - self.resident + self.free;
+        let left = ((self.blocks - self.lost) << BLOCK_BITS) - self.resident + self.free;
         left < (1 << BLOCK_BITS) / 2
     }
 
@@ -171,6 +174,11 @@ impl Depot {
             self.pages[page] = u64::MAX;
             self.set_open(page);
         }
+    }
+
+    /// There is no memory for a reserved block.
+    pub(super) fn lose_block(&mut self) {
+        self.lost += 1;
     }
 
     /// The number of a new block, with these bits for each of its words.
@@ -270,6 +278,7 @@ mod tests {
             bare: vec![u64::MAX; words],
             lowest: 0,
             blocks: 1,
+            lost: 0,
             free: 0,
             resident: 0,
             low: 0,

@@ -25,7 +25,10 @@ pub(crate) fn ahead() {
         return;
     }
     let reserved = depot().reserve_block();
-    if let Some(block) = reserved.filter(|block| directory::add_block_ahead(*block)) {
+    let Some(block) = reserved else { return };
+    if directory::add_block_ahead(block) {
         depot().open_block(block);
+    } else {
+        depot().lose_block();
     }
 }
