@@ -34,7 +34,7 @@ use crate::error::ScheduleError;
 use crate::executor::own::{OwnExecutor, OwnExecutors};
 use crate::front::{Entry, Runner};
 use crate::intake::Intake;
-use crate::intake::lane::{Producer, Pushed, Refused};
+use crate::intake::lane::{Filled, Producer, Pushed, Refused};
 use crate::intake::seat::{self, with_seat};
 use crate::key::{HubId, TaskKey};
 use crate::limit::Limit;
@@ -177,8 +177,8 @@ impl Hub {
         let entry = Entry::new(key, deadline, deadline <= now, runner);
         match self.announce(entry, now, true) {
             Ok(pushed) => {
-                if pushed.blocks_filled.is_some() {
-                    self.hold_back(times, executor, T::IS_WAKER);
+                if let Some(filled) = &pushed.filled {
+                    self.hold_back(filled, times, executor, T::IS_WAKER);
                 }
                 Ok(key)
             }
@@ -255,7 +255,7 @@ impl Hub {
             }
             pushed
         })?;
-        let is_much = pushed.blocks_filled.is_some_and(Intake::is_much);
+        let is_much = pushed.filled.as_ref().is_some_and(Intake::is_much);
         self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
         Ok(pushed)
     }
@@ -266,8 +266,15 @@ impl Hub {
     /// A thread that turns an engine, of whatever scheduler, is never held: others wait for it. Nor is one that runs a
     /// task held for an executor: it may be one of those that the others wait for.
     #[cold]
-    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>, is_waker: bool) {
-        if !self.has_a_thread || registry::is_turning() {
+    fn hold_back(
+        &self,
+        filled: &Filled,
+        times: Times,
+        executor: Option<&Arc<OwnExecutor>>,
+        is_waker: bool,
+    ) {
+        let is_exempt = !self.has_a_thread || registry::is_turning();
+        if is_exempt || self.intake.is_slow(filled, times.now.0) {
             return;
         }
         let goes_on = || {

@@ -83,6 +83,8 @@ impl Block {
 pub(crate) struct Producer {
     pub(crate) seat: Arc<Seat>,
     block: Option<Arc<Block>>,
+    /// The stamp of the first record of that block.
+    block_since: u64,
     /// How many records it has published.
     published: u64,
     /// The highest stamp so far.
@@ -91,8 +93,16 @@ pub(crate) struct Producer {
 
 /// A record is published.
 pub(crate) struct Pushed {
-    /// It began a new block: how many blocks all writers have filled so far.
-    pub(crate) blocks_filled: Option<u64>,
+    /// It began a new block.
+    pub(crate) filled: Option<Filled>,
+}
+
+/// A block that is full.
+pub(crate) struct Filled {
+    /// How many blocks all writers have filled so far.
+    pub(crate) blocks: u64,
+    /// The stamp of its first record.
+    pub(crate) since: u64,
 }
 
 /// The lane was closed; nothing was published.
@@ -100,7 +110,7 @@ pub(crate) struct Refused;
 
 impl Producer {
     pub(crate) fn new(seat: Arc<Seat>) -> Producer {
-        Producer { seat, block: None, published: 0, stamp: 0 }
+        Producer { seat, block: None, block_since: 0, published: 0, stamp: 0 }
     }
 
     /// Publishes a record. The one read-modify-write of a schedule: it publishes, it is the
@@ -111,7 +121,7 @@ impl Producer {
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let place = self.published as usize % BLOCK;
-        let blocks_filled = if place == 0 { self.begin_block()? } else { None };
+        let filled = if place == 0 { self.begin_block(record.stamp)? } else { None };
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(place, record);
         let before = self.seat.published.swap_in_order(self.published + 1);
@@ -122,23 +132,24 @@ impl Producer {
         }
         self.published += 1;
         self.seat.signal();
-        Ok(Pushed { blocks_filled })
+        Ok(Pushed { filled })
     }
 
     /// Goes on to a fresh block, and counts the one before as filled. It refuses by itself when the lane is
     /// closed; otherwise each refusal at the border of a block would leave a block behind.
     #[cold]
-    fn begin_block(&mut self) -> Result<Option<u64>, Refused> {
+    fn begin_block(&mut self, stamp: u64) -> Result<Option<Filled>, Refused> {
         // Relaxed: if the close is not seen yet, the swap that follows sees it.
         if self.seat.published.load(Ordering::Relaxed) & CLOSED != 0 {
             return Err(Refused);
         }
+        let since = std::mem::replace(&mut self.block_since, stamp);
         let fresh = self.seat.spare.pop().unwrap_or_else(Block::new);
         Ok(match self.block.replace(Arc::clone(&fresh)) {
             Some(last) => {
                 // The reader looks for it only once a record in it is published.
                 drop(last.next.set(fresh));
-                Some(self.seat.gate.block_filled())
+                Some(Filled { blocks: self.seat.gate.block_filled(), since })
             }
             None => {
                 *self.seat.first() = Some(fresh);
