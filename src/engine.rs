@@ -57,6 +57,9 @@ const TAKE_IN: usize = 64 * 1024;
 const TAKE_IN_SHARE: usize = 8 * 1024;
 /// While so many tasks are due and not handed over, a thread takes in none.
 const MOST_DUE: usize = 64 * 1024;
+/// The same, if it is so many nanoseconds late.
+const MUCH_DUE: usize = 8 * 1024;
+const LATE: u64 = 50_000_000;
 /// How many entries a turn looks at in a sweep.
 const SWEEP: usize = 2048;
 /// How many entries a turn moves ahead of their time.
@@ -212,7 +215,7 @@ impl Engine {
         let most = match self.hub.has_a_thread {
             false => TAKE_IN_SHARE,
             // What comes now is due later than all that. It stays in its lanes, where it holds up its producers.
-            true if self.front.len() > MOST_DUE => 0,
+            true if self.is_overdue() => 0,
             true => TAKE_IN,
         };
         let looks = self.is_far_behind;
@@ -234,6 +237,13 @@ impl Engine {
             self.hub.hooks.observe(|observer| observer.took_in(tasks));
         }
         TakenIn { tasks, earliest }
+    }
+
+    /// Returns true if so much is due and not handed over that nothing should be taken in first: very much, or much that
+    /// is late.
+    fn is_overdue(&self) -> bool {
+        let late = || self.front.next().is_some_and(|next| next.after_nanos(LATE) < self.now);
+        self.front.len() > MOST_DUE || self.front.len() > MUCH_DUE && late()
     }
 
     // ----- advance -------------------------------------------------------------------------

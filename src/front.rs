@@ -232,10 +232,16 @@ impl Front {
         self.pop_late()
     }
 
+    /// Fetches the holder of one that comes later.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self) {
+        self.ready.get(AHEAD).inspect(|soon| soon.prefetch());
+    }
+
     /// The next one, if it is due and a waker. The holder of one that comes later is fetched meanwhile.
     #[inline]
     pub(crate) fn pop_waker(&mut self, now: Moment) -> Option<Entry> {
-        self.ready.get(AHEAD).inspect(|soon| soon.prefetch());
+        self.fetch_ahead();
         self.peek().filter(|next| next.runner() == Runner::TickThread)?;
         self.pop(now)
     }

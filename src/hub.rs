@@ -137,8 +137,9 @@ impl Hub {
         self.id
     }
 
+    /// The present. It is never "never", however far the clock is moved: what never comes is not due then either (S4).
     pub(crate) fn now(&self) -> Moment {
-        self.timeline.moment(self.clock.now())
+        self.timeline.moment(self.clock.now()).min(Moment(Moment::NEVER.0 - 1))
     }
 
     // ----- the way in ----------------------------------------------------------------------

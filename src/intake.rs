@@ -64,6 +64,10 @@ const BLOCKS_AHEAD: u64 = 2048;
 /// lanes, of which most may be cancelled by then, stays bounded by that.
 const BLOCKS_ASLEEP: u64 = 64;
 
+/// Producers are held back earlier, as soon as a turn leaves something that has waited for so many nanoseconds: the tick
+/// thread is slow then, for example because it runs tasks itself.
+const LATE: u64 = 50_000_000;
+
 /// Whoever takes so many nanoseconds to fill a block is no flood.
 const SLOW_BLOCK: u64 = 50_000_000;
 
@@ -83,6 +87,12 @@ pub(crate) struct Intake {
 enum Order {
     Clock,
     Count(CachePadded<AtomicU64>),
+}
+
+impl Order {
+    fn is_by_clock(&self) -> bool {
+        matches!(self, Order::Clock)
+    }
 }
 
 /// All seats, and what becomes of them.
@@ -183,7 +193,7 @@ impl Intake {
     /// Returns true if a producer that has filled this block, and reads the clock at `now`, makes no more than some
     /// thousand tasks a second. It need not be held back.
     pub(crate) fn is_slow(&self, filled: &Filled, now: u64) -> bool {
-        matches!(self.order, Order::Clock) && now.saturating_sub(filled.since) > SLOW_BLOCK
+        self.order.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
     }
 
     /// Returns true if a thread has cancelled many tasks since the last call. Relaxed: a hint.
@@ -212,6 +222,8 @@ pub(crate) struct Gate {
     emptied: AtomicU64,
     /// How often it has looked. While it looks, it does not stand still.
     looks: AtomicU64,
+    /// What its last look has left has waited for long.
+    is_late: AtomicBool,
     pressure: Backpressure,
     /// A thread has cancelled many tasks since the engine looked.
     many_cancelled: AtomicBool,
@@ -224,6 +236,7 @@ impl Gate {
             filled: CachePadded::new(AtomicU64::new(0)),
             emptied: AtomicU64::new(0),
             looks: AtomicU64::new(0),
+            is_late: AtomicBool::new(false),
             pressure: Backpressure::new(BLOCKS_AHEAD),
             many_cancelled: AtomicBool::new(false),
         }
@@ -267,7 +280,10 @@ impl Gate {
 
     fn flow(&self) -> Flow {
         let emptied = self.emptied.load(Ordering::Relaxed);
-        let ahead = self.filled.load(Ordering::Relaxed).saturating_sub(emptied);
+        let mut ahead = self.filled.load(Ordering::Relaxed).saturating_sub(emptied);
+        if ahead > BLOCKS_ASLEEP && self.is_late.load(Ordering::Relaxed) {
+            ahead = ahead.max(BLOCKS_AHEAD + 1);
+        }
         Flow { ahead, passed: self.looks.load(Ordering::Relaxed) }
     }
 }
@@ -308,6 +324,10 @@ impl Inlet {
             self.lanes[*number].look();
         }
         let taken = self.merge(cut, most, take);
+        let oldest = self.oldest_before(cut);
+        let is_late =
+            intake.order.is_by_clock() && oldest.is_some_and(|oldest| cut - oldest > LATE);
+        intake.gate.is_late.store(is_late, Ordering::Relaxed);
         let lanes = &mut self.lanes;
         self.open.retain(|number| {
             let lane = &mut lanes[*number];
@@ -366,8 +386,14 @@ impl Inlet {
 
     /// Returns true if the last turn has left something that was stamped before the cut.
     pub(crate) fn is_behind(&mut self, cut: u64) -> bool {
+        self.oldest_before(cut).is_some()
+    }
+
+    /// The lowest stamp of what the last turn has left, if it is below the cut.
+    fn oldest_before(&mut self, cut: u64) -> Option<u64> {
         let lanes = &mut self.lanes;
-        self.open.iter().any(|number| lanes[*number].first().is_some_and(|first| first.stamp < cut))
+        let firsts = self.open.iter().filter_map(|number| lanes[*number].first());
+        firsts.map(|first| first.stamp).min().filter(|oldest| *oldest < cut)
     }
 
     /// Visits what was published before the last look and left there, for example because it was stamped

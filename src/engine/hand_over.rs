@@ -239,9 +239,17 @@ impl Engine {
             }
             let Some(entry) = self.front.pop(now) else { break };
             left -= 1;
-            let goes_on = matches!((&taker, entry.runner()), (Taker::Shared, Runner::Shared));
+            let goes_on = match (&taker, entry.runner()) {
+                (Taker::Shared, Runner::Shared) => true,
+                (Taker::Own(own), Runner::Own) => {
+                    self.front.fetch_ahead();
+                    let Some(word) = holder::pending_word(entry.key()) else { continue };
+                    word.executor() == own.number()
+                }
+                _ => false,
+            };
             if !goes_on || self.batch.len() == BATCH {
-                let Some(next) = self.taker_of(entry, &taker) else { continue };
+                let Some(next) = self.taker_of(entry) else { continue };
                 if !next.is(&taker) || self.batch.len() == BATCH {
                     self.flush(&taker);
                     self.let_go(std::mem::replace(&mut taker, next));
@@ -270,17 +278,14 @@ impl Engine {
         caught(|| self.hub.now()).is_ok_and(|now| now > since.after_nanos(SHARE))
     }
 
-    /// Who takes an entry; `None` when it is stale. `last`: the one before, which need not be looked up again.
-    fn taker_of(&self, entry: Entry, last: &Taker) -> Option<Taker> {
+    /// Who takes an entry; `None` when it is stale.
+    fn taker_of(&self, entry: Entry) -> Option<Taker> {
         match entry.runner() {
             Runner::Shared => Some(Taker::Shared),
             Runner::TickThread => Some(Taker::TickThread),
             Runner::Own => {
                 let number = holder::pending_word(entry.key())?.executor();
-                match last {
-                    Taker::Own(own) if own.number() == number => Some(Taker::Own(Arc::clone(own))),
-                    _ => self.hub.own_executors.find(number).map(Taker::Own),
-                }
+                self.hub.own_executors.find(number).map(Taker::Own)
             }
         }
     }
