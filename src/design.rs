@@ -13,7 +13,7 @@
 //! 3. **Announced** (`intake/`). A record of deadline, stamp and name goes into the calling thread's
 //!    lane, published by one swap: the only read-modify-write of a schedule. If the tick thread
 //!    sleeps towards something later, it is woken (`parking.rs`).
-//! 4. **Filed** (`engine.rs`, `wheel/`). A turn gathers the lanes, in order of the stamps, and puts
+//! 4. **Filed** (`engine.rs`, `wheel/`). A turn merges the lanes, in order of the stamps, and puts
 //!    sixteen-byte entries into the wheel. The holder is not touched: it would be a cache miss.
 //! 5. **Given out.** When the task's tick has passed, its bucket goes to the front (`front.rs`),
 //!    sorted by deadline. With `Precision::Exact` the bucket goes there a tick ahead, and each entry
@@ -51,11 +51,11 @@
 //! at the next wake-up, thousands at once. When the thread stayed up for it, turn after turn with two or
 //! three tasks each, it spent 80 ns a task instead of 35.
 //!
-//! Two things wake the thread although nothing is due. A producer that has scheduled 8192 tasks since,
-//! all of them later than the threshold, wakes it so that its lane stays bounded; and so does a
+//! Two things wake the thread although nothing is due. When producers have filled 64 more blocks, all together, with 8192
+//! tasks that are due later than the threshold, one of them wakes it so that the lanes stay bounded; and so does a
 //! canceller with its 8192nd cancel, so that stale entries do. Both are bounds on memory, at a
 //! ten-thousandth of a wake-up per task. And a thread that has memory to give back wakes up a second
-//! later to do so, once.
+//! later to do so, once; and one that has a great half-turn ahead, in time to bring it near.
 //!
 //! A thread that was woken for a task that is cancelled by the time it looks sleeps towards that deadline all
 //! the same, once. Programs that set a timeout and cancel it a microsecond later do so again and again, and each
@@ -96,7 +96,11 @@
 //!
 //! After a peak, when more slots are free than in use and have been for a second, the tick thread of any
 //! scheduler, when it has nothing else to do, gives the pages of free holders back to the system, at most
-//! 64 of them per turn. The addresses stay. A page (64 holders) with one task in it stays, and so does
+//! 64 of them per turn. The addresses stay. When few slots are left, the tick thread
+//! makes the next block ready, as one large page, because to fill two megabytes with zeros takes the system 0.3 to 8 ms. A
+//! caller that comes before it uses small pages, and writes to each before it reads there: a page that is read first costs
+//! two faults, the second of which interrupts all processors (p99.9 of a schedule in a fresh process: 16 us before that,
+//! and 4 since). A page (64 holders) with one task in it stays, and so does
 //! what threads keep in their magazines: up to 256 slots a thread. On systems without `madvise` the pages
 //! stay with the process.
 //!
@@ -245,8 +249,41 @@
 //! inline, one thread does some ten million a second. Beyond, use several schedulers; they share nothing
 //! but the depot, whose lock is taken once for 128 tasks.
 //!
-//! **64 producers.** Each has a lane and counters of its own, so they do not meet. A turn visits only the
-//! lanes that have something, at most 1024 records each, and sorts up to 65,536 records by stamp; std's
-//! sort finds the 64 sorted runs and merges them in six rounds. That merge is the next bottleneck. It could
-//! go: the stamp matters only among equal deadlines, so it could be a second key of the sort in front, at
-//! the price of entries of 24 bytes.
+//! **64 producers.** Each has a lane and counters of its own, so they meet only where they signal, and once in 128 tasks
+//! where they count a block. A turn visits only the lanes that have something, and merges them by stamp, with a heap of
+//! their heads: at most 65,536 records. 10 million records took 28 ns each from one lane and from two, and 30 from
+//! sixteen (F2 of `benches/peers`). The merge is the next bottleneck: in a flood of 8 threads it is half of the tick
+//! thread's work. It could go, as the stamp matters only among equal deadlines, at the price of entries of 24 bytes.
+//!
+//! # Under overload
+//!
+//! What a flood may do is bounded in three places, and each bound is soft: a producer that is beyond it sleeps for some
+//! milliseconds, and in the meantime the thread that works for it has the processor (`backpressure.rs`).
+//!
+//! - **The way in.** Producers may be 262,144 records ahead of the tick thread. It is less as soon as a turn leaves
+//!   records that have waited for 50 ms, because then the thread is slow. A producer asks once in 128 tasks.
+//! - **What is due.** While more than 65,536 tasks are due and not handed over, or 8192 that are 50 ms late, the
+//!   thread takes nothing in: that would be due later. So a flood of tasks without a delay stays in the lanes.
+//! - **Executors.** When 32,768 tasks of an executor are due and not started, producers of tasks that are due soon wait
+//!   for it. The engine remembers the last task of each batch, and looks whether it has been started.
+//!
+//! Entries of cancelled tasks are swept at twice the pace at which tasks come in. A thread that is far behind looks
+//! at each task's holder before it files it, because by then most have been cancelled.
+//!
+//! What was tried, in a flood of 8 threads for 4 s that keep 1,000 timeouts each and cancel the oldest, on two cores:
+//! the lateness of a task of 10 ms, resident memory, million pairs a second. The first two rows were measured beside
+//! other work.
+//!
+//! | what | median | worst | MB | M/s |
+//! | --- | --- | --- | --- | --- |
+//! | all lanes sorted together in each turn (for 5 s; most of the tasks never ran) | 9.6 s | 16 s | 1777 | |
+//! | a merge, and a bound of a million records | 211 ms | 565 ms | 78 | 5.5 |
+//! | half a million; no heap for what comes late in order | 30 ms | 86 ms | 37 | 11.7 |
+//! | a quarter of a million, and the bound of 50 ms | 12 ms | 23 ms | 19 | 12.5 |
+//!
+//! A bound by count alone was not enough: with tasks of 2 us on [`Inline`](crate::Inline) the same number of records is
+//! ten times as much time.
+//!
+//! Before a task of another thread is filed, its record has to cross from one processor's cache to the other's. To
+//! fetch records ahead of that took nothing off (127 against 125 ns of the process for each schedule of W1). To file them
+//! some hundred at a time, with the wheel's code in one loop, took 18 off.

@@ -138,7 +138,8 @@ impl Driver {
         self.hub.clock.now()
     }
 
-    /// Does what is due by the clock, and says when to come back: `None` when nothing is pending.
+    /// Does what is due by the clock, and says when to come back: `None` when nothing is pending, or only tasks of
+    /// executors that have refused them for good.
     ///
     /// What tasks schedule during the turn is left to the next one, even if it is due at once; then
     /// the answer is the present. Called from inside a task of the same driver it does nothing.

@@ -31,8 +31,13 @@ pub use tokio::TokioBlocking;
 /// Takes tasks that are due and runs them somewhere.
 ///
 /// An executor is called on the tick thread, with nothing locked. It may run the task at once
-/// ([`Inline`]), pass it on, or refuse it with [`Rejected`]; a refused task is handed over again a
-/// tick later (S18). A task that it drops without running counts as dropped.
+/// ([`Inline`]), pass it on, or refuse it with [`Rejected`]. A task that it drops without running counts as dropped.
+///
+/// A task that is refused is not lost (S18). From then on the executor's tasks wait in a line of their own, in order of
+/// deadline, and delay nobody else's (S30). After a tick the executor is asked again, with one task: if it takes that
+/// it is offered more, until the line is empty. Otherwise the pause grows, to 100 ms at most, or to 25 ms while the
+/// executor takes a few tasks each time; an executor that takes many is asked more often. One that will never run
+/// anything again says so by [`Rejected::for_good`].
 ///
 /// Every `Fn(DueTask) + Send + Sync + 'static` is an executor:
 ///

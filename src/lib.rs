@@ -75,13 +75,28 @@
 //!   starts a new phase (S13); nothing is allocated (S14); a panic ends the series (S15); a task may
 //!   cancel itself (S16).
 //! - **Executor.** Panics are caught, anywhere (S17). What an executor rejects is handed over again
-//!   (S18). Work on the tick thread is bounded per turn (S19).
+//!   (S18). Work on the tick thread is bounded per turn (S19). An executor that refuses costs the others nothing (S30).
 //! - **Shutdown.** Every accepted task has exactly one end: run, cancelled, returned, or dropped;
 //!   every other is refused (S20). `close` waits for a bounded time, and is no deadlock anywhere
 //!   (S21). Leftovers can be run (S22). After the stop all is refused (S23). Dropping the last
 //!   handle stops without blocking (S24).
 //! - **Bounds and sight.** A limit that is exact (S25), counters that are exact once things are
 //!   quiet (S26), errors that say what to do (S27).
+//!
+//! # Under overload
+//!
+//! A wheel can be outrun: several threads bring tasks faster than one thread files them, or than an executor runs them.
+//! Then the producers are held back. A call of `schedule_*` that finds itself far ahead sleeps for some milliseconds, and
+//! for 100 ms at most, so that what is pending on the way in stays bounded, and others are served in time. It happens only
+//! to a thread that schedules thousands of tasks a second, and never
+//!
+//! - on a tick thread, or where a [`Driver`] is turned,
+//! - for the sake of an executor, on a thread that runs one of its tasks,
+//! - for timeouts that wait in the wheel, however many: only what has not been filed yet counts, and what is due and has
+//!   not been started.
+//!
+//! It is never a deadlock, whatever locks the caller holds: if nothing moves for 100 ms, the bound doubles. Whoever wants
+//! errors in place of waiting says so by [`Builder::max_pending`]. Workers, pools and message loops do the same.
 //!
 //! # Features
 //!

@@ -116,7 +116,8 @@ impl Builder {
     /// How many tasks may be pending at once; a schedule beyond that is
     /// [`Full`](crate::ScheduleError::Full). Without a limit by default.
     ///
-    /// A task holds its place until its run starts, a series until it ends.
+    /// A task holds its place until its run starts, a series until it ends. Without a limit, producers that are far
+    /// ahead are held back for moments: see [Under overload](crate#under-overload).
     pub fn max_pending(mut self, tasks: usize) -> Builder {
         self.max_pending = Some(tasks);
         self

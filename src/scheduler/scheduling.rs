@@ -37,7 +37,8 @@ impl Scheduler {
     /// A delay of zero does not wait for a tick. A delay beyond the range of the clock is never:
     /// the task waits until it is cancelled or returned.
     ///
-    /// A closure of up to 32 bytes is not allocated.
+    /// A closure of up to 32 bytes is not allocated. A thread that schedules much faster than its tasks are filed or run
+    /// may be held back in this call, for 100 ms at most: see [Under overload](crate#under-overload).
     ///
     /// # Errors
     ///
