@@ -115,6 +115,7 @@ PROTOCOLS = [
         ({"keeps slot": False}, BREAKS),
         ({"looks again": False}, BREAKS),
         ({"fill": RLX}, BREAKS),
+        ({"cancelled load": SC, "word look": ACQ}, BREAKS),
     ]),
     ("family-doomed", FORGETS, [
         ({"keeps slot": False, "cancelled store": SC, "cancelled load": SC}, HOLDS),

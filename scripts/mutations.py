@@ -396,8 +396,6 @@ MUTATIONS = [
      "self.0.store(freed.0, Ordering::Release);", "self.0.store(freed.0, Ordering::Relaxed);", models("holders")),
     ("ordering: look at a word, no Acquire", "src/task/state.rs",
      "Word(self.0.load(Ordering::Acquire))", "Word(self.0.load(Ordering::Relaxed))", models("holders")),
-    ("ordering: the clone's look at the word", "src/task/state.rs",
-     "Word(self.0.load_in_order())", "Word(self.0.load(Ordering::Acquire))", models("holders")),
     ("ordering: the clone makes the handle shared", "src/handle.rs",
      "self.shared.store_in_order(true);", "self.shared.store(true, Ordering::Release);", models("holders")),
     ("ordering: the cancel's look at shared", "src/handle.rs",

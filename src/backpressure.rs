@@ -129,11 +129,11 @@ mod tests {
     use super::*;
 
     /// A queue that passes so much at each look.
-    fn looks(mut ahead: u64, passes: u64) -> impl FnMut() -> Flow {
+    fn looks(mut ahead: u64, step: u64) -> impl FnMut() -> Flow {
         let mut passed = 0;
         move || {
-            ahead -= passes.min(ahead);
-            passed += passes;
+            ahead -= step.min(ahead);
+            passed += step;
             Flow { ahead, passed }
         }
     }

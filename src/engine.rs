@@ -102,6 +102,14 @@ pub(crate) enum Next {
     Ended,
 }
 
+/// What is being swept.
+#[derive(Default)]
+struct Sweeping {
+    wheel: bool,
+    /// The lines of executors that refuse.
+    lines: bool,
+}
+
 /// The engine of one scheduler.
 pub(crate) struct Engine {
     hub: Arc<Hub>,
@@ -121,8 +129,7 @@ pub(crate) struct Engine {
     /// Room for wakers that are about to be woken.
     wakers: Vec<Waker>,
     outboxes: Outboxes,
-    is_sweeping: bool,
-    is_sweeping_lines: bool,
+    sweeping: Sweeping,
     /// How many tasks were filed since it was last looked at whether to sweep, and after how many that is.
     filed: usize,
     look_after: usize,
@@ -158,8 +165,7 @@ impl Engine {
             given_out: Vec::new(),
             wakers: Vec::new(),
             outboxes: Outboxes::new(),
-            is_sweeping: false,
-            is_sweeping_lines: false,
+            sweeping: Sweeping::default(),
             filed: 0,
             look_after: STALE,
             is_trimming: false,
@@ -268,20 +274,20 @@ impl Engine {
     /// Sweeps stale entries when they outnumber the live ones, and moves some far entries near. A
     /// bounded share, twice as much as has come in; true when there is nothing left to do.
     fn tidy(&mut self, taken_in: usize) -> bool {
-        if !self.is_sweeping && self.is_time_to_look() {
+        if !self.sweeping.wheel && self.is_time_to_look() {
             let most = 2 * self.hub.pending() + STALE;
-            self.is_sweeping = self.wheel.len() > most;
-            self.is_sweeping_lines = self.outboxes.waiting() > most;
+            self.sweeping.wheel = self.wheel.len() > most;
+            self.sweeping.lines = self.outboxes.waiting() > most;
         }
-        if self.is_sweeping_lines {
-            self.is_sweeping_lines = !self.outboxes.sweep(SWEEP);
+        if self.sweeping.lines {
+            self.sweeping.lines = !self.outboxes.sweep(SWEEP);
         }
-        if self.is_sweeping {
+        if self.sweeping.wheel {
             let wheel = &mut self.wheel;
             let is_done = wheel.sweep(SWEEP + 2 * taken_in, |entry| is_live(*entry));
-            self.is_sweeping = !is_done;
+            self.sweeping.wheel = !is_done;
         }
-        self.wheel.settle(SETTLE + taken_in) && !self.is_sweeping && !self.is_sweeping_lines
+        self.wheel.settle(SETTLE + taken_in) && !self.sweeping.wheel && !self.sweeping.lines
     }
 
     /// Returns true if so much has changed since the last time that it is worth counting what is pending. That is a walk

@@ -110,15 +110,15 @@ impl Outboxes {
             return self.shared.again_at();
         }
         let own = &self.own;
-        let is_refusing = |own: &&OwnOutbox| own.outbox.is_refusing() && own.of.strong_count() > 0;
-        self.refusing.retain(|number| own.get(number).filter(is_refusing).is_some());
+        let is_refusing = |own: &OwnOutbox| own.outbox.is_refusing() && own.of.strong_count() > 0;
+        self.refusing.retain(|number| own.get(number).is_some_and(is_refusing));
         let refusing = self.refusing.iter().filter_map(|number| own.get(number));
         refusing.map(|own| &own.outbox).chain([&self.shared]).filter_map(Outbox::again_at).min()
     }
 
     /// The executors that are to be asked again by now, or soon: if one of them wakes the thread the others come along, so
     /// that many of them cost few wake-ups. They take turns at being the first.
-    fn to_be_asked(&mut self, now: Moment) -> Vec<Taker> {
+    fn takers_to_ask(&mut self, now: Moment) -> Vec<Taker> {
         let shared = self.shared.is_to_be_asked(now).then_some(Taker::Shared);
         let own = self.refusing.iter().filter_map(|number| self.own.get(number));
         let own =
@@ -185,7 +185,7 @@ impl Engine {
         if self.outboxes.again_at().is_none_or(|at| at > now) {
             return;
         }
-        let (mut has_asked, takers) = (false, self.outboxes.to_be_asked(now));
+        let (mut has_asked, takers) = (false, self.outboxes.takers_to_ask(now));
         for taker in takers {
             if !has_asked || !self.has_taken_long(now) {
                 has_asked = true;

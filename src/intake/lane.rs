@@ -145,17 +145,13 @@ impl Producer {
         }
         let since = std::mem::replace(&mut self.block_since, stamp);
         let fresh = self.seat.spare.pop().unwrap_or_else(Block::new);
-        Ok(match self.block.replace(Arc::clone(&fresh)) {
-            Some(last) => {
-                // The reader looks for it only once a record in it is published.
-                drop(last.next.set(fresh));
-                Some(Filled { blocks: self.seat.gate.block_filled(), since })
-            }
-            None => {
-                *self.seat.first() = Some(fresh);
-                None
-            }
-        })
+        let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
+            *self.seat.first() = Some(fresh);
+            return Ok(None);
+        };
+        // The reader looks for it only once a record in it is published.
+        drop(last.next.set(fresh));
+        Ok(Some(Filled { blocks: self.seat.gate.block_filled(), since }))
     }
 }
 
