@@ -38,6 +38,10 @@ pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 /// that could happen anyway.
 pub(crate) const LOOKS: usize = if cfg!(loom) { 0 } else { 200 };
 
+/// Whether memory goes back when the last engine of the process ends. Not in a model: several run at a time in one
+/// process, and each has to do the same in all of its runs.
+pub(crate) const TRIMS_AT_THE_END: bool = !cfg!(loom);
+
 /// Locks, whether or not a thread panicked while it held the lock: user code never runs under a
 /// lock of ours, so what a lock guards is whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

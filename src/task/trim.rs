@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::depot::{Depot, PAGE, depot};
 use super::{directory, memory, pages};
+use crate::sync::TRIMS_AT_THE_END;
 
 /// How many pages one slice of work gives back, and how many it looks at for each.
 const SLICE: usize = 64;
@@ -73,7 +74,7 @@ impl Drop for Trims {
 /// Something that was pending has gone. If no engine is left that would trim, the caller does it here and now:
 /// there is nobody whose tasks would wait for that.
 pub(crate) fn at_the_end() {
-    if ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
+    if !TRIMS_AT_THE_END || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
         return;
     }
     memory::put_down();
