@@ -226,6 +226,32 @@ mod tests {
         assert_eq!(wheel.first(usize::MAX, |item| item.number != 500), Some(31));
     }
 
+    /// A full half-turn takes time to be brought near, so that has to begin before its first tick.
+    #[test]
+    fn s02_a_great_half_turn_asks_to_be_settled_ahead_of_its_time() {
+        const TICK: u64 = 1_000_000;
+        let granularity = NonZeroU64::new(TICK).expect("a millisecond");
+        let mut wheel = Buckets::new(16, granularity, Tick(0)); // a half-turn is 8 ticks
+        fill(&mut wheel, 40 * TICK, 0..100);
+        assert_eq!(wheel.settle_at(), None, "few entries take no time");
+        fill(&mut wheel, 41 * TICK, 100..20_000);
+        assert_eq!(wheel.settle_at(), Some(Tick(35)), "5 ms for 20,000 entries, before tick 40");
+        fill(&mut wheel, 33 * TICK, 20_000..20_001);
+        assert_eq!(wheel.settle_at(), Some(Tick(35)), "one entry before them does not hide them");
+        fill(&mut wheel, 42 * TICK, 20_001..100_000);
+        assert_eq!(
+            wheel.settle_at(),
+            Some(Tick(31)),
+            "as early as it can be: with the half-turn before"
+        );
+        let mut out = Vec::new();
+        wheel.advance(Tick(31), &mut out);
+        assert_eq!(wheel.settle_at(), None);
+        assert!(!wheel.settle(1) && wheel.settle(usize::MAX) && out.is_empty());
+        wheel.advance(Tick(41), &mut out);
+        assert_eq!(out.len(), 20_001);
+    }
+
     #[test]
     fn a_sweep_between_everything_else_drops_what_is_stale_and_nothing_more() {
         for seed in 1..60_u64 {
