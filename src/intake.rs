@@ -21,7 +21,7 @@
 //! a compare-exchange on the head; the reader takes the whole list by a swap.
 //!
 //! **The bound.** Producers count the blocks that they fill, all together, and the reader those that it empties. When
-//! the difference is more than [`BLOCKS_AHEAD`], producers are held back (see [`backpressure`](crate::backpressure)),
+//! the difference is more than [`BLOCKS_AHEAD`](gate), producers are held back (see [`backpressure`](crate::backpressure)),
 //! each at the border of a block. It is one addition for 128 records.
 //!
 //! - INTAKE-1 A record is published by one swap on the lane; the swap's old value tells whether the lane
@@ -41,6 +41,7 @@
 //!   found cleared. The reader clears `listed` only after it has taken the seat off the list and has read
 //!   `next`. So a seat is on the list at most once, and `next` is not written while the reader may read it.
 
+pub(crate) mod gate;
 pub(crate) mod lane;
 pub(crate) mod seat;
 
@@ -50,19 +51,13 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+pub(crate) use self::gate::Gate;
+use self::gate::{BLOCKS_ASLEEP, seat_at};
 use self::lane::{Consumer, Filled, Producer, Record};
 pub(crate) use self::seat::Seat;
 use crate::backpressure::{Backpressure, Flow};
 use crate::parking::Doorbell;
-use crate::sync::{AtomicBool, AtomicU64, ExchangeInOrder, InOrder, Mutex, Ordering, lock};
-
-/// How many filled blocks the reader may be behind its producers: half a million records, which take 13 MB and
-/// some twenty milliseconds of the tick thread.
-const BLOCKS_AHEAD: u64 = 2048;
-
-/// After so many blocks (8192 records) a producer wakes the tick thread even if nothing is due soon. What lies in the
-/// lanes, of which most may be cancelled by then, stays bounded by that.
-const BLOCKS_ASLEEP: u64 = 64;
+use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// Producers are held back earlier, as soon as a turn leaves something that has waited for so many nanoseconds: the tick
 /// thread is slow then, for example because it runs tasks itself.
@@ -210,87 +205,6 @@ impl Intake {
     pub(crate) fn pressure(&self) -> &Backpressure {
         &self.gate.pressure
     }
-}
-
-/// What all seats of an intake share with its reader: the ready list, and the count of blocks.
-pub(crate) struct Gate {
-    /// The number of the first seat on the ready list, plus one; 0 when it is empty.
-    head: CachePadded<AtomicU64>,
-    /// Blocks that producers have filled, all together.
-    filled: CachePadded<AtomicU64>,
-    /// Blocks that the reader has emptied. Written by the reader alone, as the next one.
-    emptied: AtomicU64,
-    /// How often it has looked. While it looks, it does not stand still.
-    looks: AtomicU64,
-    /// What its last look has left has waited for long.
-    is_late: AtomicBool,
-    pressure: Backpressure,
-    /// A thread has cancelled many tasks since the engine looked.
-    many_cancelled: AtomicBool,
-}
-
-impl Gate {
-    pub(crate) fn new() -> Gate {
-        Gate {
-            head: CachePadded::new(AtomicU64::new(0)),
-            filled: CachePadded::new(AtomicU64::new(0)),
-            emptied: AtomicU64::new(0),
-            looks: AtomicU64::new(0),
-            is_late: AtomicBool::new(false),
-            pressure: Backpressure::new(BLOCKS_AHEAD),
-            many_cancelled: AtomicBool::new(false),
-        }
-    }
-
-    /// Puts a seat on the ready list; INTAKE-5.
-    ///
-    /// The exchange is Release, for the seat's `listed` and `next`, and `SeqCst` for INTAKE-2. A later push continues
-    /// the release sequence of an earlier one, so the reader's swap acquires all of them.
-    #[cold]
-    fn push(&self, seat: &Seat) {
-        let mut head = self.head.load(Ordering::Relaxed); // the exchange tells if it is another by now
-        loop {
-            seat.next.store(head, Ordering::Relaxed);
-            match self.head.exchange_in_order(head, seat.number as u64 + 1) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.head.load_in_order() == 0
-    }
-
-    /// Takes the whole ready list: its first seat. Acquire: pairs with `push`.
-    fn take_all(&self) -> Option<usize> {
-        seat_at(self.head.swap(0, Ordering::Acquire))
-    }
-
-    /// Counts a block that a producer has filled; how many there are now. Relaxed, as the count below: they
-    /// only decide who waits or wakes.
-    pub(crate) fn block_filled(&self) -> u64 {
-        self.filled.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(crate) fn block_emptied(&self) {
-        let emptied = self.emptied.load(Ordering::Relaxed) + 1;
-        self.emptied.store(emptied, Ordering::Relaxed);
-    }
-
-    fn flow(&self) -> Flow {
-        let emptied = self.emptied.load(Ordering::Relaxed);
-        let mut ahead = self.filled.load(Ordering::Relaxed).saturating_sub(emptied);
-        if ahead > BLOCKS_ASLEEP && self.is_late.load(Ordering::Relaxed) {
-            ahead = ahead.max(BLOCKS_AHEAD + 1);
-        }
-        Flow { ahead, passed: self.looks.load(Ordering::Relaxed) }
-    }
-}
-
-/// The seat that a link of the ready list names.
-fn seat_at(link: u64) -> Option<usize> {
-    Some(link.checked_sub(1)? as usize)
 }
 
 /// The reader's side, owned by the engine.
