@@ -61,7 +61,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "take-in", instructions: 200.0, allocations: 0.002, run: take_in },
     Operation { name: "fire-inline", instructions: 580.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 105.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 870.0, allocations: 0.002, run: repetition },
+    Operation { name: "repetition", instructions: 890.0, allocations: 0.002, run: repetition },
     Operation { name: "wheel-tick", instructions: 330.0, allocations: 0.002, run: wheel_tick },
 ];
 

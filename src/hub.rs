@@ -178,8 +178,8 @@ impl Hub {
         let entry = Entry::new(key, deadline, deadline <= now, runner);
         match self.announce(entry, now, true) {
             Ok(pushed) => {
-                if let Some(filled) = &pushed.filled {
-                    self.hold_back(filled, times, executor, T::IS_WAKER);
+                if pushed.filled {
+                    self.hold_back(times, executor, T::IS_WAKER);
                 }
                 Ok(key)
             }
@@ -256,9 +256,15 @@ impl Hub {
             }
             pushed
         })?;
-        let is_much = pushed.filled.as_ref().is_some_and(Intake::is_much);
+        let is_much = pushed.filled && Intake::is_much(self.filled());
         self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
         Ok(pushed)
+    }
+
+    /// The block that the calling thread has filled last.
+    #[cold]
+    fn filled(&self) -> Filled {
+        with_seat(self, |producer| producer.filled())
     }
 
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor
@@ -267,15 +273,9 @@ impl Hub {
     /// A thread that turns an engine, of whatever scheduler, is never held: others wait for it. Nor is one that runs a
     /// task held for an executor: it may be one of those that the others wait for.
     #[cold]
-    fn hold_back(
-        &self,
-        filled: &Filled,
-        times: Times,
-        executor: Option<&Arc<OwnExecutor>>,
-        is_waker: bool,
-    ) {
+    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>, is_waker: bool) {
         let is_exempt = !self.has_a_thread || registry::is_turning();
-        if is_exempt || self.intake.is_slow(filled, times.now.0) {
+        if is_exempt || self.intake.is_slow(self.filled(), times.now.0) {
             return;
         }
         let goes_on = || {

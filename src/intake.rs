@@ -181,13 +181,13 @@ impl Intake {
     }
 
     /// Returns true if the producer that has filled this block should wake the reader.
-    pub(crate) fn is_much(filled: &Filled) -> bool {
+    pub(crate) fn is_much(filled: Filled) -> bool {
         filled.blocks % BLOCKS_ASLEEP == 0
     }
 
     /// Returns true if a producer that has filled this block, and reads the clock at `now`, makes no more than some
     /// thousand tasks a second. It need not be held back.
-    pub(crate) fn is_slow(&self, filled: &Filled, now: u64) -> bool {
+    pub(crate) fn is_slow(&self, filled: Filled, now: u64) -> bool {
         self.order.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
     }
 
@@ -445,8 +445,10 @@ mod tests {
         let (intake, mut producers) = intake(2);
         let mut filled = Vec::new();
         for stamp in 0..1_000 {
-            let pushed = producers[stamp as usize % 2].push(record(stamp));
-            filled.extend(pushed.ok().and_then(|pushed| pushed.filled).map(|filled| filled.blocks));
+            let producer = &mut producers[stamp as usize % 2];
+            if producer.push(record(stamp)).is_ok_and(|pushed| pushed.filled) {
+                filled.push(producer.filled().blocks);
+            }
         }
         assert_eq!(filled, [1, 2, 3, 4, 5, 6], "three of each lane");
         assert_eq!(intake.flow().ahead, 6);

@@ -511,3 +511,30 @@ fn inline_runs_what_it_is_given() {
     Inline.execute(task).expect("inline takes everything");
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
+
+/// What a pool cannot run stays bounded, because those who bring it are held back. It takes real threads to outrun it.
+#[test]
+fn s19_a_flood_for_a_pool_that_is_slow_is_held_back() {
+    let scheduler = Scheduler::builder().executor(ThreadPool::new(1)).build().expect("a thread");
+    let (is_over, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let work = || thread::sleep(Duration::from_micros(20));
+                    scheduler.schedule_once(Duration::ZERO, work).expect("open");
+                }
+            });
+        }
+        let start = Instant::now();
+        while start.elapsed() < SECOND {
+            most.fetch_max(scheduler.pending(), Ordering::Relaxed);
+            thread::sleep(MILLI * 10);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let most = most.load(Ordering::Relaxed);
+    // 32,768 and what comes in until that is noticed; without a bound one or two million.
+    assert!(most < 200_000, "{most} tasks were pending");
+    drop(scheduler.close());
+}

@@ -85,6 +85,7 @@ pub(crate) struct Producer {
     block: Option<Arc<Block>>,
     /// The stamp of the first record of that block.
     block_since: u64,
+    filled: Filled,
     /// How many records it has published.
     published: u64,
     /// The highest stamp so far.
@@ -93,11 +94,12 @@ pub(crate) struct Producer {
 
 /// A record is published.
 pub(crate) struct Pushed {
-    /// It began a new block.
-    pub(crate) filled: Option<Filled>,
+    /// The block before it is full: see [`Producer::filled`].
+    pub(crate) filled: bool,
 }
 
 /// A block that is full.
+#[derive(Clone, Copy)]
 pub(crate) struct Filled {
     /// How many blocks all writers have filled so far.
     pub(crate) blocks: u64,
@@ -110,7 +112,8 @@ pub(crate) struct Refused;
 
 impl Producer {
     pub(crate) fn new(seat: Arc<Seat>) -> Producer {
-        Producer { seat, block: None, block_since: 0, published: 0, stamp: 0 }
+        let filled = Filled { blocks: 0, since: 0 };
+        Producer { seat, block: None, block_since: 0, filled, published: 0, stamp: 0 }
     }
 
     /// Publishes a record. The one read-modify-write of a schedule: it publishes, it is the
@@ -121,7 +124,7 @@ impl Producer {
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let place = self.published as usize % BLOCK;
-        let filled = if place == 0 { self.begin_block(record.stamp)? } else { None };
+        let filled = place == 0 && self.begin_block(record.stamp)?;
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(place, record);
         let before = self.seat.published.swap_in_order(self.published + 1);
@@ -138,7 +141,7 @@ impl Producer {
     /// Goes on to a fresh block, and counts the one before as filled. It refuses by itself when the lane is
     /// closed; otherwise each refusal at the border of a block would leave a block behind.
     #[cold]
-    fn begin_block(&mut self, stamp: u64) -> Result<Option<Filled>, Refused> {
+    fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
         // Relaxed: if the close is not seen yet, the swap that follows sees it.
         if self.seat.published.load(Ordering::Relaxed) & CLOSED != 0 {
             return Err(Refused);
@@ -147,11 +150,17 @@ impl Producer {
         let fresh = self.seat.spare.pop().unwrap_or_else(Block::new);
         let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
             *self.seat.first() = Some(fresh);
-            return Ok(None);
+            return Ok(false);
         };
         // The reader looks for it only once a record in it is published.
         drop(last.next.set(fresh));
-        Ok(Some(Filled { blocks: self.seat.gate.block_filled(), since }))
+        self.filled = Filled { blocks: self.seat.gate.block_filled(), since };
+        Ok(true)
+    }
+
+    /// The block that was filled last.
+    pub(crate) fn filled(&self) -> Filled {
+        self.filled
     }
 }
 
