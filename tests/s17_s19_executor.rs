@@ -120,6 +120,27 @@ fn s18_a_rejected_task_is_handed_over_again_in_its_order() {
     assert_eq!(*order.lock().expect("whole"), [0, 1, 2, 3]);
 }
 
+/// The first one is refused again and again, and stays the first one of its deadline (S3, S30).
+#[test]
+fn s18_a_task_that_is_refused_again_keeps_its_place() {
+    let is_full = Arc::new(AtomicBool::new(true));
+    let full = Arc::clone(&is_full);
+    let (scheduler, driver) = Scheduler::builder()
+        .executor(Moody(move || full.load(Ordering::Relaxed)))
+        .build_driven()
+        .expect("the defaults are good");
+    let (order, at) = (Arc::new(Mutex::new(Vec::new())), driver.now() + MILLI);
+    for n in 0..5_u32 {
+        let order = Arc::clone(&order);
+        let task = move || order.lock().expect("whole").push(n);
+        scheduler.schedule_at(at, task).expect("open");
+    }
+    driver.advance(MILLI * 10);
+    is_full.store(false, Ordering::Relaxed);
+    assert_eq!(driver.advance(MILLI * 100), 5);
+    assert_eq!(*order.lock().expect("whole"), [0, 1, 2, 3, 4]);
+}
+
 #[test]
 fn s18_a_rejected_task_can_be_cancelled_and_is_among_the_leftovers() {
     let (scheduler, driver) = Scheduler::builder()
