@@ -1,5 +1,5 @@
 //! How do I run tasks on my own threads? Any `Fn(DueTask)` is an executor; one that can be full
-//! implements the trait, and what it rejects is handed over again.
+//! implements the trait, and what it rejects is handed over again, unless it says that it is for good.
 
 use std::error::Error;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -35,7 +35,8 @@ impl Bounded {
 impl Executor for Bounded {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         self.queue.try_send(task).map_err(|refused| match refused {
-            TrySendError::Full(task) | TrySendError::Disconnected(task) => Rejected::new(task),
+            TrySendError::Full(task) => Rejected::new(task),
+            TrySendError::Disconnected(task) => Rejected::for_good(task), // the threads are gone
         })
     }
 }
