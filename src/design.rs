@@ -51,7 +51,7 @@
 //! at the next wake-up, thousands at once. When the thread stayed up for it, turn after turn with two or
 //! three tasks each, it spent 80 ns a task instead of 35.
 //!
-//! Two things wake the thread although nothing is due. When producers have filled 64 more blocks, all together, with 8192
+//! Two things wake the thread although nothing is due. When producers have filled 128 more blocks, all together, with 16,384
 //! tasks that are due later than the threshold, one of them wakes it so that the lanes stay bounded; and so does a
 //! canceller with its 8192nd cancel, so that stale entries do. Both are bounds on memory, at a
 //! ten-thousandth of a wake-up per task. And a thread that has memory to give back wakes up a second
@@ -106,7 +106,7 @@
 //!
 //! **Entries** are sixteen bytes in the wheel's blocks of 31; blocks are used again, and those that are
 //! free beyond as many as are in use go back to the allocator in the same way, a second after a peak.
-//! **Lanes** keep up to 128 blocks of 128 records each, as many as their thread has needed. At a close,
+//! **Lanes** keep up to 192 blocks of 128 records each, as many as their thread has needed. At a close,
 //! wheel, lanes and front go with the tick thread; the holders go back to the depot, for other schedulers,
 //! or to the system as above.
 //!

@@ -17,9 +17,9 @@ use crate::sync::{AtomicBool, AtomicU64, ExchangeInOrder, InOrder, Ordering};
 /// some twenty milliseconds of the tick thread.
 const BLOCKS_AHEAD: u64 = 2048;
 
-/// After so many blocks (8192 records) a producer wakes the tick thread even if nothing is due soon. What lies in the
+/// After so many blocks (16,384 records) a producer wakes the tick thread even if nothing is due soon. What lies in the
 /// lanes, of which most may be cancelled by then, stays bounded by that.
-pub(super) const BLOCKS_ASLEEP: u64 = 64;
+pub(super) const BLOCKS_ASLEEP: u64 = 128;
 
 /// See the top of the file.
 pub(crate) struct Gate {

@@ -18,8 +18,8 @@ use crate::parking::Doorbell;
 use crate::stats::Counts;
 use crate::sync::{AtomicBool, AtomicU64, InOrder, Ordering, local};
 
-/// How many emptied blocks a lane keeps: room for 16,384 records.
-const SPARE_BLOCKS: usize = 128;
+/// How many emptied blocks a lane keeps: room for 24,576 records.
+const SPARE_BLOCKS: usize = 192;
 
 /// After so many cancels a canceller wakes the tick thread, so that it may sweep.
 const CANCELS: u64 = 8192;
