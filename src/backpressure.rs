@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// How long a producer sleeps between two looks: this at first, and twice as long each time.
 const FIRST_STEP: Duration = Duration::from_micros(250);
-const LAST_STEP: Duration = Duration::from_millis(4);
+const LAST_STEP: Duration = Duration::from_millis(2);
 
 /// When nothing has passed for so long, the consumer stands still.
 const STUCK: Duration = LONGEST;

@@ -36,7 +36,7 @@ use crate::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Executor, PanicHook, ScheduleError, Scheduler};
 
 /// So many tasks may be queued beside those that the drain works on, before who brings more is held back; N6.
-const AHEAD: u64 = 1 << 14;
+const AHEAD: u64 = 1 << 16;
 
 // In this order: each task counts a reference to its strand, beside the lock that it takes.
 #[repr(C)]
