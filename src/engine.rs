@@ -246,10 +246,11 @@ impl Engine {
     }
 
     /// Returns true if so much is due and not handed over that nothing should be taken in first: very much, or much that
-    /// is late.
+    /// is late. The first of it is due, so that this turn hands something over.
     fn is_overdue(&self) -> bool {
-        let late = || self.front.next().is_some_and(|next| next.after_nanos(LATE) < self.now);
-        self.front.len() > MOST_DUE || self.front.len() > MUCH_DUE && late()
+        let Some(next) = self.front.next().filter(|next| *next <= self.now) else { return false };
+        let is_late = next.after_nanos(LATE) < self.now;
+        self.front.len() > if is_late { MUCH_DUE } else { MOST_DUE }
     }
 
     // ----- advance -------------------------------------------------------------------------
