@@ -94,7 +94,9 @@ fn s07_s26_a_wake_up_costs_the_same_beside_thousands_of_idle_threads() {
         cost.push(get("cpu us"));
     }
     let mut complaints = Complaints::default();
-    let slack = if in_full_form() { 8.0 } else { 40.0 };
-    complaints.at_most(cost[0] * 1.25 + slack, cost[1], "us of the tick thread for a task");
+    // What the system takes for a wake-up grows with the threads of a process, too, and varies by the hour. A walk over
+    // all that ever scheduled took 100 us beside 8,000; beside 1,000 it would not show.
+    let (times, slack) = if in_full_form() { (1.25, 40.0) } else { (2.0, 100.0) };
+    complaints.at_most(cost[0] * times + slack, cost[1], "us of the tick thread for a task");
     complaints.assert_none();
 }
