@@ -275,26 +275,6 @@ fn s05_a_clock_that_repeats_itself_loses_no_wake_up() {
     }
 }
 
-/// A hundred thousand tasks of the millisecond that passes wait in front of the wheel, each for its own deadline.
-#[test]
-fn s05_a_zero_delay_does_not_wait_for_what_is_not_due() {
-    let clock = ManualClock::new();
-    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
-    let scheduler = builder.precision(Precision::Exact).build().expect("a tick thread");
-    clock.advance(MILLI / 4);
-    let tasks = 100_000;
-    for _ in 0..tasks {
-        scheduler.schedule_once(MILLI / 4, || ()).expect("open");
-    }
-    for n in 0..3 {
-        let (sender, receiver) = mpsc::channel();
-        let task = move || sender.send(n).expect("the receiver lives");
-        scheduler.schedule_once(Duration::ZERO, task).expect("open");
-        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n));
-    }
-    assert_eq!(scheduler.pending(), tasks);
-}
-
 #[test]
 fn s05_a_task_that_schedules_itself_again_and_again_keeps_a_flat_stack() {
     fn again(scheduler: &Scheduler, left: u32, done: mpsc::Sender<()>) {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::PATIENCE;
 use tickwheel::{
-    CloseError, DueBatch, DueTask, Executor, Inline, Observer, Rejected, Scheduler, ThreadPool,
+    CloseError, DueBatch, DueTask, Executor, Inline, ManualClock, Observer, Precision, Rejected,
+    Scheduler, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -558,4 +559,25 @@ fn s19_a_flood_for_a_pool_that_is_slow_is_held_back() {
     // 32,768 and what comes in until that is noticed; without a bound one or two million.
     assert!(most < 200_000, "{most} tasks were pending");
     drop(scheduler.close());
+}
+
+/// A hundred thousand tasks of the millisecond that passes wait in front of the wheel, each for its own deadline. It stands
+/// here, because the memory that it leaves free wakes tick threads a second later, and nobody here counts wake-ups.
+#[test]
+fn s05_a_zero_delay_does_not_wait_for_what_is_not_due() {
+    let clock = ManualClock::new();
+    let builder = Scheduler::builder().clock(clock.clone()).executor(Inline);
+    let scheduler = builder.precision(Precision::Exact).build().expect("a tick thread");
+    clock.advance(MILLI / 4);
+    let tasks = 100_000;
+    for _ in 0..tasks {
+        scheduler.schedule_once(MILLI / 4, || ()).expect("open");
+    }
+    for n in 0..3 {
+        let (sender, receiver) = mpsc::channel();
+        let task = move || sender.send(n).expect("the receiver lives");
+        scheduler.schedule_once(Duration::ZERO, task).expect("open");
+        assert_eq!(receiver.recv_timeout(PATIENCE), Ok(n));
+    }
+    assert_eq!(scheduler.pending(), tasks);
 }
