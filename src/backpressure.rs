@@ -6,7 +6,7 @@
 //! this time the thread that works for it has the processor.
 //!
 //! - PRESSURE-1 A wait ends by itself: after [`LONGEST`] at the latest, and after [`STUCK`] if nothing has
-//!   passed in that time. So it is never a deadlock, whoever waits, and whatever he holds.
+//!   passed in that time. So it is never a deadlock, whatever locks the caller holds.
 //! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (it is stopped, or
 //!   blocked by the very thread that waits) costs its producers a few waits, and not one for each step. The
 //!   bound falls back when the queue is short again, and when somebody who waits sees that something passes.

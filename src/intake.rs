@@ -63,7 +63,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 /// thread is slow then, for example because it runs tasks itself.
 const LATE: u64 = 50_000_000;
 
-/// Whoever takes so many nanoseconds to fill a block is no flood.
+/// A producer that takes so many nanoseconds to fill a block is no flood.
 const SLOW_BLOCK: u64 = 50_000_000;
 
 /// How many seats are visited under the lock, before others may have it.

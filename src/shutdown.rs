@@ -1,7 +1,7 @@
 //! The end of a scheduler as a user meets it: [`Stopping`], [`Leftovers`], [`PendingTask`].
 //!
 //! ```text
-//!   stop() ----> wanted, closing, bell        engine: closes all lanes (G1), collects what is
+//!   stop() ----> wanted, closing, bell        engine: closes all lanes, collects what is
 //!     |                                               pending, marks each as returned
 //!     v                                          |
 //!   Stopping <---------- End (oneshot) <---------' fulfil

@@ -25,10 +25,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::seat::Seat;
-use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering, prefetch};
-
-/// How many records ahead of its use a record is fetched.
-const AHEAD: usize = 16;
+use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering};
 
 /// LANE-3.
 pub(super) const CLOSED: u64 = 1 << 63;
@@ -59,14 +56,6 @@ impl Block {
         deadline.store(record.deadline, Ordering::Relaxed);
         stamp.store(record.stamp, Ordering::Relaxed);
         name.store(record.name, Ordering::Relaxed);
-    }
-
-    /// Asks for a record ahead of its use: its line is still in the cache of the writer's processor.
-    #[inline]
-    fn prefetch(&self, place: usize) {
-        if let Some(record) = self.records.get(place) {
-            prefetch(record);
-        }
     }
 
     fn get(&self, place: usize) -> Record {
@@ -239,9 +228,7 @@ impl Consumer {
             }
             let Some(block) = &self.block else { break };
             let run = (most - count).min(BLOCK - self.place).min(self.left() as usize);
-            let places = self.place..self.place + run;
-            let records =
-                places.inspect(|place| block.prefetch(place + AHEAD)).map(|place| block.get(place));
+            let records = (self.place..self.place + run).map(|place| block.get(place));
             let mut took = 0;
             for record in records.take_while(|record| record.stamp < end) {
                 take(record);
