@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::end;
 use crate::engine::{Engine, Next};
 use crate::hub::Hub;
 use crate::observe::quietly;
@@ -192,7 +193,10 @@ impl Driver {
         self.hub.end.want();
         self.hub.stop();
         self.cell.end();
-        let leftovers = self.hub.end.take().unwrap_or_default();
+        let end = &self.hub.end;
+        let until = end::after(self.hub.shutdown_timeout);
+        let waited = if end.has_come() { end.wait(until) } else { None };
+        let leftovers = waited.or_else(|| end.take()).unwrap_or_default();
         Leftovers::new(Arc::clone(&self.hub), leftovers)
     }
 

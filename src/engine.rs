@@ -201,7 +201,7 @@ impl Engine {
         self.advance(now);
         self.hand_over(now, taken.tasks);
         self.ask_again(now); // what is due stands in line by now
-        self.outboxes.forget_started(&self.hub.backlog);
+        self.outboxes.forget_over(&self.hub.backlog);
         let is_tidy = self.tidy(taken.tasks);
         self.hub.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         match self.next(now, cut, is_tidy) {
@@ -305,7 +305,8 @@ impl Engine {
     /// What is done only when there is nothing else to do: memory of a peak goes back.
     fn trim(&mut self, now: Moment) -> bool {
         self.is_trimming = self.is_trimming && self.wheel.give_back(GIVE_BACK);
-        if trim::slice() || self.is_trimming {
+        let is_looking = self.outboxes.look_through(SWEEP);
+        if trim::slice() || self.is_trimming || is_looking {
             return true;
         }
         match self.trim_at {
@@ -315,9 +316,14 @@ impl Engine {
                 self.outboxes.shrink();
                 self.given_out.shrink_to(HAND_OVER);
                 self.is_trimming = self.wheel.is_bloated();
-                trim::begin() || self.is_trimming
+                let is_looking = self.outboxes.begin_rounds();
+                trim::begin() || self.is_trimming || is_looking
             }
-            None if trim::watch() || self.wheel.is_bloated() || self.front.is_bloated() => {
+            None if trim::watch()
+                || self.wheel.is_bloated()
+                || self.front.is_bloated()
+                || self.outboxes.is_bloated() =>
+            {
                 self.trim_at = Some(now.after(trim::GRACE));
                 false
             }

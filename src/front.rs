@@ -26,92 +26,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::executor::batch::AHEAD;
-use crate::executor::due::Due;
 use crate::intake::lane::Record;
-use crate::key::TaskKey;
+pub(crate) use crate::key::{Entry, Runner, Turn};
 use crate::task::directory;
-use crate::task::state::Word;
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
-/// A task as the wheel holds it, by value: 16 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Entry {
-    deadline: u64,
-    /// The slot in the low 28 bits, then the flags.
-    slot_and_flags: u32,
-    generation: u32,
-}
-
-/// It was due when it was scheduled, and waits for no tick (S5).
-const DUE_NOW: u32 = 1 << 28;
-/// Where the [`Runner`] begins.
-const RUNNER_AT: u32 = 29;
-const SLOT: u32 = DUE_NOW - 1;
-
-/// Who runs a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Runner {
-    /// The scheduler's executor.
-    Shared,
-    /// An executor of its own.
-    Own,
-    /// The tick thread itself: it is a waker.
-    TickThread,
-}
-
 impl Entry {
-    pub(crate) fn new(key: TaskKey, deadline: Moment, due_now: bool, runner: Runner) -> Entry {
-        let due_now = if due_now { DUE_NOW } else { 0 };
-        Entry {
-            deadline: deadline.0,
-            slot_and_flags: key.slot | due_now | (runner as u32) << RUNNER_AT,
-            generation: key.generation,
-        }
-    }
-
     pub(crate) fn record(self, stamp: u64) -> Record {
         let name = u64::from(self.slot_and_flags) << 32 | u64::from(self.generation);
         Record { deadline: self.deadline, stamp, name }
-    }
-
-    /// A task that is to be handed over again; it has this word.
-    pub(crate) fn again(due: Due, word: Word) -> Entry {
-        let runner = if word.executor() == 0 { Runner::Shared } else { Runner::Own };
-        Entry::new(due.key, due.deadline, true, runner)
-    }
-
-    pub(crate) fn key(self) -> TaskKey {
-        TaskKey { slot: self.slot_and_flags & SLOT, generation: self.generation }
-    }
-
-    pub(crate) fn moment(self) -> Moment {
-        Moment(self.deadline)
-    }
-
-    pub(crate) fn is_due_now(self) -> bool {
-        self.slot_and_flags & DUE_NOW != 0
-    }
-
-    pub(crate) fn runner(self) -> Runner {
-        match self.slot_and_flags >> RUNNER_AT {
-            0 => Runner::Shared,
-            1 => Runner::Own,
-            _ => Runner::TickThread,
-        }
-    }
-
-    /// Whether it has had the same holder later than the other: then that one's task is over. A task
-    /// that is cancelled as soon as it was scheduled is found so without a look at its holder, which its
-    /// producer may be writing again. Entries of two threads may come in either order, so the generations
-    /// tell, which only grow (A3).
-    #[inline]
-    pub(crate) fn follows(self, other: Entry) -> bool {
-        self.key().slot == other.key().slot && self.generation > other.generation
-    }
-
-    pub(crate) fn due(self) -> Due {
-        Due { deadline: self.moment(), key: self.key() }
     }
 }
 
@@ -294,9 +218,10 @@ const KEPT: usize = 16 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::{SLOT, TaskKey};
 
     fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, Runner::Shared)
+        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, Runner::Shared, None)
     }
 
     fn slots(front: &mut Front) -> Vec<u32> {
@@ -329,7 +254,7 @@ mod tests {
     #[test]
     fn of_two_tasks_of_a_holder_the_later_one_lives() {
         let entry = |slot, generation| {
-            Entry::new(TaskKey { slot, generation }, Moment(5), false, Runner::Shared)
+            Entry::new(TaskKey { slot, generation }, Moment(5), false, Runner::Shared, None)
         };
         assert!(entry(1, 3).follows(entry(1, 2)));
         assert!(!entry(1, 2).follows(entry(1, 3)), "it came by another lane, too late");
@@ -340,14 +265,9 @@ mod tests {
     #[test]
     fn an_entry_survives_its_way_through_the_lane() {
         let key = TaskKey { slot: SLOT, generation: u32::MAX };
-        for runner in [Runner::Shared, Runner::Own, Runner::TickThread] {
-            for now in [false, true] {
-                let entry = Entry::new(key, Moment(42), now, runner);
-                let back = Entry::from(entry.record(7));
-                assert_eq!(back, entry);
-                assert_eq!((back.key(), back.is_due_now(), back.runner()), (key, now, runner));
-            }
+        for turn in [None, Some(Turn::Odd)] {
+            let entry = Entry::new(key, Moment(42), true, Runner::Own, turn);
+            assert_eq!(Entry::from(entry.record(7)), entry);
         }
-        assert_eq!(size_of::<Entry>(), 16);
     }
 }

@@ -17,6 +17,8 @@
 //!   more. A cancel that dooms a series has no slot to keep: it stores `cancelled` in order, and the clone loads it so.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use once_cell::race::OnceBox;
@@ -107,6 +109,13 @@ impl Cancellable {
         Cancellable(Inner::Task(TaskHandle::new(key, hub)))
     }
 
+    /// A handle to a task that is known to have been cancelled.
+    pub(crate) fn cancelled(key: TaskKey, hub: HubId) -> Cancellable {
+        let mut handle = TaskHandle::new(key, hub);
+        handle.cancelled = AtomicBool::new(true);
+        Cancellable(Inner::Task(handle))
+    }
+
     /// A handle to nothing: it says that it was cancelled.
     pub fn already_cancelled() -> Cancellable {
         Cancellable(Inner::Task(TaskHandle::of_nothing()))
@@ -168,6 +177,42 @@ impl Clone for Cancellable {
             Inner::Task(task) => Inner::Task(task.clone()),
             Inner::Other(other) => Inner::Other(Arc::clone(other)),
         })
+    }
+}
+
+/// Two handles are equal if they stand for the same task. Those to [nothing](Cancellable::already_cancelled) are equal to
+/// each other.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let scheduler = Scheduler::new();
+/// let minute = Duration::from_secs(60);
+/// let (one, other) = (scheduler.schedule_once(minute, || ())?, scheduler.schedule_once(minute, || ())?);
+/// assert!(one == one.clone() && one != other);
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+impl PartialEq for Cancellable {
+    fn eq(&self, other: &Cancellable) -> bool {
+        match (&self.0, &other.0) {
+            (Inner::Task(one), Inner::Task(other)) => one.key == other.key,
+            (Inner::Other(one), Inner::Other(other)) => {
+                ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Cancellable {}
+
+impl Hash for Cancellable {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.0 {
+            Inner::Task(task) => task.key.hash(state),
+            Inner::Other(other) => Arc::as_ptr(other).cast::<()>().hash(state),
+        }
     }
 }
 
@@ -257,18 +302,19 @@ impl TaskHandle {
     fn cancel(&self) -> bool {
         match holder::cancel(self.key) {
             Cancelled::Lost => return false,
-            Cancelled::Doomed => {
+            Cancelled::Doomed { moved_to } => {
                 self.cancelled.store_in_order(true);
                 self.tell_family();
-                hub::count_cancel(self.hub, true);
+                hub::count_cancel(moved_to.unwrap_or(self.hub), true);
             }
-            Cancelled::Won { was, body, slot } => {
+            Cancelled::Won { was, body, slot, moved_to } => {
+                let hub = moved_to.unwrap_or(self.hub);
                 // Relaxed: the slot has not been used again; K2.
                 self.cancelled.store(true, Ordering::Relaxed);
                 self.tell_family();
                 drop(slot);
-                hub::count_cancel(self.hub, was == Phase::Pending);
-                body.discard().for_each(|panic| hub::report(self.hub, panic)); // S9
+                hub::count_cancel(hub, was == Phase::Pending);
+                body.discard().for_each(|panic| hub::report(hub, panic)); // S9
             }
         }
         true

@@ -30,22 +30,22 @@ use std::time::{Duration, Instant};
 
 use crate::backpressure::{Backlog, Flow};
 use crate::clock::Clock;
+use crate::end::{self, End, Returned};
 use crate::error::ScheduleError;
 use crate::executor::own::{OwnExecutor, OwnExecutors};
-use crate::front::{Entry, Runner};
+use crate::front::{Entry, Runner, Turn};
 use crate::intake::Intake;
 use crate::intake::lane::{Filled, Producer, Pushed, Refused};
 use crate::intake::seat::{self, with_seat};
 use crate::key::{HubId, TaskKey};
 use crate::limit::Limit;
 use crate::observe::Hooks;
-use crate::oneshot::End;
 use crate::parking::Doorbell;
 use crate::stats::{Counter, Stats};
 use crate::sync::{AtomicBool, Ordering};
 use crate::task::closure::Closure;
 use crate::task::holder::{Repetition, Vacancy};
-use crate::task::{Content, Phase, Wake, holder, memory, trim};
+use crate::task::{Content, Kind, Phase, Wake, holder, memory, trim};
 use crate::tick::{Moment, Timeline};
 
 pub(crate) use registry::{TurningMark, count_cancel, report};
@@ -103,6 +103,14 @@ pub(crate) struct Settings {
 pub(crate) struct Times {
     now: Moment,
     deadline: Moment,
+}
+
+/// What a leftover has left behind that has moved.
+pub(crate) struct Moved {
+    /// In the meantime.
+    pub(crate) was_cancelled: bool,
+    /// To be dropped where nothing is locked.
+    pub(crate) old_executor: Option<Arc<OwnExecutor>>,
 }
 
 impl Hub {
@@ -175,7 +183,8 @@ impl Hub {
             None => Runner::Shared,
             Some(_) => Runner::Own,
         };
-        let entry = Entry::new(key, deadline, deadline <= now, runner);
+        let turn = (repetition.kind != Kind::Once).then_some(Turn::Even);
+        let entry = Entry::new(key, deadline, deadline <= now, runner, turn);
         match self.announce(entry, now, true) {
             Ok(pushed) => {
                 if pushed.filled {
@@ -185,6 +194,33 @@ impl Hub {
             }
             Err(Refused) => Err((ScheduleError::Closed, T::take_back(self.take_back(key)))),
         }
+    }
+
+    /// Takes a leftover of another scheduler in, which stays in its holder: so its handles go on working.
+    pub(crate) fn admit_leftover(
+        &self,
+        task: Returned,
+        times: Times,
+        executor: Option<&Arc<OwnExecutor>>,
+        from: HubId,
+    ) -> Result<Moved, ScheduleError> {
+        self.enter()?;
+        let Some((runner, turn, mut old)) = holder::move_to(task.key, self.id, executor) else {
+            self.leave_place();
+            return Ok(Moved { was_cancelled: true, old_executor: None });
+        };
+        let is_due = times.deadline <= times.now;
+        let entry = Entry::new(task.key, times.deadline, is_due, runner, turn);
+        if self.announce(entry, times.now, true).is_ok() {
+            return Ok(Moved { was_cancelled: false, old_executor: old });
+        }
+        if holder::come_back(task.key, from, &mut old) {
+            self.leave_place();
+            return Err(ScheduleError::Closed);
+        }
+        // A cancel has found it here, and has counted itself and freed the place here.
+        with_seat(self, |producer| producer.seat.counts.scheduled.add(1));
+        Ok(Moved { was_cancelled: true, old_executor: old })
     }
 
     /// Takes a waker in, unless the instant has come.
@@ -219,16 +255,21 @@ impl Hub {
 
     /// A place among the pending tasks, and a holder.
     fn find_place(&self) -> Result<Vacancy, ScheduleError> {
+        self.enter()?;
+        memory::vacancy().ok_or_else(|| {
+            self.leave_place();
+            ScheduleError::Full
+        })
+    }
+
+    fn enter(&self) -> Result<(), ScheduleError> {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
         if self.limit.as_ref().is_some_and(|limit| !limit.enter()) {
             return Err(ScheduleError::Full);
         }
-        memory::vacancy().ok_or_else(|| {
-            self.leave_place();
-            ScheduleError::Full
-        })
+        Ok(())
     }
 
     fn leave_place(&self) {
@@ -285,7 +326,7 @@ impl Hub {
         let pressure = self.intake.pressure();
         if pressure.is_over(self.intake.flow().ahead) {
             pressure.hold_back(|| if goes_on() { self.intake.flow() } else { Flow::NONE });
-        } else if !is_waker && !run::is_running() && times.deadline <= times.now.after_nanos(SOON) {
+        } else if !is_waker && !end::is_in_a_run() && times.deadline <= times.now.after_nanos(SOON) {
             executor.map_or(&self.backlog, |own| own.backlog()).hold_back(goes_on);
         }
     }
@@ -309,6 +350,10 @@ impl Hub {
         let mut stats = Stats::default();
         self.intake.each_seat(|seat| stats.add_what_left(&seat.counts));
         self.intake.each_seat(|seat| stats.add_what_came(&seat.counts));
+        if self.is_closing() {
+            let pending = self.end.in_run(|| stats.scheduled.saturating_sub(stats.left));
+            stats.left = stats.scheduled.saturating_sub(pending);
+        }
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();
         stats
@@ -317,10 +362,15 @@ impl Hub {
     /// Tasks that are pending: what came less what left, read in the opposite order, so that a
     /// task that passes meanwhile counts rather than being missed.
     pub(crate) fn pending(&self) -> usize {
-        let (mut left, mut came) = (0, 0);
-        self.intake.each_seat(|seat| left += seat.counts.left.get());
-        self.intake.each_seat(|seat| came += seat.counts.scheduled.get());
-        usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
+        let count = || {
+            let (mut left, mut came) = (0, 0);
+            self.intake.each_seat(|seat| left += seat.counts.left.get());
+            self.intake.each_seat(|seat| came += seat.counts.scheduled.get());
+            came.saturating_sub(left)
+        };
+        // A series in its run is a leftover already (S29).
+        let pending = if self.is_closing() { self.end.in_run(count) } else { count() };
+        usize::try_from(pending).unwrap_or(usize::MAX)
     }
 
     /// Runs started so far.

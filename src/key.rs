@@ -1,10 +1,12 @@
-//! The names of tasks and schedulers inside the crate.
+//! The names of tasks and schedulers inside the crate, and the [`Entry`] that stands for a pending task.
 
 use std::num::NonZeroU32;
 
+use crate::tick::Moment;
+
 /// Names one task for ever: a slot, and which of the tasks that used it. A stale key matches
 /// nothing (S10).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskKey {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
@@ -21,5 +23,126 @@ impl HubId {
     /// The next one, and after the last the first again.
     pub(crate) fn next(self) -> HubId {
         self.0.checked_add(1).map_or(HubId::FIRST, HubId)
+    }
+}
+
+/// A pending task as the lanes, the wheel and the executors' queues hold it, by value: 16 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Entry {
+    pub(crate) deadline: u64,
+    /// The slot in the low 28 bits, then the flags.
+    pub(crate) slot_and_flags: u32,
+    pub(crate) generation: u32,
+}
+
+/// The task was due when it was scheduled, and waits for no tick (S5).
+const DUE_NOW: u32 = 1 << 28;
+/// Where the code begins that tells the [`Runner`] and the turn of a series.
+const CODE_AT: u32 = 29;
+pub(crate) const SLOT: u32 = DUE_NOW - 1;
+
+/// What runs a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// The scheduler's executor.
+    Shared,
+    /// An executor of its own.
+    Own,
+    /// The tick thread itself: it is a waker.
+    TickThread,
+}
+
+/// Which run of its series an entry stands for: each run has another turn than the one before. So an entry whose
+/// turn is not that of the task's word is of a run that has started since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Even,
+    Odd,
+}
+
+impl Entry {
+    /// `turn`: `None` for a task that does not repeat.
+    pub(crate) fn new(
+        key: TaskKey,
+        deadline: Moment,
+        due_now: bool,
+        runner: Runner,
+        turn: Option<Turn>,
+    ) -> Entry {
+        let due_now = if due_now { DUE_NOW } else { 0 };
+        let code = match (runner, turn) {
+            (Runner::Shared, None) => 0,
+            (Runner::Own, None) => 1,
+            (Runner::TickThread, _) => 2,
+            (Runner::Shared, Some(turn)) => 4 + turn as u32,
+            (Runner::Own, Some(turn)) => 6 + turn as u32,
+        };
+        Entry {
+            deadline: deadline.0,
+            slot_and_flags: key.slot | due_now | code << CODE_AT,
+            generation: key.generation,
+        }
+    }
+
+    pub(crate) fn key(self) -> TaskKey {
+        TaskKey { slot: self.slot_and_flags & SLOT, generation: self.generation }
+    }
+
+    pub(crate) fn moment(self) -> Moment {
+        Moment(self.deadline)
+    }
+
+    pub(crate) fn is_due_now(self) -> bool {
+        self.slot_and_flags & DUE_NOW != 0
+    }
+
+    /// The same task, to be handed over without waiting for a tick.
+    pub(crate) fn due_now(self) -> Entry {
+        Entry { slot_and_flags: self.slot_and_flags | DUE_NOW, ..self }
+    }
+
+    pub(crate) fn runner(self) -> Runner {
+        match self.slot_and_flags >> CODE_AT {
+            0 | 4 | 5 => Runner::Shared,
+            2 => Runner::TickThread,
+            _ => Runner::Own,
+        }
+    }
+
+    /// Which run of its series this is; `None` for a task that does not repeat.
+    pub(crate) fn turn(self) -> Option<Turn> {
+        let code = self.slot_and_flags >> CODE_AT;
+        (code >= 4).then(|| if code & 1 == 0 { Turn::Even } else { Turn::Odd })
+    }
+
+    /// Whether it has had the same holder later than the other: then that one's task is over. A task
+    /// that is cancelled as soon as it was scheduled is found so without a look at its holder, which its
+    /// producer may be writing again. Entries of two threads may come in either order, so the generations
+    /// tell, which only grow (A3).
+    #[inline]
+    pub(crate) fn follows(self, other: Entry) -> bool {
+        self.key().slot == other.key().slot && self.generation > other.generation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_says_what_it_was_made_of() {
+        let key = TaskKey { slot: SLOT, generation: u32::MAX };
+        for runner in [Runner::Shared, Runner::Own, Runner::TickThread] {
+            for turn in [None, Some(Turn::Even), Some(Turn::Odd)] {
+                let turn = turn.filter(|_| runner != Runner::TickThread);
+                for now in [false, true] {
+                    let entry = Entry::new(key, Moment(42), now, runner, turn);
+                    assert_eq!((entry.key(), entry.is_due_now()), (key, now));
+                    assert_eq!((entry.runner(), entry.turn()), (runner, turn));
+                    assert!(entry.due_now().is_due_now() && entry.due_now().turn() == turn);
+                }
+            }
+        }
+        assert_eq!(size_of::<Entry>(), 16);
     }
 }

@@ -134,6 +134,7 @@ mod alarm;
 mod backpressure;
 mod clock;
 mod driver;
+mod end;
 mod engine;
 mod error;
 mod executor;
@@ -149,7 +150,6 @@ mod metrics;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;
-mod oneshot;
 mod parking;
 mod repeat;
 mod schedule;

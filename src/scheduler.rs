@@ -14,11 +14,12 @@ mod weak;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
 
 use crate::driver::EngineCell;
+use crate::end;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::own::OwnExecutor;
@@ -148,11 +149,11 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// When four million such executors of one scheduler are alive.
+    /// When a million such executors of one scheduler are alive.
     #[must_use]
     pub fn with_executor(&self, executor: impl Executor) -> Scheduler {
         let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
-        let own = own.expect("fewer than four million executors: clone a handle to share one");
+        let own = own.expect("fewer than a million executors: clone a handle to share one");
         Scheduler { face: Arc::clone(&self.face), own: Some(own) }
     }
 
@@ -175,7 +176,8 @@ impl Scheduler {
             return Err(CloseError::OnTickThread);
         }
         self.begin_stop();
-        let leftovers = hub.end.wait_timeout(hub.shutdown_timeout).ok_or(CloseError::Timeout)?;
+        let until = end::after(hub.shutdown_timeout);
+        let leftovers = hub.end.wait(until).ok_or(CloseError::Timeout)?;
         Ok(Leftovers::new(Arc::clone(hub), leftovers))
     }
 
@@ -194,6 +196,39 @@ impl Scheduler {
     pub fn stop(&self) -> Stopping {
         self.begin_stop();
         Stopping::new(self.hub())
+    }
+
+    /// Waits until the scheduler has been closed and none of its tasks is in a run any more, but no longer than `timeout`.
+    /// Returns true if that is so.
+    ///
+    /// A close does not wait for one-shots that run; this does. It closes nothing by itself: call it after
+    /// [`close`](Scheduler::close) or [`stop`](Scheduler::stop). Inside a task of this scheduler it returns false at
+    /// once, because that task's own run would have to end first.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use std::thread;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let scheduler = Scheduler::new();
+    /// let is_saved = Arc::new(AtomicBool::new(false));
+    /// let save = Arc::clone(&is_saved);
+    /// scheduler.schedule_once(Duration::ZERO, move || {
+    ///     thread::sleep(Duration::from_millis(50)); // it takes a while
+    ///     save.store(true, Ordering::Release);
+    /// })?;
+    /// # thread::sleep(Duration::from_millis(10));
+    /// let leftovers = scheduler.close()?; // empty: the task is running by now
+    /// assert!(scheduler.await_termination(Duration::from_secs(5)));
+    /// assert!(is_saved.load(Ordering::Acquire) || leftovers.len() == 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn await_termination(&self, timeout: Duration) -> bool {
+        let hub = self.hub();
+        let is_inside = hub.is_turned_here() || end::is_in_a_run_of(hub.id());
+        !is_inside && hub.end.wait_for_runs(end::after(timeout))
     }
 
     fn begin_stop(&self) {

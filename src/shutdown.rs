@@ -21,14 +21,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::error::ScheduleError;
-use crate::executor::due::Due;
+use crate::end::{self, Decision, Returned};
 use crate::executor::own::OwnExecutor;
+use crate::front::Entry;
 use crate::handle::Cancellable;
 use crate::hub::Hub;
+use crate::key::Runner;
 use crate::observe::caught;
-use crate::oneshot::Returned;
-use crate::task::holder::Repetition;
-use crate::task::{Body, Kind, Phase, Running};
+use crate::task::{Kind, Phase, Running, holder};
 use crate::tick::Moment;
 
 /// A scheduler that is coming to its end: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
@@ -63,7 +63,7 @@ impl Stopping {
         if self.hub.is_turned_here() {
             return Leftovers::new(self.hub, Vec::new());
         }
-        let leftovers = self.hub.end.wait();
+        let leftovers = self.hub.end.wait(None).unwrap_or_default();
         Leftovers::new(self.hub, leftovers)
     }
 
@@ -74,7 +74,7 @@ impl Stopping {
     /// Gives itself back when the end has not come in time; at once, on the tick thread.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
         let timeout = if self.hub.is_turned_here() { Duration::ZERO } else { timeout };
-        match self.hub.end.wait_timeout(timeout) {
+        match self.hub.end.wait(end::after(timeout)) {
             Some(leftovers) => Ok(Leftovers::new(self.hub, leftovers)),
             None => Err(self),
         }
@@ -146,7 +146,7 @@ impl Leftovers {
 impl Drop for Leftovers {
     fn drop(&mut self) {
         for task in self.tasks.by_ref() {
-            self.hub.drop_task(task.key, Phase::Returned);
+            drop(PendingTask { hub: Arc::clone(&self.hub), task: Some(task) });
         }
     }
 }
@@ -197,17 +197,23 @@ pub struct PendingTask {
 impl PendingTask {
     /// How long until it is due, on its old scheduler's clock; zero when it is overdue.
     pub fn remaining(&self) -> Duration {
-        match self.task {
-            Some(task) if task.deadline == Moment::NEVER => Duration::MAX,
-            Some(task) => task.deadline.since(self.hub.now()),
-            None => Duration::ZERO,
+        match self.due() {
+            Moment::NEVER => Duration::MAX,
+            deadline => deadline.since(self.hub.now()),
         }
     }
 
-    /// When it is due; for never, the farthest that the clock can say.
+    /// When it is due; for never, the farthest that the clock can say. Of a series that is still in a run: when it is due
+    /// after that run, as far as can be said now.
     pub fn deadline(&self) -> Instant {
-        let deadline = self.task.map_or(self.hub.timeline.start(), |task| task.deadline);
-        self.hub.timeline.instant(deadline)
+        self.hub.timeline.instant(self.due())
+    }
+
+    fn due(&self) -> Moment {
+        let Some(task) = self.task else { return Moment(0) };
+        let is_in_run = task.is_in_run;
+        let known = is_in_run.then(|| self.hub.end.deadline_of(task.key)).flatten();
+        known.unwrap_or(task.deadline)
     }
 
     /// The period or the gap of a repeating task.
@@ -216,59 +222,116 @@ impl PendingTask {
         Some(Duration::from_nanos(task.period))
     }
 
+    /// The type name of its closure, which tells where it was written. Of a task that was cancelled, or is still in a run,
+    /// it says only that.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let scheduler = Scheduler::new();
+    /// scheduler.schedule_once(Duration::from_secs(60), || println!("a minute later"))?;
+    /// let leftovers: Vec<_> = scheduler.close()?.into_iter().collect();
+    /// assert!(leftovers[0].name().ends_with("main::{{closure}}"), "{}", leftovers[0].name());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn name(&self) -> &'static str {
+        let Some(task) = self.task else { return "a task that is over" };
+        holder::name(task.key, Phase::Returned).unwrap_or_else(|| {
+            let is_in_run = holder::live_word(task.key).is_some();
+            if is_in_run { "a series in its run" } else { "a cancelled task" }
+        })
+    }
+
     /// Runs it here and now, unless it was cancelled; a repeating one runs once. A panic is
     /// reported to the scheduler's `on_panic`.
+    ///
+    /// A series that is still in a run (it was returned from inside that run, or after
+    /// [`Builder::shutdown_timeout`](crate::Builder::shutdown_timeout)) runs once more when that run has ended, on the
+    /// thread of that run.
     pub fn run(self) {
         self.start();
     }
 
     /// Cancels it. False when a handle has done so before.
-    pub fn cancel(mut self) -> bool {
-        let handle = self.task.take().map(|task| Cancellable::new(task.key, self.hub.id()));
-        handle.is_some_and(|handle| handle.cancel())
+    pub fn cancel(self) -> bool {
+        let handle = self.task.map(|task| Cancellable::new(task.key, self.hub.id()));
+        handle.is_some_and(|handle| handle.cancel()) // and then it is dropped, which does nothing
     }
 
-    /// Moves it to another hub, onto this executor of that hub.
+    /// Moves it to another scheduler, onto this executor there. If it is refused it comes back.
+    ///
+    /// It stays in its holder and keeps its key: so all of its handles go on working.
     pub(crate) fn move_to(
         mut self,
-        hub: &Hub,
+        hub: &Arc<Hub>,
         executor: Option<&Arc<OwnExecutor>>,
-    ) -> Result<Cancellable, ScheduleError> {
-        let remaining = self.remaining();
-        let Some((task, running)) = self.claim() else {
-            return Ok(Cancellable::already_cancelled());
-        };
-        let (Body { closure, executor: old_executor }, claimed) = running.into_body();
-        claimed.end();
-        let dropped = caught(|| drop(old_executor));
-        dropped.err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
-        let repetition = Repetition { kind: task.kind, period: task.period };
-        match hub.admit(hub.after(remaining), closure, repetition, executor) {
-            Ok(key) => Ok(Cancellable::new(key, hub.id())),
-            Err((reason, refused)) => {
-                self.hub.drop_refused(refused);
-                Err(reason)
+    ) -> Result<Cancellable, (ScheduleError, PendingTask)> {
+        let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
+        let handle = Cancellable::new(task.key, self.hub.id());
+        if holder::live_word(task.key).is_none() {
+            return Ok(Cancellable::cancelled(task.key, self.hub.id())); // there is nothing to be refused
+        }
+        if hub.is_closing() {
+            return Err((ScheduleError::Closed, self));
+        }
+        let (there, own) = (Arc::clone(hub), executor.cloned());
+        let later = move |leftover: PendingTask| drop(leftover.move_to(&there, own.as_ref()));
+        if self.is_decided_later(later) {
+            self.task = None;
+            return Ok(handle);
+        }
+        let times = hub.after(self.remaining());
+        match hub.admit_leftover(task, times, executor, self.hub.id()) {
+            Ok(moved) => {
+                let dropped = caught(|| drop(moved.old_executor));
+                dropped.err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
+                self.task = None;
+                let hub = self.hub.id();
+                Ok(if moved.was_cancelled { Cancellable::cancelled(task.key, hub) } else { handle })
             }
+            Err(reason) => Err((reason, self)),
         }
     }
 
     /// Runs it; false when it was cancelled before.
     fn start(mut self) -> bool {
-        let Some((task, running)) = self.claim() else { return false };
-        let due = Due { deadline: task.deadline, key: task.key };
+        let is_still_to_run = self.task.is_some_and(|task| holder::live_word(task.key).is_some());
+        if self.is_decided_later(|leftover| _ = leftover.start()) {
+            self.task = None;
+            return is_still_to_run;
+        }
+        let Some(task) = self.task.take() else { return false };
+        let Some(running) = Running::claim(task.key, Phase::Returned) else { return false };
+        let due = Entry::new(task.key, task.deadline, true, Runner::Shared, None);
+        self.hub.end.runs_leftover(true);
         self.hub.run_claimed(running, due, false, false);
+        self.hub.end.runs_leftover(false);
         true
     }
 
-    /// R1.
-    fn claim(&mut self) -> Option<(Returned, Running)> {
-        let task = self.task.take()?;
-        Some((task, Running::claim(task.key, Phase::Returned)?))
+    /// Leaves it to the runner, if it is a series that is still in a run: then this is done with it behind that run.
+    /// Otherwise false, and the deadline is that of its next run.
+    fn is_decided_later(&mut self, decision: impl FnOnce(PendingTask) + Send + 'static) -> bool {
+        let Some(task) = self.task.filter(|task| task.is_in_run) else { return false };
+        let hub = Arc::clone(&self.hub);
+        let decision: Decision = Box::new(move |task| decision(PendingTask { hub, task: Some(task) }));
+        match self.hub.end.decide(task.key, decision) {
+            Ok(()) => true,
+            Err((now, unused)) => {
+                drop(unused);
+                self.task = Some(Returned { is_in_run: false, ..now.unwrap_or(task) });
+                false
+            }
+        }
     }
 }
 
 impl Drop for PendingTask {
     fn drop(&mut self) {
+        if self.is_decided_later(drop) {
+            self.task = None;
+        }
         if let Some(task) = self.task.take() {
             self.hub.drop_task(task.key, Phase::Returned);
         }
@@ -278,6 +341,7 @@ impl Drop for PendingTask {
 impl fmt::Debug for PendingTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PendingTask")
+            .field("name", &self.name())
             .field("remaining", &self.remaining())
             .field("period", &self.period())
             .finish_non_exhaustive()

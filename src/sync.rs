@@ -48,6 +48,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits for another thread that is about to be done.
+#[cold]
+pub(crate) fn spin() {
+    #[cfg(not(all(test, loom)))]
+    std::thread::yield_now();
+    #[cfg(all(test, loom))]
+    loom::thread::yield_now();
+}
+
 /// Starts a thread that nobody waits for, except at the end of a model.
 pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     #[cfg(not(all(test, loom)))]

@@ -24,6 +24,18 @@ pub(crate) use switch::{Place, Within, here, in_a_root_span, panicked, rejected}
 
 /// What can be done once: a closure, or one that runs within something.
 pub(crate) trait Shot: Send + 'static {
+    /// A value knows a better name than that of its type.
+    const IS_NAMED: bool = false;
+
+    /// The name of the user's type.
+    fn type_name() -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
+    fn own_name(&self) -> &'static str {
+        Self::type_name()
+    }
+
     fn shoot(self);
 }
 

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 /// The modules by rank, the lowest first. Modules of one rank do not use each other; the files of one
 /// module may.
 const RANKS: &[&[&str]] = &[
-    &["backpressure", "error", "key", "sync", "system", "trace"],
+    &["backpressure", "error", "sync", "system", "trace"],
     &["observe", "tick"],
+    &["key"],
     &["executor", "limit", "parking", "stats", "wheel"],
     &["clock", "intake", "task"],
-    &["front", "oneshot", "repeat"],
+    &["end", "front", "repeat"],
     &["hub"],
     &["alarm", "handle"],
     &["schedule", "shutdown"],

@@ -1,29 +1,36 @@
-//! The end of a scheduler: what is pending is returned, or dropped, and wakers are woken.
+//! The last turn: what is pending becomes leftovers, or is dropped, and wakers are woken.
+//!
+//! A task is pending wherever it is: in a lane, in the wheel, in front, in a line, or in the queue of an executor that
+//! has taken it and not started it (S29). Each is claimed by its word, so one that starts at this moment runs, and is no
+//! leftover. An executor that runs one later runs nothing.
 
 use super::Engine;
+use crate::end::Returned;
 use crate::front::{Entry, Runner};
 use crate::hub::TurningMark;
+use crate::key::TaskKey;
 use crate::observe::quietly;
-use crate::oneshot::Returned;
-use crate::task::Phase;
+use crate::task::{Phase, holder};
 
 impl Engine {
     /// Closes the intake, collects what is pending, and fulfils the end. Once.
     pub(super) fn shut_down(&mut self) {
         let Some(executor) = self.executor.take() else { return };
-        let (tasks, wakers) = self.collect_pending();
+        let (mut handed, mut entries) = (Vec::new(), Vec::new());
+        let series = self.outboxes.drain_handed(&mut handed);
+        self.outboxes.drain_lines(&mut entries);
+        self.front.drain(&mut entries);
+        self.wheel.drain(&mut entries);
+        self.inlet.close(&self.hub.intake, |record| entries.push(Entry::from(record)));
+        let is_waker = |entry: &Entry| entry.runner() == Runner::TickThread;
+        let (wakers, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_waker);
         let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
-        let returned = self.give_back(tasks);
-        let leftovers = returned.len();
-        if self.hub.end.is_wanted() {
-            self.hub.end.fulfil(returned);
-        } else {
-            // S24
-            for task in returned {
-                self.hub.drop_task(task.key, Phase::Returned);
-            }
-            self.hub.end.fulfil(Vec::new());
-        }
+
+        let (mut returned, in_a_run) = self.claim_back(&handed);
+        returned.extend(entries.into_iter().filter_map(|entry| self.hub.give_back(entry)));
+        // Stable: at equal deadlines those that were handed over come first, then the refused ones, then as in N2.
+        returned.sort_by_key(|task| task.deadline);
+        let leftovers = self.fulfil(returned, in_a_run, &series);
         self.hub.wake(&mut wakers); // they find it closed
         self.hub.hooks.observe(|observer| observer.stopped(leftovers));
         quietly(|| drop(executor));
@@ -31,26 +38,41 @@ impl Engine {
         drop(self.trims.take());
     }
 
-    /// All that is pending, in order of deadlines: tasks, and wakers.
-    fn collect_pending(&mut self) -> (Vec<Entry>, Vec<Entry>) {
-        let mut entries = Vec::new();
-        self.outboxes.drain_lines(&mut entries);
-        self.front.drain(&mut entries);
-        self.wheel.drain(&mut entries);
-        self.inlet.close(&self.hub.intake, |record| entries.push(Entry::from(record)));
-        // Stable: at equal deadlines the refused come first, whose turn it was, then as in N2.
-        entries.sort_by_key(|entry| entry.moment());
-        entries.into_iter().partition(|entry| entry.runner() != Runner::TickThread)
+    /// Claims back the one-shots that executors have: those that have not started, and the names of those that run.
+    fn claim_back(&self, handed: &[Entry]) -> (Vec<Returned>, Vec<TaskKey>) {
+        let (mut returned, mut in_a_run) = (Vec::new(), Vec::new());
+        for entry in handed {
+            match self.hub.give_back(*entry) {
+                Some(task) => returned.push(task),
+                None if !holder::is_over(entry.key()) => in_a_run.push(entry.key()),
+                None => {}
+            }
+        }
+        (returned, in_a_run)
     }
 
-    /// Marks what is pending as returned.
-    fn give_back(&self, pending: Vec<Entry>) -> Vec<Returned> {
-        let returned = pending.into_iter().filter_map(|entry| {
-            let (key, deadline) = (entry.key(), entry.moment());
-            let (kind, period) = self.hub.give_back(key)?;
-            Some(Returned { key, deadline, kind, period })
-        });
-        returned.collect()
+    /// Tells that the end has come. Nobody can want the leftovers after the last handle is gone: then they are dropped
+    /// here (S24). `series`: those that executors have. How many leftovers there are.
+    fn fulfil(
+        &self,
+        mut returned: Vec<Returned>,
+        in_a_run: Vec<TaskKey>,
+        series: &[Entry],
+    ) -> usize {
+        let hub = &self.hub;
+        if hub.end.is_wanted() {
+            let give_back = |entry| hub.give_back(entry);
+            return hub.end.fulfil(returned, in_a_run, series, give_back, || None);
+        }
+        let keep = |entry| {
+            returned.extend(hub.give_back(entry));
+            None // it is dropped below, with nothing locked
+        };
+        let in_their_runs =
+            hub.end.fulfil(Vec::new(), in_a_run, series, keep, || Some(hub.drop_leftover()));
+        let leftovers = returned.len() + in_their_runs;
+        returned.into_iter().for_each(|task| hub.drop_task(task.key, Phase::Returned));
+        leftovers
     }
 }
 

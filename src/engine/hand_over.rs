@@ -3,7 +3,7 @@
 //! A taker is an executor, the scheduler's or a task's own. What it refuses or leaves waits in the line of its
 //! [`Outbox`] (S18, S30); a panic of it is caught and reported (S17). Wakers go to nobody: the tick thread wakes them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use super::outbox::{LONGEST_PAUSE, Outbox};
@@ -12,7 +12,6 @@ use crate::backpressure::Backlog;
 use crate::executor::DueTask;
 use crate::executor::own::OwnExecutor;
 use crate::front::{Entry, Runner};
-use crate::key::TaskKey;
 use crate::observe::{caught, quietly};
 use crate::task::holder::Repetition;
 use crate::task::{OneShot, holder};
@@ -46,12 +45,37 @@ struct OwnOutbox {
     outbox: Outbox,
 }
 
+/// The last run of each series that an executor has taken: series may be handed over a thousand times before they are
+/// over, so they stand here by slot.
+#[derive(Default)]
+pub(super) struct HandedSeries {
+    runs: HashMap<u32, Entry>,
+    /// With so many it is looked which ones are over.
+    look_at: usize,
+}
+
+impl HandedSeries {
+    fn remember(&mut self, entry: Entry) {
+        self.runs.insert(entry.key().slot, entry);
+        if self.runs.len() > self.look_at {
+            self.forget_over();
+        }
+    }
+
+    fn forget_over(&mut self) {
+        self.runs.retain(|_, entry| !holder::is_over(entry.key()));
+        self.look_at = 2 * self.runs.len() + BATCH;
+        self.runs.shrink_to(self.look_at);
+    }
+}
+
 /// The outboxes of all executors. The scheduler's own executor has the number 0.
 pub(super) struct Outboxes {
     shared: Outbox,
     /// Of executors that have something in theirs, by number. A number is used again when its executor is gone, and then
     /// nothing that is in the outbox is still to run: each task keeps its executor.
     own: BTreeMap<u32, OwnOutbox>,
+    series: HandedSeries,
     /// Those of `own` that may be refusing.
     refusing: BTreeSet<u32>,
     /// How many turns have passed since `own` was looked through.
@@ -62,13 +86,17 @@ pub(super) struct Outboxes {
     swept_to: u32,
 }
 
+/// So much is remembered without a reason only until the engine has nothing else to do.
+const MUCH: usize = 16 * 1024;
+
 /// So many outboxes are looked through in each turn.
 const FEW_OWN: usize = 64;
 
 impl Outboxes {
     pub(super) fn new() -> Outboxes {
         let (own, refusing) = (BTreeMap::new(), BTreeSet::new());
-        Outboxes { shared: Outbox::new(), own, refusing, turns: 0, asked: 0, swept_to: 0 }
+        let (shared, series) = (Outbox::new(), HandedSeries::default());
+        Outboxes { shared, own, series, refusing, turns: 0, asked: 0, swept_to: 0 }
     }
 
     fn of(&mut self, taker: &Taker) -> &mut Outbox {
@@ -129,9 +157,9 @@ impl Outboxes {
         takers
     }
 
-    /// Forgets what has been started, and tells producers how far each executor is behind.
-    pub(super) fn forget_started(&mut self, shared: &Backlog) {
-        self.shared.forget_started();
+    /// Forgets tasks that are over, and tells producers how far each executor is behind.
+    pub(super) fn forget_over(&mut self, shared: &Backlog) {
+        self.shared.forget_over(0);
         shared.tell(self.shared.flow());
         if self.own.is_empty() {
             return;
@@ -142,10 +170,45 @@ impl Outboxes {
         }
         self.turns = 0;
         self.own.retain(|_, own| {
-            own.outbox.forget_started();
+            own.outbox.forget_over(0);
             own.backlog.tell(own.outbox.flow());
             own.of.strong_count() > 0 && !own.outbox.is_idle()
         });
+    }
+
+    /// Returns true if much is remembered of tasks that were handed over, most of which may be over.
+    pub(super) fn is_bloated(&self) -> bool {
+        self.all().any(|outbox| outbox.remembered() > MUCH)
+    }
+
+    /// Has all of it looked at, in slices: see [`Outboxes::look_through`].
+    pub(super) fn begin_rounds(&mut self) -> bool {
+        self.series.forget_over();
+        self.all_mut().fold(false, |is_much, outbox| outbox.begin_round() || is_much)
+    }
+
+    /// Goes on with the rounds that have begun, and looks at so many tasks of each. False: they have ended.
+    pub(super) fn look_through(&mut self, tasks: usize) -> bool {
+        let mut is_on = false;
+        for outbox in self.all_mut().filter(|outbox| outbox.is_in_round()) {
+            outbox.forget_over(tasks);
+            is_on |= outbox.is_in_round();
+        }
+        is_on
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Outbox> {
+        self.own.values().map(|own| &own.outbox).chain([&self.shared])
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Outbox> {
+        self.own.values_mut().map(|own| &mut own.outbox).chain([&mut self.shared])
+    }
+
+    /// Takes out all that executors have, as far as the engine knows: one-shots into the list, and series.
+    pub(super) fn drain_handed(&mut self, into: &mut Vec<Entry>) -> Vec<Entry> {
+        self.all_mut().for_each(|outbox| outbox.drain_handed(into));
+        std::mem::take(&mut self.series).runs.into_values().collect()
     }
 
     /// How many entries wait in all lines.
@@ -170,12 +233,11 @@ impl Outboxes {
     }
 
     pub(super) fn drain_lines(&mut self, into: &mut Vec<Entry>) {
-        self.shared.drain_line(into);
-        self.own.values_mut().for_each(|own| own.outbox.drain_line(into));
+        self.all_mut().for_each(|outbox| outbox.drain_line(into));
     }
 
     pub(super) fn shrink(&mut self) {
-        self.shared.shrink();
+        self.all_mut().for_each(Outbox::shrink);
     }
 }
 
@@ -206,7 +268,7 @@ impl Engine {
             if offered == 0 {
                 return;
             }
-            tasks.drain(..).for_each(|entry| self.batch.push(entry.due()));
+            tasks.drain(..).for_each(|entry| self.batch.push(entry));
             let refused = self.flush(taker).min(offered);
             took += offered - refused;
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
@@ -259,7 +321,7 @@ impl Engine {
             match taker {
                 _ if is_refusing => self.outboxes.of(&taker).line_up(entry),
                 Taker::TickThread => left -= self.wake(entry, now, left.min(BATCH - 1)),
-                _ => self.batch.push(entry.due()),
+                _ => self.batch.push(entry),
             }
         }
         self.flush(&taker);
@@ -307,7 +369,6 @@ impl Engine {
         if tasks == 0 {
             return 0;
         }
-        let last = self.batch.last_due().map(|due| due.key);
         let batch = &mut self.batch;
         let handed = caught(|| match (taker, &self.executor) {
             (Taker::Own(own), _) => own.executor().execute_batch(batch),
@@ -315,52 +376,59 @@ impl Engine {
             (Taker::Shared, None) | (Taker::TickThread, _) => {}
         });
         handed.err().into_iter().for_each(|panic| self.hub.hooks.report(panic)); // S17
-        let was_run_here = self.batch.run_here() == tasks;
-        let refused = self.collect_refused(taker);
-        self.note_taken(
-            taker,
-            last.filter(|_| !was_run_here && refused == 0),
-            tasks - refused.min(tasks),
-        );
+        let (mut refused, mut strangers) = (Vec::new(), Vec::new());
+        self.batch.settle(&mut refused, &mut strangers);
+        strangers.into_iter().for_each(|stranger| quietly(|| self.adopt(stranger)));
+        self.remember(taker, &refused);
+        self.batch.clear();
+        let refused = self.line_up_refused(taker, refused);
         self.hub.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         refused
     }
 
-    /// Notes what an executor has taken, and tells producers how far it is behind. `last`: the last task, if the
-    /// executor has it now.
-    fn note_taken(&mut self, taker: &Taker, last: Option<TaskKey>, tasks: usize) {
-        if let (Taker::Own(own), None) = (taker, last) {
-            if !self.outboxes.own.contains_key(&own.number()) {
-                return; // an executor that runs all at once is never behind
+    /// Remembers what an executor has taken, so that a close can claim it back (S29), and tells producers how far the
+    /// executor is behind.
+    fn remember(&mut self, taker: &Taker, refused: &[(Entry, bool)]) {
+        let entries = self.batch.entries();
+        let taken = entries.len() - refused.len().min(entries.len());
+        if self.batch.was_run_here() {
+            if let Taker::Own(own) = taker {
+                if !self.outboxes.own.contains_key(&own.number()) {
+                    return; // an executor that runs all at once is never behind
+                }
+            }
+            self.outboxes.of(taker).run_at_once(taken);
+        } else if taken > 0 {
+            let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
+            back.sort_unstable();
+            for entry in entries {
+                match entry.turn() {
+                    _ if !back.is_empty() && back.binary_search(&entry.key()).is_ok() => {}
+                    None => self.outboxes.of(taker).taken(*entry),
+                    Some(_) => self.outboxes.series.remember(*entry),
+                }
             }
         }
         let outbox = self.outboxes.of(taker);
-        match last {
-            Some(last) => outbox.taken(last, tasks),
-            None => outbox.run_at_once(tasks),
-        }
-        outbox.forget_started();
+        outbox.forget_over(taken);
         match taker {
             Taker::Own(own) => own.backlog().tell(outbox.flow()),
             _ => self.hub.backlog.tell(outbox.flow()),
         }
     }
 
-    /// Keeps what an executor has refused or left. How many tasks those are.
-    fn collect_refused(&mut self, taker: &Taker) -> usize {
-        let (mut refused, mut strangers) = (Vec::new(), Vec::new());
-        self.batch.settle(&mut refused, &mut strangers);
-        strangers.into_iter().for_each(|stranger| quietly(|| self.adopt(stranger)));
+    /// Puts what an executor has refused or left into its line. How many tasks those are.
+    fn line_up_refused(&mut self, taker: &Taker, refused: Vec<(Entry, bool)>) -> usize {
         if refused.is_empty() {
             return 0;
         }
         let count = refused.len();
         let mut entries = Vec::new();
-        for (due, for_good) in refused {
+        for (entry, for_good) in refused {
             // By the task and not by the batch: an executor may give back now what it was handed before, or what
             // somebody else was handed. What has been cancelled meanwhile is nobody's.
-            let Some(word) = holder::pending_word(due.key) else { continue };
-            entries.push((word.executor(), Entry::again(due, word), for_good));
+            let Some(word) = holder::pending_word(entry.key()) else { continue };
+            entries.push((word.executor(), entry.due_now(), for_good));
         }
         entries.sort_by_key(|(number, ..)| *number); // stable
         for of_one in entries.chunk_by(|one, other| one.0 == other.0) {

@@ -21,18 +21,19 @@
 //!   that is full again and again is filled in time, and each wake-up for it moves some tasks. It begins anew when the
 //!   line is empty.
 //! - OUTBOX-3 An executor that has refused for good is never asked again.
-//! - OUTBOX-4 Of each batch that was taken, the engine remembers how many tasks it had, and the last one. When that has
-//!   been started or cancelled the batch counts as started. So the number of those that wait is a guess, good enough to
-//!   hold producers back, at the price of one look for each batch. A series is no witness, because it is pending again
-//!   as soon as it has run.
+//! - OUTBOX-4 Each one-shot that an executor has taken is remembered until it is over, so that a close can claim it back
+//!   if it has not started (S29). It is 16 bytes. A turn looks at the oldest ones and forgets those that are over. An
+//!   executor may start its tasks in another order: so whenever twice as many are remembered as waited at the end of the
+//!   last round, a round looks at all of them, in slices. An executor that runs its tasks at once, as `Inline` does, has
+//!   none. Series stand elsewhere: see [`Outboxes`](super::hand_over::Outboxes).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{BATCH, is_live};
 use crate::backpressure::Flow;
+use crate::executor::batch::AHEAD;
 use crate::front::Entry;
-use crate::key::TaskKey;
-use crate::task::{Kind, holder};
+use crate::task::holder;
 use crate::tick::Moment;
 use crate::wheel::Timed;
 
@@ -44,22 +45,62 @@ pub(super) const LONGEST_PAUSE: u64 = 100_000_000;
 const ENOUGH: usize = 8;
 const MANY: usize = 32;
 
-/// More batches than that are not remembered.
-const MOST_HANDED: usize = 4096;
-
 /// How many entries of cancelled tasks are dropped at the head of a line before it is asked again.
 const MOST_STALE: usize = 1024;
 
-/// A batch that an executor has taken.
+/// A round is not worth it for fewer tasks.
+const SMALL: usize = 1024;
+
+/// The one-shots that an executor has taken and that may not be over; OUTBOX-4.
 struct Handed {
-    last: TaskKey,
-    tasks: u64,
+    /// In the order in which they were handed over. In a round: those that it has not looked at.
+    tasks: VecDeque<Entry>,
+    /// Those that a round has found waiting or running. They were handed over before all of `tasks`.
+    passed_over: VecDeque<Entry>,
+    is_in_round: bool,
+    /// With so many tasks the next round begins.
+    round_at: usize,
 }
 
 impl Handed {
-    /// Whether its last task waits, as far as the engine can tell; OUTBOX-4.
-    fn waits(&self) -> bool {
-        holder::pending_word(self.last).is_some_and(|word| word.kind() == Kind::Once)
+    fn new() -> Handed {
+        let (tasks, passed_over) = (VecDeque::new(), VecDeque::new());
+        Handed { tasks, passed_over, is_in_round: false, round_at: SMALL }
+    }
+
+    fn len(&self) -> usize {
+        self.tasks.len() + self.passed_over.len()
+    }
+
+    /// Forgets tasks that are over, and looks at so many at most. How many it has forgotten.
+    fn forget_over(&mut self, most: usize) -> usize {
+        let before = self.len();
+        self.is_in_round = self.is_in_round || before >= self.round_at;
+        self.tasks.iter().take(AHEAD.min(most)).for_each(Timed::prefetch);
+        for _ in 0..most {
+            let Some(first) = self.tasks.front().copied() else { break };
+            if let Some(soon) = self.tasks.get(AHEAD) {
+                soon.prefetch();
+            }
+            let is_over = holder::is_over(first.key());
+            if !is_over && !self.is_in_round {
+                break; // those behind it were handed over later
+            }
+            self.tasks.pop_front();
+            if !is_over {
+                self.passed_over.push_back(first);
+            }
+        }
+        if self.is_in_round && self.tasks.is_empty() {
+            std::mem::swap(&mut self.tasks, &mut self.passed_over);
+            self.is_in_round = false;
+            self.round_at = 2 * self.tasks.len() + SMALL;
+        }
+        before - self.len()
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Entry> {
+        self.passed_over.drain(..).chain(self.tasks.drain(..))
     }
 }
 
@@ -70,12 +111,8 @@ pub(super) struct Outbox {
     pause: u64,
     again_at: Option<Moment>,
     is_refused_for_good: bool,
-    handed: VecDeque<Handed>,
-    /// How many tasks `handed` stands for.
-    waiting_there: u64,
-    /// How often the first batch was found waiting since all of them were looked at.
-    looks: usize,
-    /// How many tasks have been started, as far as the engine knows.
+    handed: Handed,
+    /// How many tasks are over, as far as the engine knows.
     passed: u64,
 }
 
@@ -86,22 +123,17 @@ impl Outbox {
             pause: 0,
             again_at: None,
             is_refused_for_good: false,
-            handed: VecDeque::new(),
-            waiting_there: 0,
-            looks: 0,
+            handed: Handed::new(),
             passed: 0,
         }
     }
 
     // ----- handed over ---------------------------------------------------------------------
 
-    /// Notes a batch that was taken, by its last task. OUTBOX-4.
-    pub(super) fn taken(&mut self, last: TaskKey, tasks: usize) {
-        if self.handed.len() == MOST_HANDED {
-            self.forget_first();
-        }
-        self.handed.push_back(Handed { last, tasks: tasks as u64 });
-        self.waiting_there += tasks as u64;
+    /// Remembers a one-shot that was taken; OUTBOX-4.
+    #[inline]
+    pub(super) fn taken(&mut self, task: Entry) {
+        self.handed.tasks.push_back(task);
     }
 
     /// Notes tasks that were run at once.
@@ -109,37 +141,34 @@ impl Outbox {
         self.passed += tasks as u64;
     }
 
-    /// Forgets what has been started. An executor may start its batches in another order than it got them: so from time
-    /// to time all of them are looked at, however long the first one waits.
-    pub(super) fn forget_started(&mut self) {
-        while self.handed.front().is_some_and(|first| !first.waits()) {
-            self.forget_first();
-        }
-        self.looks += 1;
-        if self.looks > self.handed.len() {
-            self.looks = 0;
-            let (waiting_there, passed) = (&mut self.waiting_there, &mut self.passed);
-            self.handed.retain(|batch| {
-                let waits = batch.waits();
-                if !waits {
-                    *waiting_there -= batch.tasks;
-                    *passed += batch.tasks;
-                }
-                waits
-            });
-        }
+    /// Forgets tasks that are over: it looks at so many of them, and at some more.
+    pub(super) fn forget_over(&mut self, tasks: usize) {
+        self.passed += self.handed.forget_over(2 * tasks + AHEAD) as u64;
     }
 
-    fn forget_first(&mut self) {
-        if let Some(first) = self.handed.pop_front() {
-            self.waiting_there -= first.tasks;
-            self.passed += first.tasks;
-        }
+    /// Has all that is remembered looked at by and by, if it is much.
+    pub(super) fn begin_round(&mut self) -> bool {
+        self.handed.is_in_round = self.handed.is_in_round || self.handed.len() > SMALL;
+        self.handed.is_in_round
+    }
+
+    /// How many tasks it remembers.
+    pub(super) fn remembered(&self) -> usize {
+        self.handed.len()
+    }
+
+    pub(super) fn is_in_round(&self) -> bool {
+        self.handed.is_in_round
+    }
+
+    /// Takes out what was handed over and may not be over, in order.
+    pub(super) fn drain_handed(&mut self, into: &mut Vec<Entry>) {
+        into.extend(self.handed.drain());
     }
 
     /// How far the executor is behind.
     pub(super) fn flow(&self) -> Flow {
-        Flow { ahead: self.waiting_there + self.line.len() as u64, passed: self.passed }
+        Flow { ahead: (self.handed.len() + self.line.len()) as u64, passed: self.passed }
     }
 
     // ----- refused -------------------------------------------------------------------------
@@ -231,12 +260,13 @@ impl Outbox {
 
     /// Returns true if nothing is to be remembered.
     pub(super) fn is_idle(&self) -> bool {
-        self.line.len() == 0 && self.handed.is_empty() && !self.is_refused_for_good
+        self.line.len() == 0 && self.handed.len() == 0 && !self.is_refused_for_good
     }
 
     /// Gives room back that a peak has left.
     pub(super) fn shrink(&mut self) {
-        self.handed.shrink_to(BATCH);
+        self.handed.tasks.shrink_to(BATCH);
+        self.handed.passed_over.shrink_to(BATCH);
     }
 }
 
@@ -294,9 +324,10 @@ impl Line {
 mod tests {
     use super::*;
     use crate::front::Runner;
+    use crate::key::TaskKey;
 
     fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Shared)
+        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Shared, None)
     }
 
     #[test]
@@ -346,13 +377,51 @@ mod tests {
         assert_eq!((line.len(), slices), (0, 11));
     }
 
+    /// A task that is over, and one that nobody ends before the last line of a test.
+    fn over_and_waiting() -> (Entry, Entry) {
+        let fill = || {
+            let vacancy = crate::task::memory::vacancy().expect("room");
+            vacancy.fill(crate::task::OneShot(|| ()), holder::Repetition::NONE, None)
+        };
+        let (over, waiting) = (fill(), fill());
+        assert!(matches!(holder::cancel(over), crate::task::Cancelled::Won { .. }));
+        [over, waiting].map(|key| Entry::new(key, Moment(1), true, Runner::Shared, None)).into()
+    }
+
     #[test]
-    fn outbox_4_no_more_batches_are_remembered_than_are_worth_it() {
+    fn outbox_4_what_is_over_is_forgotten_in_whatever_order_it_ends() {
+        let (over, waiting) = over_and_waiting();
         let mut outbox = Outbox::new();
-        let nobody = TaskKey { slot: u32::MAX >> 4, generation: 1 };
-        (0..2 * MOST_HANDED).for_each(|_| outbox.taken(nobody, 3));
-        assert_eq!(outbox.flow().ahead, 3 * MOST_HANDED as u64);
-        outbox.forget_started();
-        assert_eq!((outbox.flow().ahead, outbox.flow().passed), (0, 6 * MOST_HANDED as u64));
+        outbox.taken(waiting); // it stays in front, for ever
+        let mut most = 0;
+        for turn in 0..100_000 {
+            outbox.taken(if turn % 1000 == 0 { waiting } else { over });
+            outbox.forget_over(1);
+            most = most.max(outbox.remembered());
+        }
+        assert!((101..4 * SMALL).contains(&most), "{most} remembered, of which 101 wait");
+        outbox.handed.is_in_round = true;
+        while outbox.is_in_round() {
+            outbox.forget_over(10);
+        }
+        let mut left = Vec::new();
+        outbox.drain_handed(&mut left);
+        assert_eq!((left.len(), outbox.flow().passed), (101, 100_001 - 101));
+        assert!(left.iter().all(|entry| *entry == waiting));
+    }
+
+    #[test]
+    fn s29_what_was_handed_over_comes_back_in_order() {
+        let (over, waiting) = over_and_waiting();
+        let mut outbox = Outbox::new();
+        let nth = |at| Entry { deadline: at, ..waiting };
+        (0..3000).for_each(|at| outbox.taken(if at % 3 == 0 { over } else { nth(at) }));
+        outbox.forget_over(700); // in the middle of a round
+        assert!(outbox.is_in_round());
+        (3000..3010).for_each(|at| outbox.taken(nth(at)));
+        let mut left = Vec::new();
+        outbox.drain_handed(&mut left);
+        left.retain(|entry| entry.key() == waiting.key());
+        assert!(left.iter().map(|entry| entry.deadline).eq((0..3010).filter(|at| at % 3 > 0 || *at >= 3000)));
     }
 }

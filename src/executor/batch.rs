@@ -1,13 +1,14 @@
 //! Many tasks that are due, handed over at once.
 //!
 //! The engine owns one batch and fills it anew for each hand-over, so that handing over neither
-//! allocates nor counts references. What is in it is names ([`Due`]), by value; a [`DueTask`], which
+//! allocates nor counts references. It holds [`Entry`]s, by value; a [`DueTask`], which
 //! keeps its scheduler alive by itself, is made only for who asks for one.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::due::{Due, DueTask, Host, Rejected};
+use super::due::{DueTask, Host, Rejected};
+use crate::key::Entry;
 
 /// How many tasks ahead of its run a holder is fetched into the cache.
 pub(crate) const AHEAD: usize = 16;
@@ -18,13 +19,13 @@ pub(crate) const AHEAD: usize = 16;
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
     host: Arc<dyn Host>,
-    due: Vec<Due>,
+    due: Vec<Entry>,
     /// How many of `due` have been taken out.
     taken: usize,
     /// How many of those were run at once, by [`DueBatch::run_all`].
     run_here: usize,
     /// What came back, and whether for good.
-    refused: Vec<(Due, bool)>,
+    refused: Vec<(Entry, bool)>,
     /// Tasks of others that an executor gave back here.
     strangers: Vec<DueTask>,
 }
@@ -56,14 +57,14 @@ impl DueBatch {
     /// Puts a task back that could not be taken; it is handed over again later.
     pub fn reject(&mut self, rejected: Rejected) {
         let for_good = rejected.is_for_good();
-        match rejected.into_task().into_due(self.host.id()) {
+        match rejected.into_task().into_entry(self.host.id()) {
             Ok(due) => self.refused.push((due, for_good)),
             Err(stranger) => self.strangers.push(stranger),
         }
     }
 
     /// The next one by name, whether it is still pending or not.
-    pub(crate) fn take_one(&mut self) -> Option<Due> {
+    pub(crate) fn take_one(&mut self) -> Option<Entry> {
         let due = self.due.get(self.taken).copied()?;
         if let Some(soon) = self.due.get(self.taken + AHEAD) {
             self.host.prefetch(*soon);
@@ -72,33 +73,36 @@ impl DueBatch {
         Some(due)
     }
 
-    pub(crate) fn push(&mut self, due: Due) {
-        self.due.push(due);
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.due.push(entry);
     }
 
     /// All that is left, into an empty list, and the scheduler that they belong to.
-    pub(super) fn take_all(&mut self, into: &mut Vec<Due>) -> &Arc<dyn Host> {
+    pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> &Arc<dyn Host> {
         into.extend_from_slice(&self.due[self.taken..]);
         self.taken = self.due.len();
         &self.host
     }
 
-    /// The last task that was put in, taken or not.
-    pub(crate) fn last_due(&self) -> Option<Due> {
-        self.due.last().copied()
+    /// All that were put in, taken or not, in order.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.due
     }
 
-    /// How many of its tasks were run at once, by [`DueBatch::run_all`].
-    pub(crate) fn run_here(&self) -> usize {
-        self.run_here
+    /// Whether it has run all of its tasks at once, by [`DueBatch::run_all`].
+    pub(crate) fn was_run_here(&self) -> bool {
+        self.run_here == self.due.len()
     }
 
-    /// What came back: what was refused (true: for good) or left, and the tasks of others. The batch is empty
-    /// then.
-    pub(crate) fn settle(&mut self, refused: &mut Vec<(Due, bool)>, strangers: &mut Vec<DueTask>) {
+    /// What came back: what was refused (true: for good) or left, and the tasks of others.
+    pub(crate) fn settle(&mut self, refused: &mut Vec<(Entry, bool)>, strangers: &mut Vec<DueTask>) {
         refused.append(&mut self.refused);
         refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
         strangers.append(&mut self.strangers);
+    }
+
+    /// Makes it empty.
+    pub(crate) fn clear(&mut self) {
         self.due.clear();
         (self.taken, self.run_here) = (0, 0);
     }

@@ -4,29 +4,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::key::{HubId, TaskKey};
+use crate::key::{Entry, HubId};
 use crate::observe::quietly;
 use crate::tick::Moment;
-
-/// A task of a scheduler, by name: what the wheel and the batches hold by value.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Due {
-    pub(crate) deadline: Moment,
-    pub(crate) key: TaskKey,
-}
 
 /// The scheduler behind a task that is due. The core implements it; this file need not know it.
 pub(crate) trait Host: Send + Sync {
     /// Claims the task and runs it, unless it was cancelled. Never unwinds.
-    fn run(&self, due: Due);
+    fn run(&self, entry: Entry);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
-    fn forfeit(&self, due: Due);
+    fn forfeit(&self, entry: Entry);
     /// It will be run soon.
-    fn prefetch(&self, due: Due);
+    fn prefetch(&self, entry: Entry);
     /// Whether it is still to run.
-    fn is_pending(&self, due: Due) -> bool;
+    fn is_pending(&self, entry: Entry) -> bool;
     /// Whether it is one run of a series.
-    fn is_repeating(&self, due: Due) -> bool;
+    fn is_repeating(&self, entry: Entry) -> bool;
+    /// What its closure is called, while it is still to run.
+    fn name(&self, entry: Entry) -> Option<&'static str>;
     fn now(&self) -> Instant;
     fn instant(&self, moment: Moment) -> Instant;
     /// Tells hosts apart.
@@ -52,10 +47,11 @@ pub struct DueTask(Inner);
 enum Inner {
     Held {
         host: Arc<dyn Host>,
-        due: Due,
+        entry: Entry,
     },
     Loose {
         deadline: Instant,
+        name: &'static str,
         task: Box<dyn FnOnce() + Send>,
     },
     /// Run, or taken apart.
@@ -65,18 +61,19 @@ enum Inner {
 impl DueTask {
     /// A task that belongs to no scheduler, to feed an [`Executor`](crate::Executor) with.
     pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
-        DueTask(Inner::Loose { deadline, task: Box::new(f) })
+        let name = std::any::type_name_of_val(&f);
+        DueTask(Inner::Loose { deadline, name, task: Box::new(f) })
     }
 
-    pub(crate) fn held(host: Arc<dyn Host>, due: Due) -> DueTask {
-        DueTask(Inner::Held { host, due })
+    pub(crate) fn held(host: Arc<dyn Host>, entry: Entry) -> DueTask {
+        DueTask(Inner::Held { host, entry })
     }
 
     /// Runs the task here and now. Does nothing when it was cancelled meanwhile. A panic of the
     /// task is caught; a task of a scheduler reports it there.
     pub fn run(mut self) {
         match std::mem::replace(&mut self.0, Inner::Empty) {
-            Inner::Held { host, due } => host.run(due),
+            Inner::Held { host, entry } => host.run(entry),
             Inner::Loose { task, .. } => quietly(task),
             Inner::Empty => {}
         }
@@ -85,7 +82,7 @@ impl DueTask {
     /// When it was due.
     pub fn deadline(&self) -> Instant {
         match &self.0 {
-            Inner::Held { host, due } => host.instant(due.deadline),
+            Inner::Held { host, entry } => host.instant(entry.moment()),
             Inner::Loose { deadline, .. } => *deadline,
             Inner::Empty => Instant::now(),
         }
@@ -103,18 +100,36 @@ impl DueTask {
     /// Whether it is one run of a series.
     pub fn is_repeating(&self) -> bool {
         match &self.0 {
-            Inner::Held { host, due } => host.is_repeating(*due),
+            Inner::Held { host, entry } => host.is_repeating(*entry),
             Inner::Loose { .. } | Inner::Empty => false,
         }
     }
 
-    /// The bare name of a task of that host; the task itself when it is anybody else's.
-    pub(crate) fn into_due(mut self, owner: HubId) -> Result<Due, DueTask> {
+    /// The type name of the task's closure, which tells where it was written. Of a task that has started or was
+    /// cancelled in the meantime, it says only that.
+    ///
+    /// ```
+    /// use std::time::Instant;
+    /// use tickwheel::DueTask;
+    ///
+    /// let task = DueTask::new(Instant::now(), || println!("hello"));
+    /// assert!(task.name().ends_with("main::{{closure}}"), "{}", task.name());
+    /// ```
+    pub fn name(&self) -> &'static str {
         match &self.0 {
-            Inner::Held { host, due } if host.id() == owner => {
-                let due = *due;
+            Inner::Held { host, entry } => host.name(*entry).unwrap_or("a task that is over"),
+            Inner::Loose { name, .. } => name,
+            Inner::Empty => "a task that is over",
+        }
+    }
+
+    /// The entry of a task of that host, or the task itself if it is another's.
+    pub(crate) fn into_entry(mut self, owner: HubId) -> Result<Entry, DueTask> {
+        match &self.0 {
+            Inner::Held { host, entry } if host.id() == owner => {
+                let entry = *entry;
                 self.0 = Inner::Empty;
-                Ok(due)
+                Ok(entry)
             }
             _ => Err(self),
         }
@@ -124,7 +139,7 @@ impl DueTask {
 impl Drop for DueTask {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.0, Inner::Empty) {
-            Inner::Held { host, due } => host.forfeit(due),
+            Inner::Held { host, entry } => host.forfeit(entry),
             Inner::Loose { .. } | Inner::Empty => {}
         }
     }
@@ -133,6 +148,7 @@ impl Drop for DueTask {
 impl fmt::Debug for DueTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DueTask")
+            .field("name", &self.name())
             .field("deadline", &self.deadline())
             .field("is_repeating", &self.is_repeating())
             .finish_non_exhaustive()

@@ -27,8 +27,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::batch::AHEAD;
-use super::due::{Due, DueTask, Host, Rejected};
+use super::due::{DueTask, Host, Rejected};
 use super::{DueBatch, Executor};
+use crate::key::Entry;
 use crate::observe::quietly;
 use crate::system::wake_as_usual;
 
@@ -74,7 +75,7 @@ enum Work {
 struct Lot {
     /// `None` while it is spare, so that it keeps no scheduler alive.
     host: Option<Arc<dyn Host>>,
-    due: Vec<Due>,
+    due: Vec<Entry>,
     taken: AtomicUsize,
 }
 

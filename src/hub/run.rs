@@ -8,19 +8,21 @@
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
+use std::sync::Weak;
 use std::task::Waker;
 use std::time::Instant;
 
 use super::Hub;
-use crate::executor::due::{self, Due};
-use crate::front::{Entry, Runner};
+use crate::end::{self, Decision, Returned};
+use crate::executor::due;
+use crate::front::Entry;
 use crate::intake::lane::Refused;
 use crate::intake::seat::with_seat;
 use crate::key::{HubId, TaskKey};
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
-use crate::sync::cycles;
-use crate::task::{Body, Content, Kind, Phase, Running, directory, holder};
+use crate::sync::{InOrder, cycles};
+use crate::task::{Body, Kind, Phase, Running, directory, holder};
 use crate::tick::Moment;
 
 /// Cycles of the processor; on a slow one it is two.
@@ -39,37 +41,28 @@ thread_local! {
         const { Cell::new(Reading { hub: None, cycles: 0, moment: Moment::NEVER }) };
 }
 
-thread_local! {
-    /// How many tasks the calling thread is in, one inside of the other.
-    static RUNS: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Returns true if the calling thread is running a task.
-pub(super) fn is_running() -> bool {
-    RUNS.get() > 0
-}
-
 impl Hub {
     /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
     /// goes on.
-    pub(crate) fn run_claimed(&self, task: Running, due: Due, repeats: bool, frees: bool) {
-        let now = self.recently_or(due.deadline);
+    pub(crate) fn run_claimed(&self, task: Running, due: Entry, repeats: bool, frees: bool) {
+        let now = self.recently_or(due.moment());
         let is_series = task.kind() != Kind::Once;
         with_seat(self, |producer| {
             let seat = &producer.seat;
             seat.counts.fired.add(1);
-            seat.counts.record_lateness(now, due.deadline);
+            seat.counts.record_lateness(now, due.moment());
             if frees && !is_series {
                 seat.count_left();
             }
         });
-        RUNS.set(RUNS.get() + 1);
-        match is_series {
+        end::while_it_runs(self.id, due.key(), || match is_series {
             false => self.run_once(task),
             true if repeats => self.run_series(task, due, frees),
             true => self.run_last(task),
+        });
+        if !(is_series && repeats) && self.is_closing() {
+            self.end.run_is_over(due.key());
         }
-        RUNS.set(RUNS.get() - 1); // no task unwinds to here
     }
 
     /// The present, or what it was a microsecond ago: good enough for the histogram of lateness. Many
@@ -166,36 +159,51 @@ impl Hub {
         ran.err().into_iter().chain(dropped).for_each(|panic| self.hooks.report(panic));
     }
 
-    fn run_series(&self, mut task: Running, due: Due, frees: bool) {
+    fn run_series(&self, mut task: Running, due: Entry, frees: bool) {
         let ran = caught(|| task.run_in_place());
-        let left_over = match ran {
+        let over = match ran {
             Ok(ControlFlow::Continue(())) => self.rearm(task, due).err(),
             _ => Some(task),
         };
         if ran.is_err() {
             with_seat(self, |producer| producer.seat.counts.panicked.add(1));
         }
-        let dropped = left_over.map(|task| self.finish_series(task, frees));
+        let dropped = over.map(|task| self.finish_series(task, frees));
         let thrown = ran.err().into_iter().chain(dropped.into_iter().flatten());
         thrown.for_each(|panic| self.hooks.report(panic));
     }
 
-    /// Sets a series to its next run; gives it back when a cancel or a close has ended it.
-    fn rearm(&self, task: Running, due: Due) -> Result<(), Running> {
+    /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
+    /// if a cancel has ended it.
+    fn rearm(&self, task: Running, due: Entry) -> Result<(), Running> {
         let now = caught(|| self.now()).unwrap_or_else(|panic| {
             self.hooks.report(panic);
-            due.deadline
+            due.moment()
         });
-        let next = next_run(task.kind(), task.period(), due.deadline, now, self.tick);
-        let runner = if task.has_own_executor() { Runner::Own } else { Runner::Shared };
-        let key = task.rearm()?;
-        let entry = Entry::new(key, next, next <= now, runner);
-        match self.announce(entry, now, false) {
-            Ok(_) => Ok(()),
-            // The scheduler closed during the run, which so was the last one. If the claim fails,
-            // a cancel has just ended the series.
-            Err(Refused) => Running::claim(key, Phase::Pending).map_or(Ok(()), Err),
+        let next = next_run(task.kind(), task.period(), due.moment(), now, self.tick);
+        let entry = task.rearm(next, next <= now)?;
+        if let Err(Refused) = self.announce(entry, now, false) {
+            self.return_from_run(entry);
         }
+        Ok(())
+    }
+
+    /// A series becomes a leftover behind its run (S29); END-3 in [`end`].
+    #[cold]
+    fn return_from_run(&self, entry: Entry) {
+        let give_back = || self.give_back(entry);
+        let decided = self.end.return_from_run(entry.key(), give_back, || self.drop_leftover());
+        if let Some((decision, task)) = decided {
+            decision(task);
+        }
+    }
+
+    /// What is done with a leftover that nobody wants (S24).
+    pub(crate) fn drop_leftover(&self) -> Decision {
+        let me = Weak::clone(&self.me);
+        Box::new(move |task| {
+            me.upgrade().iter().for_each(|hub| hub.drop_task(task.key, Phase::Returned));
+        })
     }
 
     /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
@@ -205,8 +213,16 @@ impl Hub {
             with_seat(self, |producer| producer.seat.count_left());
         }
         let thrown = body.discard();
-        claimed.end();
+        let key = claimed.end();
+        if self.is_closing_in_order(key) {
+            self.end.run_is_over(key); // END-5
+        }
         thrown
+    }
+
+    /// Whether the scheduler has been stopped, read after the word of a task that has ended; END-5 in [`end`].
+    fn is_closing_in_order(&self, key: TaskKey) -> bool {
+        holder::word_in_order(key).is_some() && self.is_closing.load_in_order()
     }
 
     /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
@@ -225,48 +241,46 @@ impl Hub {
         thrown.for_each(|panic| self.hooks.report(panic));
     }
 
-    /// Drops a task that had been accepted once, and was refused elsewhere.
-    pub(crate) fn drop_refused(&self, task: impl Content) {
-        with_seat(self, |producer| producer.seat.counts.dropped.add(1));
-        let dropped = caught(|| drop(task));
-        dropped.err().into_iter().for_each(|panic| self.hooks.report(panic));
-    }
-
     /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.
-    pub(crate) fn give_back(&self, key: TaskKey) -> Option<(Kind, u64)> {
-        let returned = holder::give_back(key)?;
+    pub(crate) fn give_back(&self, entry: Entry) -> Option<Returned> {
+        let (kind, period) = holder::give_back(entry.key())?;
         with_seat(self, |producer| producer.seat.count_left());
-        Some(returned)
+        let (key, deadline) = (entry.key(), entry.moment());
+        Some(Returned { key, deadline, kind, period, is_in_run: false })
     }
 }
 
 impl due::Host for Hub {
     /// B2.
-    fn run(&self, due: Due) {
-        if let Some(task) = Running::claim(due.key, Phase::Pending) {
+    fn run(&self, due: Entry) {
+        if let Some(task) = Running::claim(due.key(), Phase::Pending) {
             self.run_claimed(task, due, true, true);
         }
     }
 
     /// B2.
-    fn forfeit(&self, due: Due) {
-        self.drop_task(due.key, Phase::Pending);
+    fn forfeit(&self, due: Entry) {
+        self.drop_task(due.key(), Phase::Pending);
     }
 
-    fn prefetch(&self, due: Due) {
-        directory::prefetch(due.key.slot);
+    fn prefetch(&self, due: Entry) {
+        directory::prefetch(due.key().slot);
     }
 
-    fn is_pending(&self, due: Due) -> bool {
-        holder::pending_word(due.key).is_some()
+    fn is_pending(&self, due: Entry) -> bool {
+        holder::pending_word(due.key()).is_some()
     }
 
-    fn is_repeating(&self, due: Due) -> bool {
-        holder::pending_word(due.key).is_some_and(|word| word.kind() != Kind::Once)
+    fn is_repeating(&self, due: Entry) -> bool {
+        holder::pending_word(due.key()).is_some_and(|word| word.kind() != Kind::Once)
     }
 
     fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    fn name(&self, due: Entry) -> Option<&'static str> {
+        holder::name(due.key(), Phase::Pending)
     }
 
     fn instant(&self, moment: Moment) -> Instant {

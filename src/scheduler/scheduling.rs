@@ -13,7 +13,7 @@ use crate::repeat::{Period, Repeat};
 use crate::schedule::{RepeatingTask, Schedule, Task};
 use crate::shutdown::PendingTask;
 use crate::task::holder::Repetition;
-use crate::task::{Content, OneShot, Series};
+use crate::task::{Content, MadeOf, OneShot, Series};
 use crate::trace::{self, Shot, Within};
 
 /// Takes a task in; what is refused is dropped.
@@ -192,8 +192,8 @@ impl Scheduler {
             return Err(ScheduleError::ZeroPeriod);
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        let series = Series(move || trace::in_a_root_span(|| task().flow()));
-        self.admit_or_drop(self.hub().after(initial), series, repetition)
+        let series = MadeOf::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
+        self.admit_or_drop(self.hub().after(initial), Series(series), repetition)
     }
 }
 
@@ -226,12 +226,59 @@ impl Schedule for Scheduler {
 
 impl PendingTask {
     /// Moves it to another scheduler: the remaining delay and the repetition carry on there, on the
-    /// executor of that handle. Handles from before no longer reach the task; the new one does.
+    /// executor of that handle. It stays the same task, so all of its handles go on working, and are equal to the one that
+    /// this returns.
+    ///
+    /// A series that is still in a run moves when that run has ended. If the other scheduler has been closed by then, the
+    /// series is dropped.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (first, second) = (Scheduler::new(), Scheduler::new());
+    /// let reminder = first.schedule_once(Duration::from_secs(60), || println!("a minute"))?;
+    /// for task in first.close()? {
+    ///     assert_eq!(task.reschedule(&second)?, reminder);
+    /// }
+    /// assert!(!reminder.is_done() && second.pending() == 1);
+    /// assert!(reminder.cancel() && second.pending() == 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// As [`Scheduler::schedule_once`]. The task is dropped then, as it is consumed.
+    /// As [`Scheduler::schedule_once`]. The task is dropped then; to get it back:
+    /// [`try_reschedule`](PendingTask::try_reschedule).
     pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
-        self.move_to(scheduler.hub(), scheduler.own.as_ref())
+        Ok(self.try_reschedule(scheduler)?)
+    }
+
+    /// Like [`reschedule`](PendingTask::reschedule), but gives the task back if the other scheduler refuses it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{ScheduleError, Scheduler};
+    ///
+    /// let (first, second) = (Scheduler::new(), Scheduler::new());
+    /// first.schedule_once(Duration::from_secs(60), || println!("a minute later"))?;
+    /// second.close()?;
+    /// for task in first.close()? {
+    ///     let refused = task.try_reschedule(&second).expect_err("it is closed");
+    ///     assert_eq!(refused.reason(), ScheduleError::Closed);
+    ///     refused.into_task().run();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    pub fn try_reschedule(
+        self,
+        to: &Scheduler,
+    ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
+        let moved = self.move_to(to.hub(), to.own.as_ref());
+        moved.map_err(|(reason, task)| TryScheduleError::new(reason, task))
     }
 }

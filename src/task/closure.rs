@@ -33,6 +33,10 @@ struct Table {
     drop: unsafe fn(*mut Room),
     /// The type that lies in the room.
     holds: fn() -> TypeId,
+    /// The name of the user's closure (S31).
+    type_name: fn() -> &'static str,
+    /// The name that the value itself knows, if it does.
+    own_name: Option<unsafe fn(*const Room) -> &'static str>,
 }
 
 /// A task's closure, one-shot or repeating.
@@ -79,7 +83,98 @@ pub(crate) trait Content: Sized {
 pub(crate) struct OneShot<S>(pub(crate) S);
 
 /// A task that repeats until it breaks.
-pub(crate) struct Series<F>(pub(crate) F);
+pub(crate) struct Series<B>(pub(crate) B);
+
+/// What can be done again and again.
+pub(crate) trait Beat: Send + 'static {
+    /// A value knows a better name than that of its type.
+    const IS_NAMED: bool = false;
+
+    /// The name of the user's type.
+    fn type_name() -> &'static str;
+
+    fn own_name(&self) -> &'static str {
+        Self::type_name()
+    }
+
+    fn beat(&mut self) -> ControlFlow<()>;
+}
+
+/// A closure that repeats, made of one of the user's type `N`.
+pub(crate) struct MadeOf<N, F> {
+    f: F,
+    _named_after: PhantomData<fn() -> N>,
+}
+
+impl<N, F> MadeOf<N, F> {
+    pub(crate) fn new(f: F) -> MadeOf<N, F> {
+        MadeOf { f, _named_after: PhantomData }
+    }
+}
+
+impl<N: 'static, F: FnMut() -> ControlFlow<()> + Send + 'static> Beat for MadeOf<N, F> {
+    fn type_name() -> &'static str {
+        std::any::type_name::<N>()
+    }
+
+    #[inline]
+    fn beat(&mut self) -> ControlFlow<()> {
+        (self.f)()
+    }
+}
+
+impl<B: Beat> Beat for Box<B> {
+    const IS_NAMED: bool = B::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        B::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        (**self).own_name()
+    }
+
+    #[inline]
+    fn beat(&mut self) -> ControlFlow<()> {
+        (**self).beat()
+    }
+}
+
+/// A box that has lost the type of its closure, but not the name (S31).
+pub(crate) struct Named<T> {
+    pub(crate) name: &'static str,
+    pub(crate) task: T,
+}
+
+impl Shot for Named<Box<dyn FnOnce() + Send>> {
+    const IS_NAMED: bool = true;
+
+    fn own_name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline]
+    fn shoot(self) {
+        (self.task)();
+    }
+}
+
+impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Beat for Named<F> {
+    const IS_NAMED: bool = true;
+
+    fn type_name() -> &'static str {
+        std::any::type_name::<F>()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline]
+    fn beat(&mut self) -> ControlFlow<()> {
+        (self.task)()
+    }
+}
 
 /// A waker: to run it is to wake it, and to drop it is not.
 pub(crate) struct Wake(pub(crate) Waker);
@@ -94,6 +189,16 @@ impl Shot for Wake {
 struct Large<S>(Box<S>);
 
 impl<S: Shot> Shot for Large<S> {
+    const IS_NAMED: bool = S::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        S::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.0.own_name()
+    }
+
     fn shoot(self) {
         (*self.0).shoot();
     }
@@ -118,21 +223,21 @@ impl<F: Shot> Content for OneShot<F> {
     }
 }
 
-impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Content for Series<F> {
+impl<B: Beat> Content for Series<B> {
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
-        if fits::<F>() {
-            put::<Repeating<F>>(self.0, place);
+        if fits::<B>() {
+            put::<Repeating<B>>(self.0, place);
         } else {
-            put::<Repeating<Box<F>>>(Box::new(self.0), place);
+            put::<Repeating<Box<B>>>(Box::new(self.0), place);
         }
     }
 
     fn take_back(closure: Closure) -> Self {
-        Series(if fits::<F>() {
-            closure.take::<Repeating<F>>()
+        Series(if fits::<B>() {
+            closure.take::<Repeating<B>>()
         } else {
-            *closure.take::<Repeating<Box<F>>>()
+            *closure.take::<Repeating<Box<B>>>()
         })
     }
 }
@@ -196,6 +301,21 @@ impl Closure {
         unsafe { (self.table.run)(&raw mut self.room) }
     }
 
+    /// The name of the user's closure: its type, or what whoever boxed it has said (S31).
+    pub(crate) fn name(&self) -> &'static str {
+        // SAFETY: C1; the function only looks at the value, which is there (C2).
+        let own_name = self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
+        own_name.unwrap_or_else(self.table.type_name)
+    }
+
+    /// The same, for after a run that consumes the closure.
+    #[inline]
+    pub(crate) fn names(&self) -> Names {
+        // SAFETY: as in `name`.
+        let own_name = self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
+        Names { own_name, type_name: self.table.type_name }
+    }
+
     /// Moves the value out again.
     fn take<L: Lodging>(self) -> L::Guest {
         let mut this = ManuallyDrop::new(self);
@@ -229,6 +349,18 @@ impl Closure {
     }
 }
 
+/// What a closure is called, when it may be gone.
+pub(crate) struct Names {
+    own_name: Option<&'static str>,
+    type_name: fn() -> &'static str,
+}
+
+impl Names {
+    pub(crate) fn name(self) -> &'static str {
+        self.own_name.unwrap_or_else(self.type_name)
+    }
+}
+
 impl Drop for Closure {
     fn drop(&mut self) {
         // SAFETY: C1, and nobody has moved the value out (C2).
@@ -251,29 +383,49 @@ unsafe impl<F: Shot> Lodging for Once<F> {
         run: |_| ControlFlow::Break(()),
         drop: drop_in_room::<F>,
         holds: TypeId::of::<F>,
+        type_name: F::type_name,
+        own_name: if F::IS_NAMED { Some(own_name_of_shot::<F>) } else { None },
     };
 }
 
 /// The table of a type that is called again and again.
-struct Repeating<F>(PhantomData<F>);
+struct Repeating<B>(PhantomData<B>);
 
-// SAFETY: each function takes the room for one that holds an `F`.
-unsafe impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Lodging for Repeating<F> {
-    type Guest = F;
+// SAFETY: each function takes the room for one that holds a `B`.
+unsafe impl<B: Beat> Lodging for Repeating<B> {
+    type Guest = B;
     const TABLE: Table = Table {
         run_once: |room| {
-            // SAFETY: the caller hands over a room that holds an `F` (C1), and forgets it.
-            let mut f = unsafe { room.cast::<F>().read() };
-            let _ = f();
+            // SAFETY: the caller hands over a room that holds a `B` (C1), and forgets it.
+            let mut series = unsafe { room.cast::<B>().read() };
+            let _ = series.beat();
         },
         run: |room| {
-            // SAFETY: the caller has the room to itself, and it holds an `F` (C1).
-            let f = unsafe { &mut *room.cast::<F>() };
-            f()
+            // SAFETY: the caller has the room to itself, and it holds a `B` (C1).
+            let series = unsafe { &mut *room.cast::<B>() };
+            series.beat()
         },
-        drop: drop_in_room::<F>,
-        holds: TypeId::of::<F>,
+        drop: drop_in_room::<B>,
+        holds: TypeId::of::<B>,
+        type_name: B::type_name,
+        own_name: if B::IS_NAMED { Some(own_name_of_beat::<B>) } else { None },
     };
+}
+
+/// # Safety
+///
+/// The room holds an `F`.
+unsafe fn own_name_of_shot<F: Shot>(room: *const Room) -> &'static str {
+    // SAFETY: as the caller promises.
+    unsafe { &*room.cast::<F>() }.own_name()
+}
+
+/// # Safety
+///
+/// The room holds a `B`.
+unsafe fn own_name_of_beat<B: Beat>(room: *const Room) -> &'static str {
+    // SAFETY: as the caller promises.
+    unsafe { &*room.cast::<B>() }.own_name()
 }
 
 /// # Safety
@@ -329,12 +481,30 @@ mod tests {
     #[test]
     fn a_repeating_closure_keeps_its_state_until_it_breaks() {
         let mut left = 3;
-        let mut closure = Closure::of(Series(move || {
+        let mut closure = Closure::of(Series(MadeOf::<(), _>::new(move || {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }));
+        })));
         let runs = (0..10).take_while(|_| closure.run().is_continue()).count();
         assert_eq!(runs, 2);
+    }
+
+    #[test]
+    fn s31_a_closure_is_called_what_its_user_wrote() {
+        fn task() {}
+        let name = std::any::type_name_of_val(&task);
+        assert_eq!(Closure::of(OneShot(task)).name(), name);
+        let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
+        let named = Closure::of(OneShot(Named { name: "told", task: boxed }));
+        assert_eq!((named.name(), named.names().name()), ("told", "told"));
+        let series = MadeOf::<u8, _>::new(|| ControlFlow::Continue(()));
+        assert_eq!(Closure::of(Series(series)).name(), "u8");
+        let weight = [1_usize; 100];
+        let large = Closure::of(Series(Named {
+            name: "heavy",
+            task: move || if weight[0] == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) },
+        }));
+        assert_eq!(large.name(), "heavy");
     }
 
     #[test]

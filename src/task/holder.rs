@@ -24,11 +24,12 @@ use std::task::Waker;
 
 use super::closure::{Closure, Content};
 use super::state::{AtomicRef, CancelOutcome, Kind, Phase, Word};
-use super::{directory, memory};
+use super::{directory, memory, moved};
 use crate::executor::own::OwnExecutor;
-use crate::key::TaskKey;
+use crate::key::{Entry, HubId, Runner, TaskKey, Turn};
 use crate::observe::{Payload, caught};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
+use crate::tick::Moment;
 
 /// What only the task's present owner may touch.
 pub(crate) struct Body {
@@ -168,9 +169,9 @@ impl Vacancy {
 /// How a cancel came out, with what it has to drop.
 pub(crate) enum Cancelled {
     /// It prevented the run; the body is the canceller's to drop.
-    Won { was: Phase, body: Body, slot: FreedSlot },
+    Won { was: Phase, body: Body, slot: FreedSlot, moved_to: Option<HubId> },
     /// It prevented all further runs of a series; the runner drops the body.
-    Doomed,
+    Doomed { moved_to: Option<HubId> },
     /// It came too late.
     Lost,
 }
@@ -179,11 +180,14 @@ pub(crate) enum Cancelled {
 pub(crate) struct FreedSlot {
     slot: u32,
     generation: u32,
+    /// The task that was there, if it had moved.
+    moved: Option<TaskKey>,
 }
 
 impl Drop for FreedSlot {
     #[inline]
     fn drop(&mut self) {
+        self.moved.into_iter().for_each(moved::forget);
         memory::free(self.slot, self.generation);
     }
 }
@@ -192,14 +196,16 @@ impl Drop for FreedSlot {
 #[inline]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = directory::holder(key.slot) else { return Cancelled::Lost };
-    match holder.word.cancel(key.generation) {
+    let mut moved_to = None;
+    match holder.word.cancel(key.generation, || moved_to = moved::find(key)) {
         CancelOutcome::Won { was, next_generation } => {
             // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
             let body = unsafe { holder.take_body() };
-            let slot = FreedSlot { slot: key.slot, generation: next_generation };
-            Cancelled::Won { was, body, slot }
+            let moved = moved_to.map(|_| key);
+            let slot = FreedSlot { slot: key.slot, generation: next_generation, moved };
+            Cancelled::Won { was, body, slot, moved_to }
         }
-        CancelOutcome::Doomed => Cancelled::Doomed,
+        CancelOutcome::Doomed => Cancelled::Doomed { moved_to },
         CancelOutcome::Lost => Cancelled::Lost,
     }
 }
@@ -224,7 +230,56 @@ pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
 
 /// The word of a task that is still pending.
 pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
-    word(key).filter(|word| word.generation() == key.generation && word.phase() == Phase::Pending)
+    word(key).filter(|word| word.generation() == key.generation && word.is_pending())
+}
+
+/// Returns true if the task will not run again, or its only run has ended.
+#[inline]
+pub(crate) fn is_over(key: TaskKey) -> bool {
+    word(key).is_none_or(|word| word.generation() != key.generation)
+}
+
+/// Which task lives in the holder, and where it stands; `None` if the task is over.
+pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
+    word_in_order(key).filter(|word| {
+        let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
+        word.generation() == key.generation && !is_over
+    })
+}
+
+/// Nanoseconds between the runs of a series.
+pub(crate) fn period(key: TaskKey) -> u64 {
+    // Relaxed: written before the word was published, which the caller has seen.
+    directory::holder(key.slot).map_or(0, |holder| holder.period.load(Ordering::Relaxed))
+}
+
+/// What the closure of a task in this phase is called. `None` if the task is not in this phase.
+pub(crate) fn name(key: TaskKey, from: Phase) -> Option<&'static str> {
+    let holder = directory::holder(key.slot)?;
+    let word = holder.word.hold(key.generation, from)?;
+    // SAFETY: H1, H2; the task is held by us.
+    let name = holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name());
+    holder.word.put_back(word);
+    Some(name)
+}
+
+/// Makes a returned task pending at another scheduler, on an executor there: its entry, and what has to be dropped.
+/// `None` if it was cancelled.
+pub(crate) fn move_to(
+    key: TaskKey,
+    hub: HubId,
+    executor: Option<&Arc<OwnExecutor>>,
+) -> Option<(Runner, Option<Turn>, Option<Arc<OwnExecutor>>)> {
+    let holder = directory::holder(key.slot)?;
+    let word = holder.word.hold(key.generation, Phase::Returned)?;
+    // SAFETY: H1, H2; the task is held by us.
+    let old = holder.body.with_mut(|place| unsafe {
+        std::mem::replace(&mut (*place).assume_init_mut().executor, executor.cloned())
+    });
+    moved::note(key, hub);
+    holder.word.put_back(word.moved_to(executor.map_or(0, |own| own.number())));
+    let runner = if executor.is_some() { Runner::Own } else { Runner::Shared };
+    Some((runner, word.turn(), old))
 }
 
 /// Marks a pending task as returned by a close, and tells its kind and period.
@@ -234,6 +289,24 @@ pub(crate) fn give_back(key: TaskKey) -> Option<(Kind, u64)> {
     // canceller may free the holder for another task.
     let period = holder.period.load(Ordering::Relaxed);
     holder.word.give_back(key.generation).map(|word| (word.kind(), period))
+}
+
+/// Makes a task that was to move a leftover of its old scheduler again. False if it was cancelled in the meantime.
+pub(crate) fn come_back(
+    key: TaskKey,
+    from: HubId,
+    executor: &mut Option<Arc<OwnExecutor>>,
+) -> bool {
+    let Some(holder) = directory::holder(key.slot) else { return false };
+    let Some(word) = holder.word.hold(key.generation, Phase::Pending) else { return false };
+    let number = executor.as_ref().map_or(0, |own| own.number());
+    // SAFETY: H1, H2; the task is held by us. The new executor is the caller's too: this does not drop it.
+    let _new = holder.body.with_mut(|place| unsafe {
+        std::mem::replace(&mut (*place).assume_init_mut().executor, executor.take())
+    });
+    moved::note(key, from);
+    holder.word.put_back(word.returned(number));
+    true
 }
 
 /// A task that has been claimed, by whom it will be run or dropped.
@@ -254,10 +327,6 @@ impl Running {
 
     pub(crate) fn kind(&self) -> Kind {
         self.word.kind()
-    }
-
-    pub(crate) fn has_own_executor(&self) -> bool {
-        self.word.executor() != 0
     }
 
     /// Nanoseconds between runs; 0 for a one-shot.
@@ -295,9 +364,17 @@ impl Running {
         self.holder.body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
     }
 
-    /// Makes a series pending again, under the same key; `Err` when it was doomed meanwhile.
-    pub(crate) fn rearm(self) -> Result<TaskKey, Running> {
-        if self.holder.word.rearm(self.key.generation) { Ok(self.key) } else { Err(self) }
+    /// What the closure is called.
+    pub(crate) fn name(&self) -> &'static str {
+        // SAFETY: H1, H2; claimed by us.
+        self.holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name())
+    }
+
+    /// Makes a series pending again, under the same key; its entry. `Err` when it was doomed meanwhile.
+    pub(crate) fn rearm(self, next: Moment, is_due: bool) -> Result<Entry, Running> {
+        let Some(word) = self.holder.word.rearm(self.key.generation) else { return Err(self) };
+        let runner = if word.executor() == 0 { Runner::Shared } else { Runner::Own };
+        Ok(Entry::new(self.key, next, is_due, runner, word.turn()))
     }
 }
 
@@ -313,9 +390,13 @@ impl Claimed {
         self.cancelled
     }
 
-    /// Frees the holder.
-    pub(crate) fn end(self) {
+    /// Frees the holder. Which task it was.
+    pub(crate) fn end(self) -> TaskKey {
+        if self.task.word.has_moved() {
+            moved::forget(self.task.key); // MOVED-1
+        }
         let freed = self.task.holder.word.end(self.task.word, self.cancelled);
         memory::free(self.task.key.slot, freed);
+        self.task.key
     }
 }

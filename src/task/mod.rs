@@ -5,6 +5,7 @@
 //! | [`state`] | the states of a holder and the transitions between them, on one atomic word |
 //! | [`closure`] | a closure without a type: 32 bytes inline, larger ones boxed |
 //! | [`holder`] | the holder itself: word, period, body; who may touch the body |
+//! | [`moved`] | tasks that have moved to another scheduler |
 //! | [`directory`] | where holders lie, and why a stale handle may look there |
 //! | [`memory`] | the free slots that a thread has at hand |
 //! | [`depot`] | the free slots that no thread has at hand |
@@ -21,11 +22,12 @@ pub(crate) mod grow;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
 pub(crate) mod memory;
+mod moved;
 #[expect(unsafe_code, reason = "the system's calls for memory")]
 pub(crate) mod pages;
 pub(crate) mod state;
 pub(crate) mod trim;
 
-pub(crate) use closure::{Content, OneShot, Series, Wake};
+pub(crate) use closure::{Content, MadeOf, Named, OneShot, Series, Wake};
 pub(crate) use holder::{Body, Cancelled, Running};
 pub(crate) use state::{Kind, Phase};

@@ -14,6 +14,8 @@
 //!                        |                      v    Doomed(g), Ending(g) - end +
 //!                        |                  Returned(g) -- claim -> Running(g)  |
 //!                        +---- cancel ----------+--- cancel --------------------+
+//!
+//!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was, or Pending at another scheduler
 //! ```
 //!
 //! | phase | the task | who may leave it, and how |
@@ -24,6 +26,7 @@
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
 //! | `Ending` | a series after its last run, of itself | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel` |
+//! | `Held` | waits, and one thread has its body in hand for a moment: to read its name, or to move it to another scheduler | that thread: `put back`; all others wait for it |
 //!
 //! - A1 Every transition out of a phase that several may leave is a compare-exchange on the whole
 //!   word, generation included, so exactly one wins (S8) and a stale handle never does (S10).
@@ -37,11 +40,16 @@
 //!   by that that the task before is done. A slot goes from owner to owner under the depot's lock, or within
 //!   one thread.
 //!
-//! The word also carries what does not change within a generation: the kind of repetition, and the
-//! number of an executor of the task's own. And it remembers, for the last four generations,
-//! whether they ended by a cancel: see [`Word::ended_by_cancel`].
+//! - A5 No user code runs while a task is `Held`, and it is held for some instructions only. So a thread that
+//!   meets it spins, and then finds it where it was.
+//!
+//! The word also carries what seldom changes within a generation: the kind of repetition, the number of an executor of
+//! the task's own, and whether the task has [moved](super::moved) to another scheduler. Each `rearm` flips the
+//! [`Turn`], so an entry of an earlier run can be told from one of the next. And the word remembers, for the last four
+//! generations, whether they ended by a cancel: see [`Word::ended_by_cancel`].
 
-use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering};
+use crate::key::Turn;
+use crate::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, spin};
 
 /// Where a task stands; see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +61,7 @@ pub(crate) enum Phase {
     Doomed,
     Ending,
     Returned,
+    Held,
 }
 
 /// How a task repeats.
@@ -71,7 +80,7 @@ pub(crate) enum Kind {
     Gap,
 }
 
-/// One value of the word. From the low end: phase 3 bits, kind 3, past outcomes 4, executor 22,
+/// One value of the word. From the low end: phase 3 bits, kind 3, past outcomes 4, executor 20, moved 1, turn 1,
 /// generation 32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
@@ -79,6 +88,8 @@ pub(crate) struct Word(u64);
 const KIND_AT: u32 = 3;
 const PAST_AT: u32 = 6;
 const EXECUTOR_AT: u32 = 10;
+const MOVED: u64 = 1 << 30;
+const ODD: u64 = 1 << 31;
 const GENERATION_AT: u32 = 32;
 const LOW_3: u64 = 0b111;
 
@@ -87,7 +98,7 @@ pub(crate) const PAST_BITS: u32 = 4;
 const PAST_MASK: u64 = (1 << PAST_BITS) - 1;
 
 /// One more than the highest number of an executor that a word can carry.
-pub(crate) const EXECUTORS: u32 = 1 << (GENERATION_AT - EXECUTOR_AT);
+pub(crate) const EXECUTORS: u32 = 1 << 20;
 
 impl Word {
     /// A pending task in a slot with these past outcomes.
@@ -113,7 +124,8 @@ impl Word {
             2 => Phase::Running,
             3 => Phase::Doomed,
             4 => Phase::Ending,
-            _ => Phase::Returned,
+            5 => Phase::Returned,
+            _ => Phase::Held,
         }
     }
 
@@ -130,6 +142,38 @@ impl Word {
     /// The number of the task's own executor; 0 for the scheduler's.
     pub(crate) fn executor(self) -> u32 {
         (self.0 >> EXECUTOR_AT) as u32 & (EXECUTORS - 1)
+    }
+
+    /// Whether the task belongs to another scheduler than the one that gave out its handle.
+    pub(crate) fn has_moved(self) -> bool {
+        self.0 & MOVED != 0
+    }
+
+    /// Which run of a series is next, or in progress; `None` for a task that does not repeat.
+    pub(crate) fn turn(self) -> Option<Turn> {
+        let turn = if self.0 & ODD == 0 { Turn::Even } else { Turn::Odd };
+        (self.kind() != Kind::Once).then_some(turn)
+    }
+
+    /// Whether the task is still to run, at its scheduler. One that is held is: `Returned` ones are in no wheel.
+    pub(crate) fn is_pending(self) -> bool {
+        matches!(self.phase(), Phase::Pending | Phase::Held)
+    }
+
+    pub(crate) fn is_running(self) -> bool {
+        self.phase() == Phase::Running
+    }
+
+    /// The same task, pending at another scheduler, on the executor of this number there.
+    pub(crate) fn moved_to(self, executor: u32) -> Word {
+        let word = self.in_phase(Phase::Pending);
+        let without = word.0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT);
+        Word(without | u64::from(executor) << EXECUTOR_AT | MOVED)
+    }
+
+    /// The same task, a leftover again, with this executor.
+    pub(crate) fn returned(self, executor: u32) -> Word {
+        self.moved_to(executor).in_phase(Phase::Returned)
     }
 
     /// The outcomes of past generations, the latest in the lowest bit.
@@ -223,16 +267,48 @@ impl AtomicRef {
         self.step(generation, Phase::Pending, Phase::Returned)
     }
 
-    /// `rearm`: a series waits for its next run. False when it was doomed meanwhile.
-    pub(crate) fn rearm(&self, generation: u32) -> bool {
-        self.step(generation, Phase::Running, Phase::Pending).is_some()
+    /// `rearm`: a series waits for its next run, which is the other turn. `None` when it was doomed meanwhile.
+    pub(crate) fn rearm(&self, generation: u32) -> Option<Word> {
+        self.exchange_from(generation, Phase::Running, |word| {
+            Word(word.in_phase(Phase::Pending).0 ^ ODD)
+        })
+    }
+
+    /// `hold`: from this phase, `Pending` or `Returned`; the word before it. The caller has the body in hand until it
+    /// calls [`put_back`](AtomicRef::put_back); A5.
+    pub(crate) fn hold(&self, generation: u32, from: Phase) -> Option<Word> {
+        self.step(generation, from, Phase::Held).map(|word| word.in_phase(from))
+    }
+
+    /// `put back`: nobody else may leave `Held`, so a store does. Release: the next owner of the body sees what was
+    /// done to it.
+    pub(crate) fn put_back(&self, word: Word) {
+        self.0.store(word.0, Ordering::Release);
     }
 
     /// One transition of a task, while it is in the phase `from`; the word after it.
     fn step(&self, generation: u32, from: Phase, to: Phase) -> Option<Word> {
+        self.exchange_from(generation, from, |word| word.in_phase(to))
+    }
+
+    #[inline]
+    fn exchange_from(
+        &self,
+        generation: u32,
+        from: Phase,
+        to: impl Fn(Word) -> Word,
+    ) -> Option<Word> {
         let mut seen = self.glance();
-        while seen.generation() == generation && seen.phase() == from {
-            let next = seen.in_phase(to);
+        while seen.generation() == generation {
+            if seen.phase() == Phase::Held {
+                spin(); // A5
+                seen = self.glance();
+                continue;
+            }
+            if seen.phase() != from {
+                break;
+            }
+            let next = to(seen);
             match self.exchange(seen, next) {
                 Ok(()) => return Some(next),
                 Err(now) => seen = now,
@@ -257,19 +333,30 @@ impl AtomicRef {
 
     /// `cancel`: A1, A2. `SeqCst` because handles that share their outcome rely on one order of
     /// cancels and of their own loads.
-    pub(crate) fn cancel(&self, generation: u32) -> CancelOutcome {
+    /// `has_moved` is called before the exchange of a task that has [moved](super::moved).
+    #[inline]
+    pub(crate) fn cancel(&self, generation: u32, mut has_moved: impl FnMut()) -> CancelOutcome {
         let mut seen = self.glance();
         loop {
             if seen.generation() != generation {
                 return CancelOutcome::Lost;
             }
+            if seen.has_moved() {
+                has_moved();
+            }
             let (next, outcome) = match seen.phase() {
                 was @ (Phase::Pending | Phase::Returned) => {
                     let freed = seen.freed(true);
-                    (freed, CancelOutcome::Won { was, next_generation: freed.generation() })
+                    let next_generation = freed.generation();
+                    (freed, CancelOutcome::Won { was, next_generation })
                 }
                 Phase::Running if seen.kind() != Kind::Once => {
                     (seen.in_phase(Phase::Doomed), CancelOutcome::Doomed)
+                }
+                Phase::Held => {
+                    spin(); // A5
+                    seen = self.glance();
+                    continue;
                 }
                 _ => return CancelOutcome::Lost,
             };
@@ -303,6 +390,10 @@ mod tests {
         reference
     }
 
+    fn cancel(task: &AtomicRef, generation: u32) -> CancelOutcome {
+        task.cancel(generation, || unreachable!("it has not moved"))
+    }
+
     #[test]
     fn a_word_keeps_its_parts_apart() {
         let word = Word::pending(u32::MAX - 1, 0b1010, Kind::Gap, EXECUTORS - 1);
@@ -315,19 +406,19 @@ mod tests {
     #[test]
     fn s8_one_cancel_wins_and_a_run_prevents_it() {
         let task = filled(Kind::Once);
-        assert!(matches!(task.cancel(7), CancelOutcome::Won { was: Phase::Pending, .. }));
-        assert_eq!(task.cancel(7), CancelOutcome::Lost);
+        assert!(matches!(cancel(&task, 7), CancelOutcome::Won { was: Phase::Pending, .. }));
+        assert_eq!(cancel(&task, 7), CancelOutcome::Lost);
 
         let task = filled(Kind::Once);
         let word = task.claim(7, Phase::Pending).expect("pending");
-        assert_eq!(task.cancel(7), CancelOutcome::Lost, "a one-shot that runs");
+        assert_eq!(cancel(&task, 7), CancelOutcome::Lost, "a one-shot that runs");
         assert_eq!(task.end(word, false), 8);
     }
 
     #[test]
     fn s10_a_stale_generation_changes_nothing() {
         let task = filled(Kind::Once);
-        assert_eq!(task.cancel(6), CancelOutcome::Lost);
+        assert_eq!(cancel(&task, 6), CancelOutcome::Lost);
         assert!(task.claim(8, Phase::Pending).is_none());
         assert!(task.claim(7, Phase::Pending).is_some());
     }
@@ -336,11 +427,37 @@ mod tests {
     fn s16_a_series_that_is_cancelled_in_its_run_does_not_come_back() {
         let task = filled(Kind::RateBurst);
         let word = task.claim(7, Phase::Pending).expect("pending");
-        assert_eq!(task.cancel(7), CancelOutcome::Doomed);
-        assert_eq!(task.cancel(7), CancelOutcome::Lost, "once");
-        assert!(!task.rearm(7) && !task.close(7));
+        assert_eq!(cancel(&task, 7), CancelOutcome::Doomed);
+        assert_eq!(cancel(&task, 7), CancelOutcome::Lost, "once");
+        assert!(task.rearm(7).is_none() && !task.close(7));
         assert_eq!(task.end(word, true), 8);
         assert_eq!(task.vacant().map(Word::past), Some(1));
+    }
+
+    #[test]
+    fn s29_a_task_that_has_moved_says_so_and_keeps_the_rest() {
+        let task = filled(Kind::Gap);
+        assert!(task.give_back(7).is_some());
+        let held = task.hold(7, Phase::Returned).expect("returned");
+        task.put_back(held.moved_to(EXECUTORS - 1));
+        let word = task.load();
+        assert_eq!((word.phase(), word.kind(), word.executor()), (Phase::Pending, Kind::Gap, EXECUTORS - 1));
+        assert!(word.has_moved() && word.generation() == 7 && word.past() == 0);
+        let mut told = false;
+        assert!(matches!(task.cancel(7, || told = true), CancelOutcome::Won { .. }) && told);
+        assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
+    }
+
+    #[test]
+    fn s29_each_run_of_a_series_has_another_turn() {
+        let task = filled(Kind::Gap);
+        let mut turns = Vec::new();
+        for _ in 0..3 {
+            turns.push(task.claim(7, Phase::Pending).expect("pending").turn());
+            assert!(task.rearm(7).is_some_and(Word::is_pending));
+        }
+        assert_eq!(turns, [Some(Turn::Even), Some(Turn::Odd), Some(Turn::Even)]);
+        assert_eq!(filled(Kind::Once).load().turn(), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) fn here() -> Option<Place> {
     None
 }
 
-impl<F: FnOnce() + Send + 'static> Shot for Within<F> {
+impl<F: Shot> Shot for Within<F> {
     fn shoot(self) {
         match self.place.0 {}
     }

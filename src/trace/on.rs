@@ -20,10 +20,20 @@ pub(crate) fn here() -> Option<Place> {
     (!span.is_none()).then_some(Place(span))
 }
 
-impl<F: FnOnce() + Send + 'static> Shot for Within<F> {
+impl<F: Shot> Shot for Within<F> {
+    const IS_NAMED: bool = F::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        F::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.task.own_name()
+    }
+
     fn shoot(self) {
         let Within { place: Place(span), task } = self;
-        span.in_scope(task);
+        span.in_scope(|| task.shoot());
     }
 }
 

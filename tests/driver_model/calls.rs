@@ -161,10 +161,10 @@ impl World {
             State::Running if model.is_last_run(id) => {
                 assert!(is_done && !is_cancelled, "task {id}: {task:?}");
             }
-            State::Waiting | State::Running | State::Returned => {
+            State::Waiting | State::Running | State::Returned | State::Moved => {
                 assert!(!is_done && !is_cancelled, "task {id}: {task:?}");
             }
-            State::Over(End::Cancelled) => assert!(is_done && is_cancelled, "task {id}: {task:?}"),
+            State::Over(End::Cancelled | End::CancelledThere) => assert!(is_done && is_cancelled, "task {id}: {task:?}"),
             State::Over(End::CalledOff) => assert!(is_done, "task {id}: {task:?}"), // forgotten
             State::Over(_) => {
                 assert!(!is_cancelled, "nobody has cancelled task {id}: {task:?}");

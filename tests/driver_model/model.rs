@@ -167,6 +167,10 @@ impl Model {
         let wins = match task.state {
             State::Waiting | State::Returned => true,
             State::Running => task.plan.repeats != Repeats::Not && !is_last_run,
+            State::Moved => {
+                task.state = State::Over(End::CancelledThere);
+                return true;
+            }
             State::Over(_) => false,
         };
         if wins {
@@ -190,6 +194,19 @@ impl Model {
         let task = &mut self.tasks[id];
         assert_eq!(task.state, State::Returned, "task {id}");
         task.state = State::Over(end);
+    }
+
+    /// A leftover waits at another scheduler from now on.
+    pub(crate) fn moves(&mut self, id: usize) {
+        assert_eq!(self.tasks[id].state, State::Returned, "task {id}");
+        self.tasks[id].state = State::Moved;
+    }
+
+    /// One that has moved is dropped there, if it was not cancelled.
+    pub(crate) fn leave_there(&mut self, id: usize) {
+        if self.tasks[id].state == State::Moved {
+            self.tasks[id].state = State::Over(End::DroppedThere);
+        }
     }
 
     /// Nothing is accepted from now on (S23). Outside of a turn, an end that somebody waits for
@@ -255,9 +272,8 @@ impl Model {
     pub(crate) fn check_that_all_is_quiet(&self) {
         assert!(self.running.is_none() && self.driving == Driving::Nobody);
         for (id, task) in self.tasks.iter().enumerate() {
-            let is_kept = matches!(task.state, State::Waiting | State::Returned);
-            let is_moved = task.state == State::Over(End::Moved);
-            assert!(is_moved || task.has_closure == is_kept, "the closure of task {id}: {task:?}");
+            let is_kept = matches!(task.state, State::Waiting | State::Returned | State::Moved);
+            assert!(task.has_closure == is_kept, "the closure of task {id}: {task:?}");
         }
     }
 }

@@ -53,6 +53,8 @@ pub(crate) enum State {
     Running,
     /// It is among the leftovers.
     Returned,
+    /// It waits at another scheduler, or is among the leftovers of that one.
+    Moved,
     Over(End),
 }
 
@@ -65,8 +67,9 @@ pub(crate) enum End {
     /// Cancelled by whoever had it as a leftover.
     CalledOff,
     Dropped,
-    /// It waits at another scheduler.
-    Moved,
+    /// At another scheduler.
+    CancelledThere,
+    DroppedThere,
     Refused,
 }
 

@@ -1,0 +1,406 @@
+//! The oneshot through which the end of a scheduler is told, and what runs on behind it.
+//!
+//! ```text
+//!              the engine's last turn                the run ends, and would go on
+//!   in a run --------------------------> InRun ------------------------------------> leftover
+//!   (series)                              |  close does not wait for it
+//!                                         v
+//!                                       Taken ------> Over: the PendingTask decides, as of any leftover
+//!                                         |  the PendingTask has decided already
+//!                                         v
+//!                                       Then(decision) --> carried out behind the run
+//! ```
+//!
+//! - END-1 The end comes once. Whichever thread takes the leftovers first gets them all; all others find an end without
+//!   leftovers.
+//! - END-2 The end holds names, not a hub, or hub and end would keep each other alive. A hub that goes while its end still
+//!   has leftovers drops them.
+//! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
+//!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
+//!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
+//!   run. Both do so with the lock held, so the one that comes second finds what the first one has left.
+//! - END-4 A close waits for such runs, but for one that waits for the end itself: its own run, or one whose thread is in
+//!   a close too. So two of them never wait for each other.
+//! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
+//!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
+//!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
+
+use std::cell::Cell;
+use std::sync::PoisonError;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::key::{Entry, HubId, TaskKey};
+use crate::observe::quietly;
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::task::{Kind, holder};
+use crate::tick::Moment;
+
+/// A task that was pending at the end, by name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Returned {
+    pub(crate) key: TaskKey,
+    pub(crate) deadline: Moment,
+    pub(crate) kind: Kind,
+    pub(crate) period: u64,
+    /// It is a series that was in a run when it was taken out of the end.
+    pub(crate) is_in_run: bool,
+}
+
+/// What a leftover is to become when its run has ended.
+pub(crate) type Decision = Box<dyn FnOnce(Returned) + Send>;
+
+/// A series that was in a run when the end came.
+struct InRun {
+    task: Returned,
+    stage: Stage,
+    /// The thread of its run waits for the end; END-4.
+    waits_itself: bool,
+}
+
+enum Stage {
+    /// It will be a leftover.
+    InRun,
+    /// It is one already: somebody has its `PendingTask`.
+    Taken,
+    /// That one has decided.
+    Then(Decision),
+    /// The run has ended before the `PendingTask` has decided.
+    Over,
+}
+
+/// The end of one scheduler: it is fulfilled once, by the engine.
+#[derive(Default)]
+pub(crate) struct End {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Somebody will take the leftovers. Otherwise the engine drops them itself (S24).
+    is_wanted: bool,
+    has_come: bool,
+    leftovers: Vec<Returned>,
+    series: Vec<InRun>,
+    /// One-shots that were in a run when the end came.
+    one_shots: Vec<TaskKey>,
+    /// How many leftovers are being run.
+    leftover_runs: usize,
+    wakers: Vec<Waker>,
+}
+
+/// The moment when this much time has passed; `None` for never.
+pub(crate) fn after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+/// How often a waiting thread looks at the words of tasks by itself; END-5.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl State {
+    /// The end has come, and nobody is in a run that a close waits for; END-4.
+    fn is_ready(&mut self) -> bool {
+        // END-5
+        self.series.retain(|series| match series.stage {
+            Stage::InRun => holder::live_word(series.task.key).is_some(),
+            Stage::Taken | Stage::Then(_) | Stage::Over => true,
+        });
+        let holds_up = |series: &InRun| matches!(series.stage, Stage::InRun) && !series.waits_itself;
+        self.has_come && !self.series.iter().any(holds_up)
+    }
+
+    /// The same, for a thread that waits for it.
+    fn is_ready_for_me(&mut self) -> bool {
+        for series in &mut self.series {
+            let runs_here = is_run_here(series.task.key);
+            series.waits_itself = series.waits_itself || runs_here;
+        }
+        self.is_ready()
+    }
+
+    /// END-1.
+    fn take(&mut self) -> Vec<Returned> {
+        let mut leftovers = std::mem::take(&mut self.leftovers);
+        for series in &mut self.series {
+            if matches!(series.stage, Stage::InRun) {
+                series.stage = Stage::Taken;
+                leftovers.push(Returned { is_in_run: true, ..series.task });
+            }
+        }
+        leftovers.sort_by_key(|task| task.deadline);
+        leftovers
+    }
+
+    fn has_no_runs(&mut self) -> bool {
+        self.one_shots.retain(|key| !holder::is_over(*key));
+        self.series.retain(|series| match series.stage {
+            Stage::InRun => holder::live_word(series.task.key).is_some(),
+            _ => true,
+        });
+        let runs = |series: &InRun| !matches!(series.stage, Stage::Over);
+        self.one_shots.is_empty() && self.leftover_runs == 0 && !self.series.iter().any(runs)
+    }
+}
+
+impl End {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Notes that somebody will take the leftovers.
+    pub(crate) fn want(&self) {
+        self.lock().is_wanted = true;
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.lock().is_wanted
+    }
+
+    pub(crate) fn has_come(&self) -> bool {
+        self.lock().has_come
+    }
+
+    // ----- the engine ----------------------------------------------------------------------
+
+    /// Tells that the end has come. `handed`: the series that executors have; `give_back` makes one that has not started
+    /// a leftover. `one_shots`: those that may be in a run. How many leftovers there are, with those to come.
+    pub(crate) fn fulfil(
+        &self,
+        leftovers: Vec<Returned>,
+        one_shots: Vec<TaskKey>,
+        handed: &[Entry],
+        mut give_back: impl FnMut(Entry) -> Option<Returned>,
+        unwanted: impl Fn() -> Option<Decision>,
+    ) -> usize {
+        let mut state = self.lock();
+        state.leftovers.extend(leftovers); // behind those whose runs have ended just now
+        state.one_shots = one_shots;
+        for entry in handed {
+            let Some(word) = holder::live_word(entry.key()) else { continue };
+            if word.is_pending() && word.turn() == entry.turn() {
+                state.leftovers.extend(give_back(*entry));
+            } else if word.is_pending() || word.is_running() {
+                // In its run, or between its run and the refusal of the next one; END-3.
+                let deadline = entry.moment().after_nanos(holder::period(entry.key()));
+                let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
+                let task = Returned { key, deadline, kind, period, is_in_run: false };
+                let stage = unwanted().map_or(Stage::InRun, Stage::Then);
+                state.series.push(InRun { task, stage, waits_itself: false });
+            }
+        }
+        state.has_come = true;
+        let count = state.leftovers.len() + state.series.len();
+        self.tell(state);
+        count
+    }
+
+    /// Wakes all who wait for what has changed.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = if state.is_ready() { std::mem::take(&mut state.wakers) } else { Vec::new() };
+        drop(state);
+        self.changed.notify_all();
+        for waker in wakers {
+            quietly(|| waker.wake()); // a user's code: it must not take the others' wake-ups along
+        }
+    }
+
+    // ----- the runner ----------------------------------------------------------------------
+
+    /// The scheduler has closed during a run of this series, which would go on. `give_back` makes it a leftover, unless
+    /// it was cancelled. The decision about it comes back, if there is one; END-3.
+    pub(crate) fn return_from_run(
+        &self,
+        key: TaskKey,
+        give_back: impl FnOnce() -> Option<Returned>,
+        unwanted: impl FnOnce() -> Decision,
+    ) -> Option<(Decision, Returned)> {
+        let mut state = self.lock();
+        let at = state.series.iter().position(|series| series.task.key == key);
+        let (returned, stage) = (give_back(), at.map(|at| state.series.swap_remove(at).stage));
+        let mut decided = None;
+        if let Some(returned) = returned {
+            match stage {
+                None if state.has_come && !state.is_wanted => decided = Some((unwanted(), returned)),
+                None | Some(Stage::InRun) => state.leftovers.push(returned),
+                Some(Stage::Taken | Stage::Over) => {
+                    state.series.push(InRun { task: returned, stage: Stage::Over, waits_itself: false });
+                }
+                Some(Stage::Then(decision)) => decided = Some((decision, returned)),
+            }
+        }
+        self.tell(state);
+        decided
+    }
+
+    /// A run has ended, and its task with it.
+    #[cold]
+    pub(crate) fn run_is_over(&self, key: TaskKey) {
+        let mut state = self.lock();
+        let at = state.series.iter().position(|series| series.task.key == key);
+        let decided = at.map(|at| state.series.swap_remove(at));
+        state.one_shots.retain(|one| *one != key);
+        self.tell(state);
+        drop(decided); // it may be the last to hold another scheduler
+    }
+
+    /// Counts the run of a leftover, or its end.
+    pub(crate) fn runs_leftover(&self, starts: bool) {
+        let mut state = self.lock();
+        match starts {
+            true => state.leftover_runs += 1,
+            false => {
+                state.leftover_runs -= 1;
+                self.tell(state);
+            }
+        }
+    }
+
+    // ----- a leftover that was taken in its run ----------------------------------------------
+
+    /// Has this done with a leftover when its run has ended. If it has ended, the leftover comes back as it is now.
+    pub(crate) fn decide(
+        &self,
+        key: TaskKey,
+        decision: Decision,
+    ) -> Result<(), (Option<Returned>, Decision)> {
+        let mut state = self.lock();
+        let at = state.series.iter().position(|series| series.task.key == key);
+        let Some(at) = at else { return Err((None, decision)) };
+        if matches!(state.series[at].stage, Stage::Over) {
+            return Err((Some(state.series.swap_remove(at).task), decision));
+        }
+        state.series[at].stage = Stage::Then(decision);
+        Ok(())
+    }
+
+    /// When such a leftover is due, as far as is known.
+    pub(crate) fn deadline_of(&self, key: TaskKey) -> Option<Moment> {
+        let state = self.lock();
+        let series = state.series.iter().find(|series| series.task.key == key);
+        series.map(|series| series.task.deadline)
+    }
+
+    /// How many series are counted as pending although they are leftovers.
+    pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
+        let state = self.lock();
+        let runs = |series: &&InRun| !matches!(series.stage, Stage::Over);
+        count().saturating_sub(state.series.iter().filter(runs).count() as u64)
+    }
+
+    // ----- those who wait ------------------------------------------------------------------
+
+    /// Takes the leftovers, if the end has come.
+    pub(crate) fn take(&self) -> Option<Vec<Returned>> {
+        let mut state = self.lock();
+        state.has_come.then(|| state.take())
+    }
+
+    /// Waits for the end, until this moment at the latest.
+    pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Returned>> {
+        self.wait_while(until, |state| !state.is_ready_for_me()).map(|mut state| state.take())
+    }
+
+    /// Waits until the end has come and no run is in progress.
+    pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
+        let is_over = |state: &mut State| state.has_come && state.has_no_runs();
+        self.wait_while(until, |state| !is_over(state)).is_some()
+    }
+
+    fn wait_while(
+        &self,
+        until: Option<Instant>,
+        mut holds_up: impl FnMut(&mut State) -> bool,
+    ) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        let (mut waits_itself, mut looks) = (false, false);
+        loop {
+            if !holds_up(&mut state) {
+                return Some(state);
+            }
+            if !waits_itself && state.series.iter().any(|series| series.waits_itself) {
+                waits_itself = true;
+                self.changed.notify_all(); // END-4: those who wait for this run need not
+            }
+            looks = looks || state.has_come;
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            state = if cfg!(loom) || (left.is_none() && !looks) {
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let most = if looks { LOOK } else { Duration::MAX };
+                let left = left.unwrap_or(most).min(most);
+                let woken = self.changed.wait_timeout(state, left);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Returned>> {
+        let mine = waker.clone(); // a user's code, so before the lock (S11)
+        let mut state = self.lock();
+        if state.is_ready_for_me() {
+            return Poll::Ready(state.take());
+        }
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(mine);
+        }
+        Poll::Pending
+    }
+}
+
+// ----- the runs of the calling thread ----------------------------------------------------------
+
+/// So many runs, one inside of the other, are known by name.
+const DEEPEST: usize = 16;
+
+/// The tasks that a thread runs, one inside of the other.
+struct Runs {
+    depth: Cell<usize>,
+    tasks: [Cell<Option<(HubId, TaskKey)>>; DEEPEST],
+}
+
+thread_local! {
+    static RUNS: Runs =
+        const { Runs { depth: Cell::new(0), tasks: [const { Cell::new(None) }; DEEPEST] } };
+}
+
+/// Notes that the calling thread runs a task, while it does `work`, which does not unwind.
+#[inline]
+pub(crate) fn while_it_runs(hub: HubId, key: TaskKey, work: impl FnOnce()) {
+    RUNS.with(|runs| {
+        let depth = runs.depth.get();
+        if let Some(place) = runs.tasks.get(depth) {
+            place.set(Some((hub, key)));
+        }
+        runs.depth.set(depth + 1);
+    });
+    work();
+    RUNS.with(|runs| runs.depth.set(runs.depth.get() - 1));
+}
+
+/// Returns true if the calling thread runs a task.
+pub(crate) fn is_in_a_run() -> bool {
+    RUNS.with(|runs| runs.depth.get() > 0)
+}
+
+/// Whether the calling thread runs a task like this. If so many are inside of each other that not all are known, it is
+/// taken for granted: then nobody waits for it, which is never a deadlock.
+fn is_any_run_here(is_meant: impl Fn((HubId, TaskKey)) -> bool) -> bool {
+    RUNS.with(|runs| {
+        let depth = runs.depth.get();
+        let known = runs.tasks.iter().take(depth);
+        depth > DEEPEST || known.filter_map(Cell::get).any(is_meant)
+    })
+}
+
+fn is_run_here(key: TaskKey) -> bool {
+    is_any_run_here(|(_, here)| here == key)
+}
+
+/// Returns true if the calling thread runs a task of this scheduler.
+pub(crate) fn is_in_a_run_of(hub: HubId) -> bool {
+    is_any_run_here(|(here, _)| here == hub)
+}

@@ -1,0 +1,36 @@
+//! Tasks that have moved to another scheduler.
+//!
+//! A handle knows the scheduler that gave it out. A leftover that moves keeps its holder, and so its handles, and its
+//! word says that it [has moved](super::state::Word::has_moved). Then the scheduler that it belongs to stands here.
+//!
+//! - MOVED-1 A task is noted before its word says that it has moved, and forgotten when its holder is freed. So the
+//!   table has one entry for each task that has moved and is not over.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::key::{HubId, TaskKey};
+
+static MOVED: LazyLock<Mutex<HashMap<TaskKey, HubId>>> = LazyLock::new(Mutex::default);
+
+fn table() -> MutexGuard<'static, HashMap<TaskKey, HubId>> {
+    MOVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn note(key: TaskKey, hub: HubId) {
+    table().insert(key, hub);
+}
+
+#[cold]
+pub(super) fn find(key: TaskKey) -> Option<HubId> {
+    table().get(&key).copied()
+}
+
+#[cold]
+pub(super) fn forget(key: TaskKey) {
+    let mut table = table();
+    table.remove(&key);
+    if table.is_empty() {
+        *table = HashMap::new(); // what is left of a large move
+    }
+}
