@@ -208,7 +208,8 @@ impl End {
     // ----- the runner ----------------------------------------------------------------------
 
     /// The scheduler has closed during a run of this series, which would go on. `give_back` makes it a leftover, unless
-    /// it was cancelled. The decision about it comes back, if there is one; END-3.
+    /// it was cancelled. The decision about it comes back, if there is one (END-3). It counts as the run of a leftover,
+    /// which the caller ends.
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
@@ -229,6 +230,7 @@ impl End {
                 Some(Stage::Then(decision)) => decided = Some((decision, returned)),
             }
         }
+        state.leftover_runs += usize::from(decided.is_some()); // until it is carried out
         self.tell(state);
         decided
     }

@@ -269,7 +269,7 @@ impl PendingTask {
     ) -> Result<Cancellable, (ScheduleError, PendingTask)> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         let handle = Cancellable::new(task.key, self.hub.id());
-        if holder::live_word(task.key).is_none() {
+        if holder::live_word(task.key).is_none() && !task.is_in_run {
             return Ok(Cancellable::cancelled(task.key, self.hub.id())); // there is nothing to be refused
         }
         if hub.is_closing() {

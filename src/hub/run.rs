@@ -195,6 +195,7 @@ impl Hub {
         let decided = self.end.return_from_run(entry.key(), give_back, || self.drop_leftover());
         if let Some((decision, task)) = decided {
             decision(task);
+            self.end.runs_leftover(false);
         }
     }
 
