@@ -75,7 +75,7 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         let waker = self.call_off();
         if let Err(panic) = caught(|| drop(waker)) {
-            hub::report(self.hub, panic); // S9
+            hub::report(self.hub, vec![panic]); // S9
         }
     }
 }

@@ -25,7 +25,7 @@
 //!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
 //!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -355,54 +355,62 @@ impl End {
 
 // ----- the runs of the calling thread ----------------------------------------------------------
 
-/// So many runs, one inside of the other, are known by name.
-const DEEPEST: usize = 16;
-
-/// The tasks that a thread runs, one inside of the other.
-struct Runs {
-    depth: Cell<usize>,
-    tasks: [Cell<Option<(HubId, TaskKey)>>; DEEPEST],
-}
+/// A run of a task.
+pub(crate) type Run = (HubId, TaskKey);
 
 thread_local! {
-    static RUNS: Runs =
-        const { Runs { depth: Cell::new(0), tasks: [const { Cell::new(None) }; DEEPEST] } };
+    /// The task that this thread runs, the innermost.
+    static RUN: Cell<Option<Run>> = const { Cell::new(None) };
+    /// Those that it runs around that one.
+    static OUTER: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that the calling thread runs a task, while it does `work`, which does not unwind.
+/// Notes that the calling thread begins to run a task. [`leave_run`] gets what comes back.
 #[inline]
-pub(crate) fn while_it_runs(hub: HubId, key: TaskKey, work: impl FnOnce()) {
-    RUNS.with(|runs| {
-        let depth = runs.depth.get();
-        if let Some(place) = runs.tasks.get(depth) {
-            place.set(Some((hub, key)));
-        }
-        runs.depth.set(depth + 1);
-    });
-    work();
-    RUNS.with(|runs| runs.depth.set(runs.depth.get() - 1));
+pub(crate) fn enter_run(hub: HubId, key: TaskKey) -> Option<Run> {
+    let outer = RUN.replace(Some((hub, key)));
+    if let Some(outer) = outer {
+        note_outer(outer);
+    }
+    outer
+}
+
+/// Notes that the run has ended.
+#[inline]
+pub(crate) fn leave_run(outer: Option<Run>) {
+    RUN.set(outer);
+    if outer.is_some() {
+        forget_outer();
+    }
+}
+
+#[cold]
+fn note_outer(run: Run) {
+    let _ = OUTER.try_with(|runs| runs.borrow_mut().push(run));
+}
+
+#[cold]
+fn forget_outer() {
+    let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
 }
 
 /// Returns true if the calling thread runs a task.
 pub(crate) fn is_in_a_run() -> bool {
-    RUNS.with(|runs| runs.depth.get() > 0)
+    RUN.get().is_some()
 }
 
-/// Whether the calling thread runs a task like this. If so many are inside of each other that not all are known, it is
-/// taken for granted: then nobody waits for it, which is never a deadlock.
-fn is_any_run_here(is_meant: impl Fn((HubId, TaskKey)) -> bool) -> bool {
-    RUNS.with(|runs| {
-        let depth = runs.depth.get();
-        let known = runs.tasks.iter().take(depth);
-        depth > DEEPEST || known.filter_map(Cell::get).any(is_meant)
-    })
+/// Whether the calling thread runs a task like this. A thread that is about to end, and may not know, says yes: then
+/// nobody waits for it, which is never a deadlock.
+fn is_any_run_here(is_meant: impl Fn(&Run) -> bool) -> bool {
+    let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
+    RUN.get().is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
 }
 
 fn is_run_here(key: TaskKey) -> bool {
-    is_any_run_here(|(_, here)| here == key)
+    is_any_run_here(|(_, here)| *here == key)
 }
 
 /// Returns true if the calling thread runs a task of this scheduler.
 pub(crate) fn is_in_a_run_of(hub: HubId) -> bool {
-    is_any_run_here(|(here, _)| here == hub)
+    is_any_run_here(|(here, _)| *here == hub)
 }

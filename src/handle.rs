@@ -314,7 +314,9 @@ impl TaskHandle {
                 self.tell_family();
                 drop(slot);
                 hub::count_cancel(hub, was == Phase::Pending);
-                body.discard().for_each(|panic| hub::report(hub, panic)); // S9
+                if let Some(thrown) = body.discard() {
+                    hub::report(hub, thrown); // S9
+                }
             }
         }
         true

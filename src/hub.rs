@@ -45,7 +45,7 @@ use crate::stats::{Counter, Stats};
 use crate::sync::{AtomicBool, Ordering};
 use crate::task::closure::Closure;
 use crate::task::holder::{Repetition, Vacancy};
-use crate::task::{Content, Kind, Phase, Wake, holder, memory, trim};
+use crate::task::{Content, Phase, Wake, holder, memory, trim};
 use crate::tick::{Moment, Timeline};
 
 pub(crate) use registry::{TurningMark, count_cancel, report};
@@ -183,7 +183,7 @@ impl Hub {
             None => Runner::Shared,
             Some(_) => Runner::Own,
         };
-        let turn = (repetition.kind != Kind::Once).then_some(Turn::Even);
+        let turn = T::IS_SERIES.then_some(Turn::Even);
         let entry = Entry::new(key, deadline, deadline <= now, runner, turn);
         match self.announce(entry, now, true) {
             Ok(pushed) => {

@@ -37,31 +37,33 @@ pub(crate) struct Entry {
 
 /// The task was due when it was scheduled, and waits for no tick (S5).
 const DUE_NOW: u32 = 1 << 28;
-/// Where the code begins that tells the [`Runner`] and the turn of a series.
+/// Where the code begins that tells the [`Runner`], and the [`Turn`] of a series.
 const CODE_AT: u32 = 29;
+const SERIES: u32 = 4;
 pub(crate) const SLOT: u32 = DUE_NOW - 1;
 
 /// What runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// The scheduler's executor.
-    Shared,
+    Shared = 0,
     /// An executor of its own.
-    Own,
-    /// The tick thread itself: it is a waker.
-    TickThread,
+    Own = 2,
+    /// The tick thread itself: it is a waker, and never a series.
+    TickThread = 3,
 }
 
 /// Which run of its series an entry stands for: each run has another turn than the one before. So an entry whose
 /// turn is not that of the task's word is of a run that has started since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    Even,
-    Odd,
+    Even = 0,
+    Odd = 1,
 }
 
 impl Entry {
     /// `turn`: `None` for a task that does not repeat.
+    #[inline]
     pub(crate) fn new(
         key: TaskKey,
         deadline: Moment,
@@ -70,13 +72,7 @@ impl Entry {
         turn: Option<Turn>,
     ) -> Entry {
         let due_now = if due_now { DUE_NOW } else { 0 };
-        let code = match (runner, turn) {
-            (Runner::Shared, None) => 0,
-            (Runner::Own, None) => 1,
-            (Runner::TickThread, _) => 2,
-            (Runner::Shared, Some(turn)) => 4 + turn as u32,
-            (Runner::Own, Some(turn)) => 6 + turn as u32,
-        };
+        let code = runner as u32 | turn.map_or(0, |turn| SERIES | turn as u32);
         Entry {
             deadline: deadline.0,
             slot_and_flags: key.slot | due_now | code << CODE_AT,
@@ -103,16 +99,20 @@ impl Entry {
 
     pub(crate) fn runner(self) -> Runner {
         match self.slot_and_flags >> CODE_AT {
-            0 | 4 | 5 => Runner::Shared,
-            2 => Runner::TickThread,
-            _ => Runner::Own,
+            3 => Runner::TickThread,
+            code if code & Runner::Own as u32 != 0 => Runner::Own,
+            _ => Runner::Shared,
         }
+    }
+
+    pub(crate) fn is_series(self) -> bool {
+        self.slot_and_flags >> CODE_AT & SERIES != 0
     }
 
     /// Which run of its series this is; `None` for a task that does not repeat.
     pub(crate) fn turn(self) -> Option<Turn> {
-        let code = self.slot_and_flags >> CODE_AT;
-        (code >= 4).then(|| if code & 1 == 0 { Turn::Even } else { Turn::Odd })
+        let is_odd = self.slot_and_flags >> CODE_AT & 1 != 0;
+        self.is_series().then_some(if is_odd { Turn::Odd } else { Turn::Even })
     }
 
     /// Whether it has had the same holder later than the other: then that one's task is over. A task

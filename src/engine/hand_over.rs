@@ -399,14 +399,16 @@ impl Engine {
             }
             self.outboxes.of(taker).run_at_once(taken);
         } else if taken > 0 {
-            let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
-            back.sort_unstable();
-            for entry in entries {
-                match entry.turn() {
-                    _ if !back.is_empty() && back.binary_search(&entry.key()).is_ok() => {}
-                    None => self.outboxes.of(taker).taken(*entry),
-                    Some(_) => self.outboxes.series.remember(*entry),
-                }
+            let is_simple = refused.is_empty() && !entries.iter().any(|entry| entry.is_series());
+            if is_simple {
+                self.outboxes.of(taker).taken(entries);
+            } else {
+                let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
+                back.sort_unstable();
+                let taken = entries.iter().filter(|entry| back.binary_search(&entry.key()).is_err());
+                let (series, once): (Vec<_>, Vec<_>) = taken.partition(|entry| entry.is_series());
+                self.outboxes.of(taker).taken(&once);
+                series.into_iter().for_each(|entry| self.outboxes.series.remember(entry));
             }
         }
         let outbox = self.outboxes.of(taker);

@@ -75,28 +75,43 @@ impl Handed {
     /// Forgets tasks that are over, and looks at so many at most. How many it has forgotten.
     fn forget_over(&mut self, most: usize) -> usize {
         let before = self.len();
-        self.is_in_round = self.is_in_round || before >= self.round_at;
-        self.tasks.iter().take(AHEAD.min(most)).for_each(Timed::prefetch);
+        if self.is_in_round || before >= self.round_at {
+            self.go_round(most);
+        } else {
+            let (oldest, _) = self.tasks.as_slices();
+            let mut over = 0;
+            while over < most.min(oldest.len()) {
+                if let Some(soon) = oldest.get(over + AHEAD) {
+                    soon.prefetch();
+                }
+                if !holder::is_over(oldest[over].key()) {
+                    break; // those behind it were handed over later
+                }
+                over += 1;
+            }
+            self.tasks.drain(..over);
+        }
+        before - self.len()
+    }
+
+    /// Looks at the next ones of a round.
+    #[cold]
+    fn go_round(&mut self, most: usize) {
+        self.is_in_round = true;
         for _ in 0..most {
-            let Some(first) = self.tasks.front().copied() else { break };
-            if let Some(soon) = self.tasks.get(AHEAD) {
-                soon.prefetch();
-            }
-            let is_over = holder::is_over(first.key());
-            if !is_over && !self.is_in_round {
-                break; // those behind it were handed over later
-            }
-            self.tasks.pop_front();
-            if !is_over {
+            let Some(first) = self.tasks.pop_front() else { break };
+            self.tasks.get(AHEAD).inspect(|soon| soon.prefetch());
+            if !holder::is_over(first.key()) {
                 self.passed_over.push_back(first);
             }
         }
-        if self.is_in_round && self.tasks.is_empty() {
+        if self.tasks.is_empty() {
             std::mem::swap(&mut self.tasks, &mut self.passed_over);
             self.is_in_round = false;
             self.round_at = 2 * self.tasks.len() + SMALL;
+            self.tasks.shrink_to(self.round_at);
+            self.passed_over.shrink_to(BATCH);
         }
-        before - self.len()
     }
 
     fn drain(&mut self) -> impl Iterator<Item = Entry> {
@@ -130,10 +145,9 @@ impl Outbox {
 
     // ----- handed over ---------------------------------------------------------------------
 
-    /// Remembers a one-shot that was taken; OUTBOX-4.
-    #[inline]
-    pub(super) fn taken(&mut self, task: Entry) {
-        self.handed.tasks.push_back(task);
+    /// Remembers one-shots that were taken; OUTBOX-4.
+    pub(super) fn taken(&mut self, tasks: &[Entry]) {
+        self.handed.tasks.extend(tasks);
     }
 
     /// Notes tasks that were run at once.
@@ -266,7 +280,6 @@ impl Outbox {
     /// Gives room back that a peak has left.
     pub(super) fn shrink(&mut self) {
         self.handed.tasks.shrink_to(BATCH);
-        self.handed.passed_over.shrink_to(BATCH);
     }
 }
 
@@ -392,10 +405,10 @@ mod tests {
     fn outbox_4_what_is_over_is_forgotten_in_whatever_order_it_ends() {
         let (over, waiting) = over_and_waiting();
         let mut outbox = Outbox::new();
-        outbox.taken(waiting); // it stays in front, for ever
+        outbox.taken(&[waiting]); // it stays in front, for ever
         let mut most = 0;
         for turn in 0..100_000 {
-            outbox.taken(if turn % 1000 == 0 { waiting } else { over });
+            outbox.taken(&[if turn % 1000 == 0 { waiting } else { over }]);
             outbox.forget_over(1);
             most = most.max(outbox.remembered());
         }
@@ -415,10 +428,10 @@ mod tests {
         let (over, waiting) = over_and_waiting();
         let mut outbox = Outbox::new();
         let nth = |at| Entry { deadline: at, ..waiting };
-        (0..3000).for_each(|at| outbox.taken(if at % 3 == 0 { over } else { nth(at) }));
+        (0..3000).for_each(|at| outbox.taken(&[if at % 3 == 0 { over } else { nth(at) }]));
         outbox.forget_over(700); // in the middle of a round
         assert!(outbox.is_in_round());
-        (3000..3010).for_each(|at| outbox.taken(nth(at)));
+        (3000..3010).for_each(|at| outbox.taken(&[nth(at)]));
         let mut left = Vec::new();
         outbox.drain_handed(&mut left);
         left.retain(|entry| entry.key() == waiting.key());

@@ -57,11 +57,15 @@ pub(crate) fn count_cancel(hub: HubId, frees_a_place: bool) {
     }
 }
 
-/// Reports the panic of a captured value's `Drop`.
-pub(crate) fn report(hub: HubId, panic: Payload) {
-    match find(hub) {
-        Some(hub) => hub.hooks.report(panic),
-        None => crate::observe::discard(panic),
+/// Reports the panics of captured values' `Drop`.
+#[cold]
+pub(crate) fn report(hub: HubId, thrown: Vec<Payload>) {
+    let hub = find(hub);
+    for panic in thrown {
+        match &hub {
+            Some(hub) => hub.hooks.report(panic),
+            None => crate::observe::discard(panic),
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl Hub {
     /// goes on.
     pub(crate) fn run_claimed(&self, task: Running, due: Entry, repeats: bool, frees: bool) {
         let now = self.recently_or(due.moment());
-        let is_series = task.kind() != Kind::Once;
+        let is_series = task.is_series();
         with_seat(self, |producer| {
             let seat = &producer.seat;
             seat.counts.fired.add(1);
@@ -55,13 +55,22 @@ impl Hub {
                 seat.count_left();
             }
         });
-        end::while_it_runs(self.id, due.key(), || match is_series {
+        let outer = end::enter_run(self.id, due.key());
+        match is_series {
             false => self.run_once(task),
             true if repeats => self.run_series(task, due, frees),
             true => self.run_last(task),
-        });
-        if !(is_series && repeats) && self.is_closing() {
-            self.end.run_is_over(due.key());
+        }
+        end::leave_run(outer); // no task unwinds to here
+        if self.is_closing() {
+            self.run_is_over(due.key());
+        }
+    }
+
+    #[cold]
+    fn run_is_over(&self, key: TaskKey) {
+        if holder::is_over(key) {
+            self.end.run_is_over(key);
         }
     }
 
@@ -156,7 +165,8 @@ impl Hub {
         }
         let dropped = body.discard();
         claimed.end();
-        ran.err().into_iter().chain(dropped).for_each(|panic| self.hooks.report(panic));
+        let thrown = ran.err().into_iter().chain(dropped.into_iter().flatten());
+        thrown.for_each(|panic| self.hooks.report(panic));
     }
 
     fn run_series(&self, mut task: Running, due: Entry, frees: bool) {
@@ -168,7 +178,8 @@ impl Hub {
         if ran.is_err() {
             with_seat(self, |producer| producer.seat.counts.panicked.add(1));
         }
-        let dropped = over.map(|task| self.finish_series(task, frees));
+        let Some(over) = over else { return };
+        let dropped = self.finish_series(over, frees);
         let thrown = ran.err().into_iter().chain(dropped.into_iter().flatten());
         thrown.for_each(|panic| self.hooks.report(panic));
     }
@@ -208,7 +219,7 @@ impl Hub {
     }
 
     /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
-    fn finish_series(&self, task: Running, frees: bool) -> impl Iterator<Item = Payload> + use<> {
+    fn finish_series(&self, task: Running, frees: bool) -> Option<Vec<Payload>> {
         let (body, claimed) = task.into_body();
         if frees && !claimed.was_cancelled() {
             with_seat(self, |producer| producer.seat.count_left());
@@ -239,7 +250,7 @@ impl Hub {
         });
         let thrown = body.discard();
         claimed.end();
-        thrown.for_each(|panic| self.hooks.report(panic));
+        thrown.into_iter().flatten().for_each(|panic| self.hooks.report(panic));
     }
 
     /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.

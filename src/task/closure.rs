@@ -72,6 +72,8 @@ unsafe trait Lodging {
 pub(crate) trait Content: Sized {
     /// The tick thread wakes it itself, and at the end it is nobody's leftover.
     const IS_WAKER: bool = false;
+    /// It repeats.
+    const IS_SERIES: bool = false;
 
     /// Writes itself into the place.
     fn write(self, place: &mut MaybeUninit<Closure>);
@@ -224,6 +226,8 @@ impl<F: Shot> Content for OneShot<F> {
 }
 
 impl<B: Beat> Content for Series<B> {
+    const IS_SERIES: bool = true;
+
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
         if fits::<B>() {
@@ -252,16 +256,6 @@ impl Content for Wake {
 
     fn take_back(closure: Closure) -> Self {
         closure.take::<Once<Wake>>()
-    }
-}
-
-impl Content for Closure {
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        place.write(self);
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        closure
     }
 }
 

@@ -42,13 +42,14 @@ impl Body {
     /// Drops the closure, and then the executor: each by itself, because two panics in one drop would end the
     /// process. What they have thrown comes back.
     #[inline]
-    pub(crate) fn discard(self) -> impl Iterator<Item = Payload> {
-        if self.executor.is_none() {
-            return caught(|| drop(self)).err().into_iter().chain(None);
-        }
+    pub(crate) fn discard(self) -> Option<Vec<Payload>> {
         let Body { closure, executor } = self;
-        let first = caught(|| drop(closure)).err();
-        first.into_iter().chain(caught(|| drop(executor)).err())
+        let first = caught(|| drop(closure));
+        let second = if executor.is_some() { caught(|| drop(executor)) } else { Ok(()) };
+        if first.is_ok() && second.is_ok() {
+            return None;
+        }
+        Some(first.err().into_iter().chain(second.err()).collect())
     }
 }
 
@@ -329,6 +330,11 @@ impl Running {
         self.word.kind()
     }
 
+    #[inline]
+    pub(crate) fn is_series(&self) -> bool {
+        self.word.is_series()
+    }
+
     /// Nanoseconds between runs; 0 for a one-shot.
     pub(crate) fn period(&self) -> u64 {
         // Relaxed: the claim acquired it with the body.
@@ -337,7 +343,7 @@ impl Running {
 
     /// The task will not run again: moves the body out. What is left to do is [`Claimed::end`].
     pub(crate) fn into_body(self) -> (Body, Claimed) {
-        let cancelled = self.kind() != Kind::Once && !self.holder.word.close(self.key.generation);
+        let cancelled = self.is_series() && !self.holder.word.close(self.key.generation);
         // SAFETY: H2; claimed by us, and `Claimed` cannot reach the body again.
         let body = unsafe { self.holder.take_body() };
         (body, Claimed { task: self, cancelled })
@@ -350,7 +356,7 @@ impl Running {
         let waker = self.holder.body.with_mut(|place| {
             // SAFETY: H1, H2; claimed by us.
             let body = unsafe { (*place).assume_init_mut() };
-            debug_assert!(body.executor.is_none() && self.kind() == Kind::Once, "a waker");
+            debug_assert!(body.executor.is_none() && !self.is_series(), "a waker");
             // SAFETY: H2; `Claimed` cannot reach the body again. Nothing else in it has to be dropped.
             unsafe { body.closure.take_waker() }
         });

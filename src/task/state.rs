@@ -60,8 +60,9 @@ pub(crate) enum Phase {
     Running,
     Doomed,
     Ending,
-    Returned,
+    /// Beside `Pending`, as [`Word::is_pending`] looks at both.
     Held,
+    Returned,
 }
 
 /// How a task repeats.
@@ -124,9 +125,20 @@ impl Word {
             2 => Phase::Running,
             3 => Phase::Doomed,
             4 => Phase::Ending,
-            5 => Phase::Returned,
-            _ => Phase::Held,
+            5 => Phase::Held,
+            _ => Phase::Returned,
         }
+    }
+
+    #[inline]
+    fn is_in(self, phase: Phase) -> bool {
+        self.0 & LOW_3 == phase as u64
+    }
+
+    /// Whether the task repeats.
+    #[inline]
+    pub(crate) fn is_series(self) -> bool {
+        self.0 >> KIND_AT & LOW_3 != Kind::Once as u64
     }
 
     pub(crate) fn kind(self) -> Kind {
@@ -152,16 +164,18 @@ impl Word {
     /// Which run of a series is next, or in progress; `None` for a task that does not repeat.
     pub(crate) fn turn(self) -> Option<Turn> {
         let turn = if self.0 & ODD == 0 { Turn::Even } else { Turn::Odd };
-        (self.kind() != Kind::Once).then_some(turn)
+        self.is_series().then_some(turn)
     }
 
     /// Whether the task is still to run, at its scheduler. One that is held is: `Returned` ones are in no wheel.
     pub(crate) fn is_pending(self) -> bool {
-        matches!(self.phase(), Phase::Pending | Phase::Held)
+        const LOW_2: u64 = 0b11;
+        const { assert!(Phase::Held as u64 & LOW_2 == Phase::Pending as u64) };
+        self.0 & LOW_2 == Phase::Pending as u64
     }
 
     pub(crate) fn is_running(self) -> bool {
-        self.phase() == Phase::Running
+        self.is_in(Phase::Running)
     }
 
     /// The same task, pending at another scheduler, on the executor of this number there.
@@ -299,22 +313,20 @@ impl AtomicRef {
         to: impl Fn(Word) -> Word,
     ) -> Option<Word> {
         let mut seen = self.glance();
-        while seen.generation() == generation {
-            if seen.phase() == Phase::Held {
-                spin(); // A5
-                seen = self.glance();
-                continue;
+        loop {
+            while seen.generation() == generation && seen.is_in(from) {
+                let next = to(seen);
+                match self.exchange(seen, next) {
+                    Ok(()) => return Some(next),
+                    Err(now) => seen = now,
+                }
             }
-            if seen.phase() != from {
-                break;
+            if seen.generation() != generation || !seen.is_in(Phase::Held) {
+                return None;
             }
-            let next = to(seen);
-            match self.exchange(seen, next) {
-                Ok(()) => return Some(next),
-                Err(now) => seen = now,
-            }
+            spin(); // A5
+            seen = self.glance();
         }
-        None
     }
 
     /// `close`: the runner ends a series, and from now on no cancel wins. False when a cancel has
@@ -350,7 +362,7 @@ impl AtomicRef {
                     let next_generation = freed.generation();
                     (freed, CancelOutcome::Won { was, next_generation })
                 }
-                Phase::Running if seen.kind() != Kind::Once => {
+                Phase::Running if seen.is_series() => {
                     (seen.in_phase(Phase::Doomed), CancelOutcome::Doomed)
                 }
                 Phase::Held => {

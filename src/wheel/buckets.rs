@@ -151,12 +151,14 @@ impl<E: Timed> Buckets<E> {
         if is_near { self.insert_near(entry, tick) } else { self.insert_far(entry, half) }
     }
 
+    #[inline]
     fn insert_near(&mut self, entry: E, tick: Tick) {
         let offset = self.offset(tick.0);
         self.pool.push(&mut self.ring[offset], entry);
         self.occupancy.set(offset);
     }
 
+    #[inline]
     fn insert_far(&mut self, entry: E, half: u64) {
         let later = self.far.entry(half);
         self.pool.push(&mut later.chain, entry);
