@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use crate::key::{Entry, HubId, TaskKey};
 use crate::observe::quietly;
-use crate::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::sync::{Condvar, Mutex, MutexGuard, local, lock};
 use crate::task::{Kind, holder};
 use crate::tick::Moment;
 
@@ -177,11 +177,13 @@ impl End {
         state.leftovers.extend(leftovers); // behind those whose runs have ended just now
         state.one_shots = one_shots;
         for entry in handed {
+            if let Some(task) = give_back(*entry) {
+                state.leftovers.push(task);
+                continue;
+            }
             let Some(word) = holder::live_word(entry.key()) else { continue };
-            if word.is_pending() && word.turn() == entry.turn() {
-                state.leftovers.extend(give_back(*entry));
-            } else if word.is_pending() || word.is_running() {
-                // In its run, or between its run and the refusal of the next one; END-3.
+            // In its run, or between its run and the refusal of the next one; END-3.
+            if word.is_pending() || word.is_running() {
                 let deadline = entry.moment().after_nanos(holder::period(entry.key()));
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
                 let task = Returned { key, deadline, kind, period, is_in_run: false };
@@ -358,17 +360,19 @@ impl End {
 /// A run of a task.
 pub(crate) type Run = (HubId, TaskKey);
 
-thread_local! {
+local!(
     /// The task that this thread runs, the innermost.
-    static RUN: Cell<Option<Run>> = const { Cell::new(None) };
+    RUN: Cell<Option<Run>> = Cell::new(None)
+);
+local!(
     /// Those that it runs around that one.
-    static OUTER: RefCell<Vec<Run>> = const { RefCell::new(Vec::new()) };
-}
+    OUTER: RefCell<Vec<Run>> = RefCell::new(Vec::new())
+);
 
 /// Notes that the calling thread begins to run a task. [`leave_run`] gets what comes back.
 #[inline]
 pub(crate) fn enter_run(hub: HubId, key: TaskKey) -> Option<Run> {
-    let outer = RUN.replace(Some((hub, key)));
+    let outer = RUN.with(|run| run.replace(Some((hub, key))));
     if let Some(outer) = outer {
         note_outer(outer);
     }
@@ -378,7 +382,7 @@ pub(crate) fn enter_run(hub: HubId, key: TaskKey) -> Option<Run> {
 /// Notes that the run has ended.
 #[inline]
 pub(crate) fn leave_run(outer: Option<Run>) {
-    RUN.set(outer);
+    RUN.with(|run| run.set(outer));
     if outer.is_some() {
         forget_outer();
     }
@@ -396,14 +400,14 @@ fn forget_outer() {
 
 /// Returns true if the calling thread runs a task.
 pub(crate) fn is_in_a_run() -> bool {
-    RUN.get().is_some()
+    RUN.with(Cell::get).is_some()
 }
 
 /// Whether the calling thread runs a task like this. A thread that is about to end, and may not know, says yes: then
 /// nobody waits for it, which is never a deadlock.
 fn is_any_run_here(is_meant: impl Fn(&Run) -> bool) -> bool {
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
-    RUN.get().is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
+    RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
 }
 
 fn is_run_here(key: TaskKey) -> bool {

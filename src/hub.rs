@@ -42,7 +42,7 @@ use crate::limit::Limit;
 use crate::observe::Hooks;
 use crate::parking::Doorbell;
 use crate::stats::{Counter, Stats};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, InOrder, Ordering};
 use crate::task::closure::Closure;
 use crate::task::holder::{Repetition, Vacancy};
 use crate::task::{Content, Phase, Wake, holder, memory, trim};
@@ -339,7 +339,8 @@ impl Hub {
 
     /// Stops the scheduler: nothing is accepted any more, and the engine comes to its end.
     pub(crate) fn stop(&self) {
-        self.is_closing.store(true, Ordering::SeqCst); // before the bell: see `Doorbell`, P1
+        // Before the bell: see `Doorbell`, P1. And before the engine looks at series in their runs: END-5.
+        self.is_closing.store_in_order(true);
         self.bell.ring_if_asleep();
         self.bell.ring();
     }

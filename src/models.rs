@@ -13,6 +13,7 @@
 //! | file | of what | the orderings that it guards |
 //! | --- | --- | --- |
 //! | [`alarms`] | a ring against a look and a drop; one that is set against a stop | none of its own: the word's exchange and look |
+//! | [`ends`] | a close against runs, series in their runs, breaks and cancels; a move against a cancel; a look at the name | the word of a series that ends, and `is_closing` |
 //! | [`holders`] | run, cancel, reuse, rearm, a magazine's way, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its look; the handle's `shared`, the clone's look at the word |
 //! | [`lanes`] | push, take, close; the ready list; the order by count | `published`: swap, look, close; `listed`: look, clearing; the head of the ready list: push, look, take; the count |
 //! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped at home, each against a loop that goes to sleep | none: all is under locks |
@@ -23,6 +24,7 @@
 mod alarms;
 #[expect(clippy::missing_const_for_fn, reason = "what it stands for is none")]
 pub(crate) mod blocks;
+mod ends;
 mod holders;
 mod lanes;
 mod loops;

@@ -255,7 +255,7 @@ impl Hub {
 
     /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.
     pub(crate) fn give_back(&self, entry: Entry) -> Option<Returned> {
-        let (kind, period) = holder::give_back(entry.key())?;
+        let (kind, period) = holder::give_back(entry)?;
         with_seat(self, |producer| producer.seat.count_left());
         let (key, deadline) = (entry.key(), entry.moment());
         Some(Returned { key, deadline, kind, period, is_in_run: false })

@@ -12,7 +12,8 @@ use crate::key::{HubId, TaskKey};
 use crate::sync::Ordering;
 use crate::task::depot::depot;
 use crate::task::holder::Repetition;
-use crate::task::{Cancelled, Kind, OneShot, Phase, Running, Series, directory, holder, memory};
+use crate::task::{Cancelled, Kind, MadeOf, OneShot, Phase, Running, Series, directory, holder, memory};
+use crate::tick::Moment;
 
 /// What has become of tasks. What loom does not know of costs it no interleavings.
 #[derive(Default)]
@@ -91,10 +92,10 @@ fn models_rearm_against_cancel() {
     loom::model(|| {
         let ledger = Arc::<Ledger>::default();
         let capture = Capture(Arc::clone(&ledger));
-        let task = Series(move || {
+        let task = Series(MadeOf::<(), _>::new(move || {
             capture.0.runs.fetch_add(1, Ordering::Relaxed);
             ControlFlow::Continue(())
-        });
+        }));
         let rate = Repetition { kind: Kind::RateBurst, period: 1 };
         let key = memory::vacancy().expect("a page of them").fill(task, rate, None);
         let runner = thread::spawn(move || {
@@ -102,7 +103,7 @@ fn models_rearm_against_cancel() {
                 let Some(mut task) = Running::claim(key, Phase::Pending) else { return };
                 assert_eq!(task.period(), 1);
                 assert!(task.run_in_place().is_continue());
-                if let Err(task) = task.rearm() {
+                if let Err(task) = task.rearm(Moment(1), false) {
                     let (body, claimed) = task.into_body();
                     drop(body);
                     claimed.end();

@@ -283,13 +283,15 @@ pub(crate) fn move_to(
     Some((runner, word.turn(), old))
 }
 
-/// Marks a pending task as returned by a close, and tells its kind and period.
-pub(crate) fn give_back(key: TaskKey) -> Option<(Kind, u64)> {
+/// Marks a pending task as returned by a close, and tells its kind and period. A series only if it still waits for this
+/// run.
+pub(crate) fn give_back(entry: Entry) -> Option<(Kind, u64)> {
+    let key = entry.key();
     let holder = directory::holder(key.slot)?;
     // Relaxed: written before the word was published. Read before the step, because after it a
     // canceller may free the holder for another task.
     let period = holder.period.load(Ordering::Relaxed);
-    holder.word.give_back(key.generation).map(|word| (word.kind(), period))
+    holder.word.give_back(key.generation, entry.turn()).map(|word| (word.kind(), period))
 }
 
 /// Makes a task that was to move a leftover of its old scheduler again. False if it was cancelled in the meantime.

@@ -276,15 +276,17 @@ impl AtomicRef {
         self.step(generation, from, Phase::Running)
     }
 
-    /// `give back`: from pending to returned.
-    pub(crate) fn give_back(&self, generation: u32) -> Option<Word> {
-        self.step(generation, Phase::Pending, Phase::Returned)
+    /// `give back`: from pending to returned, if no other run of a series has come since this turn.
+    pub(crate) fn give_back(&self, generation: u32, turn: Option<Turn>) -> Option<Word> {
+        self.exchange_from(generation, Phase::Pending, |word| {
+            (word.turn() == turn).then(|| word.in_phase(Phase::Returned))
+        })
     }
 
     /// `rearm`: a series waits for its next run, which is the other turn. `None` when it was doomed meanwhile.
     pub(crate) fn rearm(&self, generation: u32) -> Option<Word> {
         self.exchange_from(generation, Phase::Running, |word| {
-            Word(word.in_phase(Phase::Pending).0 ^ ODD)
+            Some(Word(word.in_phase(Phase::Pending).0 ^ ODD))
         })
     }
 
@@ -302,7 +304,7 @@ impl AtomicRef {
 
     /// One transition of a task, while it is in the phase `from`; the word after it.
     fn step(&self, generation: u32, from: Phase, to: Phase) -> Option<Word> {
-        self.exchange_from(generation, from, |word| word.in_phase(to))
+        self.exchange_from(generation, from, |word| Some(word.in_phase(to)))
     }
 
     #[inline]
@@ -310,12 +312,12 @@ impl AtomicRef {
         &self,
         generation: u32,
         from: Phase,
-        to: impl Fn(Word) -> Word,
+        to: impl Fn(Word) -> Option<Word>,
     ) -> Option<Word> {
         let mut seen = self.glance();
         loop {
             while seen.generation() == generation && seen.is_in(from) {
-                let next = to(seen);
+                let next = to(seen)?;
                 match self.exchange(seen, next) {
                     Ok(()) => return Some(next),
                     Err(now) => seen = now,
@@ -449,7 +451,8 @@ mod tests {
     #[test]
     fn s29_a_task_that_has_moved_says_so_and_keeps_the_rest() {
         let task = filled(Kind::Gap);
-        assert!(task.give_back(7).is_some());
+        assert!(task.give_back(7, Some(Turn::Odd)).is_none(), "another run");
+        assert!(task.give_back(7, Some(Turn::Even)).is_some());
         let held = task.hold(7, Phase::Returned).expect("returned");
         task.put_back(held.moved_to(EXECUTORS - 1));
         let word = task.load();
