@@ -50,7 +50,13 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     sendable::<Builder>();
     sendable::<DueTask>();
     sendable::<Rejected>();
+    fn schedule<S: Schedule + ?Sized>() {}
     shareable::<Arc<dyn Schedule>>();
+    schedule::<dyn Schedule>();
+    schedule::<&dyn Schedule>();
+    schedule::<Box<dyn Schedule>>();
+    schedule::<Arc<dyn Schedule>>();
+    schedule::<&Box<Arc<Scheduler>>>();
     shareable::<Arc<dyn Executor>>();
     printable::<Period>();
     printable::<Precision>();
@@ -230,6 +236,23 @@ fn code_over_any_schedule() -> Result<(), Box<dyn Error>> {
         schedule.schedule_periodic(SECOND, Period::fixed_delay(SECOND), || ())?;
         schedule.schedule_once(SECOND, || ())
     }
+    fn by_the_extension<S: Schedule + ?Sized>(schedule: &S) -> Result<(), ScheduleError> {
+        let _: Cancellable = schedule.schedule_at(schedule.now(), || ())?;
+        let _: Cancellable =
+            schedule.schedule_repeatedly(SECOND, SECOND, || ControlFlow::Break(()))?;
+        let _: Cancellable = schedule.schedule_with_fixed_delay(SECOND, SECOND, || ())?;
+        Ok(())
+    }
+    fn with_names(schedule: &dyn Schedule) -> Result<(), ScheduleError> {
+        let name: &'static str = "a name";
+        let _: Cancellable = schedule.schedule_task_named(name, SECOND, Box::new(|| ()))?;
+        let _: Cancellable =
+            schedule.schedule_task_at_named(name, schedule.now(), Box::new(|| ()))?;
+        let series: RepeatingTask = Box::new(|| ControlFlow::Break(()));
+        let every = Period::fixed_rate(SECOND);
+        let _: Cancellable = schedule.schedule_series_named(name, SECOND, every, series)?;
+        Ok(())
+    }
     fn repeats<R: Repeat>(schedule: &Scheduler, task: impl FnMut() -> R + Send + 'static) -> bool {
         schedule.schedule_repeatedly(SECOND, SECOND, task).is_ok()
     }
@@ -240,6 +263,8 @@ fn code_over_any_schedule() -> Result<(), Box<dyn Error>> {
     twice(&dynamic)?;
     twice(&*dynamic)?;
     assert_eq!(driver.advance(SECOND), 17);
+    by_the_extension(&*dynamic)?;
+    with_names(&*dynamic)?;
     drop(scheduler.stop());
     assert_eq!(dynamic.schedule_once(SECOND, || ()).unwrap_err(), ScheduleError::Closed);
     Ok(())
