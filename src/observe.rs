@@ -1,9 +1,12 @@
 //! What a program can watch: panics and the tick thread's turns.
 //!
 //! - O1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
+//! - O2 A panic is told once: to the hook, or without a hook on standard error, if the task is known by name. What has no
+//!   name and no hook stays as silent as the code that caught it wants it to be.
 
 use std::any::Any;
 use std::fmt;
+use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,20 +23,48 @@ use crate::trace;
 ///
 /// let (report, reports) = mpsc::channel();
 /// let scheduler = Scheduler::builder()
-///     .on_panic(move |panic| drop(report.send(panic.message().map(str::to_owned))))
+///     .on_panic(move |panic| {
+///         drop(report.send(format!("{}: {}", panic.name(), panic.message().unwrap_or("no text"))));
+///     })
 ///     .build()?;
 /// scheduler.schedule_once(Duration::ZERO, || panic!("out of cheese"))?;
-/// assert_eq!(reports.recv()?.as_deref(), Some("out of cheese"));
+/// assert!(reports.recv()?.ends_with(": out of cheese"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TaskPanic<'a> {
+    /// `None`: not known.
+    name: Option<&'static str>,
     payload: &'a (dyn Any + Send),
 }
 
+/// What [`TaskPanic::name`] says of a panic whose task is not known.
+const NO_NAME: &str = "a task";
+
 impl<'a> TaskPanic<'a> {
-    /// The panic that carried this: for layers that catch panics themselves.
+    /// The panic that carried this payload, of a task that is not known by name: for layers that catch panics
+    /// themselves.
     pub fn new(payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
-        TaskPanic { payload }
+        TaskPanic { name: None, payload }
+    }
+
+    /// The panic that carried this payload, of a task that is known by this name: most often the
+    /// [`type_name`](std::any::type_name) of its closure.
+    ///
+    /// ```
+    /// use tickwheel::TaskPanic;
+    ///
+    /// let panic = TaskPanic::named("my_app::heartbeat", &"out of cheese");
+    /// assert_eq!((panic.name(), panic.message()), ("my_app::heartbeat", Some("out of cheese")));
+    /// assert_eq!(TaskPanic::new(&"out of cheese").name(), "a task");
+    /// ```
+    pub fn named(name: &'static str, payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
+        TaskPanic { name: Some(name), payload }
+    }
+
+    /// Returns the type name of the closure that panicked, such as `my_app::main::{{closure}}`; `"a task"` if it is
+    /// not known.
+    pub fn name(&self) -> &'static str {
+        self.name.unwrap_or(NO_NAME)
     }
 
     /// The text that `panic!` was given, if it was given one.
@@ -46,11 +77,24 @@ impl<'a> TaskPanic<'a> {
     pub fn payload(&self) -> &(dyn Any + Send) {
         self.payload
     }
+
+    /// Writes one line on standard error. If that is closed or full, the line is lost, and nothing panics: `eprintln!`
+    /// would. One call writes all of it, so lines of several threads do not mix.
+    fn print(&self) {
+        // The panic hook of the process has written the whole message already.
+        let message = self.message().and_then(|message| message.lines().next());
+        let (colon, message) = message.map_or(("", ""), |message| (": ", message));
+        let line = format!("tickwheel: the task `{}` has panicked{colon}{message}\n", self.name());
+        _ = io::stderr().write_all(line.as_bytes());
+    }
 }
 
 impl fmt::Debug for TaskPanic<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskPanic").field("message", &self.message()).finish_non_exhaustive()
+        f.debug_struct("TaskPanic")
+            .field("name", &self.name())
+            .field("message", &self.message())
+            .finish_non_exhaustive()
     }
 }
 
@@ -167,10 +211,15 @@ impl fmt::Debug for WheelView<'_> {
     }
 }
 
-/// Who is told of panics, and what catches them: for executors and layers that run other people's code.
+/// Catches panics, and tells a closure of them: for executors and layers that run other people's code.
 ///
 /// It never unwinds itself: not when the hook panics, nor when what a panic carried does so as it is
 /// dropped. Clones tell the same hook.
+///
+/// A hook that is the [default](PanicHook::default) tells no closure. It writes a line on standard error, such as
+/// ``tickwheel: the task `my_app::main::{{closure}}` has panicked: out of cheese``, if the name of the task is known, and
+/// otherwise nothing: the panic hook of the process has told the message and the place already. With the feature
+/// `tracing`, every panic is an event too.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -189,27 +238,62 @@ pub struct PanicHook(Option<Arc<Told>>);
 type Told = dyn Fn(TaskPanic<'_>) + Send + Sync;
 
 impl PanicHook {
-    /// Tells this closure. The default tells nobody.
+    /// A hook that tells this closure.
     pub fn new(hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PanicHook {
         PanicHook(Some(Arc::new(hook)))
     }
 
-    /// Runs a piece of code; a panic of it is reported, and `None`.
+    /// Runs a piece of code. If it panics, that is reported, and `None` is returned.
     pub fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
         caught(code).map_err(|payload| self.report(payload)).ok()
     }
 
-    /// Tells of a panic, and gets rid of what it carried.
+    /// Like [`catch`](PanicHook::catch), for a task that is known by this name.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use tickwheel::PanicHook;
+    ///
+    /// let (report, reports) = mpsc::channel();
+    /// let hook = PanicHook::new(move |panic| drop(report.send(panic.name())));
+    /// assert_eq!(hook.catch_named("my_app::heartbeat", || -> u8 { panic!("out of cheese") }), None);
+    /// assert_eq!(reports.recv()?, "my_app::heartbeat");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn catch_named<R>(&self, name: &'static str, code: impl FnOnce() -> R) -> Option<R> {
+        caught(code).map_err(|payload| self.report_named(name, payload)).ok()
+    }
+
+    /// Tells of a panic, and drops what it carried.
     pub fn report(&self, payload: Box<dyn Any + Send>) {
         self.tell(&*payload);
         discard(payload);
     }
 
+    /// Like [`report`](PanicHook::report), for a task that is known by this name.
+    pub fn report_named(&self, name: &'static str, payload: Box<dyn Any + Send>) {
+        self.tell_named(name, &*payload);
+        discard(payload);
+    }
+
     /// Tells of a panic whose payload somebody else gets.
     pub fn tell(&self, payload: &(dyn Any + Send)) {
-        quietly(|| trace::panicked(TaskPanic { payload }.message()));
-        if let Some(hook) = &self.0 {
-            quietly(|| hook(TaskPanic { payload }));
+        self.tell_of(None, payload);
+    }
+
+    /// Like [`tell`](PanicHook::tell), for a task that is known by this name.
+    pub fn tell_named(&self, name: &'static str, payload: &(dyn Any + Send)) {
+        self.tell_of(Some(name), payload);
+    }
+
+    /// O1, O2.
+    fn tell_of(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
+        quietly(|| trace::panicked(name, TaskPanic { name, payload }.message()));
+        let panic = TaskPanic { name, payload };
+        match &self.0 {
+            Some(hook) => quietly(|| hook(panic)),
+            None if name.is_some() => quietly(|| panic.print()),
+            None => {}
         }
     }
 }
@@ -283,8 +367,8 @@ mod tests {
     #[test]
     fn a_message_is_found_in_either_kind_of_text() {
         for payload in [Box::new("text") as Payload, Box::new(String::from("text"))] {
-            assert_eq!(TaskPanic { payload: &*payload }.message(), Some("text"));
+            assert_eq!(TaskPanic::new(&*payload).message(), Some("text"));
         }
-        assert_eq!(TaskPanic { payload: &7 }.message(), None);
+        assert_eq!(TaskPanic::new(&7).message(), None);
     }
 }

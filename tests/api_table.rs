@@ -91,6 +91,7 @@ fn the_builder_by_value() -> Result<(), BuildError> {
         .on_panic(|panic: TaskPanic<'_>| {
             let _: Option<&str> = panic.message();
             let _: &(dyn Any + Send) = panic.payload();
+            let _: &'static str = panic.name();
         })
         .observer(Quiet);
     let scheduler: Scheduler = builder.build()?;
