@@ -46,6 +46,38 @@ pub enum ScheduleError {
     NoThread,
 }
 
+/// For a function that returns [`io::Result`]. The kinds are [`InvalidInput`](io::ErrorKind::InvalidInput) for
+/// [`ZeroPeriod`](ScheduleError::ZeroPeriod), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) for
+/// [`Full`](ScheduleError::Full), and [`Other`](io::ErrorKind::Other) for the rest. The `ScheduleError` itself is in the
+/// [`get_ref`](io::Error::get_ref).
+///
+/// ```
+/// use std::io;
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler};
+///
+/// fn beat(scheduler: &Scheduler, period: Duration) -> io::Result<()> {
+///     scheduler.schedule_repeatedly(period, period, || ())?;
+///     Ok(())
+/// }
+///
+/// let error = beat(&Scheduler::new(), Duration::ZERO).unwrap_err();
+/// assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+/// assert!(error.get_ref().is_some_and(|inner| inner.is::<ScheduleError>()));
+/// ```
+impl From<ScheduleError> for io::Error {
+    fn from(error: ScheduleError) -> io::Error {
+        let kind = match error {
+            ScheduleError::ZeroPeriod => io::ErrorKind::InvalidInput,
+            ScheduleError::Full => io::ErrorKind::QuotaExceeded,
+            ScheduleError::Closed | ScheduleError::NotBound | ScheduleError::NoThread => {
+                io::ErrorKind::Other
+            }
+        };
+        io::Error::new(kind, error)
+    }
+}
+
 /// Why a task was not accepted, together with the task itself.
 ///
 /// What [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) returns. It never

@@ -101,7 +101,8 @@ impl fmt::Debug for TaskPanic<'_> {
 /// Watches the turns of a scheduler, on the tick thread.
 ///
 /// Every method has a body that does nothing, so an observer names only what it wants to see. The
-/// tick thread waits while an observer works.
+/// tick thread waits while an observer works. An `Arc<O>` or `Box<O>` of an observer is one, so a program can keep its
+/// own pointer to the observer that it gives to the builder.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -110,7 +111,7 @@ impl fmt::Debug for TaskPanic<'_> {
 /// use tickwheel::{Observer, Scheduler};
 ///
 /// #[derive(Default)]
-/// struct Handed(Arc<AtomicUsize>);
+/// struct Handed(AtomicUsize);
 ///
 /// impl Observer for Handed {
 ///     fn handed_over(&self, tasks: usize) {
@@ -118,12 +119,11 @@ impl fmt::Debug for TaskPanic<'_> {
 ///     }
 /// }
 ///
-/// let handed = Arc::new(AtomicUsize::new(0));
-/// let (scheduler, driver) =
-///     Scheduler::builder().observer(Handed(Arc::clone(&handed))).build_driven()?;
+/// let handed = Arc::new(Handed::default());
+/// let (scheduler, driver) = Scheduler::builder().observer(Arc::clone(&handed)).build_driven()?;
 /// scheduler.schedule_once(Duration::from_secs(1), || ())?;
 /// driver.advance(Duration::from_secs(1));
-/// assert_eq!(handed.load(Ordering::Relaxed), 1);
+/// assert_eq!(handed.0.load(Ordering::Relaxed), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {
@@ -161,7 +161,44 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-/// A scheduler's wheel at the end of a turn, for who wants to look at it: see [`Observer::turned`].
+/// A pointer to an observer is one: every method of the target.
+macro_rules! observer_behind {
+    ($($pointer:ty),*) => {$(
+        impl<O: Observer + ?Sized> Observer for $pointer {
+            fn took_in(&self, tasks: usize) {
+                (**self).took_in(tasks);
+            }
+
+            fn handed_over(&self, tasks: usize) {
+                (**self).handed_over(tasks);
+            }
+
+            fn rejected(&self, tasks: usize) {
+                (**self).rejected(tasks);
+            }
+
+            fn will_sleep(&self, until: Option<Instant>) {
+                (**self).will_sleep(until);
+            }
+
+            fn turned(&self, wheel: WheelView<'_>) {
+                (**self).turned(wheel);
+            }
+
+            fn woke(&self) {
+                (**self).woke();
+            }
+
+            fn stopped(&self, leftovers: usize) {
+                (**self).stopped(leftovers);
+            }
+        }
+    )*};
+}
+
+observer_behind!(Box<O>, Arc<O>);
+
+/// A scheduler's wheel at the end of a turn, for inspection: see [`Observer::turned`].
 ///
 /// Tasks that were cancelled may be in it for a while.
 #[derive(Clone, Copy)]

@@ -22,6 +22,7 @@ use crate::tick::{Moment, nanos};
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a period does nothing until a task is scheduled with it"]
 pub struct Period {
     duration: Duration,
     mode: Mode,
@@ -47,6 +48,7 @@ enum Mode {
 ///   Delay    [=================]         =    =    =   a new phase: a period from the end
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MissedTicks {
     /// Catches up, one by one and without a pause, until the schedule is met again.
     #[default]
@@ -70,7 +72,6 @@ impl Period {
     }
 
     /// What to do about missed runs. A fixed delay misses none.
-    #[must_use]
     pub fn missed(self, missed: MissedTicks) -> Period {
         match self.mode {
             Mode::Rate(_) => Period { mode: Mode::Rate(missed), ..self },
@@ -120,8 +121,33 @@ impl Period {
     }
 }
 
+/// A fixed rate of one run per `period`: what [`Period::fixed_rate`] gives.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Period;
+///
+/// let second = Duration::from_secs(1);
+/// assert_eq!(Period::from(second), Period::fixed_rate(second));
+/// ```
+impl From<Duration> for Period {
+    fn from(period: Duration) -> Period {
+        Period::fixed_rate(period)
+    }
+}
+
 /// What the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
 /// of which `Break` ends the series.
+///
+/// The trait is sealed. A `bool` does not say which of its values would end the series, so it is none of them:
+///
+/// ```compile_fail,E0277
+/// use std::time::Duration;
+///
+/// let second = Duration::from_secs(1);
+/// tickwheel::Scheduler::new().schedule_repeatedly(second, second, || true)?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -139,6 +165,14 @@ impl Period {
 /// assert!(countdown.is_done());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// `compile_fail` cannot look at the message; it reads: "a repeating task cannot return `bool`".
+#[diagnostic::on_unimplemented(
+    message = "a repeating task cannot return `{Self}`",
+    label = "its closure is to return `()` or `ControlFlow<()>`",
+    note = "return `()` to go on for ever; to end the series, return `std::ops::ControlFlow::Break(())`, and \
+            `ControlFlow::Continue(())` until then",
+    note = "a closure that ends in an expression returns its value: a `;` behind it makes that `()`"
+)]
 pub trait Repeat: sealed::Sealed {
     /// Whether to go on.
     #[doc(hidden)]

@@ -381,13 +381,11 @@ pub trait ScheduleExt: Schedule {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        match self.unboxed() {
-            Some(Unboxed(scheduler)) => scheduler.schedule_periodic(initial, period, task),
-            None => {
-                let series = Box::new(move || task().flow());
-                self.schedule_series_named(type_name::<F>(), initial, period, series)
-            }
+        if let Some(Unboxed(scheduler)) = self.unboxed() {
+            return scheduler.schedule_periodic(initial, period, task);
         }
+        let series = Box::new(move || task().flow());
+        self.schedule_series_named(type_name::<F>(), initial, period, series)
     }
 }
 

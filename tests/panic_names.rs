@@ -68,6 +68,9 @@ const CHILD: &str = "TICKWHEEL_PANIC_CHILD";
 /// The code with which the child ends when it came to its end, and nothing has panicked but what is to panic.
 const TWO_PANICS: i32 = 37;
 
+/// How many panics the child's own panic hook was told of.
+static PANICS: AtomicI32 = AtomicI32::new(0);
+
 /// Panics of every kind without a hook, in a process of its own.
 #[test]
 fn the_child() {
@@ -76,7 +79,6 @@ fn the_child() {
     }
     // Until the parent has done with standard error what it wants.
     drop(std::io::stdin().read(&mut [0]));
-    static PANICS: AtomicI32 = AtomicI32::new(0);
     std::panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, Ordering::Relaxed)));
     let hook = PanicHook::default();
     hook.catch_named("my_app::one", || panic!("first line\nsecond line"));

@@ -29,6 +29,7 @@ use crate::{MissedTicks, Period, ScheduleError, Scheduler};
 /// # })?;
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+#[must_use = "an interval does nothing unless `tick` is called and awaited"]
 pub struct Interval {
     /// Until the next tick.
     sleep: Sleep,
@@ -54,7 +55,6 @@ impl Scheduler {
 impl Interval {
     /// What to do about ticks that were due before the one ahead of them was taken; by default,
     /// [`Burst`](MissedTicks::Burst).
-    #[must_use]
     pub fn missed(mut self, missed: MissedTicks) -> Interval {
         self.missed = missed;
         self
