@@ -1,4 +1,4 @@
-//! What a program can watch: panics and the tick thread's turns.
+//! Hooks: panics, and the turns of the tick thread.
 //!
 //! - O1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
 //! - O2 A panic is told once: to the hook, or without a hook on standard error, if the task is known by name. What has no
@@ -37,7 +37,7 @@ pub struct TaskPanic<'a> {
     payload: &'a (dyn Any + Send),
 }
 
-/// What [`TaskPanic::name`] says of a panic whose task is not known.
+/// The answer of [`TaskPanic::name`] for a task that is not known.
 const NO_NAME: &str = "a task";
 
 impl<'a> TaskPanic<'a> {
@@ -67,13 +67,13 @@ impl<'a> TaskPanic<'a> {
         self.name.unwrap_or(NO_NAME)
     }
 
-    /// The text that `panic!` was given, if it was given one.
+    /// Returns the text that `panic!` was given, if it was given one.
     pub fn message(&self) -> Option<&str> {
         let text = self.payload.downcast_ref::<&'static str>().copied();
         text.or_else(|| self.payload.downcast_ref::<String>().map(String::as_str))
     }
 
-    /// Whatever the panic carried.
+    /// Returns the value that the panic carried.
     pub fn payload(&self) -> &(dyn Any + Send) {
         self.payload
     }
@@ -201,10 +201,36 @@ observer_behind!(Box<O>, Arc<O>);
 /// A scheduler's wheel at the end of a turn, for inspection: see [`Observer::turned`].
 ///
 /// Tasks that were cancelled may be in it for a while.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::time::Duration;
+/// use tickwheel::{Observer, Scheduler, WheelView};
+///
+/// /// Notes how many tasks are in the wheel.
+/// #[derive(Default)]
+/// struct Filled(AtomicUsize);
+///
+/// impl Observer for Filled {
+///     fn turned(&self, wheel: WheelView<'_>) {
+///         let near: usize = (0..wheel.buckets()).map(|bucket| wheel.waiting_in(bucket)).sum();
+///         self.0.store(near + wheel.waiting_far(), Ordering::Relaxed);
+///     }
+/// }
+///
+/// let filled = Arc::new(Filled::default());
+/// let (scheduler, driver) = Scheduler::builder().observer(Arc::clone(&filled)).build_driven()?;
+/// scheduler.schedule_once(Duration::from_secs(1), || ())?;
+/// scheduler.schedule_once(Duration::from_secs(3600), || ())?;
+/// driver.turn();
+/// assert_eq!(filled.0.load(Ordering::Relaxed), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct WheelView<'a>(&'a dyn Ring);
 
-/// What a wheel tells of itself.
+/// The questions that a wheel answers.
 pub(crate) trait Ring {
     fn buckets(&self) -> usize;
     fn hand(&self) -> usize;
@@ -217,22 +243,22 @@ impl<'a> WheelView<'a> {
         WheelView(ring)
     }
 
-    /// How many buckets it has.
+    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.0.buckets()
     }
 
-    /// The bucket of the tick that has passed last; the next one to be served is behind it.
+    /// Returns the bucket of the tick that has passed last; the next one to be served is behind it.
     pub fn hand(&self) -> usize {
         self.0.hand()
     }
 
-    /// How many tasks wait in a bucket, counted from zero.
+    /// Returns how many tasks wait in a bucket; buckets are counted from zero.
     pub fn waiting_in(&self, bucket: usize) -> usize {
         self.0.waiting_in(bucket % self.buckets())
     }
 
-    /// How many wait for a later turn of the wheel, outside of the buckets.
+    /// Returns how many wait for a later turn of the wheel, outside of the buckets.
     pub fn waiting_far(&self) -> usize {
         self.0.waiting_far()
     }

@@ -34,7 +34,7 @@ enum Mode {
     Gap,
 }
 
-/// What a fixed rate does about runs that were missed.
+/// How a fixed rate deals with runs that were missed.
 ///
 /// A run is missed when it was due, by a tick or more, before the run ahead of it had ended:
 /// because that run took long, or because the scheduler was held up.
@@ -60,31 +60,39 @@ pub enum MissedTicks {
 }
 
 impl Period {
-    /// Run `k` is due at `start + initial + k * period`, however long the runs take; see
+    /// A period whose run `k` is due at `start + initial + k * period`, however long the runs take; see
     /// [`missed`](Period::missed) for when they take longer than the period.
-    pub fn fixed_rate(period: Duration) -> Period {
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// const BEAT: Period = Period::fixed_rate(Duration::from_secs(1)).missed(MissedTicks::Skip);
+    /// assert_eq!(BEAT.duration(), Duration::from_secs(1));
+    /// ```
+    pub const fn fixed_rate(period: Duration) -> Period {
         Period { duration: period, mode: Mode::Rate(MissedTicks::Burst) }
     }
 
-    /// Each run is due `gap` after the end of the one before.
-    pub fn fixed_delay(gap: Duration) -> Period {
+    /// A period whose runs are each due `gap` after the end of the one before.
+    pub const fn fixed_delay(gap: Duration) -> Period {
         Period { duration: gap, mode: Mode::Gap }
     }
 
-    /// What to do about missed runs. A fixed delay misses none.
-    pub fn missed(self, missed: MissedTicks) -> Period {
+    /// Chooses how missed runs are dealt with. A fixed delay misses none.
+    pub const fn missed(self, missed: MissedTicks) -> Period {
         match self.mode {
-            Mode::Rate(_) => Period { mode: Mode::Rate(missed), ..self },
+            Mode::Rate(_) => Period { duration: self.duration, mode: Mode::Rate(missed) },
             Mode::Gap => self,
         }
     }
 
-    /// The period, or the gap.
-    pub fn duration(&self) -> Duration {
+    /// Returns the period, or the gap.
+    pub const fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// When the run is due that follows one that was planned for `planned` and ended at `ended`, on a
+    /// Returns when the next run is due, after one that was planned for `planned` and ended at `ended`, on a
     /// clock without ticks: for layers that keep time themselves.
     ///
     /// ```
@@ -136,7 +144,7 @@ impl From<Duration> for Period {
     }
 }
 
-/// What the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
+/// A value that the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
 /// of which `Break` ends the series.
 ///
 /// The trait is sealed. A `bool` does not say which of its values would end the series, so it is none of them:

@@ -14,6 +14,7 @@
 //! - X2 A box carries the type name of the closure that was boxed, because a box has no telling name of its own (S31).
 
 use std::any::type_name;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -162,6 +163,13 @@ pub trait Schedule: Send + Sync {
     #[doc(hidden)]
     fn unboxed(&self) -> Option<Unboxed<'_>> {
         None
+    }
+}
+
+/// So that a struct that holds an `Arc<dyn Schedule>` can derive `Debug`.
+impl fmt::Debug for dyn Schedule + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Schedule").finish_non_exhaustive()
     }
 }
 

@@ -65,6 +65,7 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     printable::<MissedTicks>();
     printable::<TaskPanic<'_>>();
     printable::<Wheel<u8>>();
+    printable::<Arc<dyn Schedule>>();
     // Whatever the task is.
     printable::<TryScheduleError<fn(*mut u8)>>();
     error::<ScheduleError>();
@@ -120,6 +121,19 @@ fn conversions_and_defaults() -> Result<(), Box<dyn Error>> {
     assert_eq!(closed.to_string(), ScheduleError::Closed.to_string(), "it says what to do");
     let reason = closed.into_inner().ok_or("it carries the reason")?;
     assert_eq!(reason.downcast_ref(), Some(&ScheduleError::Closed));
+    let kinds = [
+        io::Error::from(CloseError::Timeout).kind(),
+        io::Error::from(CloseError::OnTickThread).kind(),
+        io::Error::from(BuildError::ZeroTick).kind(),
+        io::Error::from(BuildError::Thread(io::ErrorKind::OutOfMemory.into())).kind(),
+    ];
+    let expected = [
+        io::ErrorKind::TimedOut,
+        io::ErrorKind::Deadlock,
+        io::ErrorKind::InvalidInput,
+        io::ErrorKind::OutOfMemory,
+    ];
+    assert_eq!(kinds, expected);
     Ok(())
 }
 
