@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tickwheel::message_loop::{MessageLoop, TaskRunner};
 use tickwheel::pool::ScheduledThreadPool;
-use tickwheel::rx::{ExecutorScheduler, Worker};
+use tickwheel::rx::{ContextAwareScheduler, ContextCapture, ExecutorScheduler, Worker};
 use tickwheel::{
     Cancellable, Driver, Executor, Inline, ManualClock, Period, RepeatingTask, Schedule,
     ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
@@ -27,7 +27,7 @@ pub(crate) type Make = fn(Option<usize>) -> Subject;
 
 pub(crate) const SCHEDULERS: &[Make] = &[driven, on_inline, on_the_default];
 pub(crate) const WORKERS_ON_INLINE: &[Make] = &[worker_on_inline];
-pub(crate) const WORKERS: &[Make] = &[worker_on_a_pool];
+pub(crate) const WORKERS: &[Make] = &[worker_on_a_pool, worker_with_context];
 pub(crate) const POOLS: &[Make] = &[pool_of_one, pool_of_three];
 pub(crate) const LOOPS: &[Make] = &[message_loop];
 
@@ -301,23 +301,42 @@ fn on_the_default(limit: Option<usize>) -> Subject {
     Subject { threads, cannot, ..with_a_thread("scheduler", scheduler, clock) }
 }
 
-fn worker_on(name: &str, executor: impl Executor, limit: Option<usize>) -> Subject {
+fn worker_on(
+    name: &str,
+    executor: impl Executor,
+    limit: Option<usize>,
+    worker: impl FnOnce(ExecutorScheduler) -> Worker,
+) -> Subject {
     let clock = ManualClock::new();
     let (timers, driver) = driven_by(&clock, None);
     let workers = ExecutorScheduler::new(executor, &timers);
-    let worker: Worker = limit.into_iter().fold(workers, ExecutorScheduler::max_pending).worker();
+    let worker = worker(limit.into_iter().fold(workers, ExecutorScheduler::max_pending));
     let disposed = worker.clone();
     Subject { pump: turns(&driver), needs_a_pump: true, ..Subject::new(name, clock, worker) }
         .end("dispose", move || disposed.dispose())
 }
 
 fn worker_on_inline(limit: Option<usize>) -> Subject {
-    Subject { cannot: ON_THE_CALLER, ..worker_on("worker on inline", Inline, limit) }
+    let subject = worker_on("worker on inline", Inline, limit, |workers| workers.worker());
+    Subject { cannot: ON_THE_CALLER, ..subject }
 }
 
 /// Its tasks run one after the other, on whichever thread.
 fn worker_on_a_pool(limit: Option<usize>) -> Subject {
-    Subject { threads: 1, ..worker_on("worker on a pool", ThreadPool::new(3), limit) }
+    let worker = |workers: ExecutorScheduler| workers.worker();
+    Subject { threads: 1, ..worker_on("worker on a pool", ThreadPool::new(3), limit, worker) }
+}
+
+fn worker_with_context(limit: Option<usize>) -> Subject {
+    /// There is nothing to take along.
+    struct Nothing;
+    impl ContextCapture for Nothing {
+        type Context = ();
+        fn capture(&self) {}
+        fn replace(&self, (): ()) {}
+    }
+    let worker = |workers| ContextAwareScheduler::new(workers, Nothing).worker();
+    Subject { threads: 1, ..worker_on("worker with context", ThreadPool::new(3), limit, worker) }
 }
 
 fn pool_of(threads: usize, limit: Option<usize>) -> Subject {
