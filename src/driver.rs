@@ -49,6 +49,7 @@ use crate::tick::Moment;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "dropping the driver ends its scheduler: keep it, and call `turn` or `advance`"]
 pub struct Driver {
     hub: Arc<Hub>,
     cell: Arc<EngineCell>,

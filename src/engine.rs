@@ -79,6 +79,7 @@ const STALE: usize = 4096;
 
 /// How exactly a deadline is met: see [`Builder::precision`](crate::Builder::precision).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Precision {
     /// To the tick: what is due within a tick runs together at its end. One wake-up serves them
     /// all.

@@ -1,4 +1,4 @@
-//! What can go wrong, as types. Each message says what to do instead.
+//! The errors. Each message says what to do instead.
 
 use std::fmt;
 use std::io;
@@ -46,10 +46,42 @@ pub enum ScheduleError {
     NoThread,
 }
 
+/// For a function that returns [`io::Result`]. The kinds are [`InvalidInput`](io::ErrorKind::InvalidInput) for
+/// [`ZeroPeriod`](ScheduleError::ZeroPeriod), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) for
+/// [`Full`](ScheduleError::Full), and [`Other`](io::ErrorKind::Other) for the rest. The `ScheduleError` itself is in the
+/// [`get_ref`](io::Error::get_ref).
+///
+/// ```
+/// use std::io;
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler};
+///
+/// fn beat(scheduler: &Scheduler, period: Duration) -> io::Result<()> {
+///     scheduler.schedule_repeatedly(period, period, || ())?;
+///     Ok(())
+/// }
+///
+/// let error = beat(&Scheduler::new(), Duration::ZERO).unwrap_err();
+/// assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+/// assert!(error.get_ref().is_some_and(|inner| inner.is::<ScheduleError>()));
+/// ```
+impl From<ScheduleError> for io::Error {
+    fn from(error: ScheduleError) -> io::Error {
+        let kind = match error {
+            ScheduleError::ZeroPeriod => io::ErrorKind::InvalidInput,
+            ScheduleError::Full => io::ErrorKind::QuotaExceeded,
+            ScheduleError::Closed | ScheduleError::NotBound | ScheduleError::NoThread => {
+                io::ErrorKind::Other
+            }
+        };
+        io::Error::new(kind, error)
+    }
+}
+
 /// Why a task was not accepted, together with the task itself.
 ///
-/// What [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) returns. It never
-/// gives out a reference to the task, so it can be shared between threads whenever the task can be
+/// [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) returns it, and the layers' `try_` methods do.
+/// It never gives out a reference to the task, so it can be shared between threads whenever the task can be
 /// sent, and passes through `?` into `Box<dyn Error + Send + Sync>`.
 ///
 /// ```
@@ -72,17 +104,17 @@ pub struct TryScheduleError<F> {
 }
 
 impl<F> TryScheduleError<F> {
-    /// For whoever implements a scheduler: this task was not accepted.
+    /// This task was not accepted, for this reason: for code that implements a scheduler.
     pub fn new(reason: ScheduleError, task: F) -> Self {
         TryScheduleError { reason, task: Mutex::new(task) }
     }
 
-    /// Why the task was not accepted.
+    /// Returns why the task was not accepted.
     pub fn reason(&self) -> ScheduleError {
         self.reason
     }
 
-    /// The task, as it was given.
+    /// Returns the task, as it was given.
     pub fn into_task(self) -> F {
         self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,6 +146,19 @@ impl<F> From<TryScheduleError<F>> for ScheduleError {
 }
 
 /// Why [`Scheduler::close`](crate::Scheduler::close) could not wait for the end.
+///
+/// ```
+/// use tickwheel::{CloseError, Inline, Scheduler};
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+///
+/// let scheduler = Scheduler::builder().executor(Inline).build()?;
+/// let (clone, (tell, told)) = (scheduler.clone(), mpsc::channel());
+/// scheduler.schedule_once(Duration::ZERO, move || tell.send(clone.close().unwrap_err()).unwrap())?;
+/// assert_eq!(told.recv()?, CloseError::OnTickThread); // it would wait for itself
+/// assert!(scheduler.close()?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseError {
@@ -129,6 +174,19 @@ pub enum CloseError {
         "`close` was called on the tick thread, which would wait for itself: call `stop` there, or `close` from another thread"
     )]
     OnTickThread,
+}
+
+/// For a function that returns [`io::Result`]: [`TimedOut`](io::ErrorKind::TimedOut) for
+/// [`Timeout`](CloseError::Timeout), [`Deadlock`](io::ErrorKind::Deadlock) for
+/// [`OnTickThread`](CloseError::OnTickThread).
+impl From<CloseError> for io::Error {
+    fn from(error: CloseError) -> io::Error {
+        let kind = match error {
+            CloseError::Timeout => io::ErrorKind::TimedOut,
+            CloseError::OnTickThread => io::ErrorKind::Deadlock,
+        };
+        io::Error::new(kind, error)
+    }
 }
 
 /// Why a scheduler could not be built.
@@ -156,6 +214,18 @@ pub enum BuildError {
     /// The operating system did not start the tick thread.
     #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
     Thread(#[source] io::Error),
+}
+
+/// For a function that returns [`io::Result`]: the kind of the system's error if a thread could not be started, and
+/// otherwise [`InvalidInput`](io::ErrorKind::InvalidInput).
+impl From<BuildError> for io::Error {
+    fn from(error: BuildError) -> io::Error {
+        let kind = match &error {
+            BuildError::Thread(system) => system.kind(),
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
 }
 
 /// The power of two that a user probably meant.

@@ -52,6 +52,7 @@
 //! | test in virtual time | [`Builder::build_driven`], [`Driver::advance`], [`ManualClock`] |
 //! | turn it from my own event loop | [`Driver::turn`], [`Driver::wake_with`] |
 //! | bound it, and see what it does | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
+//! | learn which task panicked, and why | [`Builder::on_panic`], [`TaskPanic`] |
 //! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
 //! | get results, on threads that keep time | [`pool::ScheduledThreadPool`] |
 //! | keep tasks in order on an executor of many threads, and call off all of them | [`rx::Worker`] |

@@ -40,6 +40,7 @@ use crate::stats::Stats;
 /// MetricsReporter::new(&scheduler, "requests").every(Duration::from_secs(10))?;
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+#[must_use = "it reports nothing until `report` or `every`"]
 pub struct MetricsReporter {
     scheduler: WeakScheduler,
     counters: [Counter; 7],

@@ -22,6 +22,7 @@ use crate::tick::{Moment, nanos};
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a period does nothing until a task is scheduled with it"]
 pub struct Period {
     duration: Duration,
     mode: Mode,
@@ -33,7 +34,7 @@ enum Mode {
     Gap,
 }
 
-/// What a fixed rate does about runs that were missed.
+/// How a fixed rate deals with runs that were missed.
 ///
 /// A run is missed when it was due, by a tick or more, before the run ahead of it had ended:
 /// because that run took long, or because the scheduler was held up.
@@ -47,6 +48,7 @@ enum Mode {
 ///   Delay    [=================]         =    =    =   a new phase: a period from the end
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MissedTicks {
     /// Catches up, one by one and without a pause, until the schedule is met again.
     #[default]
@@ -58,32 +60,39 @@ pub enum MissedTicks {
 }
 
 impl Period {
-    /// Run `k` is due at `start + initial + k * period`, however long the runs take; see
+    /// A period whose run `k` is due at `start + initial + k * period`, however long the runs take; see
     /// [`missed`](Period::missed) for when they take longer than the period.
-    pub fn fixed_rate(period: Duration) -> Period {
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// const BEAT: Period = Period::fixed_rate(Duration::from_secs(1)).missed(MissedTicks::Skip);
+    /// assert_eq!(BEAT.duration(), Duration::from_secs(1));
+    /// ```
+    pub const fn fixed_rate(period: Duration) -> Period {
         Period { duration: period, mode: Mode::Rate(MissedTicks::Burst) }
     }
 
-    /// Each run is due `gap` after the end of the one before.
-    pub fn fixed_delay(gap: Duration) -> Period {
+    /// A period whose runs are each due `gap` after the end of the one before.
+    pub const fn fixed_delay(gap: Duration) -> Period {
         Period { duration: gap, mode: Mode::Gap }
     }
 
-    /// What to do about missed runs. A fixed delay misses none.
-    #[must_use]
-    pub fn missed(self, missed: MissedTicks) -> Period {
+    /// Chooses how missed runs are dealt with. A fixed delay misses none.
+    pub const fn missed(self, missed: MissedTicks) -> Period {
         match self.mode {
-            Mode::Rate(_) => Period { mode: Mode::Rate(missed), ..self },
+            Mode::Rate(_) => Period { duration: self.duration, mode: Mode::Rate(missed) },
             Mode::Gap => self,
         }
     }
 
-    /// The period, or the gap.
-    pub fn duration(&self) -> Duration {
+    /// Returns the period, or the gap.
+    pub const fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// When the run is due that follows one that was planned for `planned` and ended at `ended`, on a
+    /// Returns when the next run is due, after one that was planned for `planned` and ended at `ended`, on a
     /// clock without ticks: for layers that keep time themselves.
     ///
     /// ```
@@ -120,8 +129,33 @@ impl Period {
     }
 }
 
-/// What the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
+/// A fixed rate of one run per `period`: what [`Period::fixed_rate`] gives.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Period;
+///
+/// let second = Duration::from_secs(1);
+/// assert_eq!(Period::from(second), Period::fixed_rate(second));
+/// ```
+impl From<Duration> for Period {
+    fn from(period: Duration) -> Period {
+        Period::fixed_rate(period)
+    }
+}
+
+/// A value that the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
 /// of which `Break` ends the series.
+///
+/// The trait is sealed. A `bool` does not say which of its values would end the series, so it is none of them:
+///
+/// ```compile_fail,E0277
+/// use std::time::Duration;
+///
+/// let second = Duration::from_secs(1);
+/// tickwheel::Scheduler::new().schedule_repeatedly(second, second, || true)?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -139,6 +173,14 @@ impl Period {
 /// assert!(countdown.is_done());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+// `compile_fail` cannot look at the message; it reads: "a repeating task cannot return `bool`".
+#[diagnostic::on_unimplemented(
+    message = "a repeating task cannot return `{Self}`",
+    label = "its closure is to return `()` or `ControlFlow<()>`",
+    note = "return `()` to go on for ever; to end the series, return `std::ops::ControlFlow::Break(())`, and \
+            `ControlFlow::Continue(())` until then",
+    note = "a closure that ends in an expression returns its value: a `;` behind it makes that `()`"
+)]
 pub trait Repeat: sealed::Sealed {
     /// Whether to go on.
     #[doc(hidden)]

@@ -46,6 +46,7 @@ use crate::tick::Moment;
 /// assert_eq!(leftovers.len(), 1);
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+#[must_use = "the tasks that were left over come out of `wait` or `.await`; dropping this does not undo the stop, and drops them unless somebody else takes them"]
 pub struct Stopping {
     hub: Arc<Hub>,
 }
@@ -168,6 +169,7 @@ impl fmt::Debug for Leftovers {
 
 /// The iterator over [`Leftovers`].
 #[derive(Debug)]
+#[must_use = "leftovers that are dropped are tasks that never run"]
 pub struct IntoIter(Leftovers);
 
 impl Iterator for IntoIter {
@@ -188,6 +190,7 @@ impl ExactSizeIterator for IntoIter {}
 /// A task that was pending when its scheduler closed.
 ///
 /// Dropping it drops the task.
+#[must_use = "a task that is dropped never runs: `run`, `cancel` or `reschedule` it"]
 pub struct PendingTask {
     hub: Arc<Hub>,
     /// `None` once it was run, cancelled or moved.

@@ -8,7 +8,8 @@
 //!   is larger or slower.
 //! - Each run of a series has a root span of its own, `tickwheel.run`: the span in which it was scheduled would
 //!   otherwise grow, run by run, for ever.
-//! - Panics and rejections are events of the target `tickwheel`.
+//! - Panics and rejections are events of the target `tickwheel`. That of a panic has the fields `panic`, the message, and
+//!   `task`, the type name of its closure, if it is known.
 
 #[cfg(not(feature = "tracing"))]
 mod off;

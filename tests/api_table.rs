@@ -1,11 +1,13 @@
 //! The public API as programs outside are compiled against it: every name, with its signature.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Debug;
 use std::future::Future;
+use std::io;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,7 @@ use tickwheel::{
     BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver, DueTask,
     Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask, Period,
     Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler,
-    Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError,
+    Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError, WheelView,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,6 +37,7 @@ fn printable<T: Debug>() {}
 fn what_can_be_sent_shared_cloned_and_printed() {
     fn handle<T: Clone + Send + Sync + Debug>() {}
     fn error<T: Error + Send + Sync + 'static>() {}
+    fn schedule<S: Schedule + ?Sized>() {}
     handle::<Scheduler>();
     handle::<Cancellable>();
     handle::<ManualClock>();
@@ -51,12 +54,18 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     sendable::<DueTask>();
     sendable::<Rejected>();
     shareable::<Arc<dyn Schedule>>();
+    schedule::<dyn Schedule>();
+    schedule::<&dyn Schedule>();
+    schedule::<Box<dyn Schedule>>();
+    schedule::<Arc<dyn Schedule>>();
+    schedule::<&Box<Arc<Scheduler>>>();
     shareable::<Arc<dyn Executor>>();
     printable::<Period>();
     printable::<Precision>();
     printable::<MissedTicks>();
     printable::<TaskPanic<'_>>();
     printable::<Wheel<u8>>();
+    printable::<Arc<dyn Schedule>>();
     // Whatever the task is.
     printable::<TryScheduleError<fn(*mut u8)>>();
     error::<ScheduleError>();
@@ -85,12 +94,105 @@ fn the_builder_by_value() -> Result<(), BuildError> {
         .on_panic(|panic: TaskPanic<'_>| {
             let _: Option<&str> = panic.message();
             let _: &(dyn Any + Send) = panic.payload();
+            let _: &'static str = panic.name();
         })
         .observer(Quiet);
     let scheduler: Scheduler = builder.build()?;
     let _: Instant = scheduler.now();
     let (_scheduler, _driver): (Scheduler, Driver) = Scheduler::builder().build_driven()?;
     Ok(())
+}
+
+#[test]
+fn conversions_and_defaults() -> Result<(), Box<dyn Error>> {
+    fn series(scheduler: &Scheduler, period: impl Into<Period>) -> io::Result<Cancellable> {
+        Ok(scheduler.schedule_periodic(SECOND, period.into(), || ())?)
+    }
+    let (scheduler, driver) = Builder::default().max_pending(1).build_driven()?;
+    assert_eq!(Period::from(SECOND), Period::fixed_rate(SECOND));
+    assert_eq!(Period::from(SECOND).duration(), SECOND);
+    assert!(series(&scheduler, SECOND).is_ok());
+    let kind = |period: Duration| series(&scheduler, period).unwrap_err().kind();
+    assert_eq!(kind(SECOND), io::ErrorKind::QuotaExceeded);
+    assert_eq!(kind(Duration::ZERO), io::ErrorKind::InvalidInput);
+    drop(driver.close());
+    let closed = series(&scheduler, SECOND).unwrap_err();
+    assert_eq!(closed.kind(), io::ErrorKind::Other);
+    assert_eq!(closed.to_string(), ScheduleError::Closed.to_string(), "it says what to do");
+    let reason = closed.into_inner().ok_or("it carries the reason")?;
+    assert_eq!(reason.downcast_ref(), Some(&ScheduleError::Closed));
+    let kinds = [
+        io::Error::from(CloseError::Timeout).kind(),
+        io::Error::from(CloseError::OnTickThread).kind(),
+        io::Error::from(BuildError::ZeroTick).kind(),
+        io::Error::from(BuildError::Thread(io::ErrorKind::OutOfMemory.into())).kind(),
+    ];
+    let expected = [
+        io::ErrorKind::TimedOut,
+        io::ErrorKind::Deadlock,
+        io::ErrorKind::InvalidInput,
+        io::ErrorKind::OutOfMemory,
+    ];
+    assert_eq!(kinds, expected);
+    Ok(())
+}
+
+/// An observer behind an `Arc`, a `Box` or both hears what it would hear itself.
+#[test]
+fn observers_behind_pointers() {
+    #[derive(Default)]
+    struct Heard(Mutex<BTreeSet<&'static str>>);
+    impl Heard {
+        fn note(&self, what: &'static str) {
+            self.0.lock().expect("no panic").insert(what);
+        }
+    }
+    impl Observer for Heard {
+        fn took_in(&self, tasks: usize) {
+            self.note("took in");
+            assert!(tasks > 0);
+        }
+        fn handed_over(&self, _: usize) {
+            self.note("handed over");
+        }
+        fn rejected(&self, _: usize) {
+            self.note("rejected");
+        }
+        fn will_sleep(&self, _: Option<Instant>) {
+            self.note("will sleep");
+        }
+        fn turned(&self, wheel: WheelView<'_>) {
+            self.note("turned");
+            assert!(wheel.buckets() > 0);
+        }
+        fn woke(&self) {
+            self.note("woke");
+        }
+        fn stopped(&self, _: usize) {
+            self.note("stopped");
+        }
+    }
+    fn all_of_it(heard: &Heard, observer: impl Observer) {
+        observer.took_in(1);
+        observer.handed_over(1);
+        observer.rejected(1);
+        observer.will_sleep(None);
+        observer.woke();
+        observer.stopped(1);
+        let (scheduler, driver) =
+            Scheduler::builder().observer(observer).build_driven().expect("good");
+        scheduler.schedule_once(SECOND, || ()).expect("open");
+        driver.advance(SECOND);
+        let heard = std::mem::take(&mut *heard.0.lock().expect("no panic"));
+        assert_eq!(heard.len(), 7, "{heard:?}");
+    }
+    let heard = Arc::new(Heard::default());
+    all_of_it(&heard, Arc::clone(&heard));
+    all_of_it(&heard, Box::new(Arc::clone(&heard)));
+    let erased: Arc<dyn Observer> = heard.clone();
+    all_of_it(&heard, Arc::clone(&erased));
+    let boxed: Box<dyn Observer> = Box::new(erased);
+    all_of_it(&heard, boxed);
 }
 
 #[test]
@@ -230,6 +332,23 @@ fn code_over_any_schedule() -> Result<(), Box<dyn Error>> {
         schedule.schedule_periodic(SECOND, Period::fixed_delay(SECOND), || ())?;
         schedule.schedule_once(SECOND, || ())
     }
+    fn by_the_extension<S: Schedule + ?Sized>(schedule: &S) -> Result<(), ScheduleError> {
+        let _: Cancellable = schedule.schedule_at(schedule.now(), || ())?;
+        let _: Cancellable =
+            schedule.schedule_repeatedly(SECOND, SECOND, || ControlFlow::Break(()))?;
+        let _: Cancellable = schedule.schedule_with_fixed_delay(SECOND, SECOND, || ())?;
+        Ok(())
+    }
+    fn with_names(schedule: &dyn Schedule) -> Result<(), ScheduleError> {
+        let name: &'static str = "a name";
+        let _: Cancellable = schedule.schedule_task_named(name, SECOND, Box::new(|| ()))?;
+        let _: Cancellable =
+            schedule.schedule_task_at_named(name, schedule.now(), Box::new(|| ()))?;
+        let series: RepeatingTask = Box::new(|| ControlFlow::Break(()));
+        let every = Period::fixed_rate(SECOND);
+        let _: Cancellable = schedule.schedule_series_named(name, SECOND, every, series)?;
+        Ok(())
+    }
     fn repeats<R: Repeat>(schedule: &Scheduler, task: impl FnMut() -> R + Send + 'static) -> bool {
         schedule.schedule_repeatedly(SECOND, SECOND, task).is_ok()
     }
@@ -240,6 +359,8 @@ fn code_over_any_schedule() -> Result<(), Box<dyn Error>> {
     twice(&dynamic)?;
     twice(&*dynamic)?;
     assert_eq!(driver.advance(SECOND), 17);
+    by_the_extension(&*dynamic)?;
+    with_names(&*dynamic)?;
     drop(scheduler.stop());
     assert_eq!(dynamic.schedule_once(SECOND, || ()).unwrap_err(), ScheduleError::Closed);
     Ok(())

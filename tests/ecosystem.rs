@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{panic_on_purpose, silence, until};
-use tickwheel::{DueTask, Executor, Rejected, Scheduler};
+use tickwheel::{DueTask, Executor, PanicHook, Rejected, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -334,6 +334,21 @@ mod spans {
     }
 
     /// A subscriber is a user's code too.
+    #[test]
+    fn s31_the_event_of_a_panic_names_the_task() {
+        listening(|ear| {
+            let hook = PanicHook::default();
+            hook.report_named("ecosystem::a_task", Box::new("on purpose"));
+            hook.report(Box::new("on purpose"));
+            let heard = ear.heard();
+            assert_eq!(heard.len(), 2, "{heard:?}");
+            assert!(heard[0].starts_with("ERROR tickwheel"), "{heard:?}");
+            assert!(heard[0].contains("task=\"ecosystem::a_task\""), "{heard:?}");
+            assert!(heard[0].contains("panic=\"on purpose\""), "{heard:?}");
+            assert!(!heard[1].contains("task="), "a name that is not known is left out: {heard:?}");
+        });
+    }
+
     #[test]
     fn s17_a_subscriber_that_panics_takes_nobody_along() {
         struct Loud;

@@ -206,7 +206,7 @@ fn a_reset_after_the_scheduler_was_closed_wakes_who_waits() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     let mut sleep = scheduler.sleep(SECOND);
     assert!(task.poll(&mut sleep).is_pending());
-    scheduler.stop(); // the end itself comes with the next turn
+    let _stopping = scheduler.stop(); // the end itself comes with the next turn
     sleep.reset(scheduler.now() + MILLI);
     assert_eq!((task.woken(), task.poll(&mut sleep)), (1, CLOSED));
     drop(driver);

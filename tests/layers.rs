@@ -15,11 +15,11 @@ const RANKS: &[&[&str]] = &[
     &["end", "front", "repeat"],
     &["hub"],
     &["alarm", "handle"],
-    &["schedule", "shutdown"],
+    &["shutdown"],
     &["engine"],
     &["driver", "ticker"],
     &["scheduler"],
-    &["metrics"],
+    &["metrics", "schedule"],
 ];
 
 /// What stands over all of that, on what is public alone: it names `crate::Scheduler`, never

@@ -79,6 +79,7 @@ fn s01_s02_never_early_and_at_most_a_tick_late_at_any_offset() {
             let allowed = match precision {
                 Precision::Tick => tick,
                 Precision::Exact => Duration::ZERO,
+                unknown => unreachable!("{unknown:?} has no rule here"),
             };
             assert!(late <= allowed, "task {name} is {late:?} late at a tick of {tick:?}");
         }

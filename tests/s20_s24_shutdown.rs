@@ -483,7 +483,7 @@ fn s24_a_driver_that_is_dropped_lets_its_waker_go() {
     driver.wake_with(Some(told.waker()));
     scheduler.schedule_once(HOUR, || ()).expect("open");
     assert_eq!(told.wakers(), 1);
-    scheduler.stop();
+    drop(scheduler.stop());
     driver.turn();
     assert_eq!(told.wakers(), 0, "the end lets it go");
     driver.wake_with(Some(told.waker()));

@@ -114,6 +114,7 @@ impl Model {
             _ if deadline == NEVER => NEVER,
             Precision::Exact => deadline,
             Precision::Tick => deadline.div_ceil(self.tick) * self.tick,
+            unknown => unreachable!("{unknown:?} has no rule here"),
         };
         self.numbers += 1;
         let is_behind = at == now && self.running.is_some();

@@ -42,6 +42,7 @@ pub(crate) trait Host: Send + Sync {
 /// assert!(!task.is_repeating());
 /// Inline.execute(task).expect("inline takes everything");
 /// ```
+#[must_use = "a task that is dropped never runs: call `run`"]
 pub struct DueTask(Inner);
 
 enum Inner {
@@ -175,6 +176,7 @@ impl fmt::Debug for DueTask {
 /// rejected.into_task().run();
 /// ```
 #[derive(Debug)]
+#[must_use = "it holds the task, which is dropped with it: return it, or call `into_task`"]
 pub struct Rejected {
     task: DueTask,
     for_good: bool,

@@ -29,6 +29,7 @@ use crate::{MissedTicks, Period, ScheduleError, Scheduler};
 /// # })?;
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+#[must_use = "an interval does nothing unless `tick` is called and awaited"]
 pub struct Interval {
     /// Until the next tick.
     sleep: Sleep,
@@ -52,9 +53,8 @@ impl Scheduler {
 }
 
 impl Interval {
-    /// What to do about ticks that were due before the one ahead of them was taken; by default,
+    /// Chooses how ticks are dealt with that were due before the one ahead of them was taken; by default,
     /// [`Burst`](MissedTicks::Burst).
-    #[must_use]
     pub fn missed(mut self, missed: MissedTicks) -> Interval {
         self.missed = missed;
         self
@@ -65,17 +65,17 @@ impl Interval {
         self.missed = missed;
     }
 
-    /// What is done about missed ticks.
+    /// Returns how missed ticks are dealt with.
     pub fn missed_ticks(&self) -> MissedTicks {
         self.missed
     }
 
-    /// The period.
+    /// Returns the period.
     pub fn period(&self) -> Duration {
         self.period
     }
 
-    /// Waits for the next tick; the instant at which it was due.
+    /// Waits for the next tick, and returns the instant at which it was due.
     ///
     /// It may be dropped and called again: a tick that nobody has got is not lost.
     ///
@@ -86,7 +86,7 @@ impl Interval {
         poll_fn(|context| self.poll_tick(context)).await
     }
 
-    /// The same, for those who poll.
+    /// Like [`tick`](Interval::tick), for code that polls.
     ///
     /// # Errors
     ///

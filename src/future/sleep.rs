@@ -80,17 +80,17 @@ impl Scheduler {
 }
 
 impl Sleep {
-    /// When it is ready.
+    /// Returns when it is ready.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Whether its deadline has come.
+    /// Returns true if its deadline has come.
     pub fn is_elapsed(&self) -> bool {
         self.scheduler.now() >= self.deadline
     }
 
-    /// Moves the deadline, also of one that was ready. Who waits is woken at the new one.
+    /// Moves the deadline, also of a sleep that was ready. The task that waits for it is woken at the new one.
     ///
     /// To put it off costs next to nothing, however often: the task is polled once at the old deadline.
     ///
@@ -113,7 +113,7 @@ impl Sleep {
         if self.set.as_ref().is_none_or(|set| set.at <= deadline) {
             return; // U2
         }
-        // If it has rung, who was woken will poll.
+        // If it has rung, the task that was woken will poll.
         let waker = self.set.take().and_then(|set| set.alarm.into_waker());
         if let Some(waker) = waker {
             if self.set_alarm(&waker).is_ready() {

@@ -53,22 +53,22 @@ impl Scheduler {
 }
 
 impl<F> Timeout<F> {
-    /// When the time is over.
+    /// Returns when the time is over.
     pub fn deadline(&self) -> Instant {
         self.sleep.deadline()
     }
 
-    /// The future.
+    /// Returns the future.
     pub fn get_ref(&self) -> &F {
         &self.future
     }
 
-    /// The future.
+    /// Returns the future.
     pub fn get_mut(&mut self) -> &mut F {
         &mut self.future
     }
 
-    /// The future, without its limit.
+    /// Returns the future, without its limit.
     pub fn into_inner(self) -> F {
         self.future
     }
@@ -98,15 +98,29 @@ impl<F> fmt::Debug for Timeout<F> {
     }
 }
 
-/// The time of a [`Timeout`] was over before its future was done; or there was no scheduler that would have
-/// told it.
+/// The time of a [`Timeout`] was over before its future was done, or its scheduler could not keep the time.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler};
+///
+/// let scheduler = Scheduler::new();
+/// # tickwheel::future::block_on(async {
+/// let never = || scheduler.timeout(Duration::from_millis(1), std::future::pending::<()>());
+/// assert_eq!(never().await.unwrap_err().reason(), None);
+/// scheduler.close()?.run_all();
+/// assert_eq!(never().await.unwrap_err().reason(), Some(ScheduleError::Closed));
+/// # Ok::<(), tickwheel::CloseError>(())
+/// # })?;
+/// # Ok::<(), tickwheel::CloseError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Elapsed {
     reason: Option<ScheduleError>,
 }
 
 impl Elapsed {
-    /// Why it ended without its time being over: the scheduler was closed, or full. `None` when the time was
+    /// Returns why it ended before its time was over: the scheduler was closed, or full. `None` if the time was
     /// over.
     pub fn reason(&self) -> Option<ScheduleError> {
         self.reason

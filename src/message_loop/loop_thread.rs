@@ -25,6 +25,7 @@ use super::runner::TaskRunner;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "HandlerThread")]
+#[must_use = "dropping it tells the loop to quit: keep it as long as tasks are posted, and `join` it"]
 pub struct LoopThread {
     runner: TaskRunner,
     /// `None` once somebody waits for it.

@@ -36,6 +36,7 @@ use crate::Repeat;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "Looper")]
+#[must_use = "dropping it unbinds the thread and drops what was posted: `run` it"]
 pub struct MessageLoop {
     pub(super) turns: Rc<Turns>,
 }

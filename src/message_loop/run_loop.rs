@@ -32,6 +32,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "base::RunLoop")]
+#[must_use = "a run loop does nothing until `run`"]
 pub struct RunLoop {
     turns: Rc<Turns>,
     leave: Arc<Leave>,

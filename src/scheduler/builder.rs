@@ -202,6 +202,13 @@ impl Builder {
     }
 }
 
+/// The same as [`Scheduler::builder`].
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder::new()
+    }
+}
+
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")

@@ -1,4 +1,4 @@
-//! The ways in: once, again and again, and by the trait.
+//! The ways in: once, and again and again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,6 @@ use crate::handle::Cancellable;
 use crate::hub::{Hub, Times};
 use crate::key::TaskKey;
 use crate::repeat::{Period, Repeat};
-use crate::schedule::{RepeatingTask, Schedule, Task};
 use crate::shutdown::PendingTask;
 use crate::task::holder::Repetition;
 use crate::task::{Content, MadeOf, OneShot, Series};
@@ -194,33 +193,6 @@ impl Scheduler {
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
         let series = MadeOf::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
         self.admit_or_drop(self.hub().after(initial), Series(series), repetition)
-    }
-}
-
-impl Schedule for Scheduler {
-    fn now(&self) -> Instant {
-        Scheduler::now(self)
-    }
-
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_once(delay, task)
-    }
-
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_at(deadline, task)
-    }
-
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_periodic(initial, period, task)
     }
 }
 

@@ -29,6 +29,6 @@ pub(crate) fn in_a_root_span<R>(run: impl FnOnce() -> R) -> R {
     run()
 }
 
-pub(crate) fn panicked(_: Option<&str>) {}
+pub(crate) fn panicked(_: Option<&str>, _: Option<&str>) {}
 
 pub(crate) fn rejected(_: usize) {}

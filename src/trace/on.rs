@@ -43,9 +43,10 @@ pub(crate) fn in_a_root_span<R>(run: impl FnOnce() -> R) -> R {
     tracing::info_span!(target: "tickwheel", parent: None, "tickwheel.run").in_scope(run)
 }
 
-pub(crate) fn panicked(message: Option<&str>) {
+/// A name that is not known is no field of the event.
+pub(crate) fn panicked(task: Option<&str>, message: Option<&str>) {
     let message = message.unwrap_or("(no text)");
-    tracing::error!(target: "tickwheel", panic = message, "user code panicked");
+    tracing::error!(target: "tickwheel", task, panic = message, "user code panicked");
 }
 
 pub(crate) fn rejected(tasks: usize) {

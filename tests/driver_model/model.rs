@@ -134,6 +134,7 @@ impl Model {
             _ if deadline == NEVER => NEVER,
             Precision::Exact => deadline,
             Precision::Tick => (deadline.div_ceil(tick) * tick).max(self.now),
+            unknown => unreachable!("{unknown:?} has no rule here"),
         }
     }
 
