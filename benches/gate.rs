@@ -56,12 +56,12 @@ struct Operation {
 
 const OPERATIONS: &[Operation] = &[
     Operation { name: "schedule", instructions: 450.0, allocations: 0.002, run: schedule },
-    Operation { name: "cancel", instructions: 230.0, allocations: 0.002, run: cancel },
+    Operation { name: "cancel", instructions: 245.0, allocations: 0.002, run: cancel },
     Operation { name: "churn", instructions: 960.0, allocations: 0.002, run: churn },
     Operation { name: "take-in", instructions: 200.0, allocations: 0.002, run: take_in },
-    Operation { name: "fire-inline", instructions: 580.0, allocations: 0.002, run: fire },
-    Operation { name: "hand-over", instructions: 105.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 890.0, allocations: 0.002, run: repetition },
+    Operation { name: "fire-inline", instructions: 650.0, allocations: 0.002, run: fire },
+    Operation { name: "hand-over", instructions: 155.0, allocations: 0.002, run: hand_over },
+    Operation { name: "repetition", instructions: 860.0, allocations: 0.002, run: repetition },
     Operation { name: "wheel-tick", instructions: 330.0, allocations: 0.002, run: wheel_tick },
 ];
 

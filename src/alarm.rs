@@ -15,7 +15,7 @@ use std::task::Waker;
 use crate::hub;
 use crate::key::{HubId, TaskKey};
 use crate::observe::caught;
-use crate::task::{Cancelled, Content, Phase, Wake, holder};
+use crate::task::{Cancelled, Content, Phase, Thrown, Wake, holder};
 
 /// A waker that is to be woken at an instant: what [`Scheduler::wake_at`](crate::Scheduler::wake_at) gives
 /// back. Dropping it calls it off, and drops the waker.
@@ -75,7 +75,7 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         let waker = self.call_off();
         if let Err(panic) = caught(|| drop(waker)) {
-            hub::report(self.hub, vec![panic]); // S9
+            hub::report(self.hub, Thrown { name: "a waker", panics: vec![panic] }); // S9
         }
     }
 }

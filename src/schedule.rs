@@ -203,6 +203,34 @@ impl Schedule for Scheduler {
         self.schedule_periodic(initial, period, task)
     }
 
+    fn schedule_task_named(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_box(name, delay, task)
+    }
+
+    fn schedule_task_at_named(
+        &self,
+        name: &'static str,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_box_at(name, deadline, task)
+    }
+
+    fn schedule_series_named(
+        &self,
+        name: &'static str,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.schedule_boxed_series(name, initial, period, task)
+    }
+
     fn unboxed(&self) -> Option<Unboxed<'_>> {
         Some(Unboxed(self))
     }

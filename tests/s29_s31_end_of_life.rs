@@ -802,3 +802,45 @@ fn s31_handles_are_equal_if_they_stand_for_the_same_task() {
     let again = scheduler.schedule_once(HOUR, || ()).expect("open");
     assert!(handles.iter().all(|handle| *handle != again), "in the same slot, perhaps");
 }
+
+/// The name of a task is told with its panic, and a box keeps the name of its closure.
+#[test]
+fn s31_a_panic_tells_whose_it_is_and_a_box_keeps_the_name() {
+    use tickwheel::{Period, Schedule, ScheduleExt};
+    fn fails() {
+        common::panic_on_purpose();
+    }
+    struct Fragile;
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            common::panic_on_purpose();
+        }
+    }
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let builder = Scheduler::builder().on_panic(move |panic| {
+        tell.lock().expect("whole").send(panic.name()).expect("the test listens");
+    });
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    let name = std::any::type_name_of_val(&fails);
+    let boxed: std::sync::Arc<dyn Schedule> = std::sync::Arc::new(scheduler.clone());
+    boxed.schedule_once(SECOND, fails).expect("open");
+    boxed.schedule_repeatedly(SECOND, SECOND, fails).expect("open");
+    scheduler.schedule_once(SECOND, fails).expect("open");
+    scheduler.schedule_with_fixed_delay(SECOND, SECOND, fails).expect("open");
+    scheduler.schedule_task_named("a box", SECOND, Box::new(fails)).expect("open");
+    let period = Period::fixed_rate(SECOND);
+    let series = Box::new(|| {
+        fails();
+        ControlFlow::Continue(())
+    });
+    scheduler.schedule_series_named("a series", SECOND, period, series).expect("open");
+    driver.advance(SECOND);
+    let names: Vec<_> = told.try_iter().collect();
+    assert_eq!(names, [name, name, name, name, "a box", "a series"]);
+    let fragile = Fragile;
+    let task = move || drop(fragile);
+    let name = std::any::type_name_of_val(&task);
+    assert!(scheduler.schedule_once(SECOND, task).expect("open").cancel());
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [name]);
+}

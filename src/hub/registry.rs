@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use super::Hub;
 use crate::intake::seat::{self, with_seat};
 use crate::key::HubId;
-use crate::observe::Payload;
 use crate::sync::local;
+use crate::task::Thrown;
 
 /// All hubs that are alive.
 struct Hubs {
@@ -59,13 +59,10 @@ pub(crate) fn count_cancel(hub: HubId, frees_a_place: bool) {
 
 /// Reports the panics of captured values' `Drop`.
 #[cold]
-pub(crate) fn report(hub: HubId, thrown: Vec<Payload>) {
-    let hub = find(hub);
-    for panic in thrown {
-        match &hub {
-            Some(hub) => hub.hooks.report(panic),
-            None => crate::observe::discard(panic),
-        }
+pub(crate) fn report(hub: HubId, thrown: Thrown) {
+    match find(hub) {
+        Some(hub) => hub.report(thrown.name, thrown.panics),
+        None => thrown.panics.into_iter().for_each(crate::observe::discard),
     }
 }
 

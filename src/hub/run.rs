@@ -22,7 +22,7 @@ use crate::key::{HubId, TaskKey};
 use crate::observe::{Payload, caught};
 use crate::repeat::next_run;
 use crate::sync::{InOrder, cycles};
-use crate::task::{Body, Kind, Phase, Running, directory, holder};
+use crate::task::{Body, Kind, Phase, Running, Thrown, directory, holder};
 use crate::tick::Moment;
 
 /// Cycles of the processor; on a slow one it is two.
@@ -147,26 +147,35 @@ impl Hub {
 
     fn run_once(&self, task: Running) {
         let (Body { closure, executor }, claimed) = task.into_body();
+        let names = closure.names();
         let ran = caught(|| closure.run_once());
         let dropped = caught(|| drop(executor));
         if ran.is_err() {
             with_seat(self, |producer| producer.seat.counts.panicked.add(1));
         }
         claimed.end();
-        ran.err().into_iter().chain(dropped.err()).for_each(|panic| self.hooks.report(panic));
+        if ran.is_err() || dropped.is_err() {
+            self.report(names.name(), ran.err().into_iter().chain(dropped.err()));
+        }
+    }
+
+    /// Tells of panics of a task's code (S31).
+    #[cold]
+    pub(crate) fn report(&self, name: &'static str, panics: impl IntoIterator<Item = Payload>) {
+        panics.into_iter().for_each(|panic| self.hooks.on_panic.report_named(name, panic));
     }
 
     /// Runs a series for the last time. A cancel from now on prevents nothing, so it does not win.
     fn run_last(&self, task: Running) {
         let (mut body, claimed) = task.into_body();
+        let name = body.closure.name();
         let ran = caught(|| body.closure.run());
         if ran.is_err() {
             with_seat(self, |producer| producer.seat.counts.panicked.add(1));
         }
         let dropped = body.discard();
         claimed.end();
-        let thrown = ran.err().into_iter().chain(dropped.into_iter().flatten());
-        thrown.for_each(|panic| self.hooks.report(panic));
+        self.report(name, ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)));
     }
 
     fn run_series(&self, mut task: Running, due: Entry, frees: bool) {
@@ -179,9 +188,9 @@ impl Hub {
             with_seat(self, |producer| producer.seat.counts.panicked.add(1));
         }
         let Some(over) = over else { return };
+        let name = over.name();
         let dropped = self.finish_series(over, frees);
-        let thrown = ran.err().into_iter().chain(dropped.into_iter().flatten());
-        thrown.for_each(|panic| self.hooks.report(panic));
+        self.report(name, ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)));
     }
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
@@ -219,7 +228,7 @@ impl Hub {
     }
 
     /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
-    fn finish_series(&self, task: Running, frees: bool) -> Option<Vec<Payload>> {
+    fn finish_series(&self, task: Running, frees: bool) -> Option<Thrown> {
         let (body, claimed) = task.into_body();
         if frees && !claimed.was_cancelled() {
             with_seat(self, |producer| producer.seat.count_left());
@@ -250,7 +259,9 @@ impl Hub {
         });
         let thrown = body.discard();
         claimed.end();
-        thrown.into_iter().flatten().for_each(|panic| self.hooks.report(panic));
+        if let Some(thrown) = thrown {
+            self.report(thrown.name, thrown.panics);
+        }
     }
 
     /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.

@@ -1,5 +1,6 @@
 //! The ways in: once, and again and again.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::key::TaskKey;
 use crate::repeat::{Period, Repeat};
 use crate::shutdown::PendingTask;
 use crate::task::holder::Repetition;
-use crate::task::{Content, MadeOf, OneShot, Series};
+use crate::task::{Content, MadeOf, Named, OneShot, Series};
 use crate::trace::{self, Shot, Within};
 
 /// Takes a task in; what is refused is dropped.
@@ -104,10 +105,7 @@ impl Scheduler {
 
     /// Takes a one-shot in, within the span of the calling thread.
     #[inline]
-    fn admit_once<F>(&self, times: Times, task: F) -> Result<Cancellable, ScheduleError>
-    where
-        F: FnOnce() + Send + 'static,
-    {
+    fn admit_once<S: Shot>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
         match trace::here() {
             None => self.admit_or_drop(times, OneShot(task), Repetition::NONE),
             Some(place) => self.admit_or_drop(times, OneShot(place.within(task)), Repetition::NONE),
@@ -193,6 +191,44 @@ impl Scheduler {
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
         let series = MadeOf::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
         self.admit_or_drop(self.hub().after(initial), Series(series), repetition)
+    }
+
+    // ----- boxes that know what they were made of (S31) ------------------------------------
+
+    pub(crate) fn schedule_box(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        task: Box<dyn FnOnce() + Send>,
+    ) -> Result<Cancellable, ScheduleError> {
+        let times = self.hub().after(delay);
+        self.admit_once(times, Named { name, task })
+    }
+
+    pub(crate) fn schedule_box_at(
+        &self,
+        name: &'static str,
+        instant: Instant,
+        task: Box<dyn FnOnce() + Send>,
+    ) -> Result<Cancellable, ScheduleError> {
+        let times = self.hub().at(instant);
+        self.admit_once(times, Named { name, task })
+    }
+
+    pub(crate) fn schedule_boxed_series(
+        &self,
+        name: &'static str,
+        initial: Duration,
+        period: Period,
+        mut task: Box<dyn FnMut() -> ControlFlow<()> + Send>,
+    ) -> Result<Cancellable, ScheduleError> {
+        if period.duration().is_zero() {
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        let task = move || trace::in_a_root_span(&mut task);
+        let series = Series(Named { name, task });
+        self.admit_or_drop(self.hub().after(initial), series, repetition)
     }
 }
 

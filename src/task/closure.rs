@@ -307,7 +307,7 @@ impl Closure {
     pub(crate) fn names(&self) -> Names {
         // SAFETY: as in `name`.
         let own_name = self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
-        Names { own_name, type_name: self.table.type_name }
+        Names { own_name, table: self.table }
     }
 
     /// Moves the value out again.
@@ -346,12 +346,12 @@ impl Closure {
 /// What a closure is called, when it may be gone.
 pub(crate) struct Names {
     own_name: Option<&'static str>,
-    type_name: fn() -> &'static str,
+    table: &'static Table,
 }
 
 impl Names {
     pub(crate) fn name(self) -> &'static str {
-        self.own_name.unwrap_or_else(self.type_name)
+        self.own_name.unwrap_or_else(self.table.type_name)
     }
 }
 

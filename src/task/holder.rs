@@ -31,6 +31,12 @@ use crate::observe::{Payload, caught};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 use crate::tick::Moment;
 
+/// What the drop of a body has thrown, and what its closure was called (S31).
+pub(crate) struct Thrown {
+    pub(crate) name: &'static str,
+    pub(crate) panics: Vec<Payload>,
+}
+
 /// What only the task's present owner may touch.
 pub(crate) struct Body {
     pub(crate) closure: Closure,
@@ -42,14 +48,16 @@ impl Body {
     /// Drops the closure, and then the executor: each by itself, because two panics in one drop would end the
     /// process. What they have thrown comes back.
     #[inline]
-    pub(crate) fn discard(self) -> Option<Vec<Payload>> {
+    pub(crate) fn discard(self) -> Option<Thrown> {
         let Body { closure, executor } = self;
+        let names = closure.names();
         let first = caught(|| drop(closure));
         let second = if executor.is_some() { caught(|| drop(executor)) } else { Ok(()) };
         if first.is_ok() && second.is_ok() {
             return None;
         }
-        Some(first.err().into_iter().chain(second.err()).collect())
+        let panics = first.err().into_iter().chain(second.err()).collect();
+        Some(Thrown { name: names.name(), panics })
     }
 }
 

@@ -29,5 +29,5 @@ pub(crate) mod state;
 pub(crate) mod trim;
 
 pub(crate) use closure::{Content, MadeOf, Named, OneShot, Series, Wake};
-pub(crate) use holder::{Body, Cancelled, Running};
+pub(crate) use holder::{Body, Cancelled, Running, Thrown};
 pub(crate) use state::{Kind, Phase};
