@@ -121,8 +121,26 @@
 //! A stop raises a flag and rings. The tick thread closes every lane by setting a bit in the very word
 //! that producers publish with, so each schedule that races with the close learns from its own swap on
 //! which side it fell: taken, or refused (S20). Then it collects what is pending, marks each task as
-//! returned, and fulfils the oneshot. A series whose run is in progress on another thread at that moment
-//! ends with that run.
+//! returned, and fulfils the oneshot.
+//!
+//! **What was handed over.** An executor need not say what it has. The engine remembers the entry of each one-shot that
+//! an executor has taken, sixteen bytes, until the task is over (S29). A turn looks at the oldest ones and forgets those
+//! that are over; now and then a round looks at all, in slices, because an executor may start its tasks in any order. The
+//! close claims each by its word, so a task that starts at that moment runs, and all others are leftovers. An executor
+//! that runs its tasks at once, as `Inline` does, has none. Of a series the engine remembers the last run that it has
+//! handed over, by slot.
+//!
+//! **Series in their runs.** Each run of a series flips a bit of the task's word, the turn, and its entry carries the
+//! same bit. So the close can tell a series that has not started since it was handed over from one that has run and is
+//! about to be set again. The first is claimed back. The other is in a run, or between its run and the lane that will
+//! refuse the next one: it stands in the end's list until its runner comes, makes it a leftover with the deadline of the
+//! next run, and wakes who waits. Without the turn a close could return a series with the deadline of a run that it had
+//! just made; a model showed it.
+//!
+//! **Leftovers that move** stay in their holders: the word goes from returned to pending, with the number of an executor
+//! at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up the
+//! scheduler in a table, so that the cancel is counted there. For the few instructions in between, and while a name is
+//! read, the task is held, and everybody else spins.
 //!
 //! # What was tried
 //!

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Next};
 use crate::hub::Hub;
 use crate::observe::quietly;
 use crate::parking::Sleeper;
-use crate::shutdown::Leftovers;
+use crate::leftovers::Leftovers;
 use crate::tick::Moment;
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven)

@@ -112,8 +112,8 @@
 //! | `tracing` | a one-shot runs in the span where it was scheduled, each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and the histogram of lateness |
 //!
-//! How it works inside is told in words in [`design`]; who comes from another timer finds each call's counterpart
-//! in [`coming_from`].
+//! What the end of a scheduler does with each task stands in [`shutdown`], how it works inside in [`design`], and each
+//! call's counterpart in other timers in [`coming_from`].
 //!
 //! [`Duration`]: std::time::Duration
 
@@ -130,6 +130,8 @@ pub mod wheel;
 pub mod coming_from;
 #[cfg(doc)]
 pub mod design;
+#[cfg(any(doc, doctest))]
+pub mod shutdown;
 
 mod alarm;
 mod backpressure;
@@ -145,6 +147,7 @@ mod hub;
 mod intake;
 mod job;
 mod key;
+mod leftovers;
 mod limit;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -155,7 +158,6 @@ mod parking;
 mod repeat;
 mod schedule;
 mod scheduler;
-mod shutdown;
 mod stats;
 mod sync;
 mod system;
@@ -179,7 +181,7 @@ pub use observe::{Observer, PanicHook, TaskPanic, WheelView};
 pub use repeat::{MissedTicks, Period, Repeat};
 pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
 pub use scheduler::{Builder, Scheduler, WeakScheduler};
-pub use shutdown::{IntoIter, Leftovers, PendingTask, Stopping};
+pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
 pub use stats::{Lateness, Stats};
 
 /// The README's code, compiled and run.

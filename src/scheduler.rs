@@ -24,7 +24,7 @@ use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::own::OwnExecutor;
 use crate::hub::{Hub, MOST_OVERDUE};
-use crate::shutdown::{Leftovers, Stopping};
+use crate::leftovers::{Leftovers, Stopping};
 use crate::stats::Stats;
 use crate::task::state::EXECUTORS;
 
@@ -35,8 +35,8 @@ pub use weak::WeakScheduler;
 /// due.
 ///
 /// It is a handle, cheap to clone; clones stand for the same service. When the last one is dropped
-/// the service stops, and what was pending is dropped (on the tick thread; `drop` does not wait).
-/// To keep what is pending, [`close`](Scheduler::close) it.
+/// the service stops, and every task that has not started is dropped (on the tick thread; `drop` does not wait).
+/// To keep those tasks, [`close`](Scheduler::close) it: see [`shutdown`](crate::shutdown).
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -159,16 +159,30 @@ impl Scheduler {
 
     // ----- the end -------------------------------------------------------------------------
 
-    /// Stops the service, waits for the tick thread, and returns what was pending.
+    /// Stops the service, waits for the tick thread, and returns every task that has not started, wherever it is: also
+    /// those that wait in an executor's queue. The page [`shutdown`](crate::shutdown) has a table of all cases.
     ///
-    /// It wakes the tick thread at once, and waits for
-    /// [`Builder::shutdown_timeout`] at most. The second close returns no leftovers.
+    /// It wakes the tick thread at once. It also waits for the runs of series that are in progress, which are returned
+    /// when their run has ended, but not for one-shots that run: see
+    /// [`await_termination`](Scheduler::await_termination). It waits for [`Builder::shutdown_timeout`] at most. The
+    /// second close returns no leftovers.
     ///
-    /// A driven scheduler is closed here as well, unless somebody is just turning it.
+    /// A driven scheduler is closed here as well, unless another thread is just turning it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let scheduler = Scheduler::new();
+    /// scheduler.schedule_once(Duration::from_secs(60), || println!("a minute later"))?;
+    /// let leftovers = scheduler.close()?;
+    /// assert_eq!((leftovers.len(), scheduler.pending()), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`CloseError::Timeout`] when the tick thread is still busy; the stop stands, and a later
+    /// [`CloseError::Timeout`] when the tick thread, or the run of a series, is still busy; the stop stands, and a later
     /// close can collect. [`CloseError::OnTickThread`] when called there; nothing is closed then.
     pub fn close(&self) -> Result<Leftovers, CloseError> {
         let hub = self.hub();
@@ -181,7 +195,7 @@ impl Scheduler {
         Ok(Leftovers::new(Arc::clone(hub), leftovers))
     }
 
-    /// Closes, and runs what was pending on the calling thread, a repeating task once. How many
+    /// Closes, and runs every task that has not started on the calling thread, a repeating task once. Returns how many
     /// runs were started.
     ///
     /// # Errors
@@ -192,7 +206,7 @@ impl Scheduler {
     }
 
     /// Stops the service without waiting; works everywhere, also inside a task. From now on nothing
-    /// is accepted. What is returned tells when the end has come, and gives what was pending.
+    /// is accepted. The [`Stopping`] that it returns tells when the end has come, and gives what was pending.
     pub fn stop(&self) -> Stopping {
         self.begin_stop();
         Stopping::new(self.hub())

@@ -15,7 +15,7 @@ const RANKS: &[&[&str]] = &[
     &["end", "front", "repeat"],
     &["hub"],
     &["alarm", "handle"],
-    &["shutdown"],
+    &["leftovers"],
     &["engine"],
     &["driver", "ticker"],
     &["scheduler"],
@@ -27,7 +27,7 @@ const RANKS: &[&[&str]] = &[
 const OVER_THE_PUBLIC: &[&str] = &["future", "job", "message_loop", "pool", "rx"];
 
 /// Words, and what stands above everything.
-const ABOVE: &[&str] = &["coming_from", "design", "lib", "models"];
+const ABOVE: &[&str] = &["coming_from", "design", "lib", "models", "shutdown"];
 
 /// In a model it stands in for threads and for memory, so `sync` and `task` name it.
 const STANDS_IN: &str = "models";

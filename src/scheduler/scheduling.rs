@@ -11,7 +11,7 @@ use crate::handle::Cancellable;
 use crate::hub::{Hub, Times};
 use crate::key::TaskKey;
 use crate::repeat::{Period, Repeat};
-use crate::shutdown::PendingTask;
+use crate::leftovers::PendingTask;
 use crate::task::holder::Repetition;
 use crate::task::{Content, MadeOf, Named, OneShot, Series};
 use crate::trace::{self, Shot, Within};
