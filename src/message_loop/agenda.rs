@@ -6,6 +6,9 @@
 //!   waits longer than those who bring something believe.
 //! - G3 How many delayed tasks are overdue is counted now and then, so seldom that a task costs no more than a
 //!   step of that; in between, those that leave are taken off.
+//! - G4 The run of a series has its turn from the moment when it became possible: when it was planned for, or when
+//!   the run before it ended, whichever is later. By its plan alone, a series that lags behind would always be the
+//!   first, and nothing else would ever run. The plan itself, and so the phase, does not change.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -151,10 +154,12 @@ impl Agenda {
         deadline <= self.recently.get()
     }
 
-    /// A series waits for its next run.
-    pub(super) fn run_again(&self, task: PendingTask, due: Instant) {
+    /// A series whose run has just ended waits for its next one, which is planned for `planned`; G4.
+    pub(super) fn run_again(&self, task: PendingTask, planned: Instant) {
+        let ended = self.shared.catch(|| self.shared.now()); // G1
+        let possible = ended.map_or(planned, |ended| planned.max(ended));
         let sequence = self.shared.next_sequence();
-        self.queues.borrow_mut().delay(PendingTask { deadline: Some(due), sequence, ..task });
+        self.queues.borrow_mut().delay(PendingTask { deadline: Some(possible), sequence, ..task });
     }
 
     // ----- rest and end --------------------------------------------------------------------

@@ -255,6 +255,8 @@ impl TaskRunner {
 
     /// Ends the loop for good, once all that is due at this moment has run, delayed tasks too; from now on posts
     /// are refused.
+    ///
+    /// Of a series that lags behind, one run is due: the next one becomes possible when that has ended.
     #[doc(alias = "quitSafely")]
     pub fn quit_safely(&self) {
         self.shared.end(End::Safely(self.shared.now()));
@@ -322,13 +324,19 @@ impl Schedule for TaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Executor for TaskRunner {
-    /// A loop that was told to quit, or that is [full](super::LoopBuilder::max_pending), refuses the task: its
-    /// scheduler keeps it, and returns it at its close. Until then it offers the task again, so cancel what goes
-    /// to a loop that has ended, or close its scheduler.
+    /// A loop that takes no posts any more refuses the task [for good](Rejected::for_good): its scheduler keeps the
+    /// task, returns it at its close, and does not ask this executor again. That is the case from the call of
+    /// [`quit`](TaskRunner::quit) or [`quit_safely`](TaskRunner::quit_safely) on, after
+    /// [`quit_when_idle`](TaskRunner::quit_when_idle) once the loop has stopped, and when the loop is gone.
+    ///
+    /// A loop that is [full](super::LoopBuilder::max_pending) refuses the task for now.
     ///
     /// The calling thread is never held back: most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.shared.hand_over(Due(task)).map_err(|(_, Due(task))| Rejected::new(task))
+        self.shared.hand_over(Due(task)).map_err(|(reason, Due(task))| match reason {
+            ScheduleError::Closed => Rejected::for_good(task),
+            _ => Rejected::new(task),
+        })
     }
 }
 
