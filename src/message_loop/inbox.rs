@@ -120,6 +120,14 @@ pub(super) struct Look {
     pub(super) wants_sweep: bool,
 }
 
+/// A task lies in the inbox.
+pub(super) struct Admitted {
+    /// Whether its poster should be held back; B6.
+    is_over: bool,
+    /// Whether the loop has to be woken.
+    pub(super) rings: bool,
+}
+
 /// A task that was taken in, and whether its poster should be held back; or the work that comes back.
 type Posted<W> = Result<(Arc<Job<W, Shared>>, bool), (ScheduleError, W)>;
 
@@ -240,33 +248,43 @@ impl Shared {
     ) -> Posted<W> {
         let job = Job::new(Weak::clone(&self.me), work);
         let given = Arc::clone(&job) as Arc<dyn Run<Shared>>;
+        match self.admit(given, when, nests, take_place) {
+            Ok(admitted) => {
+                self.ring(admitted.rings);
+                Ok((job, admitted.is_over))
+            }
+            Err(reason) => Err((reason, job.take_back().expect("nobody has taken it in"))),
+        }
+    }
+
+    /// Puts a job into the inbox. The caller has to [`ring`](Shared::ring) after that, if the answer says so.
+    pub(super) fn admit(
+        &self,
+        job: Arc<dyn Run<Shared>>,
+        when: When,
+        nests: bool,
+        take_place: impl FnOnce(&Places) -> bool,
+    ) -> Result<Admitted, ScheduleError> {
         let deadline = match when {
             When::Now => None,
             When::At(deadline) => Some(deadline),
         };
         let mut inbox = self.inbox();
-        let refusal = if !inbox.end.takes_posts() {
-            Some(ScheduleError::Closed) // B3
-        } else if !take_place(&self.places) {
-            Some(ScheduleError::Full)
-        } else {
-            None
-        };
-        if let Some(reason) = refusal {
-            drop(inbox);
-            return Err((reason, job.take_back().expect("nobody has taken it in")));
+        if !inbox.end.takes_posts() {
+            return Err(ScheduleError::Closed); // B3
+        }
+        if !take_place(&self.places) {
+            return Err(ScheduleError::Full);
         }
         inbox.sequence += 1;
         let sequence = inbox.sequence;
-        inbox.push(PendingTask { job: given, deadline, sequence, nests });
+        inbox.push(PendingTask { job, deadline, sequence, nests });
         if deadline.is_some() {
             self.news.store(true, Ordering::Relaxed);
         }
         let is_over = self.pressure.is_over(inbox.ahead());
-        if !inbox.can_wait(deadline) {
-            self.wake_if_it_rests(inbox);
-        }
-        Ok((job, is_over))
+        let rings = !inbox.can_wait(deadline) && self.is_to_be_woken(&mut inbox);
+        Ok(Admitted { is_over, rings })
     }
 
     /// B6.
@@ -307,13 +325,16 @@ impl Shared {
     }
 
     /// Something has happened that the loop is to see soon.
-    fn tell_and_wake(&self, inbox: MutexGuard<'_, Inbox>) {
+    fn tell_and_wake(&self, mut inbox: MutexGuard<'_, Inbox>) {
         self.news.store(true, Ordering::Relaxed);
-        self.wake_if_it_rests(inbox);
+        let rings = self.is_to_be_woken(&mut inbox);
+        drop(inbox); // B4
+        self.ring(rings);
     }
 
-    /// Wakes whoever waits for the loop, or is about to; B1, B2.
-    fn wake_if_it_rests(&self, mut inbox: MutexGuard<'_, Inbox>) {
+    /// Whether somebody waits for the loop, or is about to, and this caller is the one to [`ring`](Shared::ring); B1,
+    /// B2.
+    fn is_to_be_woken(&self, inbox: &mut Inbox) -> bool {
         let rests = match inbox.rest {
             Rest::Awake => false,
             Rest::Resting(_) => true,
@@ -321,10 +342,14 @@ impl Shared {
         };
         if rests {
             inbox.rest = Rest::Awake;
-            drop(inbox); // B4
-            for waker in &self.wakers {
-                self.hook.catch(|| waker.wake_by_ref());
-            }
+        }
+        rests
+    }
+
+    /// Wakes the loop, if it is to be woken. Nothing is locked; B4.
+    pub(super) fn ring(&self, rings: bool) {
+        if rings {
+            self.wakers.iter().for_each(|waker| _ = self.hook.catch(|| waker.wake_by_ref()));
         }
     }
 

@@ -9,7 +9,7 @@ use super::bound;
 use super::builder::LoopBuilder;
 use super::error::{AlreadyBound, NotBound};
 use super::idle::IdleKey;
-use super::local_runner::LocalTaskRunner;
+use super::local::LocalTaskRunner;
 use super::pump::MessagePump;
 use super::runner::TaskRunner;
 use super::turns::Turns;

@@ -11,7 +11,7 @@ use super::inbox::{Shared, When};
 use super::reply::{Ask, Relay};
 use crate::job::{Once, Owner, Series, Work};
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -221,11 +221,33 @@ impl TaskRunner {
     }
 
     /// The same, for what is dropped if it is refused.
-    fn give_work<W: Work>(&self, when: When, work: W) -> Result<Cancellable, ScheduleError> {
-        self.shared.post(when, true, work).map(Cancellable::from).map_err(|(reason, refused)| {
+    fn give_task(&self, when: When, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.give(when, true, task).map_err(|refused| {
+            let reason = refused.reason();
             self.shared.catch(|| drop(refused));
             reason
         })
+    }
+
+    /// The same for a series. What is refused comes back.
+    pub(super) fn give_series<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: F,
+    ) -> Result<Cancellable, (ScheduleError, F)>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        if period.duration().is_zero() {
+            return Err((ScheduleError::ZeroPeriod, f));
+        }
+        let now = self.shared.now();
+        let due = Period::fixed_delay(initial).next_run(now, now);
+        let when = if initial.is_zero() { When::Now } else { When::At(due) };
+        let given = self.shared.post(when, true, Series { due, period, f });
+        given.map(Cancellable::from).map_err(|(reason, series)| (reason, series.f))
     }
 
     // ----- the loop ------------------------------------------------------------------------
@@ -282,7 +304,7 @@ impl Schedule for TaskRunner {
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.give_work(self.after(delay), Once(task))
+        self.give_task(self.after(delay), task)
     }
 
     fn schedule_task_at(
@@ -290,7 +312,7 @@ impl Schedule for TaskRunner {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.give_work(When::At(deadline), Once(task))
+        self.give_task(When::At(deadline), task)
     }
 
     fn schedule_series(
@@ -299,14 +321,10 @@ impl Schedule for TaskRunner {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        if period.duration().is_zero() {
-            self.shared.catch(|| drop(task));
-            return Err(ScheduleError::ZeroPeriod);
-        }
-        let now = self.shared.now();
-        let due = Period::fixed_delay(initial).next_run(now, now);
-        let when = if initial.is_zero() { When::Now } else { When::At(due) };
-        self.give_work(when, Series { due, period, f: task })
+        self.give_series(initial, period, task).map_err(|(reason, refused)| {
+            self.shared.catch(|| drop(refused));
+            reason
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use super::agenda::Agenda;
 use super::ending::End;
 use super::idle::{IdleHandlers, IdleKey};
 use super::inbox::Shared;
-use super::local_runner::Closures;
+use super::local::Locals;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
 use super::queues::PendingTask;
@@ -34,7 +34,7 @@ const PASSES: usize = 64;
 pub(super) struct Turns {
     pub(super) shared: Arc<Shared>,
     idle: IdleHandlers,
-    pub(super) closures: Closures,
+    pub(super) locals: Locals,
     agenda: Agenda,
     pump: Box<dyn MessagePump>,
     /// The runs, the innermost last.
@@ -76,7 +76,7 @@ impl Turns {
             agenda: Agenda::new(Arc::clone(&shared)),
             shared,
             idle: IdleHandlers::default(),
-            closures: Closures::default(),
+            locals: Locals::default(),
             pump,
             levels: RefCell::default(),
             ran: Cell::new(0),
@@ -257,6 +257,10 @@ impl Turns {
 
     // ----- the end of the loop -------------------------------------------------------------
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
         if self.is_closed.replace(true) {
@@ -264,7 +268,7 @@ impl Turns {
         }
         self.agenda.close();
         self.idle.clear(&self.shared);
-        self.closures.clear(&self.shared);
+        self.locals.clear(&self.shared);
     }
 }
 

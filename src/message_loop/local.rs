@@ -1,17 +1,20 @@
-//! Tasks that may not leave the loop's thread.
+//! Tasks that may not leave the loop's thread: [`LocalTaskRunner`].
 //!
 //! The closure stays here, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of other
-//! threads: so all keep their order.
+//! threads: so all keep their order. A future stays in the same table; see [`spawn`](super::spawn).
 //!
-//! - L1 A closure leaves the table once, on the loop's thread: to run, or to be dropped.
+//! - L1 What is local leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
 //! - L2 A ticket that is dropped without having been redeemed drops its closure. On another thread, where a
-//!   cancel can have dropped it, it goes home to do so.
+//!   cancel can have dropped it, a message goes home to do so.
+//! - L3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed then. It is put
+//!   back also after a panic, and dropped with its ticket.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +26,13 @@ use super::inbox::Shared;
 use super::queues::has_room_to_spare;
 use super::runner::TaskRunner;
 use super::turns::Turns;
-use crate::{Cancellable, Repeat, TryScheduleError};
+use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread: their closures need not be [`Send`].
 ///
-/// They keep their order among the tasks that a [`TaskRunner`] posts; what must not nest, and series, are for that
-/// one. Their handles may go to any thread; a
-/// closure that is cancelled from another thread is dropped on its own, as soon as the loop comes to it.
+/// They keep their order among the tasks that a [`TaskRunner`] posts. Their handles may go to any thread; a closure
+/// that is cancelled from another thread is dropped on its own thread, as soon as the loop comes to it. Tasks that
+/// must not nest are for a [`TaskRunner`].
 ///
 /// ```
 /// use std::cell::Cell;
@@ -46,7 +49,7 @@ use crate::{Cancellable, Repeat, TryScheduleError};
 /// ```
 #[derive(Clone)]
 pub struct LocalTaskRunner {
-    turns: Rc<Turns>,
+    pub(super) turns: Rc<Turns>,
     runner: TaskRunner,
 }
 
@@ -105,6 +108,51 @@ impl LocalTaskRunner {
         self.give(f, |runner, ticket| runner.post_at(at, ticket))
     }
 
+    /// Runs a task again and again on the loop, as the [`Period`] says: first when `initial` has passed, in any case
+    /// not on the caller's stack.
+    ///
+    /// The series ends by a `Break` that the task returns, by a cancel, by a panic of the task, or with the loop. A
+    /// task may cancel itself in its own run, through its handle.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use std::rc::Rc;
+    /// use std::time::Duration;
+    /// use tickwheel::message_loop::MessageLoop;
+    /// use tickwheel::{ManualClock, Period};
+    ///
+    /// let clock = ManualClock::new();
+    /// let looper = MessageLoop::builder().clock(clock.clone()).prepare()?;
+    /// let is_lit = Rc::new(Cell::new(false));
+    /// let cursor = Rc::clone(&is_lit);
+    /// let every = Period::fixed_rate(Duration::from_millis(500));
+    /// let blinking = looper.local_runner().schedule_periodic(Duration::ZERO, every, move || {
+    ///     cursor.set(!cursor.get());
+    /// })?;
+    /// looper.run_until_idle();
+    /// assert!(is_lit.get());
+    /// clock.advance(Duration::from_millis(500));
+    /// looper.run_until_idle();
+    /// assert!(!is_lit.get());
+    /// assert!(blinking.cancel());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `ZeroPeriod` for a period of zero; else as [`post`](LocalTaskRunner::post). The closure comes back.
+    pub fn schedule_periodic<R: Repeat, F: FnMut() -> R + 'static>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        let (kept, ticket) = self.keep(f);
+        self.runner
+            .give_series(initial, period, move || ticket.call())
+            .map_err(|(reason, _ticket)| TryScheduleError::new(reason, kept.take_back()))
+    }
+
     /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays here
     /// meanwhile, and need not be [`Send`]; else it is as [`TaskRunner::post_and_reply`].
     ///
@@ -128,7 +176,8 @@ impl LocalTaskRunner {
     ///
     /// # Errors
     ///
-    /// `Closed` if the other loop was told to quit, or is gone, with both closures.
+    /// `Closed` if the other loop was told to quit, or if one of the two is gone; `Full` as in
+    /// [`TaskRunner::post`]. Both closures come back.
     pub fn post_and_reply<T, F, R>(
         &self,
         to: &TaskRunner,
@@ -140,6 +189,9 @@ impl LocalTaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + 'static,
     {
+        if self.turns.is_closed() {
+            return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply))); // it would never leave the table
+        }
         let (kept, ticket) = self.keep(reply);
         let answer = move |value| {
             if let Some(reply) = ticket.redeem() {
@@ -149,7 +201,7 @@ impl LocalTaskRunner {
         to.ask(&self.turns.shared, f, answer).map_err(|refused| {
             let reason = refused.reason();
             let (f, _ticket) = refused.into_task();
-            TryScheduleError::new(reason, (f, self.take_back(&kept)))
+            TryScheduleError::new(reason, (f, kept.take_back()))
         })
     }
 
@@ -178,19 +230,14 @@ impl LocalTaskRunner {
             }
         };
         post(&self.runner, Box::new(task))
-            .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
+            .map_err(|refused| TryScheduleError::new(refused.reason(), kept.take_back()))
     }
 
     fn keep<C: 'static>(&self, closure: C) -> (Rc<Kept<C>>, Ticket<C>) {
-        let kept = self.turns.closures.keep(closure);
-        let (number, shared) = (Some(kept.number), Arc::clone(&self.turns.shared));
-        (kept, Ticket { number, shared, closure: PhantomData })
-    }
-
-    /// The closure of a ticket that was refused.
-    fn take_back<C>(&self, kept: &Kept<C>) -> C {
-        self.turns.closures.take(kept.number);
-        kept.closure.take().expect("its ticket was not redeemed")
+        let kept = Rc::new(Kept(Cell::new(Some(closure))));
+        let place = LocalPlace::new(&self.turns);
+        self.turns.locals.keep(&place, Rc::clone(&kept) as Rc<dyn Any>);
+        (kept, Ticket { place: Some(place), closure: PhantomData })
     }
 }
 
@@ -203,83 +250,126 @@ impl fmt::Debug for LocalTaskRunner {
 /// What stands for a closure in the inbox.
 type Boxed = Box<dyn FnOnce() + Send>;
 
-/// A closure that stays at home.
-struct Kept<C> {
-    number: u64,
-    closure: Cell<Option<C>>,
-}
-
-/// The closures of a loop that wait; L1.
+/// What stays on the thread of a loop, closures and futures, until it has run or is dropped; L1.
 #[derive(Default)]
-pub(super) struct Closures {
+pub(super) struct Locals {
     kept: RefCell<HashMap<u64, Rc<dyn Any>>>,
     count: Cell<u64>,
 }
 
-impl Closures {
-    fn keep<C: 'static>(&self, closure: C) -> Rc<Kept<C>> {
-        let number = self.count.get();
-        self.count.set(number + 1);
-        let kept = Rc::new(Kept { number, closure: Cell::new(Some(closure)) });
-        self.kept.borrow_mut().insert(number, Rc::clone(&kept) as Rc<dyn Any>);
-        kept
+impl Locals {
+    pub(super) fn keep(&self, place: &LocalPlace, local: Rc<dyn Any>) {
+        self.kept.borrow_mut().insert(place.number, local);
     }
 
     fn take(&self, number: u64) -> Option<Rc<dyn Any>> {
         let mut kept = self.kept.borrow_mut();
-        let closure = kept.remove(&number);
+        let local = kept.remove(&number);
         if has_room_to_spare(kept.len(), kept.capacity()) {
             let len = kept.len();
             kept.shrink_to(2 * len);
         }
-        closure
+        local
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
         let kept = std::mem::take(&mut *self.kept.borrow_mut());
-        for closure in kept.into_values() {
-            shared.catch(|| drop(closure));
+        for local in kept.into_values() {
+            shared.catch(|| drop(local));
         }
+    }
+}
+
+/// Where something local lies: in the table of this loop, under this number. It may be on any thread.
+#[derive(Clone)]
+pub(super) struct LocalPlace {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+impl LocalPlace {
+    /// An empty place, which is never used again.
+    pub(super) fn new(turns: &Turns) -> LocalPlace {
+        let number = turns.locals.count.get();
+        turns.locals.count.set(number + 1);
+        LocalPlace { number, shared: Arc::clone(&turns.shared) }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn turns(&self) -> Option<Rc<Turns>> {
+        bound::current().filter(|turns| Arc::ptr_eq(&turns.shared, &self.shared))
+    }
+
+    /// What lies there; nothing, on another thread.
+    pub(super) fn get(&self) -> Option<Rc<dyn Any>> {
+        self.turns()?.locals.kept.borrow().get(&self.number).map(Rc::clone)
+    }
+
+    /// The same, and takes it out of the table.
+    pub(super) fn take(&self) -> Option<Rc<dyn Any>> {
+        self.turns()?.locals.take(self.number)
+    }
+
+    /// Has what lies there dropped on its thread: at once, if this is that one; L2.
+    pub(super) fn discard(&self) {
+        self.shared.send_home(Box::new(Discarded(self.clone())));
+    }
+}
+
+/// Drops what lies at a place, once it is dropped on the loop's thread itself. If the loop is gone, so is that.
+struct Discarded(LocalPlace);
+
+impl Drop for Discarded {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+/// A closure that stays at home; empty while it runs, and once it has left.
+struct Kept<C>(Cell<Option<C>>);
+
+impl<C> Kept<C> {
+    /// The closure of a ticket that was refused.
+    fn take_back(&self) -> C {
+        self.0.take().expect("its ticket was not redeemed")
     }
 }
 
 /// Stands for a closure on its way through the inbox; L2.
 struct Ticket<C> {
     /// `None` once it is redeemed.
-    number: Option<u64>,
-    shared: Arc<Shared>,
+    place: Option<LocalPlace>,
     /// It stays at home.
     closure: PhantomData<fn() -> C>,
 }
 
 impl<C: 'static> Ticket<C> {
+    /// The closure, for its only run.
     fn redeem(mut self) -> Option<C> {
-        let kept = take_at_home(&self.shared, self.number.take()?)?;
-        kept.downcast_ref::<Kept<C>>()?.closure.take()
+        self.place.take()?.take()?.downcast_ref::<Kept<C>>()?.0.take()
+    }
+
+    /// One run of a series; L3.
+    fn call<R>(&self) -> R
+    where
+        C: FnMut() -> R,
+    {
+        let place = self.place.as_ref().expect("a series is not redeemed");
+        let local = place.get().expect("a job runs on its loop's thread, before the loop is gone");
+        let kept = local.downcast_ref::<Kept<C>>().expect("a place keeps its kind");
+        let mut f = kept.0.take().expect("the runs of a series do not overlap");
+        let result = catch_unwind(AssertUnwindSafe(&mut f));
+        kept.0.set(Some(f));
+        place.shared.catch(|| drop(local)); // it has dropped its loop, perhaps
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
 impl<C> Drop for Ticket<C> {
     fn drop(&mut self) {
-        let Some(number) = self.number.take() else { return };
-        self.shared.send_home(Box::new(Unredeemed { number, shared: Arc::clone(&self.shared) }));
+        self.place.take().iter().for_each(LocalPlace::discard);
     }
-}
-
-/// What remains of a ticket: it has only to come home. If home is gone, so is the closure.
-struct Unredeemed {
-    number: u64,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Unredeemed {
-    fn drop(&mut self) {
-        drop(take_at_home(&self.shared, self.number));
-    }
-}
-
-/// L1: nothing, on another thread.
-fn take_at_home(shared: &Arc<Shared>, number: u64) -> Option<Rc<dyn Any>> {
-    let turns = bound::current().filter(|turns| Arc::ptr_eq(&turns.shared, shared))?;
-    turns.closures.take(number)
 }
