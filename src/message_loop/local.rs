@@ -150,7 +150,7 @@ impl LocalTaskRunner {
         let (kept, ticket) = self.keep(f);
         self.runner
             .give_series(initial, period, move || ticket.call())
-            .map_err(|(reason, _ticket)| TryScheduleError::new(reason, kept.take_back()))
+            .map_err(|(reason, _ticket)| TryScheduleError::new(reason, self.take_back(&kept)))
     }
 
     /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays here
@@ -201,7 +201,7 @@ impl LocalTaskRunner {
         to.ask(&self.turns.shared, f, answer).map_err(|refused| {
             let reason = refused.reason();
             let (f, _ticket) = refused.into_task();
-            TryScheduleError::new(reason, (f, kept.take_back()))
+            TryScheduleError::new(reason, (f, self.take_back(&kept)))
         })
     }
 
@@ -230,14 +230,20 @@ impl LocalTaskRunner {
             }
         };
         post(&self.runner, Box::new(task))
-            .map_err(|refused| TryScheduleError::new(refused.reason(), kept.take_back()))
+            .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
     }
 
     fn keep<C: 'static>(&self, closure: C) -> (Rc<Kept<C>>, Ticket<C>) {
-        let kept = Rc::new(Kept(Cell::new(Some(closure))));
         let place = LocalPlace::new(&self.turns);
+        let kept = Rc::new(Kept { number: place.number, closure: Cell::new(Some(closure)) });
         self.turns.locals.keep(&place, Rc::clone(&kept) as Rc<dyn Any>);
         (kept, Ticket { place: Some(place), closure: PhantomData })
+    }
+
+    /// The closure of a ticket that was refused; also by a loop that is gone, which no ticket finds any more.
+    fn take_back<C>(&self, kept: &Kept<C>) -> C {
+        self.turns.locals.take(kept.number);
+        kept.closure.take().expect("its ticket was not redeemed")
     }
 }
 
@@ -328,14 +334,11 @@ impl Drop for Discarded {
     }
 }
 
-/// A closure that stays at home; empty while it runs, and once it has left.
-struct Kept<C>(Cell<Option<C>>);
-
-impl<C> Kept<C> {
-    /// The closure of a ticket that was refused.
-    fn take_back(&self) -> C {
-        self.0.take().expect("its ticket was not redeemed")
-    }
+/// A closure that stays at home.
+struct Kept<C> {
+    number: u64,
+    /// `None` while it runs, and once it has left.
+    closure: Cell<Option<C>>,
 }
 
 /// Stands for a closure on its way through the inbox; L2.
@@ -349,7 +352,7 @@ struct Ticket<C> {
 impl<C: 'static> Ticket<C> {
     /// The closure, for its only run.
     fn redeem(mut self) -> Option<C> {
-        self.place.take()?.take()?.downcast_ref::<Kept<C>>()?.0.take()
+        self.place.take()?.take()?.downcast_ref::<Kept<C>>()?.closure.take()
     }
 
     /// One run of a series; L3.
@@ -360,9 +363,9 @@ impl<C: 'static> Ticket<C> {
         let place = self.place.as_ref().expect("a series is not redeemed");
         let local = place.get().expect("a job runs on its loop's thread, before the loop is gone");
         let kept = local.downcast_ref::<Kept<C>>().expect("a place keeps its kind");
-        let mut f = kept.0.take().expect("the runs of a series do not overlap");
+        let mut f = kept.closure.take().expect("the runs of a series do not overlap");
         let result = catch_unwind(AssertUnwindSafe(&mut f));
-        kept.0.set(Some(f));
+        kept.closure.set(Some(f));
         place.shared.catch(|| drop(local)); // it has dropped its loop, perhaps
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
