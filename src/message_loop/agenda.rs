@@ -1,6 +1,11 @@
-//! What there is to do, as the loop's thread knows it: what it has taken in, the end that it has seen, and
-//! until when it rests.
+//! What there is to do, as the loop's thread knows it: the tasks that wait, the end that it has seen, and until when
+//! it rests. Only that thread touches it: no lock, and no atomics.
 //!
+//! - Q1 Immediate tasks keep the order of their numbers. A task that must not run nested, and whose turn
+//!   comes in a nested run, is put by; the outermost run takes those first, so it overtakes nobody that
+//!   does not nest.
+//! - Q2 Delayed tasks are a heap by deadline, and at equal ones by the number that they were given when
+//!   they were posted.
 //! - G1 Nothing is borrowed while a destructor or the clock is called: each may come back here.
 //! - G2 While the loop rests, `next_deadline` says until when that was, whatever becomes of the task: so nobody
 //!   waits longer than those who bring something believe.
@@ -11,13 +16,14 @@
 //!   first, and nothing else would ever run. The plan itself, and so the phase, does not change.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::ending::{Delayed, End};
+use super::ending::End;
 use super::inbox::Shared;
-use super::queues::{PendingTask, Queues};
-use crate::job::Owner;
+use crate::job::{Owner, Run};
 
 pub(super) struct Agenda {
     shared: Arc<Shared>,
@@ -116,13 +122,13 @@ impl Agenda {
     /// A delayed task that is due and may start, now and at this level.
     pub(super) fn next_delayed(&self, is_nested: bool) -> Option<PendingTask> {
         while self.has_delayed() {
-            let task = self.queues.borrow_mut().pop_delayed()?;
+            let task = self.queues.borrow_mut().delayed.pop()?;
             self.overdue.set(self.overdue.get().saturating_sub(1));
             self.see_to_a_count(1);
             if task.nests || !is_nested {
                 return Some(task);
             }
-            self.queues.borrow_mut().put_by(task);
+            self.queues.borrow_mut().put_by.push_back(task);
         }
         None
     }
@@ -134,17 +140,13 @@ impl Agenda {
 
     /// Whether a task waits for the outermost level.
     pub(super) fn has_put_by(&self) -> bool {
-        self.queues.borrow().has_put_by()
+        !self.queues.borrow().put_by.is_empty()
     }
 
     /// Whether the first of the delayed tasks may start now.
     fn has_delayed(&self) -> bool {
-        let Some(deadline) = self.queues.borrow().next_deadline() else { return false };
-        match self.end.get().delayed() {
-            Delayed::WhenDue => self.is_due(deadline),
-            Delayed::Until(at) => deadline <= at,
-            Delayed::None => false,
-        }
+        let first = self.queues.borrow().next_deadline();
+        first.is_some_and(|deadline| self.end.get().lets_start(deadline, || self.is_due(deadline)))
     }
 
     fn is_due(&self, deadline: Instant) -> bool {
@@ -159,7 +161,8 @@ impl Agenda {
         let ended = self.shared.catch(|| self.shared.now()); // G1
         let possible = ended.map_or(planned, |ended| planned.max(ended));
         let sequence = self.shared.next_sequence();
-        self.queues.borrow_mut().delay(PendingTask { deadline: Some(possible), sequence, ..task });
+        let again = PendingTask { deadline: Some(possible), sequence, ..task };
+        self.queues.borrow_mut().delayed.push(again);
     }
 
     // ----- rest and end --------------------------------------------------------------------
@@ -210,5 +213,224 @@ impl Agenda {
                 return;
             }
         }
+    }
+}
+
+// ----- the tasks that wait ----------------------------------------------------------------
+
+/// Room for so many tasks is never given back.
+pub(super) const SMALL: usize = 1024;
+
+/// Whether so much should be given back: it is paid for by those who have left.
+pub(super) fn has_room_to_spare(len: usize, capacity: usize) -> bool {
+    capacity > SMALL && len < capacity / 8
+}
+
+/// A task that waits: for its turn, or for its time.
+pub(super) struct PendingTask {
+    pub(super) job: Arc<dyn Run<Shared>>,
+    /// `None`: as soon as its turn comes.
+    pub(super) deadline: Option<Instant>,
+    /// In the order of posting.
+    pub(super) sequence: u64,
+    /// Whether a nested run may run it.
+    pub(super) nests: bool,
+}
+
+impl PartialEq for PendingTask {
+    fn eq(&self, other: &PendingTask) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for PendingTask {}
+
+impl PartialOrd for PendingTask {
+    fn partial_cmp(&self, other: &PendingTask) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for PendingTask {
+    /// The greatest is the first to run: that is what std's heap gives out.
+    fn cmp(&self, other: &PendingTask) -> Ordering {
+        (other.deadline, other.sequence).cmp(&(self.deadline, self.sequence))
+    }
+}
+
+#[derive(Default)]
+struct Queues {
+    /// What has its turn next.
+    immediate: VecDeque<PendingTask>,
+    /// What has just come in, on its way to the heap.
+    arrived: Vec<PendingTask>,
+    delayed: BinaryHeap<PendingTask>,
+    /// Q1: put by, until the outermost run.
+    put_by: VecDeque<PendingTask>,
+}
+
+impl Queues {
+    fn len(&self) -> usize {
+        self.immediate.len() + self.arrived.len() + self.delayed.len() + self.put_by.len()
+    }
+
+    /// Q1. In a nested run, one that nests.
+    fn pop_immediate(&mut self, is_nested: bool) -> Option<PendingTask> {
+        if !is_nested && !self.put_by.is_empty() {
+            return self.put_by.pop_front();
+        }
+        while let Some(task) = self.immediate.pop_front() {
+            if task.nests || !is_nested {
+                return Some(task);
+            }
+            self.put_by.push_back(task);
+        }
+        None
+    }
+
+    /// Whether a run of that kind has an immediate task to run.
+    fn has_immediate(&self, is_nested: bool) -> bool {
+        !self.immediate.is_empty() || (!is_nested && !self.put_by.is_empty())
+    }
+
+    /// Puts what has come in where it belongs. How many tasks that were.
+    fn admit(&mut self) -> usize {
+        let came = self.arrived.len();
+        self.delayed.extend(self.arrived.drain(..));
+        self.arrived.shrink_to(SMALL); // it is the inbox's next
+        came
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.delayed.peek()?.deadline
+    }
+
+    /// How many delayed tasks are overdue: those of the heap whose fathers are, too.
+    fn overdue(&self, now: Instant) -> usize {
+        fn below(heap: &[PendingTask], at: usize, now: Instant) -> usize {
+            match heap.get(at).and_then(|task| task.deadline) {
+                Some(deadline) if deadline <= now => {
+                    1 + below(heap, 2 * at + 1, now) + below(heap, 2 * at + 2, now)
+                }
+                _ => 0,
+            }
+        }
+        below(self.delayed.as_slice(), 0, now)
+    }
+
+    /// Throws out the first delayed tasks that have ended already. How many.
+    fn trim_delayed(&mut self) -> usize {
+        let mut gone = 0;
+        while self.delayed.peek().is_some_and(|task| task.job.is_done()) {
+            self.delayed.pop();
+            gone += 1;
+        }
+        gone
+    }
+
+    /// Throws out all that have ended already, and gives back what room that leaves. How many.
+    fn sweep(&mut self) -> usize {
+        let before = self.len();
+        let waits = |task: &PendingTask| !task.job.is_done();
+        self.immediate.retain(waits);
+        self.put_by.retain(waits);
+        self.delayed.retain(waits);
+        self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
+        self.delayed.shrink_to(2 * self.delayed.len() + SMALL);
+        before - self.len()
+    }
+
+    /// Gives back room that a peak has left. That of the immediate tasks is the inbox's next.
+    fn give_back(&mut self) {
+        if self.immediate.is_empty() && self.immediate.capacity() > SMALL {
+            self.immediate = VecDeque::new();
+        }
+        if has_room_to_spare(self.delayed.len(), self.delayed.capacity()) {
+            self.delayed.shrink_to(2 * self.delayed.len());
+        }
+        if has_room_to_spare(self.put_by.len(), self.put_by.capacity()) {
+            self.put_by.shrink_to(2 * self.put_by.len());
+        }
+    }
+
+    /// All that wait, in the order in which they would run: the immediate ones, then by deadline.
+    fn take_all(&mut self) -> Vec<PendingTask> {
+        self.admit();
+        let delayed = std::mem::take(&mut self.delayed).into_sorted_vec();
+        let mut all = Vec::with_capacity(self.len() + delayed.len());
+        all.extend(std::mem::take(&mut self.put_by));
+        all.extend(std::mem::take(&mut self.immediate));
+        all.extend(delayed.into_iter().rev());
+        all
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Weak;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::job::{Job, Once};
+
+    fn task(sequence: u64, deadline: Option<Instant>, nests: bool) -> PendingTask {
+        PendingTask { job: Job::new(Weak::new(), Once(|| ())), deadline, sequence, nests }
+    }
+
+    #[test]
+    fn delayed_tasks_come_by_deadline_and_then_in_the_order_of_posting() {
+        let (mut queues, start) = (Queues::default(), Instant::now());
+        for (sequence, seconds) in [(1, 3), (2, 1), (3, 3), (4, 2), (5, 1)] {
+            queues.arrived.push(task(sequence, Some(start + Duration::from_secs(seconds)), true));
+        }
+        queues.admit();
+        assert_eq!(queues.next_deadline(), Some(start + Duration::from_secs(1)));
+        let order: Vec<u64> =
+            std::iter::from_fn(|| queues.delayed.pop()).map(|t| t.sequence).collect();
+        assert_eq!(order, [2, 5, 4, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_overdue_is_counted_and_nothing_else() {
+        let (mut queues, start) = (Queues::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for sequence in 0..1_000 {
+            queues.delayed.push(task(sequence, Some(at(sequence * 7 % 1_000)), true));
+        }
+        for seconds in [0, 1, 10, 499, 998, 999, 5_000] {
+            let expected = usize::try_from(seconds + 1).expect("small").min(1_000);
+            assert_eq!(queues.overdue(at(seconds)), expected);
+        }
+        assert_eq!(Queues::default().overdue(start), 0);
+    }
+
+    #[test]
+    fn what_does_not_nest_is_put_by_and_comes_first_afterwards() {
+        let mut queues = Queues::default();
+        for (sequence, nests) in [(1, false), (2, true), (3, false), (4, true)] {
+            queues.immediate.push_back(task(sequence, None, nests));
+        }
+        let mut pop = |is_nested| queues.pop_immediate(is_nested).map(|task| task.sequence);
+        assert_eq!(
+            [pop(true), pop(false), pop(true), pop(true)],
+            [Some(2), Some(1), Some(4), None]
+        );
+        assert!(queues.has_immediate(false) && !queues.has_immediate(true));
+        assert_eq!(queues.take_all().len(), 1);
+    }
+
+    #[test]
+    fn a_sweep_throws_out_what_has_ended_and_nothing_else() {
+        let (mut queues, start) = (Queues::default(), Instant::now());
+        for sequence in 0..10_000 {
+            let pending = task(sequence, Some(start + Duration::from_nanos(sequence)), true);
+            if sequence % 5 != 0 {
+                pending.job.cancel();
+            }
+            queues.delayed.push(pending);
+        }
+        assert_eq!(queues.sweep(), 8_000);
+        assert!(queues.delayed.capacity() <= 2 * 2_000 + SMALL);
+        assert!(queues.take_all().iter().map(|task| task.sequence).eq((0..10_000).step_by(5)));
     }
 }

@@ -40,9 +40,9 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::bound;
+use super::agenda::{PendingTask, SMALL};
 use super::ending::End;
-use super::queues::{PendingTask, SMALL};
+use super::turns;
 use crate::backpressure::{Backpressure, Flow};
 use crate::job::{Job, Owner, Places, Run, Work};
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
@@ -131,13 +131,6 @@ pub(super) struct Admitted {
 /// A task that was taken in, and whether its poster should be held back; or the work that comes back.
 type Posted<W> = Result<(Arc<Job<W, Shared>>, bool), (ScheduleError, W)>;
 
-/// When a task is to run.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    Now,
-    At(Instant),
-}
-
 impl Inbox {
     fn is_empty(&self) -> bool {
         self.immediate.is_empty() && self.delayed.is_empty() && self.strays.is_empty()
@@ -210,15 +203,15 @@ impl Shared {
 
     // ----- from any thread -----------------------------------------------------------------
 
-    /// Takes a task in, or gives its work back: the loop has ended, or is full. If it is far ahead of the loop,
-    /// the caller waits a little; B6.
+    /// Takes a task in, or gives its work back: the loop has ended, or is full. Without a deadline it is an immediate
+    /// one. If the caller is far ahead of the loop, it waits a little; B6.
     pub(super) fn post<W: Work>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         nests: bool,
         work: W,
     ) -> Result<Arc<Job<W, Shared>>, (ScheduleError, W)> {
-        let (job, is_over) = self.take_in(when, nests, work, Places::take)?;
+        let (job, is_over) = self.take_in(deadline, nests, work, Places::take)?;
         if is_over {
             self.hold_back();
         }
@@ -227,7 +220,7 @@ impl Shared {
 
     /// The same for a task of a scheduler, whose thread must not be held back.
     pub(super) fn hand_over<W: Work>(&self, work: W) -> Result<(), (ScheduleError, W)> {
-        self.take_in(When::Now, true, work, Places::take).map(drop)
+        self.take_in(None, true, work, Places::take).map(drop)
     }
 
     /// The same for a reply, which nobody could take back: a loop that is full takes it too.
@@ -236,19 +229,19 @@ impl Shared {
             places.take_anyway();
             true
         };
-        self.take_in(When::Now, true, work, take).map(drop).map_err(|(_, work)| work)
+        self.take_in(None, true, work, take).map(drop).map_err(|(_, work)| work)
     }
 
     fn take_in<W: Work>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         nests: bool,
         work: W,
         take_place: impl FnOnce(&Places) -> bool,
     ) -> Posted<W> {
         let job = Job::new(Weak::clone(&self.me), work);
         let given = Arc::clone(&job) as Arc<dyn Run<Shared>>;
-        match self.admit(given, when, nests, take_place) {
+        match self.admit(given, deadline, nests, take_place) {
             Ok(admitted) => {
                 self.ring(admitted.rings);
                 Ok((job, admitted.is_over))
@@ -261,14 +254,10 @@ impl Shared {
     pub(super) fn admit(
         &self,
         job: Arc<dyn Run<Shared>>,
-        when: When,
+        deadline: Option<Instant>,
         nests: bool,
         take_place: impl FnOnce(&Places) -> bool,
     ) -> Result<Admitted, ScheduleError> {
-        let deadline = match when {
-            When::Now => None,
-            When::At(deadline) => Some(deadline),
-        };
         let mut inbox = self.inbox();
         if !inbox.end.takes_posts() {
             return Err(ScheduleError::Closed); // B3
@@ -290,7 +279,7 @@ impl Shared {
     /// B6.
     #[cold]
     fn hold_back(&self) {
-        if bound::is_current(self) {
+        if turns::is_current(self) {
             return;
         }
         self.tell(); // a loop that rests is not woken for what can wait, but now it is to take that over
@@ -303,7 +292,7 @@ impl Shared {
     /// Has something dropped on the loop's thread; if that is over, here.
     pub(super) fn send_home(&self, stray: Stray) {
         let mut inbox = self.inbox();
-        if inbox.is_gone || bound::is_current(self) {
+        if inbox.is_gone || turns::is_current(self) {
             drop(inbox);
             self.hook.catch(|| drop(stray));
             return;
@@ -338,7 +327,7 @@ impl Shared {
         let rests = match inbox.rest {
             Rest::Awake => false,
             Rest::Resting(_) => true,
-            Rest::Unattended => self.has_host || !bound::is_current(self),
+            Rest::Unattended => self.has_host || !turns::is_current(self),
         };
         if rests {
             inbox.rest = Rest::Awake;

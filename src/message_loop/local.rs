@@ -19,13 +19,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bound;
-use super::error::NotBound;
-use super::idle::IdleKey;
+use super::agenda::has_room_to_spare;
 use super::inbox::Shared;
-use super::queues::has_room_to_spare;
+use super::looper::NotBound;
 use super::runner::TaskRunner;
-use super::turns::Turns;
+use super::turns::{self, IdleKey, Turns};
 use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread: their closures need not be [`Send`].
@@ -65,7 +63,7 @@ impl LocalTaskRunner {
     ///
     /// When the thread has no loop.
     pub fn current() -> Result<LocalTaskRunner, NotBound> {
-        bound::current().map(|turns| LocalTaskRunner::of(&turns)).ok_or(NotBound)
+        turns::current().map(|turns| LocalTaskRunner::of(&turns)).ok_or(NotBound)
     }
 
     /// The runner of the same loop, for other threads.
@@ -150,7 +148,7 @@ impl LocalTaskRunner {
         let (kept, ticket) = self.keep(f);
         self.runner
             .give_series(initial, period, move || ticket.call())
-            .map_err(|(reason, _ticket)| TryScheduleError::new(reason, self.take_back(&kept)))
+            .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
     }
 
     /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays here
@@ -306,7 +304,7 @@ impl LocalPlace {
     }
 
     fn turns(&self) -> Option<Rc<Turns>> {
-        bound::current().filter(|turns| Arc::ptr_eq(&turns.shared, &self.shared))
+        turns::current().filter(|turns| Arc::ptr_eq(&turns.shared, &self.shared))
     }
 
     /// What lies there; nothing, on another thread.

@@ -77,30 +77,22 @@
 //! | `error` | [`AlreadyBound`], [`NotBound`], [`WouldDeadlock`] |
 
 mod agenda;
-mod bound;
-mod builder;
 mod ending;
-mod error;
-mod idle;
 mod inbox;
 mod local;
-mod loop_thread;
 mod looper;
 mod pump;
-mod queues;
-mod reply;
 mod run_loop;
 mod runner;
 mod spawn;
 mod turns;
 
-pub use builder::LoopBuilder;
-pub use error::{AlreadyBound, NotBound, WouldDeadlock};
-pub use idle::IdleKey;
 pub use local::LocalTaskRunner;
-pub use loop_thread::LoopThread;
-pub use looper::{MessageLoop, Next};
+pub use looper::{
+    AlreadyBound, LoopBuilder, LoopThread, MessageLoop, Next, NotBound, WouldDeadlock,
+};
 pub use pump::{DefaultPump, Delegate, MessagePump};
 pub use run_loop::{QuitHandle, RunLoop};
 pub use runner::TaskRunner;
 pub use spawn::LocalJoinHandle;
+pub use turns::IdleKey;

@@ -4,10 +4,9 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::bound;
-use super::error::NotBound;
 use super::inbox::Shared;
-use super::turns::Turns;
+use super::looper::NotBound;
+use super::turns::{self, Turns};
 use crate::sync::{AtomicBool, Ordering};
 
 /// One run of the calling thread's loop. Made inside a task, it is a nested one: a task may wait for
@@ -62,7 +61,7 @@ impl RunLoop {
     ///
     /// When the thread has no loop.
     pub fn new() -> Result<RunLoop, NotBound> {
-        let turns = bound::current().ok_or(NotBound)?;
+        let turns = turns::current().ok_or(NotBound)?;
         Ok(RunLoop { turns, leave: Arc::default() })
     }
 

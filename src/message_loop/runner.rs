@@ -1,14 +1,19 @@
-//! How tasks come to a loop, from any thread.
+//! How tasks come to a loop, from any thread: [`TaskRunner`].
+//!
+//! A task on one loop may have its reply on another; each closure is dropped where it belongs:
+//!
+//! - R1 The reply travels in a [`Relay`]. If that is dropped, because the task panicked or will never run,
+//!   it sends the reply home to be dropped there.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bound;
 use super::ending::End;
-use super::inbox::{Shared, When};
-use super::reply::{Ask, Relay};
+use super::inbox::Shared;
+use super::turns;
 use crate::job::{Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
@@ -69,7 +74,7 @@ impl TaskRunner {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::Now, true, f)
+        self.give(None, true, f)
     }
 
     /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](TaskRunner::post).
@@ -96,7 +101,7 @@ impl TaskRunner {
         at: Instant,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::At(at), true, f)
+        self.give(Some(at), true, f)
     }
 
     /// As [`post`](TaskRunner::post), but never inside a nested run: it waits for the outermost one, and
@@ -110,7 +115,7 @@ impl TaskRunner {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::Now, false, f)
+        self.give(None, false, f)
     }
 
     /// As [`post_delayed`](TaskRunner::post_delayed), but never inside a nested run.
@@ -178,7 +183,7 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(home) = bound::current() else {
+        let Some(home) = turns::current() else {
             return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
         };
         self.ask(&home.shared, f, reply)
@@ -196,58 +201,61 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let ask = Ask::new(f, Relay::new(reply, Arc::clone(home)));
-        let given = self.shared.post(When::Now, true, ask).map(drop);
+        let relay = Relay { reply: Some(reply), home: Arc::clone(home) };
+        let ask = Ask { task: f, relay, result: PhantomData };
+        let given = self.shared.post(None, true, ask).map(drop);
         given.map_err(|(reason, ask)| TryScheduleError::new(reason, ask.into_parts()))
     }
 
-    fn after(&self, delay: Duration) -> When {
+    fn after(&self, delay: Duration) -> Option<Instant> {
         if delay.is_zero() {
-            return When::Now;
+            return None;
         }
         let now = self.shared.now();
-        // As far as the clock goes, beyond that.
-        When::At(Period::fixed_delay(delay).next_run(now, now))
+        Some(Period::fixed_delay(delay).next_run(now, now)) // as far as the clock goes, at most
     }
 
     fn give<F: FnOnce() + Send + 'static>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         nests: bool,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let given = self.shared.post(when, nests, Once(f)).map(Cancellable::from);
+        let given = self.shared.post(deadline, nests, Once(f)).map(Cancellable::from);
         given.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
 
-    /// The same, for what is dropped if it is refused.
-    fn give_task(&self, when: When, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.give(when, true, task).map_err(|refused| {
-            let reason = refused.reason();
-            self.shared.catch(|| drop(refused));
-            reason
-        })
-    }
-
-    /// The same for a series. What is refused comes back.
+    /// The same for a series.
     pub(super) fn give_series<R, F>(
         &self,
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<Cancellable, (ScheduleError, F)>
+    ) -> Result<Cancellable, TryScheduleError<F>>
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
         if period.duration().is_zero() {
-            return Err((ScheduleError::ZeroPeriod, f));
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
         }
-        let now = self.shared.now();
-        let due = Period::fixed_delay(initial).next_run(now, now);
-        let when = if initial.is_zero() { When::Now } else { When::At(due) };
-        let given = self.shared.post(when, true, Series { due, period, f });
-        given.map(Cancellable::from).map_err(|(reason, series)| (reason, series.f))
+        let deadline = self.after(initial);
+        let due = deadline.unwrap_or_else(|| self.shared.now());
+        let given = self.shared.post(deadline, true, Series { due, period, f });
+        let refused = |(reason, series): (_, Series<F>)| TryScheduleError::new(reason, series.f);
+        given.map(Cancellable::from).map_err(refused)
+    }
+
+    /// Drops what was refused.
+    fn or_drop<F>(
+        &self,
+        given: Result<Cancellable, TryScheduleError<F>>,
+    ) -> Result<Cancellable, ScheduleError> {
+        given.map_err(|refused| {
+            let reason = refused.reason();
+            self.shared.catch(|| drop(refused));
+            reason
+        })
     }
 
     // ----- the loop ------------------------------------------------------------------------
@@ -255,7 +263,7 @@ impl TaskRunner {
     /// Whether this is the loop's thread, and its loop is still there.
     #[doc(alias = "RunsTasksInCurrentSequence")]
     pub fn belongs_to_current_thread(&self) -> bool {
-        bound::is_current(&self.shared)
+        turns::is_current(&self.shared)
     }
 
     /// Ends the loop for good, with all its runs; from now on posts are refused.
@@ -304,7 +312,7 @@ impl Schedule for TaskRunner {
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.give_task(self.after(delay), task)
+        self.or_drop(self.give(self.after(delay), true, task))
     }
 
     fn schedule_task_at(
@@ -312,7 +320,7 @@ impl Schedule for TaskRunner {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.give_task(When::At(deadline), task)
+        self.or_drop(self.give(Some(deadline), true, task))
     }
 
     fn schedule_series(
@@ -321,10 +329,7 @@ impl Schedule for TaskRunner {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        self.give_series(initial, period, task).map_err(|(reason, refused)| {
-            self.shared.catch(|| drop(refused));
-            reason
-        })
+        self.or_drop(self.give_series(initial, period, task))
     }
 }
 
@@ -365,6 +370,64 @@ impl Work for Due {
     fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
         if let Some(Due(task)) = work.take() {
             task.run();
+        }
+        ControlFlow::Break(())
+    }
+}
+
+// ----- replies ----------------------------------------------------------------------------
+
+/// A reply on its way; R1.
+struct Relay<R: Send + 'static> {
+    reply: Option<R>,
+    home: Arc<Shared>,
+}
+
+impl<R: Send + 'static> Relay<R> {
+    /// Runs it at home.
+    fn send<T: Send + 'static>(mut self, value: T)
+    where
+        R: FnOnce(T),
+    {
+        let Some(reply) = self.reply.take() else { return };
+        let answer = Once(move || reply(value));
+        if let Err(refused) = self.home.post_reply(answer) {
+            self.home.send_home(Box::new(refused));
+        }
+    }
+}
+
+impl<R: Send + 'static> Drop for Relay<R> {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            self.home.send_home(Box::new(reply));
+        }
+    }
+}
+
+/// The task, with its reply.
+struct Ask<F, R: Send + 'static, T> {
+    task: F,
+    relay: Relay<R>,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<F, R: Send + 'static, T> Ask<F, R, T> {
+    /// Both closures, of one that was refused.
+    fn into_parts(mut self) -> (F, R) {
+        (self.task, self.relay.reply.take().expect("it has not run"))
+    }
+}
+
+impl<T, F, R> Work for Ask<F, R, T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+    R: FnOnce(T) + Send + 'static,
+{
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        if let Some(Ask { task, relay, .. }) = work.take() {
+            relay.send(task());
         }
         ControlFlow::Break(())
     }

@@ -35,7 +35,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::inbox::{Shared, When};
+use super::inbox::Shared;
 use super::local::{LocalPlace, LocalTaskRunner};
 use crate::job::{Owner, Places, Ran, Run};
 use crate::pool::{JoinError, PanicPayload};
@@ -103,7 +103,7 @@ impl LocalTaskRunner {
         });
         let shared = &self.turns.shared;
         let job = Arc::clone(&task) as Arc<dyn Run<Shared>>;
-        let admitted = match shared.admit(job, When::Now, true, Places::take) {
+        let admitted = match shared.admit(job, None, true, Places::take) {
             Ok(admitted) => admitted,
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
@@ -332,7 +332,7 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
         if before == Stage::Waiting {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
             // F4: it has its place. F6: one that is refused waits for the end of the loop.
-            if let Ok(admitted) = self.shared().admit(job, When::Now, true, |_| true) {
+            if let Ok(admitted) = self.shared().admit(job, None, true, |_| true) {
                 self.shared().ring(admitted.rings);
             }
         }

@@ -1,4 +1,7 @@
-//! The loop's own side: what its thread does in a turn.
+//! The loop's own side: what its thread does in a turn, and [which loop](current) a thread has.
+//!
+//! A loop is bound to its thread from its `prepare` until it is dropped. One that is leaked instead ends with its
+//! thread.
 //!
 //! A run, nested or not, is a [`Level`]. The pump goes round, and calls the [`Delegate`] here; `turn` and
 //! `run_until_idle` call the same methods without a pump.
@@ -10,23 +13,27 @@
 //! - T4 The loop ends when no level has anything left that may start: a nested one leaves what it must
 //!   not run to the one around it, and ends alone.
 //! - T5 To rest is the last step of `do_idle_work` and of `turn`, after all that could bring something.
+//! - I1 An idle phase begins when a task has run, and each idle handler runs once in it.
+//! - I2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::agenda::Agenda;
+use super::agenda::{Agenda, PendingTask};
 use super::ending::End;
-use super::idle::{IdleHandlers, IdleKey};
 use super::inbox::Shared;
 use super::local::Locals;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queues::PendingTask;
 use super::run_loop::Leave;
 use crate::Repeat;
 use crate::job::Ran;
+use crate::sync::local;
 
 /// How many tasks that have ended already one call passes by.
 const PASSES: usize = 64;
@@ -118,7 +125,7 @@ impl Turns {
         if self.is_busy() {
             return Next::Now;
         }
-        if self.run_idle_handlers() && self.is_to_leave_now() {
+        if self.idle.run(self) && self.is_to_leave_now() {
             return Next::Quit;
         }
         // What the handlers have brought is found now.
@@ -251,10 +258,6 @@ impl Turns {
         self.idle.remove(key, &self.shared)
     }
 
-    fn run_idle_handlers(&self) -> bool {
-        self.idle.run(&self.shared, || !self.is_to_leave_now())
-    }
-
     // ----- the end of the loop -------------------------------------------------------------
 
     pub(super) fn is_closed(&self) -> bool {
@@ -296,7 +299,7 @@ impl Delegate for Turns {
                 self.quit_level();
                 false
             }
-            Verdict::Wait if self.run_idle_handlers() => {
+            Verdict::Wait if self.idle.run(self) => {
                 self.leaves_now();
                 true
             }
@@ -316,4 +319,124 @@ impl Drop for Guard<'_> {
             self.0.shared.leave();
         }
     }
+}
+
+// ----- idle handlers ----------------------------------------------------------------------
+
+type Handler = Box<dyn FnMut() -> ControlFlow<()>>;
+
+/// Names an idle handler of a [`MessageLoop`](super::MessageLoop), and never another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdleKey(u64);
+
+#[derive(Default)]
+struct IdleHandlers {
+    /// `None`: it runs just now; I2.
+    handlers: RefCell<BTreeMap<u64, Option<Handler>>>,
+    /// They have run in this phase; I1.
+    has_run: Cell<bool>,
+}
+
+impl IdleHandlers {
+    fn add<R: Repeat>(&self, mut f: impl FnMut() -> R + 'static) -> IdleKey {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let key = COUNT.fetch_add(1, Ordering::Relaxed); // it only has to be another one
+        let handler: Handler = Box::new(move || f().flow());
+        self.handlers.borrow_mut().insert(key, Some(handler));
+        IdleKey(key)
+    }
+
+    /// True if it was there.
+    fn remove(&self, key: IdleKey, shared: &Shared) -> bool {
+        let removed = self.handlers.borrow_mut().remove(&key.0);
+        let was_there = removed.is_some();
+        shared.catch(|| drop(removed));
+        was_there
+    }
+
+    /// I1.
+    fn something_ran(&self) {
+        self.has_run.set(false);
+    }
+
+    /// Runs all, unless they have run in this phase, as long as the loop goes on. True if there were any.
+    fn run(&self, turns: &Turns) -> bool {
+        if self.has_run.replace(true) {
+            return false;
+        }
+        let keys: Vec<u64> = self.handlers.borrow().keys().copied().collect();
+        let goes_on = |_: &&u64| !turns.is_to_leave_now();
+        keys.iter().take_while(goes_on).for_each(|key| self.run_one(*key, &turns.shared));
+        !keys.is_empty()
+    }
+
+    fn run_one(&self, key: u64, shared: &Shared) {
+        let taken = self.handlers.borrow_mut().get_mut(&key).and_then(Option::take);
+        let Some(mut handler) = taken else { return }; // it was removed, or runs below
+        let flow = shared.catch(&mut handler);
+        let goes_on = flow == Some(ControlFlow::Continue(()));
+        let mut handlers = self.handlers.borrow_mut();
+        let unwanted = match handlers.get_mut(&key) {
+            Some(room) if goes_on => room.replace(handler),
+            _ => {
+                handlers.remove(&key);
+                Some(handler)
+            }
+        };
+        drop(handlers);
+        shared.catch(|| drop(unwanted));
+    }
+
+    fn clear(&self, shared: &Shared) {
+        let handlers = std::mem::take(&mut *self.handlers.borrow_mut());
+        for handler in handlers.into_values() {
+            shared.catch(|| drop(handler));
+        }
+    }
+}
+
+// ----- the loop of a thread ---------------------------------------------------------------
+
+local!(
+    CURRENT: RefCell<Option<Bound>> = RefCell::new(None)
+);
+
+struct Bound(Rc<Turns>);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Binds a loop to this thread. False: the thread has one, or is about to end.
+pub(super) fn bind(turns: &Rc<Turns>) -> bool {
+    let bind = |current: &RefCell<Option<Bound>>| {
+        let mut current = current.borrow_mut();
+        let is_free = current.is_none();
+        if is_free {
+            *current = Some(Bound(Rc::clone(turns)));
+        }
+        is_free
+    };
+    CURRENT.try_with(bind).unwrap_or(false)
+}
+
+/// Gives the thread free, if it is bound to this loop.
+pub(super) fn unbind(shared: &Shared) {
+    if is_current(shared) {
+        let bound = CURRENT.try_with(|current| current.borrow_mut().take());
+        drop(bound);
+    }
+}
+
+/// The loop of the calling thread. None as well when the thread is about to end.
+pub(super) fn current() -> Option<Rc<Turns>> {
+    let look = |current: &RefCell<Option<Bound>>| Some(Rc::clone(&current.borrow().as_ref()?.0));
+    CURRENT.try_with(look).ok().flatten()
+}
+
+/// Whether this is the loop of the calling thread.
+pub(super) fn is_current(shared: &Shared) -> bool {
+    current().is_some_and(|turns| std::ptr::eq(Arc::as_ptr(&turns.shared), shared))
 }
