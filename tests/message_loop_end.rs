@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::{OnDrop, PATIENCE, silence, until};
 use tickwheel::message_loop::{LocalJoinHandle, LoopThread, MessageLoop, RunLoop, TaskRunner};
-use tickwheel::{Cancellable, ManualClock, Period, ScheduleError, ScheduleExt};
+use tickwheel::{Cancellable, ManualClock, Period, ScheduleError, ScheduleExt, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -92,6 +92,7 @@ impl Case {
     }
 
     fn on_loop<R>(&self, act: impl FnOnce(&MessageLoop) -> R) -> R {
+        assert!(self.runner.belongs_to_current_thread());
         LOOP.with_borrow(|looper| act(looper.as_ref().expect("not dropped yet")))
     }
 
@@ -150,6 +151,16 @@ fn s20_an_immediate_task() {
         runs
     });
     assert_eq!(local, posted);
+    let handed_over = row(|case| {
+        let (scheduler, driver) =
+            Scheduler::builder().executor(case.runner.clone()).build_driven().expect("good");
+        let handle = scheduler.schedule_once(SECOND, case.traces.leave()).expect("open");
+        driver.advance(SECOND);
+        let runs = case.runs_after_the_end();
+        case.is_over(&handle);
+        runs
+    });
+    assert_eq!(handed_over, posted);
 }
 
 #[test]
@@ -249,12 +260,16 @@ fn s20_a_future() {
     #[derive(Clone, Copy, PartialEq)]
     enum Woken {
         Never,
+        New,
         Before,
         After,
     }
-    for (woken, expected) in
-        [(Woken::Never, [0; 5]), (Woken::Before, [0, 1, 1, 1, 0]), (Woken::After, [0, 0, 0, 1, 0])]
-    {
+    for (woken, expected) in [
+        (Woken::Never, [0; 5]),
+        (Woken::New, [0, 1, 1, 1, 0]),
+        (Woken::Before, [0, 1, 1, 1, 0]),
+        (Woken::After, [0, 0, 0, 1, 0]),
+    ] {
         let polls = row(|case| {
             let (mut leaves, waker) = (case.traces.leave(), Rc::new(Cell::new(None)));
             let given = Rc::clone(&waker);
@@ -265,6 +280,9 @@ fn s20_a_future() {
             });
             let handle = case.on_loop(|looper| looper.local_runner().spawn_local(future));
             let mut handle = handle.expect("open");
+            if woken == Woken::New {
+                return case.runs_after_the_end();
+            }
             case.turn_until_idle();
             let (before, waker): (_, Waker) = (case.traces.runs(), waker.take().expect("polled"));
             if woken == Woken::Before {
@@ -282,6 +300,21 @@ fn s20_a_future() {
         });
         assert_eq!(polls, expected);
     }
+}
+
+#[test]
+fn a_future_that_wakes_itself_goes_on_when_the_loop_is_to_quit_when_idle() {
+    let looper = MessageLoop::prepare().expect("no other one");
+    let mut left = 100;
+    let wakes_itself = poll_fn(move |context| {
+        left -= 1;
+        context.waker().wake_by_ref();
+        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+    });
+    let handle = looper.local_runner().spawn_local(wakes_itself).expect("open");
+    looper.runner().quit_when_idle();
+    looper.run();
+    assert!(handle.is_done() && handle.handle().is_done());
 }
 
 #[test]
@@ -498,7 +531,7 @@ fn a_leaked_loop_drops_what_is_local_with_its_thread() {
 fn s20_what_comes_while_a_loop_ends_is_run_refused_or_dropped() {
     let ends: [fn(&TaskRunner); 4] =
         [TaskRunner::quit, TaskRunner::quit_safely, TaskRunner::quit_when_idle, |runner| {
-            _ = runner.post(|| MessageLoop::current().expect("in a task").quit())
+            drop(runner.post(|| MessageLoop::current().expect("in a task").quit()));
         }];
     for round in 0..common::count(200, 20_000) {
         let thread = LoopThread::spawn("ends").expect("a thread");

@@ -343,13 +343,13 @@ fn no_wake_is_lost_between_a_future_and_other_threads() {
     for (signal, sent) in &signals {
         let (signal, sent, tell) = (signal.clone(), Arc::clone(sent), tell.clone());
         let spawn = move || {
-            let (heard, wait) = (Cell::new(0), Cell::new(Some(Box::pin(signal.wait()))));
+            let (seen, wait) = (Cell::new(0), Cell::new(Some(Box::pin(signal.wait()))));
             let hears = poll_fn(move |context| {
                 let mut inner = wait.take().expect("one poll at a time");
                 _ = inner.as_mut().poll(context);
                 wait.set(Some(inner));
-                heard.set(AtomicUsize::load(&sent, Ordering::Relaxed));
-                if heard.get() == each { Poll::Ready(()) } else { Poll::Pending }
+                seen.set(AtomicUsize::load(&sent, Ordering::Relaxed));
+                if seen.get() == each { Poll::Ready(()) } else { Poll::Pending }
             });
             let handle = LocalTaskRunner::current().expect("in a task").spawn_local(hears);
             let handle = handle.expect("open");
@@ -546,7 +546,9 @@ fn a_future_is_dropped_with_its_loop_and_its_wakers_do_nothing_then() {
     let home = home.join().expect("no panic");
     assert_eq!(*drops.lock().expect("no panic"), [home]);
     waker.wake_by_ref();
-    waker.clone().wake();
+    let clone = waker.clone();
+    drop(waker);
+    clone.wake();
     assert!(!handle.cancel() && handle.is_done() && !handle.is_cancelled());
 }
 
@@ -635,9 +637,8 @@ fn a_storm_of_wakes_and_cancels_leaves_no_future_behind() {
                     for _ in 0..5 * FUTURES {
                         let (signal, handle) = &futures[random.below(FUTURES as u64) as usize];
                         match random.below(4) {
-                            0 => {
-                                _ = wins.fetch_add(usize::from(handle.cancel()), Ordering::Relaxed)
-                            }
+                            0 if handle.cancel() => _ = wins.fetch_add(1, Ordering::Relaxed),
+                            0 => {}
                             1 => signal.set(),
                             _ => signal.waker().wake(),
                         }

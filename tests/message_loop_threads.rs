@@ -588,10 +588,12 @@ fn s30_a_tick_thread_sleeps_when_its_loop_has_quit() {
         scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
     }
     until("it is told", || scheduler.stats().rejected() > 0);
-    thread::sleep(Duration::from_millis(50)); // real time: what comes in meanwhile has come in
-    let before = (scheduler.stats().rejected(), scheduler.stats().wakeups());
-    thread::sleep(Duration::from_millis(300)); // real time: this is what sleep means
-    assert_eq!((scheduler.stats().rejected(), scheduler.stats().wakeups()), before);
+    let so_far = || (scheduler.stats().rejected(), scheduler.stats().wakeups());
+    until("it sleeps", || {
+        let before = so_far();
+        thread::sleep(Duration::from_millis(300)); // real time: else it would ask thrice meanwhile
+        so_far() == before
+    });
     assert_eq!((scheduler.pending(), scheduler.close().expect("in time").len()), (10, 10));
 }
 

@@ -101,7 +101,8 @@ impl MessageLoop {
         LocalTaskRunner::of(&self.turns)
     }
 
-    /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once.
+    /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once. If nothing is left
+    /// that could tell the loop to quit, it never returns.
     ///
     /// Called from inside a task it is a nested run, which ends with the loop; for one that ends by itself
     /// see [`RunLoop`](super::RunLoop).
@@ -321,6 +322,7 @@ impl fmt::Debug for LoopBuilder {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "HandlerThread")]
+#[must_use = "dropping it tells its loop to quit"]
 pub struct LoopThread {
     runner: TaskRunner,
     /// `None` once somebody waits for it.
@@ -337,7 +339,9 @@ impl LoopThread {
         LoopThread::spawn_with(name, MessageLoop::builder)
     }
 
-    /// The same, with a loop that is made on the new thread: for another clock or pump, or a hook.
+    /// As [`spawn`](LoopThread::spawn), with a loop that is made on the new thread: for another clock or pump, or a hook.
+    ///
+    /// It waits until `setup` has returned, so `setup` must not wait for the calling thread.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -384,7 +388,9 @@ impl LoopThread {
         self.runner.clone()
     }
 
-    /// Waits for the thread's end. It does not tell the loop to quit: somebody has to.
+    /// Waits for the thread's end. It does not tell the loop to quit: somebody has to, or this never returns.
+    ///
+    /// Two loops whose tasks join each other's threads wait for ever: only a thread that would wait for itself is told.
     ///
     /// # Errors
     ///

@@ -12,7 +12,8 @@ use crate::sync::{AtomicBool, Ordering};
 /// One run of the calling thread's loop. Made inside a task, it is a nested one: a task may wait for
 /// something in it, while the loop goes on.
 ///
-/// It ends when its [`QuitHandle`] says so, or with the loop. The runs around it go on.
+/// It ends when its [`QuitHandle`] says so, or with the loop. The runs around it go on. If neither is ever told to quit,
+/// [`run`](RunLoop::run) does not return, and the task that called it does not go on.
 ///
 /// ```
 /// use tickwheel::message_loop::{MessageLoop, RunLoop};
@@ -31,6 +32,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "base::RunLoop")]
+#[must_use = "it does nothing until `run`"]
 pub struct RunLoop {
     turns: Rc<Turns>,
     leave: Arc<Leave>,
