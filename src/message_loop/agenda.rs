@@ -1,16 +1,15 @@
-//! What there is to do, as the loop's thread knows it: the tasks that wait, the end that it has seen, and until when
-//! it rests. Only that thread touches it: no lock, and no atomics.
+//! The loop's own list of what to do: the tasks that wait, the end that it has seen, and until when it rests. Only the
+//! loop's thread uses it, without a lock.
 //!
-//! - Q1 Immediate tasks keep the order of their numbers. A task that must not run nested, and whose turn
-//!   comes in a nested run, is put by; the outermost run takes those first, so it overtakes nobody that
-//!   does not nest.
-//! - Q2 Delayed tasks are a heap by deadline, and at equal ones by the number that they were given when
-//!   they were posted.
-//! - G1 Nothing is borrowed while a destructor or the clock is called: each may come back here.
-//! - G2 While the loop rests, `next_deadline` says until when that was, whatever becomes of the task: so nobody
-//!   waits longer than those who bring something believe.
-//! - G3 How many delayed tasks are overdue is counted now and then, so seldom that a task costs no more than a
-//!   step of that; in between, those that leave are taken off.
+//! - Q1 Immediate tasks run in the order of their numbers. A task that must not run nested, and whose turn comes in a
+//!   nested run, is deferred. The outermost run takes deferred tasks first, so such tasks keep their order too.
+//! - Q2 Delayed tasks are a heap by deadline, and at equal deadlines by the number that they were given when they were
+//!   posted.
+//! - G1 Nothing is borrowed while a destructor or the clock is called: each may call the loop again.
+//! - G2 While the loop rests, `next_deadline` is the time that it has told the inbox, even if the task of that time has
+//!   been cancelled since. So the pump never waits longer than posters assume.
+//! - G3 The overdue tasks are counted once in so many tasks that the count costs each of them one step. In between,
+//!   those that leave are subtracted.
 //! - G4 The run of a series has its turn from the moment when it became possible: when it was planned for, or when
 //!   the run before it ended, whichever is later. By its plan alone, a series that lags behind would always be the
 //!   first, and nothing else would ever run. The plan itself, and so the phase, does not change.
@@ -30,7 +29,7 @@ pub(super) struct Agenda {
     queues: RefCell<Queues>,
     /// As the last look has found it.
     end: Cell<End>,
-    /// A time that has come. What was due by then is due, without a further look at the clock.
+    /// The last reading of the clock. What was due then is due, without a further reading.
     recently: Cell<Instant>,
     /// Until when the loop rests, if it does; G2.
     rests: Cell<Option<Until>>,
@@ -40,7 +39,7 @@ pub(super) struct Agenda {
 }
 
 /// Every so many delayed tasks that come or go, those that are overdue are counted; G3.
-const COUNTS: usize = 1024;
+const COUNT_EVERY: usize = 1024;
 
 /// `None`: until something comes.
 type Until = Option<Instant>;
@@ -49,7 +48,7 @@ impl Agenda {
     pub(super) fn new(shared: Arc<Shared>) -> Agenda {
         let recently = Cell::new(shared.now());
         let (queues, end, rests) = (RefCell::default(), Cell::default(), Cell::default());
-        let (overdue, until_count) = (Cell::new(0), Cell::new(COUNTS));
+        let (overdue, until_count) = (Cell::new(0), Cell::new(COUNT_EVERY));
         Agenda { shared, queues, end, recently, rests, overdue, until_count }
     }
 
@@ -75,17 +74,17 @@ impl Agenda {
             drop(queues);
             self.end.set(look.end);
             self.see_to_a_count(came);
-            if look.strays.is_empty() {
+            if look.to_drop.is_empty() {
                 return has_immediate;
             }
-            // What they post may have come in since; so once more.
-            look.strays.into_iter().for_each(|stray| _ = self.shared.catch(|| drop(stray)));
+            // Their destructors may have posted something, so look again.
+            look.to_drop.into_iter().for_each(|item| _ = self.shared.catch(|| drop(item)));
         }
     }
 
-    /// The same, if something but immediate tasks has come.
-    pub(super) fn look_for_news(&self) {
-        if self.shared.has_news() {
+    /// As `look`, but only if something other than immediate tasks has come.
+    pub(super) fn look_if_changed(&self) {
+        if self.shared.has_changed() {
             self.look();
         }
     }
@@ -100,10 +99,10 @@ impl Agenda {
         let left = self.until_count.get().saturating_sub(moved);
         self.until_count.set(left);
         if left == 0 {
-            self.until_count.set(COUNTS);
+            self.until_count.set(COUNT_EVERY);
             let Some(now) = self.shared.catch(|| self.shared.now()) else { return }; // G1
             let overdue = self.queues.borrow().overdue(now);
-            self.until_count.set(COUNTS + overdue);
+            self.until_count.set(COUNT_EVERY + overdue);
             self.overdue.set(overdue);
         }
     }
@@ -119,7 +118,7 @@ impl Agenda {
         }
     }
 
-    /// A delayed task that is due and may start, now and at this level.
+    /// The next delayed task that may start now, at this level.
     pub(super) fn next_delayed(&self, is_nested: bool) -> Option<PendingTask> {
         while self.has_delayed() {
             let task = self.queues.borrow_mut().delayed.pop()?;
@@ -128,7 +127,7 @@ impl Agenda {
             if task.nests || !is_nested {
                 return Some(task);
             }
-            self.queues.borrow_mut().put_by.push_back(task);
+            self.queues.borrow_mut().deferred.push_back(task);
         }
         None
     }
@@ -139,8 +138,8 @@ impl Agenda {
     }
 
     /// Whether a task waits for the outermost level.
-    pub(super) fn has_put_by(&self) -> bool {
-        !self.queues.borrow().put_by.is_empty()
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.queues.borrow().deferred.is_empty()
     }
 
     /// Whether the first of the delayed tasks may start now.
@@ -170,8 +169,8 @@ impl Agenda {
     /// The loop rests, until its next deadline. False: something has come.
     pub(super) fn falls_asleep(&self) -> bool {
         let mut queues = self.queues.borrow_mut();
-        self.shared.found_husks(queues.trim_delayed());
-        if self.shared.is_full_of_husks(queues.len()) {
+        self.shared.removed_cancelled(queues.trim_delayed());
+        if self.shared.has_too_many_cancelled(queues.len()) {
             self.sweep(&mut queues);
         }
         let until = queues.next_deadline();
@@ -181,10 +180,10 @@ impl Agenda {
         rests
     }
 
-    /// Whoever calls the loop again ends its rest.
-    pub(super) fn rouse(&self) {
+    /// The loop is called again, so it does not rest any more.
+    pub(super) fn end_rest(&self) {
         if self.rests.take().is_some() {
-            self.shared.rouse();
+            self.shared.set_awake();
         }
     }
 
@@ -194,8 +193,8 @@ impl Agenda {
     }
 
     /// The end of a loop that was to end when nothing is left. False: something has come in.
-    pub(super) fn settles(&self) -> bool {
-        let has_ended = self.shared.settles();
+    pub(super) fn ends_if_empty(&self) -> bool {
+        let has_ended = self.shared.ends_if_empty();
         if has_ended {
             self.end.set(End::Now);
         }
@@ -218,10 +217,10 @@ impl Agenda {
 
 // ----- the tasks that wait ----------------------------------------------------------------
 
-/// Room for so many tasks is never given back.
+/// Memory for this many tasks is never given back.
 pub(super) const SMALL: usize = 1024;
 
-/// Whether so much should be given back: it is paid for by those who have left.
+/// Returns true if a table of this length and capacity should shrink. The tasks that have left have paid for that.
 pub(super) fn has_room_to_spare(len: usize, capacity: usize) -> bool {
     capacity > SMALL && len < capacity / 8
 }
@@ -260,40 +259,40 @@ impl Ord for PendingTask {
 
 #[derive(Default)]
 struct Queues {
-    /// What has its turn next.
+    /// The tasks that have their turns next.
     immediate: VecDeque<PendingTask>,
-    /// What has just come in, on its way to the heap.
+    /// Delayed tasks that have just come in, on their way to the heap.
     arrived: Vec<PendingTask>,
     delayed: BinaryHeap<PendingTask>,
-    /// Q1: put by, until the outermost run.
-    put_by: VecDeque<PendingTask>,
+    /// Deferred until the outermost run; Q1.
+    deferred: VecDeque<PendingTask>,
 }
 
 impl Queues {
     fn len(&self) -> usize {
-        self.immediate.len() + self.arrived.len() + self.delayed.len() + self.put_by.len()
+        self.immediate.len() + self.arrived.len() + self.delayed.len() + self.deferred.len()
     }
 
     /// Q1. In a nested run, one that nests.
     fn pop_immediate(&mut self, is_nested: bool) -> Option<PendingTask> {
-        if !is_nested && !self.put_by.is_empty() {
-            return self.put_by.pop_front();
+        if !is_nested && !self.deferred.is_empty() {
+            return self.deferred.pop_front();
         }
         while let Some(task) = self.immediate.pop_front() {
             if task.nests || !is_nested {
                 return Some(task);
             }
-            self.put_by.push_back(task);
+            self.deferred.push_back(task);
         }
         None
     }
 
     /// Whether a run of that kind has an immediate task to run.
     fn has_immediate(&self, is_nested: bool) -> bool {
-        !self.immediate.is_empty() || (!is_nested && !self.put_by.is_empty())
+        !self.immediate.is_empty() || (!is_nested && !self.deferred.is_empty())
     }
 
-    /// Puts what has come in where it belongs. How many tasks that were.
+    /// Puts the delayed tasks that have come in on the heap. Returns how many.
     fn admit(&mut self) -> usize {
         let came = self.arrived.len();
         self.delayed.extend(self.arrived.drain(..));
@@ -305,7 +304,7 @@ impl Queues {
         self.delayed.peek()?.deadline
     }
 
-    /// How many delayed tasks are overdue: those of the heap whose fathers are, too.
+    /// How many delayed tasks are overdue. Below an element of the heap that is not overdue, none is.
     fn overdue(&self, now: Instant) -> usize {
         fn below(heap: &[PendingTask], at: usize, now: Instant) -> usize {
             match heap.get(at).and_then(|task| task.deadline) {
@@ -318,7 +317,7 @@ impl Queues {
         below(self.delayed.as_slice(), 0, now)
     }
 
-    /// Throws out the first delayed tasks that have ended already. How many.
+    /// Removes the cancelled tasks at the top of the heap. Returns how many.
     fn trim_delayed(&mut self) -> usize {
         let mut gone = 0;
         while self.delayed.peek().is_some_and(|task| task.job.is_done()) {
@@ -328,19 +327,19 @@ impl Queues {
         gone
     }
 
-    /// Throws out all that have ended already, and gives back what room that leaves. How many.
+    /// Removes all cancelled tasks, and gives back the memory that this leaves. Returns how many.
     fn sweep(&mut self) -> usize {
         let before = self.len();
         let waits = |task: &PendingTask| !task.job.is_done();
         self.immediate.retain(waits);
-        self.put_by.retain(waits);
+        self.deferred.retain(waits);
         self.delayed.retain(waits);
         self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
         self.delayed.shrink_to(2 * self.delayed.len() + SMALL);
         before - self.len()
     }
 
-    /// Gives back room that a peak has left. That of the immediate tasks is the inbox's next.
+    /// Gives back the memory that a peak has left.
     fn give_back(&mut self) {
         if self.immediate.is_empty() && self.immediate.capacity() > SMALL {
             self.immediate = VecDeque::new();
@@ -348,8 +347,8 @@ impl Queues {
         if has_room_to_spare(self.delayed.len(), self.delayed.capacity()) {
             self.delayed.shrink_to(2 * self.delayed.len());
         }
-        if has_room_to_spare(self.put_by.len(), self.put_by.capacity()) {
-            self.put_by.shrink_to(2 * self.put_by.len());
+        if has_room_to_spare(self.deferred.len(), self.deferred.capacity()) {
+            self.deferred.shrink_to(2 * self.deferred.len());
         }
     }
 
@@ -358,7 +357,7 @@ impl Queues {
         self.admit();
         let delayed = std::mem::take(&mut self.delayed).into_sorted_vec();
         let mut all = Vec::with_capacity(self.len() + delayed.len());
-        all.extend(std::mem::take(&mut self.put_by));
+        all.extend(std::mem::take(&mut self.deferred));
         all.extend(std::mem::take(&mut self.immediate));
         all.extend(delayed.into_iter().rev());
         all

@@ -4,8 +4,8 @@
 //! threads: so all keep their order. A future stays in the same table; see [`spawn`](super::spawn).
 //!
 //! - L1 What is local leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
-//! - L2 A ticket that is dropped without having been redeemed drops its closure. On another thread, where a
-//!   cancel can have dropped it, a message goes home to do so.
+//! - L2 A ticket that is dropped without having been redeemed drops its closure. A cancel may drop a ticket on another
+//!   thread: then it sends the loop a message to do so.
 //! - L3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed then. It is put
 //!   back also after a panic, and dropped with its ticket.
 
@@ -319,7 +319,7 @@ impl LocalPlace {
 
     /// Has what lies there dropped on its thread: at once, if this is that one; L2.
     pub(super) fn discard(&self) {
-        self.shared.send_home(Box::new(Discarded(self.clone())));
+        self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
     }
 }
 
@@ -332,7 +332,7 @@ impl Drop for Discarded {
     }
 }
 
-/// A closure that stays at home.
+/// A closure in the table of its loop.
 struct Kept<C> {
     number: u64,
     /// `None` while it runs, and once it has left.
@@ -343,7 +343,7 @@ struct Kept<C> {
 struct Ticket<C> {
     /// `None` once it is redeemed.
     place: Option<LocalPlace>,
-    /// It stays at home.
+    /// The closure itself is in the table.
     closure: PhantomData<fn() -> C>,
 }
 

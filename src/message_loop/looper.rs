@@ -24,7 +24,7 @@ use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 /// It belongs to the thread that has prepared it, which it leaves when it is dropped. Other threads bring
 /// tasks through its [`TaskRunner`]. All its methods may be called from inside its tasks, and then nest.
 ///
-/// Dropping it drops all that is pending, here and now, and refuses what is posted by that.
+/// Dropping it drops all that is pending, at once and on this thread. What a destructor posts is refused.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,7 +53,7 @@ pub enum Next {
     At(Instant),
     /// When it is woken.
     Idle,
-    /// Never: the loop has ended. To a nested call it says so when what is left is for the runs around it.
+    /// Never: the loop has ended. A nested call returns this also if what is left is for the runs around it.
     Quit,
 }
 
@@ -76,12 +76,12 @@ impl MessageLoop {
         MessageLoop::builder().pump(pump).prepare()
     }
 
-    /// A loop on another clock, with a hook for panics, or woken otherwise.
+    /// Returns a builder, for a loop with another clock, a pump, a hook for panics, or a bound.
     pub fn builder() -> LoopBuilder {
         LoopBuilder::default()
     }
 
-    /// What brings tasks to the loop of the calling thread.
+    /// Returns the runner of the calling thread's loop.
     ///
     /// # Errors
     ///
@@ -91,12 +91,12 @@ impl MessageLoop {
         turns::current().map(|turns| TaskRunner::of(Arc::clone(&turns.shared))).ok_or(NotBound)
     }
 
-    /// What brings tasks to it, from any thread.
+    /// Returns a runner, which posts tasks from any thread.
     pub fn runner(&self) -> TaskRunner {
         TaskRunner::of(Arc::clone(&self.turns.shared))
     }
 
-    /// What brings tasks to it whose closures are not [`Send`], from this thread.
+    /// Returns a runner for this thread, which posts tasks whose closures are not [`Send`].
     pub fn local_runner(&self) -> LocalTaskRunner {
         LocalTaskRunner::of(&self.turns)
     }
@@ -111,18 +111,18 @@ impl MessageLoop {
         self.turns.run(None);
     }
 
-    /// Runs all that is due, and what comes due on the way, without waiting, and so without idle handlers. How many
-    /// tasks ran.
+    /// Runs all that is due, and what becomes due meanwhile, without waiting, and so without idle handlers. Returns how
+    /// many tasks ran.
     #[doc(alias = "RunUntilIdle")]
     pub fn run_until_idle(&self) -> usize {
         self.turns.run_until_idle()
     }
 
-    /// Runs at most one immediate task, and then at most one delayed one that is due; never waits. For
-    /// whoever has an event loop already, and turns this one from there.
+    /// Runs at most one immediate task, and then at most one delayed one that is due; never waits. It is for programs
+    /// that have an event loop already, and turn this one from there.
     ///
-    /// It says when to come back. Before that the [`waker`](LoopBuilder::wake_with) may say to come earlier; it also
-    /// says to come when something is posted to a loop that nobody has turned yet, or that was run otherwise since.
+    /// It returns when to call it again. The [`waker`](LoopBuilder::wake_with) is woken if that becomes earlier, and if
+    /// something is posted to a loop that has not been turned yet, or that was run in another way since.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -145,13 +145,13 @@ impl MessageLoop {
     /// let runner = looper.runner();
     /// runner.post_delayed(Duration::from_millis(2), || MessageLoop::current().unwrap().quit())?;
     /// loop {
-    ///     let patience = match looper.turn() {
+    ///     let sweep_above = match looper.turn() {
     ///         Next::Now => Duration::ZERO,
     ///         Next::At(at) => at.saturating_duration_since(Instant::now()),
     ///         Next::Idle => Duration::MAX,
     ///         Next::Quit => break,
     ///     };
-    ///     match events.recv_timeout(patience) {
+    ///     match events.recv_timeout(sweep_above) {
     ///         Ok(_event) => {} // `turn`, or one of its own
     ///         Err(RecvTimeoutError::Timeout) => {}
     ///         Err(RecvTimeoutError::Disconnected) => unreachable!("the loop holds its waker"),
@@ -193,7 +193,7 @@ impl fmt::Debug for MessageLoop {
 
 // ----- how it is made -----------------------------------------------------------------------
 
-/// How a [`MessageLoop`] is to be: see [`MessageLoop::builder`].
+/// Makes a [`MessageLoop`]: see [`MessageLoop::builder`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -226,36 +226,35 @@ impl Default for LoopBuilder {
 }
 
 impl LoopBuilder {
-    /// What turns it. Default: a [`DefaultPump`].
+    /// Sets the pump that runs the loop. By default it is a [`DefaultPump`].
     pub fn pump(self, pump: impl MessagePump + 'static) -> LoopBuilder {
         LoopBuilder { pump: Some(Box::new(pump)), ..self }
     }
 
-    /// The clock of its delays. Default: the system's.
+    /// Sets the clock of the delays. By default it is the system's.
     ///
-    /// The default pump waits by it; a pump of your own has to do so by itself.
+    /// The default pump waits by this clock. A pump of your own has to do so by itself.
     pub fn clock(self, clock: impl Clock) -> LoopBuilder {
         LoopBuilder { clock: Arc::new(clock), ..self }
     }
 
-    /// Is woken together with the pump: for whoever calls [`turn`](MessageLoop::turn), and waits in between. Whatever
-    /// is posted while nobody turns the loop wakes it, from its own thread too.
+    /// Sets a waker that is woken together with the pump, for programs that call [`turn`](MessageLoop::turn) and wait in
+    /// between. A post from the loop's own thread wakes it too, if the loop is not in a turn.
     pub fn wake_with(self, waker: Waker) -> LoopBuilder {
         LoopBuilder { waker: Some(waker), ..self }
     }
 
-    /// Is told of each panic of a task, of an idle handler, and of a captured value's `Drop`.
+    /// Sets a hook that is told of each panic of a task, of an idle handler, and of a captured value's `Drop`.
     pub fn on_panic(self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> LoopBuilder {
         LoopBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
     /// Refuses a task with [`ScheduleError::Full`](crate::ScheduleError::Full) when so many are pending.
     ///
-    /// A task holds its place until its run starts, a series until it ends, and a cancel frees the place at
-    /// once. Whoever posts gets the closure back in the error; a scheduler whose executor is the loop keeps the
-    /// task that was refused and offers it again. A reply of
-    /// [`post_and_reply`](TaskRunner::post_and_reply) holds a place too, but is always taken, beyond the
-    /// bound if need be: nobody could take it back.
+    /// A task holds its place until its run starts, a series and a future until they end, and a cancel frees the place
+    /// at once. The error gives the closure back; a scheduler whose executor is the loop keeps the task that was
+    /// refused and offers it again. A reply of [`post_and_reply`](TaskRunner::post_and_reply) holds a place too, but is
+    /// always taken, beyond the bound if need be: nobody could take it back.
     ///
     /// By default there is no bound. Then a thread that posts much faster than the loop runs waits a little in
     /// some of its calls.
@@ -382,7 +381,7 @@ impl LoopThread {
         Ok(LoopThread { runner, thread: Some(thread) })
     }
 
-    /// What brings tasks to its loop.
+    /// Returns a runner, which posts tasks to the loop.
     #[doc(alias = "getLooper")]
     pub fn runner(&self) -> TaskRunner {
         self.runner.clone()

@@ -38,8 +38,8 @@ pub struct RunLoop {
     leave: Arc<Leave>,
 }
 
-/// How one run is to end. Both are Relaxed: whoever sets one goes through the lock of the inbox afterwards, and
-/// the loop does before it looks for the last time.
+/// How one run is to end. Both are Relaxed: a thread that sets one locks the inbox afterwards, and the loop locks it
+/// before it looks for the last time.
 #[derive(Default)]
 pub(super) struct Leave {
     now: AtomicBool,
@@ -57,7 +57,7 @@ impl Leave {
 }
 
 impl RunLoop {
-    /// A run of this thread's loop.
+    /// Makes a run of this thread's loop, which [`run`](RunLoop::run) begins.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl RunLoop {
         self.turns.run(Some(Arc::clone(&self.leave)));
     }
 
-    /// What ends this run, from any thread.
+    /// Returns a handle that ends this run, from any thread.
     pub fn quit_handle(&self) -> QuitHandle {
         QuitHandle { shared: Arc::clone(&self.turns.shared), leave: Arc::clone(&self.leave) }
     }

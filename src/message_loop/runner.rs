@@ -2,8 +2,8 @@
 //!
 //! A task on one loop may have its reply on another; each closure is dropped where it belongs:
 //!
-//! - R1 The reply travels in a [`Relay`]. If that is dropped, because the task panicked or will never run,
-//!   it sends the reply home to be dropped there.
+//! - R1 The reply travels in a [`PendingReply`]. If that is dropped, because the task panicked or will never run,
+//!   it has the reply dropped on its own loop.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -183,16 +183,16 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(home) = turns::current() else {
+        let Some(own) = turns::current() else {
             return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
         };
-        self.ask(&home.shared, f, reply)
+        self.ask(&own.shared, f, reply)
     }
 
     /// The same, for a reply to that loop.
     pub(super) fn ask<T, F, R>(
         &self,
-        home: &Arc<Shared>,
+        to: &Arc<Shared>,
         f: F,
         reply: R,
     ) -> Result<(), TryScheduleError<(F, R)>>
@@ -201,8 +201,8 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let relay = Relay { reply: Some(reply), home: Arc::clone(home) };
-        let ask = Ask { task: f, relay, result: PhantomData };
+        let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(to) };
+        let ask = TaskWithReply { task: f, reply, result: PhantomData };
         let given = self.shared.post(None, true, ask).map(drop);
         given.map_err(|(reason, ask)| TryScheduleError::new(reason, ask.into_parts()))
     }
@@ -378,56 +378,56 @@ impl Work for Due {
 // ----- replies ----------------------------------------------------------------------------
 
 /// A reply on its way; R1.
-struct Relay<R: Send + 'static> {
+struct PendingReply<R: Send + 'static> {
     reply: Option<R>,
-    home: Arc<Shared>,
+    replies_to: Arc<Shared>,
 }
 
-impl<R: Send + 'static> Relay<R> {
-    /// Runs it at home.
+impl<R: Send + 'static> PendingReply<R> {
+    /// Posts the reply to its own loop.
     fn send<T: Send + 'static>(mut self, value: T)
     where
         R: FnOnce(T),
     {
         let Some(reply) = self.reply.take() else { return };
         let answer = Once(move || reply(value));
-        if let Err(refused) = self.home.post_reply(answer) {
-            self.home.send_home(Box::new(refused));
+        if let Err(refused) = self.replies_to.post_reply(answer) {
+            self.replies_to.drop_on_loop(Box::new(refused));
         }
     }
 }
 
-impl<R: Send + 'static> Drop for Relay<R> {
+impl<R: Send + 'static> Drop for PendingReply<R> {
     fn drop(&mut self) {
         if let Some(reply) = self.reply.take() {
-            self.home.send_home(Box::new(reply));
+            self.replies_to.drop_on_loop(Box::new(reply));
         }
     }
 }
 
 /// The task, with its reply.
-struct Ask<F, R: Send + 'static, T> {
+struct TaskWithReply<F, R: Send + 'static, T> {
     task: F,
-    relay: Relay<R>,
+    reply: PendingReply<R>,
     result: PhantomData<fn() -> T>,
 }
 
-impl<F, R: Send + 'static, T> Ask<F, R, T> {
+impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
     /// Both closures, of one that was refused.
     fn into_parts(mut self) -> (F, R) {
-        (self.task, self.relay.reply.take().expect("it has not run"))
+        (self.task, self.reply.reply.take().expect("it has not run"))
     }
 }
 
-impl<T, F, R> Work for Ask<F, R, T>
+impl<T, F, R> Work for TaskWithReply<F, R, T>
 where
     T: Send + 'static,
     F: FnOnce() -> T + Send + 'static,
     R: FnOnce(T) + Send + 'static,
 {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(Ask { task, relay, .. }) = work.take() {
-            relay.send(task());
+        if let Some(TaskWithReply { task, reply, .. }) = work.take() {
+            reply.send(task());
         }
         ControlFlow::Break(())
     }

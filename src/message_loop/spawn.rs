@@ -187,7 +187,7 @@ impl<T> fmt::Debug for LocalJoinHandle<T> {
     }
 }
 
-/// What a future has come to, and who waits for it.
+/// The result of a future, and the waker of the task that awaits it.
 struct Outcome<T> {
     result: Cell<Option<Ended<T>>>,
     waker: Cell<Option<Waker>>,
@@ -209,7 +209,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// A future at home.
+/// A future in the table of its loop.
 struct Spawned<F: Future> {
     /// `None` while it is polled, and once it has ended; F2.
     future: Cell<Option<Pin<Box<F>>>>,
@@ -260,7 +260,7 @@ impl<F: Future> Drop for Spawned<F> {
 struct LocalTask<F> {
     place: LocalPlace,
     stage: Mutex<Stage>,
-    /// It stays at home.
+    /// The future itself is in the table.
     future: PhantomData<fn() -> F>,
 }
 

@@ -1,4 +1,4 @@
-//! The loop's own side: what its thread does in a turn, and [which loop](current) a thread has.
+//! What the loop's thread does in a turn, and [which loop](current) a thread has.
 //!
 //! A loop is bound to its thread from its `prepare` until it is dropped. One that is leaked instead ends with its
 //! thread.
@@ -8,11 +8,11 @@
 //!
 //! - T1 Nothing here is borrowed while a task, a handler, a destructor, the clock or the pump is called: each
 //!   of them may call the loop again.
-//! - T2 Only the innermost level is told to quit. Those around it find out when they are the innermost.
+//! - T2 Only the innermost level is told to quit. Each outer level finds out when it is the innermost one.
 //! - T3 A level is left as soon as it is to end at once, and otherwise when it has nothing left to do.
-//! - T4 The loop ends when no level has anything left that may start: a nested one leaves what it must
-//!   not run to the one around it, and ends alone.
-//! - T5 To rest is the last step of `do_idle_work` and of `turn`, after all that could bring something.
+//! - T4 The loop ends when no level has anything left that may start. A nested level that has deferred a task ends
+//!   alone, and leaves that task to the outermost one.
+//! - T5 Resting is the last step of `do_idle_work` and of `turn`, after everything that could post.
 //! - I1 An idle phase begins when a task has run, and each idle handler runs once in it.
 //! - I2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
 
@@ -35,8 +35,8 @@ use crate::Repeat;
 use crate::job::Ran;
 use crate::sync::local;
 
-/// How many tasks that have ended already one call passes by.
-const PASSES: usize = 64;
+/// How many cancelled tasks one call skips at most.
+const MAX_SKIPPED: usize = 64;
 
 pub(super) struct Turns {
     pub(super) shared: Arc<Shared>,
@@ -59,13 +59,13 @@ struct Level {
     kind: Kind,
 }
 
-/// Who goes round in a run.
+/// What calls the delegate's methods in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Pump,
     /// `run_until_idle`.
     Here,
-    /// Whoever calls `turn`, and waits in between.
+    /// The caller of `turn`, who waits in between.
     Caller,
 }
 
@@ -128,7 +128,7 @@ impl Turns {
         if self.idle.run(self) && self.is_to_leave_now() {
             return Next::Quit;
         }
-        // What the handlers have brought is found now.
+        // The handlers may have posted something.
         if self.is_busy() || !self.agenda.falls_asleep() {
             return Next::Now;
         }
@@ -158,7 +158,7 @@ impl Turns {
 
     /// T3. Whether the innermost level is to end without anything more.
     fn is_to_leave_now(&self) -> bool {
-        self.agenda.look_for_news();
+        self.agenda.look_if_changed();
         self.agenda.end() == End::Now || self.is_left(Leave::is_now)
     }
 
@@ -168,7 +168,7 @@ impl Turns {
         levels.last().and_then(|level| level.leave.as_deref()).is_some_and(how)
     }
 
-    /// The same, and tells the pump; T2.
+    /// As `is_to_leave_now`, and tells the pump; T2.
     fn leaves_now(&self) -> bool {
         let leaves = self.is_to_leave_now();
         if leaves {
@@ -193,17 +193,17 @@ impl Turns {
             let is_left = self.is_left(Leave::is_when_idle);
             return if is_left { Verdict::Leave } else { Verdict::Wait };
         }
-        if self.is_nested() && self.agenda.has_put_by() {
+        if self.is_nested() && self.agenda.has_deferred() {
             return Verdict::Leave; // T4
         }
-        if self.agenda.settles() { Verdict::Leave } else { Verdict::GoOn }
+        if self.agenda.ends_if_empty() { Verdict::Leave } else { Verdict::GoOn }
     }
 
     // ----- tasks ---------------------------------------------------------------------------
 
-    /// Runs the next of those that are to run, or passes by so many that have ended.
+    /// Runs the next task, or skips as many cancelled ones as one call may.
     fn run_next(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
-        for _ in 0..PASSES {
+        for _ in 0..MAX_SKIPPED {
             let Some(task) = next() else { return false };
             if self.run_task(task) {
                 return true;
@@ -212,12 +212,12 @@ impl Turns {
         true
     }
 
-    /// False: it was cancelled.
+    /// Returns false if the task was cancelled.
     fn run_task(&self, task: PendingTask) -> bool {
         let ran = task.job.run(&self.shared);
-        self.shared.has_passed_one();
+        self.shared.count_passed();
         if ran == Ran::Not {
-            self.shared.found_husks(1);
+            self.shared.removed_cancelled(1);
             return false;
         }
         self.ran.set(self.ran.get() + 1);
@@ -232,7 +232,7 @@ impl Turns {
 
     /// One step of a turn: runs the next task of one sort.
     fn step(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
-        self.agenda.rouse();
+        self.agenda.end_rest();
         if self.leaves_now() {
             return false;
         }
@@ -245,7 +245,7 @@ impl Turns {
 
     // ----- idle handlers -------------------------------------------------------------------
 
-    /// A loop that is gone has no use for it: it is dropped.
+    /// A loop that is gone drops the handler.
     pub(super) fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
         let key = self.idle.add(f);
         if self.is_closed.get() {
@@ -289,7 +289,7 @@ impl Delegate for Turns {
     }
 
     fn do_idle_work(&self) -> bool {
-        self.agenda.rouse();
+        self.agenda.end_rest();
         if self.leaves_now() {
             return false;
         }
