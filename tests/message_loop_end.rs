@@ -533,7 +533,7 @@ fn s20_what_comes_while_a_loop_ends_is_run_refused_or_dropped() {
         [TaskRunner::quit, TaskRunner::quit_safely, TaskRunner::quit_when_idle, |runner| {
             drop(runner.post(|| MessageLoop::current().expect("in a task").quit()));
         }];
-    for round in 0..common::count(200, 20_000) {
+    for round in 0..common::count(200, 5_000) {
         let thread = LoopThread::spawn("ends").expect("a thread");
         let runner = thread.runner();
         let held = Arc::new(());
