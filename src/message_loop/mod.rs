@@ -59,6 +59,8 @@
 //!   refuses [for good](crate::Rejected::for_good).
 //! - A task that is running runs to its end. Local tasks and series fare as those that are `Send`. A task that a
 //!   scheduler has handed over is an immediate one.
+//! - The clock tells what is due. So on a [`ManualClock`](crate::ManualClock) that stands still, all the runs that a
+//!   series has missed are due at the call of `quit_safely`.
 //! - Immediate tasks and polls that still run may not bring more, except after `quit_when_idle`. So a future that wakes
 //!   itself again and again is polled once more, and a loop that was told to `quit_when_idle` goes on as long as it
 //!   does so.
