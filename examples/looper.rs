@@ -1,5 +1,6 @@
-//! How do I give a thread its own work, timers and replies? A user interface, of sorts: one thread owns
-//! the screen, and nobody else touches it. Files are counted on another thread, and the answers come back.
+//! How do I give a thread its own work, timers, replies and futures? A user interface, of sorts: one thread owns
+//! the screen, and nobody else touches it. A cursor blinks, files are counted on another thread, and a future sleeps
+//! in between.
 //!
 //! `cargo run --example looper`
 
@@ -12,20 +13,25 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tickwheel::message_loop::{LocalTaskRunner, LoopThread, MessageLoop, TaskRunner};
-use tickwheel::{Period, ScheduleExt};
+use tickwheel::{Period, ScheduleError, Scheduler};
 
 const FOLDERS: [&str; 4] = ["src", "tests", "examples", "no such folder"];
 
 /// What the screen shows. It is not `Send`: it belongs to the thread of the loop.
 struct Screen {
     opened: Instant,
-    lines: Vec<String>,
+    answers: usize,
+    is_lit: bool,
 }
 
 impl Screen {
-    fn show(&mut self, line: String) {
+    fn show(&self, line: &str) {
         println!("{:>4} ms  {line}", self.opened.elapsed().as_millis());
-        self.lines.push(line);
+    }
+
+    fn blink(&mut self) {
+        self.is_lit = !self.is_lit;
+        self.show(if self.is_lit { "█" } else { "_" });
     }
 }
 
@@ -56,7 +62,9 @@ fn ask(
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let screen = Rc::clone(screen);
     let show = move |found: std::io::Result<(usize, u64)>| {
-        screen.borrow_mut().show(match found {
+        let mut screen = screen.borrow_mut();
+        screen.answers += 1;
+        screen.show(&match found {
             Ok((files, bytes)) => format!("{folder}: {files} files, {bytes} bytes"),
             Err(error) => format!("{folder}: {error}"),
         });
@@ -65,53 +73,64 @@ fn ask(
     asked.map_err(|refused| refused.reason().into())
 }
 
+/// Counts down, and gives what it has come to. The scheduler's thread wakes it; it is polled where the screen is.
+async fn count_down(
+    timers: Scheduler,
+    screen: Rc<RefCell<Screen>>,
+) -> Result<usize, ScheduleError> {
+    for left in (1..=3).rev() {
+        screen.borrow().show(&format!("{left} ..."));
+        timers.sleep(Duration::from_millis(30)).await?;
+    }
+    Ok(screen.borrow().answers)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let screen = Rc::new(RefCell::new(Screen { opened: Instant::now(), lines: Vec::new() }));
+    let (opened, answers, is_lit) = (Instant::now(), 0, false);
+    let screen = Rc::new(RefCell::new(Screen { opened, answers, is_lit }));
 
     let looper = MessageLoop::prepare()?;
     let (ui, local) = (looper.runner(), looper.local_runner());
     let disk = LoopThread::spawn("disk")?;
 
-    // A timer: every 20 ms the cursor blinks, five times.
-    let mut blinks = 0;
-    let every = Period::fixed_rate(Duration::from_millis(20));
-    ui.schedule_periodic(Duration::from_millis(20), every, move || {
-        blinks += 1;
-        println!("         {}", if blinks % 2 == 1 { "█" } else { "_" });
-        if blinks == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
+    // A series: the cursor blinks every 20 ms, until the window closes.
+    let (cursor, every) = (Rc::clone(&screen), Period::fixed_rate(Duration::from_millis(20)));
+    let blinking =
+        local.schedule_periodic(Duration::ZERO, every, move || cursor.borrow_mut().blink())?;
 
-    // A timeout that is called off, because the answer comes in time.
+    // A timeout that is called off, because the answers come in time.
     let late = ui.post_delayed(Duration::from_secs(5), || println!("the disk does not answer"))?;
-
     for folder in FOLDERS {
         ask(&disk.runner(), &local, folder, &screen)?;
     }
 
-    // Once nothing is to do: how far it is. When all have answered, the window closes.
-    let (shown, closes) = (Rc::clone(&screen), ui.clone());
-    let closing = local.clone();
+    // Once nothing is to do: how far it is.
+    let shown = Rc::clone(&screen);
     looper.add_idle_handler(move || {
-        let answers = shown.borrow().lines.len();
-        if answers < FOLDERS.len() {
+        if shown.borrow().answers < FOLDERS.len() {
             return ControlFlow::Continue(());
         }
-        println!("         (idle, and all {answers} answers are here)");
+        shown.borrow().show("(idle, and all answers are here)");
         assert!(late.cancel(), "called off, and its closure is gone");
-        close_soon(&closing, closes.clone());
         ControlFlow::Break(())
     });
 
+    // Futures: one sleeps, and the other waits for it, and closes the window.
+    let counts = local.spawn_local(count_down(Scheduler::new(), Rc::clone(&screen)))?;
+    let (shown, closes) = (Rc::clone(&screen), ui.clone());
+    local.spawn_local(async move {
+        match counts.await {
+            Ok(Ok(answers)) => shown.borrow().show(&format!("{answers} answers: closing")),
+            failed => shown.borrow().show(&format!("no count: {failed:?}")),
+        }
+        assert!(blinking.cancel());
+        closes.quit();
+    })?;
+
     looper.run();
-    println!("{:>4} ms  closed", screen.borrow().opened.elapsed().as_millis());
+    screen.borrow().show("closed");
     assert!(ui.post(|| ()).is_err(), "a loop that has quit gives tasks back");
     disk.runner().quit();
     disk.join().expect("the panics of tasks are caught");
     Ok(())
-}
-
-/// Lets the cursor blink to its end.
-fn close_soon(local: &LocalTaskRunner, ui: TaskRunner) {
-    let posted = local.post_delayed(Duration::from_millis(120), move || ui.quit());
-    posted.expect("the loop runs");
 }

@@ -16,7 +16,7 @@
 //! | [`ends`] | a close against runs, series in their runs, breaks and cancels; a move against a cancel; a look at the name | the word of a series that ends, and `is_closing` |
 //! | [`holders`] | run, cancel, reuse, rearm, a magazine's way, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its look; the handle's `shared`, the clone's look at the word |
 //! | [`lanes`] | push, take, close; the ready list; the order by count | `published`: swap, look, close; `listed`: look, clearing; the head of the ready list: push, look, take; the count |
-//! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped at home, each against a loop that goes to sleep | none: all is under locks |
+//! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped on the loop's thread, each against a loop that goes to sleep; a wake and a cancel against the poll of a future | none: all is under locks |
 //! | [`sleep`] | arm, look, sleep, against publish and ring | the threshold: arming and look |
 //! | [`workers`] | the drain of `rx::Worker`: schedule, run, cancel, dispose, refusal, series | a job's `is_over`: Release, Acquire; all else is under locks |
 //! | [`whole`] | the scheduler with its thread: schedule, cancel, close | all of them together |

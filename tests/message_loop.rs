@@ -89,6 +89,40 @@ fn s03_a_series_takes_its_turn_among_tasks_of_the_same_deadline() {
     assert!(series.cancel());
 }
 
+/// Finding: the run of an overloaded series always had the earliest deadline of all, and kept everything else waiting.
+#[test]
+fn s12_s13_an_overloaded_series_keeps_no_one_shot_waiting_and_stays_in_phase() {
+    const MS: Duration = Duration::from_millis(1);
+    let (looper, runner, clock) = virtual_loop();
+    let (start, overloaded) = (clock.now(), 200);
+    let (runs, runs_so_far) = counter();
+    let works = clock.clone();
+    let every = Period::fixed_rate(MS);
+    let series = runner.schedule_periodic(MS, every, move || {
+        if runs.fetch_add(1, Ordering::Relaxed) < overloaded {
+            works.advance(3 * MS);
+        }
+    });
+    let (tell, told) = std::sync::mpsc::channel();
+    let reads = clock.clone();
+    runner
+        .post_at(start + 300 * MS, move || tell.send(reads.now()).expect("awaited"))
+        .expect("open");
+    while runs_so_far() < overloaded {
+        if let Next::At(at) = looper.turn() {
+            clock.advance(at - clock.now());
+        }
+    }
+    let late = told.try_recv().expect("it has run") - (start + 300 * MS);
+    assert!(late <= 2 * 3 * MS, "{late:?} late");
+    // The plan has 601 runs by now, and an idle loop catches up at once.
+    looper.run_until_idle();
+    let plan = (clock.now() - start).as_millis() as usize;
+    assert_eq!((plan, runs_so_far()), (601, 601));
+    assert_eq!(looper.turn(), Next::At(start + 602 * MS), "S12: the phase of the plan");
+    assert!(series.expect("open").cancel());
+}
+
 #[test]
 fn s04_any_delay() {
     let (looper, runner, clock) = virtual_loop();

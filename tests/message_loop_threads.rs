@@ -18,7 +18,8 @@ use tickwheel::message_loop::{
 };
 use tickwheel::rx::ExecutorScheduler;
 use tickwheel::{
-    Clock, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler, Sleeper, SystemClock,
+    Clock, DueTask, Executor, ManualClock, Schedule, ScheduleError, ScheduleExt, Scheduler,
+    Sleeper, SystemClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -526,6 +527,74 @@ fn a_scheduler_runs_its_tasks_on_a_loop() {
     driver.turn();
     assert_eq!(stopping.wait().run_all(), 1);
     assert_eq!(log.all(), [1, 2, 3]);
+}
+
+/// A loop that was told to quit never runs anything again, and says so; a full one refuses for now.
+#[test]
+fn s30_a_loop_that_has_quit_refuses_for_good_and_is_not_asked_again() {
+    let ends: [fn(&TaskRunner); 3] =
+        [TaskRunner::quit, TaskRunner::quit_safely, TaskRunner::quit_when_idle];
+    for (end, is_dropped) in ends.into_iter().flat_map(|end| [(end, false), (end, true)]) {
+        let looper = MessageLoop::builder().max_pending(1).prepare().expect("no other one");
+        let runner = looper.runner();
+        let due = || DueTask::new(Instant::now(), || ());
+        runner.execute(due()).expect("open");
+        let full = runner.execute(due()).expect_err("it has one place");
+        assert!(!full.is_for_good(), "a place may become free");
+        end(&runner);
+        if !runner.post(|| ()).is_err_and(|e| e.reason() == ScheduleError::Closed) {
+            // It takes posts until it has stopped; so no refusal is for good before.
+            assert!(!runner.execute(due()).expect_err("still full").is_for_good());
+            looper.run();
+        }
+        if is_dropped {
+            drop(looper);
+        }
+        assert!(runner.execute(due()).expect_err("it has ended").is_for_good());
+
+        let (scheduler, driver) =
+            Scheduler::builder().executor(runner).build_driven().expect("good");
+        let held = Arc::new(());
+        for after in 1..=5 {
+            let held = Arc::clone(&held);
+            scheduler.schedule_once(SECOND * after, move || drop(held)).expect("open");
+        }
+        let every = tickwheel::Period::fixed_rate(SECOND);
+        let series = scheduler.schedule_periodic(SECOND, every, || ()).expect("open");
+        driver.advance(SECOND * 10);
+        let (rejected, wakeups) = (scheduler.stats().rejected(), scheduler.stats().wakeups());
+        assert!((1..=6).contains(&rejected), "{rejected}: told by the first, and seldom asked");
+        assert_eq!(driver.turn(), None, "nobody comes back to ask again");
+        driver.advance(SECOND * 100);
+        assert_eq!(scheduler.stats().rejected(), rejected);
+        assert_eq!(scheduler.stats().wakeups(), wakeups);
+        assert_eq!((scheduler.pending(), Arc::strong_count(&held)), (6, 6));
+        let left = driver.close();
+        assert_eq!((left.len(), left.run_all()), (6, 6));
+        assert_eq!(Arc::strong_count(&held), 1);
+        drop(series);
+    }
+}
+
+/// The same with a tick thread, which sleeps for good.
+#[test]
+fn s30_a_tick_thread_sleeps_when_its_loop_has_quit() {
+    let looper = LoopThread::spawn("gone").expect("a thread");
+    let runner = looper.runner();
+    runner.quit();
+    looper.join().expect("no panic");
+    let scheduler = Scheduler::builder().executor(runner).build().expect("good");
+    for _ in 0..10 {
+        scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+    }
+    until("it is told", || scheduler.stats().rejected() > 0);
+    let so_far = || (scheduler.stats().rejected(), scheduler.stats().wakeups());
+    until("it sleeps", || {
+        let before = so_far();
+        thread::sleep(Duration::from_millis(300)); // real time: else it would ask thrice meanwhile
+        so_far() == before
+    });
+    assert_eq!((scheduler.pending(), scheduler.close().expect("in time").len()), (10, 10));
 }
 
 #[test]

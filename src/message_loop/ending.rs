@@ -26,14 +26,6 @@ pub(super) enum End {
     Now,
 }
 
-/// Which delayed tasks may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Delayed {
-    WhenDue,
-    Until(Instant),
-    None,
-}
-
 impl End {
     /// An end that was asked for twice keeps its first time.
     pub(super) fn tighten(&mut self, to: End) {
@@ -47,11 +39,12 @@ impl End {
         self <= End::WhenIdle
     }
 
-    pub(super) fn delayed(self) -> Delayed {
+    /// Whether a delayed task may start, if it is due.
+    pub(super) fn lets_start(self, deadline: Instant, is_due: impl FnOnce() -> bool) -> bool {
         match self {
-            End::Open | End::WhenIdle => Delayed::WhenDue,
-            End::Safely(at) => Delayed::Until(at),
-            End::Drained | End::Now => Delayed::None,
+            End::Open | End::WhenIdle => is_due(),
+            End::Safely(at) => deadline <= at,
+            End::Drained | End::Now => false,
         }
     }
 }
@@ -81,6 +74,7 @@ mod tests {
         let mut end = End::Safely(at);
         end.tighten(End::Safely(at + Duration::from_secs(1)));
         assert_eq!(end, End::Safely(at));
-        assert_eq!(end.delayed(), Delayed::Until(at));
+        assert!(end.lets_start(at, || unreachable!("it was due then")));
+        assert!(!end.lets_start(at + Duration::from_nanos(1), || true));
     }
 }

@@ -4,16 +4,16 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::bound;
-use super::error::NotBound;
 use super::inbox::Shared;
-use super::turns::Turns;
+use super::looper::NotBound;
+use super::turns::{self, Turns};
 use crate::sync::{AtomicBool, Ordering};
 
 /// One run of the calling thread's loop. Made inside a task, it is a nested one: a task may wait for
 /// something in it, while the loop goes on.
 ///
-/// It ends when its [`QuitHandle`] says so, or with the loop. The runs around it go on.
+/// It ends when its [`QuitHandle`] says so, or with the loop. The runs around it go on. If neither is ever told to quit,
+/// [`run`](RunLoop::run) does not return, and the task that called it does not go on.
 ///
 /// ```
 /// use tickwheel::message_loop::{MessageLoop, RunLoop};
@@ -38,8 +38,8 @@ pub struct RunLoop {
     leave: Arc<Leave>,
 }
 
-/// How one run is to end. Both are Relaxed: whoever sets one goes through the lock of the inbox afterwards, and
-/// the loop does before it looks for the last time.
+/// How one run is to end. Both are Relaxed: a thread that sets one locks the inbox afterwards, and the loop locks it
+/// before it looks for the last time.
 #[derive(Default)]
 pub(super) struct Leave {
     now: AtomicBool,
@@ -57,13 +57,13 @@ impl Leave {
 }
 
 impl RunLoop {
-    /// A run of this thread's loop.
+    /// Makes a run of this thread's loop, which [`run`](RunLoop::run) begins.
     ///
     /// # Errors
     ///
     /// When the thread has no loop.
     pub fn new() -> Result<RunLoop, NotBound> {
-        let turns = bound::current().ok_or(NotBound)?;
+        let turns = turns::current().ok_or(NotBound)?;
         Ok(RunLoop { turns, leave: Arc::default() })
     }
 
@@ -75,7 +75,7 @@ impl RunLoop {
         self.turns.run(Some(Arc::clone(&self.leave)));
     }
 
-    /// What ends this run, from any thread.
+    /// Returns a handle that ends this run, from any thread.
     pub fn quit_handle(&self) -> QuitHandle {
         QuitHandle { shared: Arc::clone(&self.turns.shared), leave: Arc::clone(&self.leave) }
     }

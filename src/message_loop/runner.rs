@@ -1,17 +1,22 @@
-//! How tasks come to a loop, from any thread.
+//! How tasks come to a loop, from any thread: [`TaskRunner`].
+//!
+//! A task on one loop may have its reply on another; each closure is dropped where it belongs:
+//!
+//! - R1 The reply travels in a [`PendingReply`]. If that is dropped, because the task panicked or will never run,
+//!   it has the reply dropped on its own loop.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bound;
 use super::ending::End;
-use super::inbox::{Shared, When};
-use super::reply::{Ask, Relay};
+use super::inbox::Shared;
+use super::turns;
 use crate::job::{Once, Owner, Series, Work};
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -69,7 +74,7 @@ impl TaskRunner {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::Now, true, f)
+        self.give(None, true, f)
     }
 
     /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](TaskRunner::post).
@@ -96,7 +101,7 @@ impl TaskRunner {
         at: Instant,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::At(at), true, f)
+        self.give(Some(at), true, f)
     }
 
     /// As [`post`](TaskRunner::post), but never inside a nested run: it waits for the outermost one, and
@@ -110,7 +115,7 @@ impl TaskRunner {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(When::Now, false, f)
+        self.give(None, false, f)
     }
 
     /// As [`post_delayed`](TaskRunner::post_delayed), but never inside a nested run.
@@ -178,16 +183,16 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(home) = bound::current() else {
+        let Some(own) = turns::current() else {
             return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
         };
-        self.ask(&home.shared, f, reply)
+        self.ask(&own.shared, f, reply)
     }
 
     /// The same, for a reply to that loop.
     pub(super) fn ask<T, F, R>(
         &self,
-        home: &Arc<Shared>,
+        to: &Arc<Shared>,
         f: F,
         reply: R,
     ) -> Result<(), TryScheduleError<(F, R)>>
@@ -196,33 +201,58 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let ask = Ask::new(f, Relay::new(reply, Arc::clone(home)));
-        let given = self.shared.post(When::Now, true, ask).map(drop);
+        let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(to) };
+        let ask = TaskWithReply { task: f, reply, result: PhantomData };
+        let given = self.shared.post(None, true, ask).map(drop);
         given.map_err(|(reason, ask)| TryScheduleError::new(reason, ask.into_parts()))
     }
 
-    fn after(&self, delay: Duration) -> When {
+    fn after(&self, delay: Duration) -> Option<Instant> {
         if delay.is_zero() {
-            return When::Now;
+            return None;
         }
         let now = self.shared.now();
-        // As far as the clock goes, beyond that.
-        When::At(Period::fixed_delay(delay).next_run(now, now))
+        Some(Period::fixed_delay(delay).next_run(now, now)) // as far as the clock goes, at most
     }
 
     fn give<F: FnOnce() + Send + 'static>(
         &self,
-        when: When,
+        deadline: Option<Instant>,
         nests: bool,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let given = self.shared.post(when, nests, Once(f)).map(Cancellable::from);
+        let given = self.shared.post(deadline, nests, Once(f)).map(Cancellable::from);
         given.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
 
-    /// The same, for what is dropped if it is refused.
-    fn give_work<W: Work>(&self, when: When, work: W) -> Result<Cancellable, ScheduleError> {
-        self.shared.post(when, true, work).map(Cancellable::from).map_err(|(reason, refused)| {
+    /// The same for a series.
+    pub(super) fn give_series<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        if period.duration().is_zero() {
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
+        }
+        let deadline = self.after(initial);
+        let due = deadline.unwrap_or_else(|| self.shared.now());
+        let given = self.shared.post(deadline, true, Series { due, period, f });
+        let refused = |(reason, series): (_, Series<F>)| TryScheduleError::new(reason, series.f);
+        given.map(Cancellable::from).map_err(refused)
+    }
+
+    /// Drops what was refused.
+    fn or_drop<F>(
+        &self,
+        given: Result<Cancellable, TryScheduleError<F>>,
+    ) -> Result<Cancellable, ScheduleError> {
+        given.map_err(|refused| {
+            let reason = refused.reason();
             self.shared.catch(|| drop(refused));
             reason
         })
@@ -233,7 +263,7 @@ impl TaskRunner {
     /// Whether this is the loop's thread, and its loop is still there.
     #[doc(alias = "RunsTasksInCurrentSequence")]
     pub fn belongs_to_current_thread(&self) -> bool {
-        bound::is_current(&self.shared)
+        turns::is_current(&self.shared)
     }
 
     /// Ends the loop for good, with all its runs; from now on posts are refused.
@@ -255,6 +285,8 @@ impl TaskRunner {
 
     /// Ends the loop for good, once all that is due at this moment has run, delayed tasks too; from now on posts
     /// are refused.
+    ///
+    /// Of a series that lags behind, one run is due: the next one becomes possible when that has ended.
     #[doc(alias = "quitSafely")]
     pub fn quit_safely(&self) {
         self.shared.end(End::Safely(self.shared.now()));
@@ -280,7 +312,7 @@ impl Schedule for TaskRunner {
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.give_work(self.after(delay), Once(task))
+        self.or_drop(self.give(self.after(delay), true, task))
     }
 
     fn schedule_task_at(
@@ -288,7 +320,7 @@ impl Schedule for TaskRunner {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.give_work(When::At(deadline), Once(task))
+        self.or_drop(self.give(Some(deadline), true, task))
     }
 
     fn schedule_series(
@@ -297,14 +329,7 @@ impl Schedule for TaskRunner {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        if period.duration().is_zero() {
-            self.shared.catch(|| drop(task));
-            return Err(ScheduleError::ZeroPeriod);
-        }
-        let now = self.shared.now();
-        let due = Period::fixed_delay(initial).next_run(now, now);
-        let when = if initial.is_zero() { When::Now } else { When::At(due) };
-        self.give_work(when, Series { due, period, f: task })
+        self.or_drop(self.give_series(initial, period, task))
     }
 }
 
@@ -322,13 +347,19 @@ impl Schedule for TaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Executor for TaskRunner {
-    /// A loop that was told to quit, or that is [full](super::LoopBuilder::max_pending), refuses the task: its
-    /// scheduler keeps it, and returns it at its close. Until then it offers the task again, so cancel what goes
-    /// to a loop that has ended, or close its scheduler.
+    /// A loop that takes no posts any more refuses the task [for good](Rejected::for_good): its scheduler keeps the
+    /// task, returns it at its close, and does not ask this executor again. That is the case from the call of
+    /// [`quit`](TaskRunner::quit) or [`quit_safely`](TaskRunner::quit_safely) on, after
+    /// [`quit_when_idle`](TaskRunner::quit_when_idle) once the loop has stopped, and when the loop is gone.
+    ///
+    /// A loop that is [full](super::LoopBuilder::max_pending) refuses the task for now.
     ///
     /// The calling thread is never held back: most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.shared.hand_over(Due(task)).map_err(|(_, Due(task))| Rejected::new(task))
+        self.shared.hand_over(Due(task)).map_err(|(reason, Due(task))| match reason {
+            ScheduleError::Closed => Rejected::for_good(task),
+            _ => Rejected::new(task),
+        })
     }
 }
 
@@ -339,6 +370,64 @@ impl Work for Due {
     fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
         if let Some(Due(task)) = work.take() {
             task.run();
+        }
+        ControlFlow::Break(())
+    }
+}
+
+// ----- replies ----------------------------------------------------------------------------
+
+/// A reply on its way; R1.
+struct PendingReply<R: Send + 'static> {
+    reply: Option<R>,
+    replies_to: Arc<Shared>,
+}
+
+impl<R: Send + 'static> PendingReply<R> {
+    /// Posts the reply to its own loop.
+    fn send<T: Send + 'static>(mut self, value: T)
+    where
+        R: FnOnce(T),
+    {
+        let Some(reply) = self.reply.take() else { return };
+        let answer = Once(move || reply(value));
+        if let Err(refused) = self.replies_to.post_reply(answer) {
+            self.replies_to.drop_on_loop(Box::new(refused));
+        }
+    }
+}
+
+impl<R: Send + 'static> Drop for PendingReply<R> {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            self.replies_to.drop_on_loop(Box::new(reply));
+        }
+    }
+}
+
+/// The task, with its reply.
+struct TaskWithReply<F, R: Send + 'static, T> {
+    task: F,
+    reply: PendingReply<R>,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
+    /// Both closures, of one that was refused.
+    fn into_parts(mut self) -> (F, R) {
+        (self.task, self.reply.reply.take().expect("it has not run"))
+    }
+}
+
+impl<T, F, R> Work for TaskWithReply<F, R, T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+    R: FnOnce(T) + Send + 'static,
+{
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        if let Some(TaskWithReply { task, reply, .. }) = work.take() {
+            reply.send(task());
         }
         ControlFlow::Break(())
     }

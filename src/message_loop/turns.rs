@@ -1,40 +1,47 @@
-//! The loop's own side: what its thread does in a turn.
+//! What the loop's thread does in a turn, and [which loop](current) a thread has.
+//!
+//! A loop is bound to its thread from its `prepare` until it is dropped. One that is leaked instead ends with its
+//! thread.
 //!
 //! A run, nested or not, is a [`Level`]. The pump goes round, and calls the [`Delegate`] here; `turn` and
 //! `run_until_idle` call the same methods without a pump.
 //!
 //! - T1 Nothing here is borrowed while a task, a handler, a destructor, the clock or the pump is called: each
 //!   of them may call the loop again.
-//! - T2 Only the innermost level is told to quit. Those around it find out when they are the innermost.
+//! - T2 Only the innermost level is told to quit. Each outer level finds out when it is the innermost one.
 //! - T3 A level is left as soon as it is to end at once, and otherwise when it has nothing left to do.
-//! - T4 The loop ends when no level has anything left that may start: a nested one leaves what it must
-//!   not run to the one around it, and ends alone.
-//! - T5 To rest is the last step of `do_idle_work` and of `turn`, after all that could bring something.
+//! - T4 The loop ends when no level has anything left that may start. A nested level that has deferred a task ends
+//!   alone, and leaves that task to the outermost one.
+//! - T5 Resting is the last step of `do_idle_work` and of `turn`, after everything that could post.
+//! - I1 An idle phase begins when a task has run, and each idle handler runs once in it.
+//! - I2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::agenda::Agenda;
+use super::agenda::{Agenda, PendingTask};
 use super::ending::End;
-use super::idle::{IdleHandlers, IdleKey};
 use super::inbox::Shared;
-use super::local_runner::Closures;
+use super::local::Locals;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queues::PendingTask;
 use super::run_loop::Leave;
 use crate::Repeat;
 use crate::job::Ran;
+use crate::sync::local;
 
-/// How many tasks that have ended already one call passes by.
-const PASSES: usize = 64;
+/// How many cancelled tasks one call skips at most.
+const MAX_SKIPPED: usize = 64;
 
 pub(super) struct Turns {
     pub(super) shared: Arc<Shared>,
     idle: IdleHandlers,
-    pub(super) closures: Closures,
+    pub(super) locals: Locals,
     agenda: Agenda,
     pump: Box<dyn MessagePump>,
     /// The runs, the innermost last.
@@ -52,13 +59,13 @@ struct Level {
     kind: Kind,
 }
 
-/// Who goes round in a run.
+/// What calls the delegate's methods in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Pump,
     /// `run_until_idle`.
     Here,
-    /// Whoever calls `turn`, and waits in between.
+    /// The caller of `turn`, who waits in between.
     Caller,
 }
 
@@ -76,7 +83,7 @@ impl Turns {
             agenda: Agenda::new(Arc::clone(&shared)),
             shared,
             idle: IdleHandlers::default(),
-            closures: Closures::default(),
+            locals: Locals::default(),
             pump,
             levels: RefCell::default(),
             ran: Cell::new(0),
@@ -118,10 +125,10 @@ impl Turns {
         if self.is_busy() {
             return Next::Now;
         }
-        if self.run_idle_handlers() && self.is_to_leave_now() {
+        if self.idle.run(self) && self.is_to_leave_now() {
             return Next::Quit;
         }
-        // What the handlers have brought is found now.
+        // The handlers may have posted something.
         if self.is_busy() || !self.agenda.falls_asleep() {
             return Next::Now;
         }
@@ -151,7 +158,7 @@ impl Turns {
 
     /// T3. Whether the innermost level is to end without anything more.
     fn is_to_leave_now(&self) -> bool {
-        self.agenda.look_for_news();
+        self.agenda.look_if_changed();
         self.agenda.end() == End::Now || self.is_left(Leave::is_now)
     }
 
@@ -161,7 +168,7 @@ impl Turns {
         levels.last().and_then(|level| level.leave.as_deref()).is_some_and(how)
     }
 
-    /// The same, and tells the pump; T2.
+    /// As `is_to_leave_now`, and tells the pump; T2.
     fn leaves_now(&self) -> bool {
         let leaves = self.is_to_leave_now();
         if leaves {
@@ -186,17 +193,17 @@ impl Turns {
             let is_left = self.is_left(Leave::is_when_idle);
             return if is_left { Verdict::Leave } else { Verdict::Wait };
         }
-        if self.is_nested() && self.agenda.has_put_by() {
+        if self.is_nested() && self.agenda.has_deferred() {
             return Verdict::Leave; // T4
         }
-        if self.agenda.settles() { Verdict::Leave } else { Verdict::GoOn }
+        if self.agenda.ends_if_empty() { Verdict::Leave } else { Verdict::GoOn }
     }
 
     // ----- tasks ---------------------------------------------------------------------------
 
-    /// Runs the next of those that are to run, or passes by so many that have ended.
+    /// Runs the next task, or skips as many cancelled ones as one call may.
     fn run_next(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
-        for _ in 0..PASSES {
+        for _ in 0..MAX_SKIPPED {
             let Some(task) = next() else { return false };
             if self.run_task(task) {
                 return true;
@@ -205,12 +212,12 @@ impl Turns {
         true
     }
 
-    /// False: it was cancelled.
+    /// Returns false if the task was cancelled.
     fn run_task(&self, task: PendingTask) -> bool {
         let ran = task.job.run(&self.shared);
-        self.shared.has_passed_one();
+        self.shared.count_passed();
         if ran == Ran::Not {
-            self.shared.found_husks(1);
+            self.shared.removed_cancelled(1);
             return false;
         }
         self.ran.set(self.ran.get() + 1);
@@ -225,7 +232,7 @@ impl Turns {
 
     /// One step of a turn: runs the next task of one sort.
     fn step(&self, next: impl Fn() -> Option<PendingTask>) -> bool {
-        self.agenda.rouse();
+        self.agenda.end_rest();
         if self.leaves_now() {
             return false;
         }
@@ -238,7 +245,7 @@ impl Turns {
 
     // ----- idle handlers -------------------------------------------------------------------
 
-    /// A loop that is gone has no use for it: it is dropped.
+    /// A loop that is gone drops the handler.
     pub(super) fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
         let key = self.idle.add(f);
         if self.is_closed.get() {
@@ -251,11 +258,11 @@ impl Turns {
         self.idle.remove(key, &self.shared)
     }
 
-    fn run_idle_handlers(&self) -> bool {
-        self.idle.run(&self.shared, || !self.is_to_leave_now())
-    }
-
     // ----- the end of the loop -------------------------------------------------------------
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
 
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
@@ -264,7 +271,7 @@ impl Turns {
         }
         self.agenda.close();
         self.idle.clear(&self.shared);
-        self.closures.clear(&self.shared);
+        self.locals.clear(&self.shared);
     }
 }
 
@@ -282,7 +289,7 @@ impl Delegate for Turns {
     }
 
     fn do_idle_work(&self) -> bool {
-        self.agenda.rouse();
+        self.agenda.end_rest();
         if self.leaves_now() {
             return false;
         }
@@ -292,7 +299,7 @@ impl Delegate for Turns {
                 self.quit_level();
                 false
             }
-            Verdict::Wait if self.run_idle_handlers() => {
+            Verdict::Wait if self.idle.run(self) => {
                 self.leaves_now();
                 true
             }
@@ -312,4 +319,124 @@ impl Drop for Guard<'_> {
             self.0.shared.leave();
         }
     }
+}
+
+// ----- idle handlers ----------------------------------------------------------------------
+
+type Handler = Box<dyn FnMut() -> ControlFlow<()>>;
+
+/// Names an idle handler of a [`MessageLoop`](super::MessageLoop), and never another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdleKey(u64);
+
+#[derive(Default)]
+struct IdleHandlers {
+    /// `None`: it runs just now; I2.
+    handlers: RefCell<BTreeMap<u64, Option<Handler>>>,
+    /// They have run in this phase; I1.
+    has_run: Cell<bool>,
+}
+
+impl IdleHandlers {
+    fn add<R: Repeat>(&self, mut f: impl FnMut() -> R + 'static) -> IdleKey {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let key = COUNT.fetch_add(1, Ordering::Relaxed); // it only has to be another one
+        let handler: Handler = Box::new(move || f().flow());
+        self.handlers.borrow_mut().insert(key, Some(handler));
+        IdleKey(key)
+    }
+
+    /// True if it was there.
+    fn remove(&self, key: IdleKey, shared: &Shared) -> bool {
+        let removed = self.handlers.borrow_mut().remove(&key.0);
+        let was_there = removed.is_some();
+        shared.catch(|| drop(removed));
+        was_there
+    }
+
+    /// I1.
+    fn something_ran(&self) {
+        self.has_run.set(false);
+    }
+
+    /// Runs all, unless they have run in this phase, as long as the loop goes on. True if there were any.
+    fn run(&self, turns: &Turns) -> bool {
+        if self.has_run.replace(true) {
+            return false;
+        }
+        let keys: Vec<u64> = self.handlers.borrow().keys().copied().collect();
+        let goes_on = |_: &&u64| !turns.is_to_leave_now();
+        keys.iter().take_while(goes_on).for_each(|key| self.run_one(*key, &turns.shared));
+        !keys.is_empty()
+    }
+
+    fn run_one(&self, key: u64, shared: &Shared) {
+        let taken = self.handlers.borrow_mut().get_mut(&key).and_then(Option::take);
+        let Some(mut handler) = taken else { return }; // it was removed, or runs below
+        let flow = shared.catch(&mut handler);
+        let goes_on = flow == Some(ControlFlow::Continue(()));
+        let mut handlers = self.handlers.borrow_mut();
+        let unwanted = match handlers.get_mut(&key) {
+            Some(room) if goes_on => room.replace(handler),
+            _ => {
+                handlers.remove(&key);
+                Some(handler)
+            }
+        };
+        drop(handlers);
+        shared.catch(|| drop(unwanted));
+    }
+
+    fn clear(&self, shared: &Shared) {
+        let handlers = std::mem::take(&mut *self.handlers.borrow_mut());
+        for handler in handlers.into_values() {
+            shared.catch(|| drop(handler));
+        }
+    }
+}
+
+// ----- the loop of a thread ---------------------------------------------------------------
+
+local!(
+    CURRENT: RefCell<Option<Bound>> = RefCell::new(None)
+);
+
+struct Bound(Rc<Turns>);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Binds a loop to this thread. False: the thread has one, or is about to end.
+pub(super) fn bind(turns: &Rc<Turns>) -> bool {
+    let bind = |current: &RefCell<Option<Bound>>| {
+        let mut current = current.borrow_mut();
+        let is_free = current.is_none();
+        if is_free {
+            *current = Some(Bound(Rc::clone(turns)));
+        }
+        is_free
+    };
+    CURRENT.try_with(bind).unwrap_or(false)
+}
+
+/// Gives the thread free, if it is bound to this loop.
+pub(super) fn unbind(shared: &Shared) {
+    if is_current(shared) {
+        let bound = CURRENT.try_with(|current| current.borrow_mut().take());
+        drop(bound);
+    }
+}
+
+/// The loop of the calling thread. None as well when the thread is about to end.
+pub(super) fn current() -> Option<Rc<Turns>> {
+    let look = |current: &RefCell<Option<Bound>>| Some(Rc::clone(&current.borrow().as_ref()?.0));
+    CURRENT.try_with(look).ok().flatten()
+}
+
+/// Whether this is the loop of the calling thread.
+pub(super) fn is_current(shared: &Shared) -> bool {
+    current().is_some_and(|turns| std::ptr::eq(Arc::as_ptr(&turns.shared), shared))
 }

@@ -3,14 +3,16 @@
 //! A wake-up that is lost leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands
 //! still, so nothing else wakes it.
 
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
 use std::time::Duration;
 
 use loom::thread;
 
 use crate::message_loop::{MessageLoop, Next, RunLoop, TaskRunner};
-use crate::sync::Ordering;
+use crate::sync::{AtomicBool, Ordering};
 use crate::{ManualClock, Sleeper};
 
 const LATER: Duration = Duration::from_secs(1);
@@ -23,6 +25,13 @@ fn bound() -> (MessageLoop, TaskRunner) {
 
 fn quit() {
     MessageLoop::current().expect("in a task").quit();
+}
+
+struct QuitOnDrop;
+impl Drop for QuitOnDrop {
+    fn drop(&mut self) {
+        quit();
+    }
 }
 
 /// B1: a post against a loop that goes to sleep.
@@ -149,12 +158,6 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
 /// A local task that is cancelled elsewhere: its closure is dropped at home, without anybody else's wake.
 #[test]
 fn models_a_local_closure_comes_home_to_be_dropped() {
-    struct QuitOnDrop;
-    impl Drop for QuitOnDrop {
-        fn drop(&mut self) {
-            quit();
-        }
-    }
     loom::model(|| {
         let (looper, _runner) = bound();
         let captured = std::rc::Rc::new(QuitOnDrop);
@@ -163,5 +166,50 @@ fn models_a_local_closure_comes_home_to_be_dropped() {
         let other = thread::spawn(move || handle.cancel());
         looper.run();
         assert!(other.join().unwrap());
+    });
+}
+
+/// F1: a wake from elsewhere, during the poll, after it, and while the loop goes to sleep.
+#[test]
+fn models_a_wake_against_the_poll_of_a_future() {
+    loom::model(|| {
+        let (looper, _runner) = bound();
+        let is_set = Arc::new(AtomicBool::new(false));
+        let mut other = None;
+        let waits = poll_fn(move |context| {
+            if is_set.load(Ordering::Relaxed) {
+                quit();
+                return Poll::Ready(());
+            }
+            other.get_or_insert_with(|| {
+                let (waker, sets) = (context.waker().clone(), Arc::clone(&is_set));
+                thread::spawn(move || {
+                    sets.store(true, Ordering::Relaxed);
+                    waker.wake();
+                })
+            });
+            Poll::Pending
+        });
+        let handle = looper.local_runner().spawn_local(waits).expect("open");
+        looper.run();
+        assert!(handle.is_done());
+    });
+}
+
+/// F3: a future that is cancelled elsewhere, before its poll, during it, and after it, is dropped at home.
+#[test]
+fn models_a_cancel_against_the_poll_of_a_future() {
+    loom::model(|| {
+        let (looper, _runner) = bound();
+        let captured = QuitOnDrop;
+        let handle = looper.local_runner().spawn_local(async move {
+            let _captured = &captured;
+            pending::<()>().await;
+        });
+        let handle = handle.expect("open");
+        let cancels = handle.handle();
+        let other = thread::spawn(move || cancels.cancel());
+        looper.run();
+        assert!(other.join().unwrap() && handle.is_done());
     });
 }
