@@ -329,3 +329,28 @@ fn s24_schedulers_that_come_and_go_leave_nothing() {
         assert!(after.saturating_sub(before) < 4_000_000, "{before} resident, then {after}");
     }
 }
+
+/// What the engine remembers of an executor's tasks goes when they are over, though nothing comes after them.
+#[test]
+fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
+    let _alone = alone();
+    let queue = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&queue);
+    let keep = move |task| keep.lock().expect("whole").push(task);
+    let (scheduler, driver) = Scheduler::builder().executor_fn(keep).build_driven().expect("good");
+    let peak = || {
+        (0..200_000).for_each(|_| drop(scheduler.schedule_once(Duration::ZERO, || ()).expect("open")));
+        while driver.turn().is_some_and(|at| at <= driver.now()) {}
+        let tasks = std::mem::take(&mut *queue.lock().expect("whole"));
+        assert_eq!(tasks.len(), 200_000);
+        tasks.into_iter().for_each(tickwheel::DueTask::run);
+    };
+    driver.advance(Duration::from_secs(5));
+    let before = LIVE.load(Ordering::Relaxed);
+    peak();
+    let peak = LIVE.load(Ordering::Relaxed) - before;
+    driver.advance(Duration::from_secs(5));
+    let left = LIVE.load(Ordering::Relaxed) - before;
+    println!("200,000 tasks handed over and run: {peak} bytes of heap more, and {left} after the trim");
+    assert!(peak > 200_000 * 16 && left < peak / 4, "{peak}, then {left}");
+}

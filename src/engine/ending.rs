@@ -27,9 +27,9 @@ impl Engine {
         let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
 
         let (mut returned, in_a_run) = self.claim_back(&handed);
+        // The end sorts them by deadline, stably: those that were handed over come first among equals, then the refused
+        // ones, then as in N2.
         returned.extend(entries.into_iter().filter_map(|entry| self.hub.give_back(entry)));
-        // Stable: at equal deadlines those that were handed over come first, then the refused ones, then as in N2.
-        returned.sort_by_key(|task| task.deadline);
         let leftovers = self.fulfil(returned, in_a_run, &series);
         self.hub.wake(&mut wakers); // they find it closed
         self.hub.hooks.observe(|observer| observer.stopped(leftovers));
