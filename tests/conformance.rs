@@ -507,7 +507,6 @@ fn overload_of_pools() {
 }
 
 #[test]
-#[ignore = "until a lagging series of a loop queues behind what became due in the meantime"]
 fn overload_of_loops() {
     a_lagging_series_delays_nobody(LOOPS);
 }

@@ -747,7 +747,7 @@ fn s31_a_task_tells_where_it_was_written() {
     scheduler.schedule_once(SECOND, a_named_task).expect("open");
     scheduler.schedule_repeatedly(SECOND, SECOND, a_named_task).expect("open");
     let weight = [7_u8; 100];
-    scheduler.schedule_once(SECOND, move || drop(weight)).expect("open");
+    scheduler.schedule_once(SECOND, move || assert!(weight.len() == 100)).expect("open");
     let cancelled = scheduler.schedule_once(SECOND, || ()).expect("open");
     driver.advance(SECOND);
     let tasks: Vec<_> = (0..4).map(|_| keeper.next()).collect();
