@@ -511,7 +511,7 @@ MUTATIONS = [
     ("ordering: closing is said, not in order", "src/hub.rs",
      "self.is_closing.store_in_order(true);", "self.is_closing.store(true, Ordering::SeqCst);", models("ends")),
     ("ordering: a series ends, not in order", "src/hub/run.rs",
-     "holder::word_in_order(key).is_some() && self.is_closing.load_in_order()", "key.generation > 0 && self.is_closing()",
+     "if self.is_closing.load_in_order() {", "if self.is_closing() {",
      models("ends")),
     ("ordering: a series is given back for a run that it has made", "src/task/state.rs",
      "(word.turn() == turn).then(|| word.in_phase(Phase::Returned))",

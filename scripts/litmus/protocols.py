@@ -408,6 +408,49 @@ def end(o, lookers=2, refills=False):
     return Program([runner] + [looker] * lookers + [filler] * refills, check, word=PENDING)
 
 
+# ----- end.rs, END-5 -----------------------------------------------------------------------------
+
+DOOMED, ENDING = 5, 6
+LAST_RUN = {"closing store": SC, "engine look": SC, "last look": SC, "closing load": SC}
+
+
+def last_run(o, is_cancelled=False, has_thread=False):
+    """A series that ends of itself, or by a cancel, while its scheduler closes. The engine, which may have a thread of
+    its own, waits for the run if it finds the series in it. Then the runner has to see that it must tell."""
+    o = {**LAST_RUN, **o}
+
+    def stopper():
+        yield store("closing", 1, o["closing store"])
+        if has_thread:
+            yield swap("token", 1, ACQ_REL)
+            return None
+        return (yield load("word", o["engine look"])) == RUNNING
+
+    def engine():
+        yield await_exchange("token", 1, 0, ACQ_REL)
+        return (yield load("word", o["engine look"])) == RUNNING
+
+    def canceller():
+        yield exchange("word", RUNNING, DOOMED, SC)
+
+    def runner():
+        if is_cancelled:
+            if (yield exchange("word", RUNNING, PENDING, SC)) == RUNNING:
+                return True  # the cancel came later, and finds the series waiting
+        else:
+            yield exchange("word", RUNNING, ENDING, SC)
+        yield load("word", o["last look"])
+        yield store("word", FREE, REL)
+        return bool((yield load("closing", o["closing load"])))
+
+    def check(final):
+        waits, tells = final.results[1 if has_thread else 0], final.results[-1]
+        return "the close waits, and nobody tells it" if waits and not tells else None
+
+    threads = [stopper] + [engine] * has_thread + [canceller] * is_cancelled + [runner]
+    return Program(threads, check, word=RUNNING)
+
+
 # ----- message_loop/pump.rs, W1: the bell, all Relaxed ---------------------------------------------
 
 SILENT, RUNG, ASLEEP = 0, 1, 2

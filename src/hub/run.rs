@@ -234,16 +234,11 @@ impl Hub {
             with_seat(self, |producer| producer.seat.count_left());
         }
         let thrown = body.discard();
-        let key = claimed.end();
-        if self.is_closing_in_order(key) {
-            self.end.run_is_over(key); // END-5
+        let key = claimed.end_in_order();
+        if self.is_closing.load_in_order() {
+            self.end.run_is_over(key); // END-5 in `end`
         }
         thrown
-    }
-
-    /// Whether the scheduler has been stopped, read after the word of a task that has ended; END-5 in [`end`].
-    fn is_closing_in_order(&self, key: TaskKey) -> bool {
-        holder::word_in_order(key).is_some() && self.is_closing.load_in_order()
     }
 
     /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.

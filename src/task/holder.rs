@@ -406,6 +406,13 @@ impl Claimed {
         self.cancelled
     }
 
+    /// The same, for a series, after a look at the word that comes after every cancel which has doomed it: so a look of
+    /// the caller at something else comes after that cancel too (END-5).
+    pub(crate) fn end_in_order(self) -> TaskKey {
+        let _ = self.task.holder.word.load_in_order();
+        self.end()
+    }
+
     /// Frees the holder. Which task it was.
     pub(crate) fn end(self) -> TaskKey {
         if self.task.word.has_moved() {
