@@ -47,7 +47,6 @@ impl Slot {
     }
 
     /// Relaxed: it is done under the lock of the structure through which others find the task.
-
     pub(super) fn set(&self, position: Position) {
         let at = match position {
             Position::Delayed(ticket) => ticket,

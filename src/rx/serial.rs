@@ -329,7 +329,6 @@ impl Owner for SerialQueue {
                 if counted > HOLES {
                     self.tidy();
                 }
-                return;
             }
             Position::Gone => _ = self.cancelled.fetch_sub(1, Ordering::Relaxed),
         }
@@ -495,7 +494,7 @@ mod tests {
             assert!(queue.queue(Arc::clone(&job) as Entry).is_ok());
             job
         };
-        let mut window = VecDeque::from_iter((0..100).map(|_| push()));
+        let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
         assert!(queue.goes_on(), "some are in front of the drain");
         for _ in 0..200_000 {
             window.push_back(push());
