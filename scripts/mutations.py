@@ -177,6 +177,8 @@ MUTATIONS = [
      "back = queue.end(newest);", "back = queue.end(newest.filter(|_| false));", tests("rx_end")),
     ("rx: what nobody holds is offered for ever", "src/rx/drain.rs",
      "strikes >= PATIENCE_WITH_NOBODY", "strikes == u32::MAX", tests("rx_end")),
+    ("rx: each refused drain is offered by itself", "src/rx/drain.rs",
+     "                return false;\n", "                continue;\n", tests("rx_end")),
     ("rx: arrivals in any order", "src/rx/delayed.rs",
      "self.first().map_or(itself, |first| first.min(itself)).1", "itself.1", tests("rx_over")),
     ("rx: a delay that is refused is brought along", "src/rx/serial.rs",

@@ -266,6 +266,36 @@ fn s30_an_executor_that_never_answers_costs_little() {
     }
 }
 
+/// However many workers wait for an executor, it is asked as if they were one, and when it takes one it gets all.
+#[test]
+fn s30_many_workers_on_an_executor_that_refuses_cost_as_little_as_one() {
+    for mood in [Mood::Refuses, Mood::Drops, Mood::Panics] {
+        let executor = Moody::new(mood);
+        let (_, timers, driver) = on(&executor);
+        let workers = ExecutorScheduler::new(Arc::clone(&executor), &timers);
+        let (workers, ran) = ([(); 1000].map(|()| workers.worker()), Arc::new(AtomicUsize::new(0)));
+        for worker in &workers {
+            let ran = Arc::clone(&ran);
+            worker.schedule(move || _ = ran.fetch_add(1, Ordering::Relaxed));
+        }
+        driver.advance(3 * SECOND);
+        let (asked, woken) = (executor.asked(), timers.stats().fired());
+        driver.advance(10 * SECOND);
+        assert!(executor.asked() - asked <= 200, "{mood:?}: {}", executor.asked() - asked);
+        assert!(timers.stats().fired() - woken <= 200 && timers.pending() == 1, "{mood:?}");
+        // Those that are disposed wait no more, and hold nobody up.
+        workers[..500].iter().for_each(Worker::dispose);
+        executor.becomes(Mood::Runs);
+        driver.advance(100 * MS);
+        assert_eq!((ran.load(Ordering::Relaxed), timers.pending()), (500, 0), "{mood:?}");
+        executor.becomes(mood);
+        workers[500..].iter().for_each(|worker| _ = worker.schedule(|| ()));
+        assert_eq!(timers.pending(), 1);
+        workers.iter().for_each(Worker::dispose);
+        assert_eq!(timers.pending(), 0, "{mood:?}: nobody waits");
+    }
+}
+
 /// Producers, cancels and a disposal against an executor that goes: each closure has one end, and all handles tell.
 #[test]
 fn s30_a_ledger_balances_while_the_executor_goes() {

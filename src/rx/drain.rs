@@ -13,8 +13,10 @@
 //!
 //! A [`Drain`] is the right to run the tasks; WORKER-1 says that there is one at most.
 //!
-//! - DRAIN-1 A drain that nobody runs (it was refused, or dropped, or its executor panicked) is handed over again by
-//!   a timer, after a pause that grows. It rests only when there is no clock left to wait on. Then the next task
+//! - DRAIN-1 A drain that nobody runs (it was refused, or dropped, or its executor panicked) waits in a line, which
+//!   all workers of one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands
+//!   the first one over again, and the others as long as each is taken. So many workers cost an executor that
+//!   refuses no more than one (S30). A drain rests only when there is no clock left to wait on. Then the next task
 //!   hands it over.
 //! - DRAIN-2 An executor that is gone for good ends the queue ([`SerialQueue::end`]). So does an executor that has
 //!   not run the drain [`PATIENCE_WITH_NOBODY`] times in a row, if nothing but the next attempt holds the queue:
@@ -28,14 +30,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::{SerialQueue, Timers};
 use super::worker::{TaskQueue, When};
 use crate::job::Ran;
-use crate::sync::{Ordering, local};
-use crate::{DueTask, Executor, Inline, PanicHook, Scheduler};
+use crate::sync::{Mutex, Ordering, local, lock};
+use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 pub(super) const BATCH: usize = 64;
@@ -43,6 +46,9 @@ pub(super) const BATCH: usize = 64;
 /// How long a drain waits before it is handed over again, DRAIN-1: after so many attempts twice as long, six times.
 const PAUSE: Duration = Duration::from_millis(1);
 const PATIENCE: u32 = 16;
+
+/// How many drains that were not run are handed over again in one go.
+const AT_ONCE: usize = 1024;
 
 /// About a minute, with these pauses; DRAIN-2.
 const PATIENCE_WITH_NOBODY: u32 = 1024;
@@ -64,8 +70,8 @@ local!(
 );
 
 local!(
-    /// The line of this thread's trampoline; DRAIN-3.
-    LINE: RefCell<VecDeque<Drain>> = RefCell::new(VecDeque::new())
+    /// The drains that wait for their turn on this thread's trampoline; DRAIN-3.
+    TURNS: RefCell<VecDeque<Drain>> = RefCell::new(VecDeque::new())
 );
 
 fn here() -> Here {
@@ -120,17 +126,17 @@ impl Drain {
     fn run(self) {
         let before = here();
         if before.hands_over && before.has_trampoline {
-            return LINE.with(|line| line.borrow_mut().push_back(self)); // DRAIN-3
+            return TURNS.with(|line| line.borrow_mut().push_back(self)); // DRAIN-3
         }
-        // A thread that ends may have no line any more.
-        let has_trampoline = before.hands_over && LINE.try_with(|_| ()).is_ok();
+        // A thread that ends may have no such queue any more.
+        let has_trampoline = before.hands_over && TURNS.try_with(|_| ()).is_ok();
         let now = Here { drains: before.drains + 1, hands_over: false, has_trampoline };
         with_here(now, || {
             let mut next = Some(self);
             while let Some(drain) = next {
                 // A panic of user code is caught further in. This is for what goes with the queue's last owner.
                 PanicHook::default().catch(|| drain.run_a_batch());
-                let waiting = || LINE.with(|line| line.borrow_mut().pop_front());
+                let waiting = || TURNS.with(|line| line.borrow_mut().pop_front());
                 next = has_trampoline.then(waiting).flatten();
             }
         });
@@ -139,7 +145,7 @@ impl Drain {
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_a_batch(mut self) {
         let Some(queue) = self.0.take() else { return };
-        queue.strikes.store(0, Ordering::Relaxed);
+        queue.refused.strikes.store(0, Ordering::Relaxed);
         for _ in 0..BATCH {
             let Some(job) = queue.next() else { return };
             if let Ran::Again(due) = job.run(&*queue) {
@@ -160,65 +166,166 @@ impl Drop for Drain {
         // The executor may be panicking, and the clock could as well.
         hook.catch(|| {
             if queue.goes_on() {
-                let strikes = queue.strikes.load(Ordering::Relaxed);
-                queue.strikes.store(strikes.saturating_add(1), Ordering::Relaxed);
-                let pause = PAUSE * (1 << (strikes / PATIENCE).min(6));
-                Retry { queue: Some(queue), pause, is_last: false }.wait();
+                Arc::clone(&queue.refused).push(Drain(Some(queue)));
             }
         });
     }
 }
 
-/// A drain that waits until it is handed over again; DRAIN-1.
-struct Retry {
-    queue: Option<Arc<SerialQueue>>,
-    pause: Duration,
+/// The drains that an executor has not run, of all workers of one scheduler; DRAIN-1.
+pub(super) struct Refused {
+    line: Mutex<Line>,
+    /// How often in a row a drain was not run. Relaxed: it only sets the pace.
+    strikes: AtomicU32,
+    timers: Timers,
+}
+
+#[derive(Default)]
+struct Line {
+    drains: VecDeque<Drain>,
+    /// The number of the attempt that is under way, or waits for its time. 0: there is none. Only that one may act.
+    attempt: u64,
+    last_attempt: u64,
+    timer: Option<Cancellable>,
+}
+
+impl Line {
+    fn new_attempt(&mut self) -> u64 {
+        self.last_attempt += 1;
+        self.attempt = self.last_attempt;
+        self.attempt
+    }
+}
+
+impl Refused {
+    pub(super) fn new(timers: Timers) -> Arc<Refused> {
+        Arc::new(Refused { line: Mutex::default(), strikes: AtomicU32::new(0), timers })
+    }
+
+    fn push(self: &Arc<Self>, drain: Drain) {
+        self.strikes.fetch_add(1, Ordering::Relaxed);
+        let mut line = lock(&self.line);
+        line.drains.push_back(drain);
+        if line.attempt == 0 {
+            let number = line.new_attempt();
+            drop(line);
+            self.wait(number, self.pause(), false);
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let strikes = self.strikes.load(Ordering::Relaxed).saturating_sub(1);
+        PAUSE * (1 << (strikes / PATIENCE).min(6))
+    }
+
+    /// Has the drains handed over again after a pause, by this attempt.
+    fn wait(self: &Arc<Self>, number: u64, pause: Duration, is_last: bool) {
+        let attempt = Attempt { refused: Some(Arc::clone(self)), number, is_last };
+        let (when, go) = (When::After(pause), move || attempt.go());
+        // Refused means dropped, and then the next clock is tried.
+        let timer = if is_last {
+            let Ok(global) = Scheduler::try_global() else { return };
+            Timers::Wheel(global.with_executor(Inline)).schedule(when, go)
+        } else {
+            self.timers.schedule(when, go)
+        };
+        let Ok(timer) = timer else { return };
+        let mut line = lock(&self.line);
+        if line.attempt == number && !line.drains.is_empty() {
+            line.timer = Some(timer);
+            return;
+        }
+        if line.attempt == number {
+            line.attempt = 0; // all have left in the meantime
+        }
+        drop(line);
+        timer.cancel();
+    }
+
+    /// Lets the drain of a queue go that was disposed.
+    pub(super) fn leave(&self, queue: &SerialQueue) {
+        let mut line = lock(&self.line);
+        let is_its = |drain: &Drain| drain.0.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
+        let at = line.drains.iter().position(is_its);
+        let drain = at.and_then(|at| line.drains.remove(at));
+        let timer = if line.drains.is_empty() { line.timer.take() } else { None };
+        if timer.is_some() {
+            line.attempt = 0;
+        }
+        drop(line);
+        drop(drain);
+        timer.into_iter().for_each(|timer| _ = timer.cancel());
+    }
+
+    /// Hands the drains over that are in the line now, until one is not run. Returns true if there were more than may
+    /// keep the calling thread busy.
+    fn offer(&self) -> bool {
+        let count = lock(&self.line).drains.len();
+        for _ in 0..count.min(AT_ONCE) {
+            let Some(queue) = self.pop().and_then(|mut drain| drain.0.take()) else { break };
+            let strikes = self.strikes.load(Ordering::Relaxed);
+            if strikes >= PATIENCE_WITH_NOBODY && Arc::strong_count(&queue) == 1 {
+                queue.dispose(); // DRAIN-2
+                continue;
+            }
+            let executor = queue.state().executor.clone();
+            Drain(Some(queue)).hand_over(executor, None);
+            if self.strikes.load(Ordering::Relaxed) > strikes {
+                return false;
+            }
+        }
+        count > AT_ONCE
+    }
+
+    fn pop(&self) -> Option<Drain> {
+        lock(&self.line).drains.pop_front()
+    }
+}
+
+/// An attempt to hand over what was refused.
+struct Attempt {
+    refused: Option<Arc<Refused>>,
+    number: u64,
     /// It waits on the scheduler that a program always has.
     is_last: bool,
 }
 
-impl Retry {
-    fn wait(self) {
-        let Some(queue) = self.queue.clone() else { return };
-        let (when, is_last) = (When::After(self.pause), self.is_last);
-        let go = move || self.go();
-        // Refused means dropped, and then the next clock is tried.
-        let retry = if is_last {
-            let Ok(global) = Scheduler::try_global() else { return };
-            Timers::Wheel(global.with_executor(Inline)).schedule(when, go)
-        } else {
-            queue.timers.schedule(when, go)
-        };
-        let Ok(retry) = retry else { return };
-        let mut state = queue.state();
-        if state.executor.is_some() {
-            state.retry = Some(retry);
-        } else {
-            drop(state);
-            retry.cancel();
-        }
-    }
-
+impl Attempt {
     fn go(mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        let strikes = queue.strikes.load(Ordering::Relaxed);
-        if strikes >= PATIENCE_WITH_NOBODY && Arc::strong_count(&queue) == 1 {
-            return queue.dispose(); // DRAIN-2
+        let Some(refused) = self.refused.take() else { return };
+        let mut line = lock(&refused.line);
+        if line.attempt != self.number {
+            return;
         }
-        let executor = queue.state().executor.clone();
-        Drain::of(queue).hand_over(executor, None);
+        line.timer = None;
+        drop(line);
+        let pause = if refused.offer() { PAUSE } else { refused.pause() };
+        let mut line = lock(&refused.line);
+        line.attempt = 0;
+        if !line.drains.is_empty() {
+            let number = line.new_attempt();
+            drop(line);
+            refused.wait(number, pause, false);
+        }
     }
 }
 
-impl Drop for Retry {
+impl Drop for Attempt {
     fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
-        let mut state = queue.state();
-        if self.is_last || state.executor.is_none() {
-            state.has_drain = false;
-        } else {
-            drop(state);
-            Retry { queue: Some(queue), pause: self.pause, is_last: true }.wait();
+        let Some(refused) = self.refused.take() else { return };
+        let mut line = lock(&refused.line);
+        if line.attempt != self.number {
+            return; // it was cancelled
+        }
+        if !self.is_last {
+            drop(line);
+            return refused.wait(self.number, refused.pause(), true);
+        }
+        line.attempt = 0;
+        let drains = std::mem::take(&mut line.drains);
+        drop(line);
+        for mut drain in drains {
+            drain.0.take().into_iter().for_each(|queue| queue.state().has_drain = false);
         }
     }
 }

@@ -21,6 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use super::delayed::{Entry, Position, Slot};
+use super::drain::Refused;
 use super::serial::{SerialQueue, Timers};
 use super::worker::{TaskQueue, When, Worker};
 use crate::job::{Owner, Places, Ran, Run};
@@ -55,6 +56,7 @@ use crate::{
 pub struct ExecutorScheduler {
     executor: Arc<dyn Executor>,
     timers: Timers,
+    refused: Arc<Refused>,
     hook: PanicHook,
     max_pending: Option<usize>,
 }
@@ -108,7 +110,8 @@ impl ExecutorScheduler {
     }
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {
-        ExecutorScheduler { executor, timers, hook: PanicHook::default(), max_pending: None }
+        let (refused, hook) = (Refused::new(timers.clone()), PanicHook::default());
+        ExecutorScheduler { executor, timers, refused, hook, max_pending: None }
     }
 
     /// Sets what is told of each panic of a task, of a captured value's `Drop`, and of the executor, for the workers
@@ -160,7 +163,8 @@ impl ExecutorScheduler {
 
     fn queue(&self) -> Arc<SerialQueue> {
         let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
-        SerialQueue::new(executor, timers, self.hook.clone(), Places::new(self.max_pending))
+        let (places, refused) = (Places::new(self.max_pending), Arc::clone(&self.refused));
+        SerialQueue::new(executor, timers, self.hook.clone(), places, refused)
     }
 }
 

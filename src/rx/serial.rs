@@ -28,14 +28,14 @@
 //!   executor does not run its drain ([`drain`]).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
 use super::delayed::{Delayed, Entry, Position, SMALL, Slot};
-use super::drain::{self, Drain};
+use super::drain::{self, Drain, Refused};
 use super::worker::{TaskQueue, When};
 use crate::backpressure::{Backpressure, Flow};
 use crate::job::{Owner, Places};
@@ -65,8 +65,8 @@ pub(super) struct SerialQueue {
     cancelled: AtomicUsize,
     places: Places,
     pressure: Backpressure,
-    /// How often in a row the drain was not run. Relaxed: it counts, and there is one drain.
-    pub(super) strikes: AtomicU32,
+    /// Where the drain waits if its executor does not run it.
+    pub(super) refused: Arc<Refused>,
 }
 
 #[derive(Default)]
@@ -78,8 +78,6 @@ pub(super) struct State {
     pub(super) executor: Option<Arc<dyn Executor>>,
     /// WORKER-1.
     pub(super) has_drain: bool,
-    /// Cancels the next attempt to hand the drain over, if it waits for one.
-    pub(super) retry: Option<Cancellable>,
 }
 
 impl State {
@@ -103,6 +101,7 @@ impl SerialQueue {
         timers: Timers,
         hook: PanicHook,
         places: Places,
+        refused: Arc<Refused>,
     ) -> Arc<SerialQueue> {
         Arc::new_cyclic(|me| SerialQueue {
             state: Mutex::new(State { executor: Some(executor), ..State::default() }),
@@ -114,7 +113,7 @@ impl SerialQueue {
             cancelled: AtomicUsize::new(0),
             places,
             pressure: Backpressure::new(AHEAD),
-            strikes: AtomicU32::new(0),
+            refused,
         })
     }
 
@@ -358,7 +357,7 @@ impl TaskQueue for SerialQueue {
     fn dispose(&self) {
         let mut outgoing = lock(&self.outgoing);
         let mut state = self.state();
-        let (executor, retry) = (state.executor.take(), state.retry.take());
+        let executor = state.executor.take();
         let queued = [std::mem::take(&mut outgoing.tasks), std::mem::take(&mut state.incoming)];
         let (delayed, running) = (std::mem::take(&mut state.delayed), outgoing.running.clone());
         drop((state, outgoing));
@@ -367,7 +366,7 @@ impl TaskQueue for SerialQueue {
             job.cancel(); // before its arrival is, which would only drop it
             timer.into_iter().for_each(|timer| _ = timer.cancel());
         }
-        retry.into_iter().for_each(|retry| _ = retry.cancel());
+        self.refused.leave(self);
         self.hook.catch(|| drop(executor));
     }
 
@@ -487,7 +486,8 @@ mod tests {
         let never_runs = |task: DueTask| std::mem::forget(task);
         let timers = Timers::Wheel(timers.with_executor(Inline));
         let hook = PanicHook::default();
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, Places::new(None));
+        let (places, refused) = (Places::new(None), Refused::new(timers.clone()));
+        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, places, refused);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once(|| ()));

@@ -66,9 +66,10 @@ pub(super) trait TaskQueue: Owner<Place = Slot> {
 /// whose [`Stopping`](crate::Stopping) was thrown away, keep the worker, and the worker keeps them: dispose it.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers it again by itself: sixteen times
-/// after a millisecond, then after two, and so on, up to 64. When the executor says that it is gone for good
+/// after a millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so
+/// a thousand of them cost the executor no more than one. When it says that it is gone for good
 /// ([`Rejected::for_good`]), the worker disposes itself. A worker that nobody holds any more does so too, when its
-/// executor has not run its work for about a minute.
+/// executor has run nothing for about a minute.
 ///
 /// ```
 /// use std::time::Duration;
