@@ -74,8 +74,8 @@ fn on(executor: &Arc<Moody>) -> (Worker, Scheduler, Driver) {
 
 /// One task of each kind, each with a clone of `held`: queued, delayed, a series that waits.
 fn one_of_each(worker: &Worker, held: &Arc<()>) -> Vec<Cancellable> {
-    let hold = || Arc::clone(held);
-    let (queued, delayed, series) = (hold(), hold(), hold());
+    let keep = || Arc::clone(held);
+    let (queued, delayed, series) = (keep(), keep(), keep());
     vec![
         worker.schedule(move || drop(queued)),
         worker.schedule_after(3600 * SECOND, move || drop(delayed)),
@@ -147,7 +147,7 @@ fn s30_a_delayed_task_that_finds_the_executor_gone_ends_the_worker() {
     let series = Arc::clone(&held);
     let series = worker.schedule_periodically(SECOND, SECOND, move || drop(Arc::clone(&series)));
     handles.push(series);
-    driver.advance(SECOND - MS);
+    driver.advance(SECOND.saturating_sub(MS));
     assert_eq!((executor.asked(), worker.pending()), (0, 3), "nobody has asked it yet");
     driver.advance(MS);
     assert_ended(&worker, &handles, &held);
@@ -161,17 +161,17 @@ fn s30_an_executor_that_goes_between_two_batches_ends_the_worker() {
     let (worker, _timers, _driver) = on(&executor);
     let (held, ran) = (Arc::new(()), Arc::new(AtomicUsize::new(0)));
     let handles = Arc::new(Mutex::new(Vec::new()));
-    let (own, goes, hold, runs) =
+    let (own, goes, keep, runs) =
         (worker.clone(), Arc::clone(&executor), Arc::clone(&held), Arc::clone(&ran));
-    let keep = Arc::clone(&handles);
+    let all = Arc::clone(&handles);
     worker.schedule(move || {
         for _ in 0..1000 {
-            let (hold, runs) = (Arc::clone(&hold), Arc::clone(&runs));
+            let (keep, runs) = (Arc::clone(&keep), Arc::clone(&runs));
             let handle = own.schedule(move || {
                 runs.fetch_add(1, Ordering::Relaxed);
-                drop(hold);
+                drop(keep);
             });
-            keep.lock().expect("no panic").push(handle);
+            all.lock().expect("no panic").push(handle);
         }
         goes.becomes(Mood::IsGone);
     });

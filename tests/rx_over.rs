@@ -43,7 +43,7 @@ fn a_worker_on_a_virtual_loop_keeps_its_delays_there() {
     assert_eq!((worker.pending(), Schedule::now(&worker)), (6, looper.runner().now()));
     looper.run_until_idle();
     assert_eq!(log.all(), [1]);
-    clock.advance(HOUR - Duration::from_nanos(1));
+    clock.advance(HOUR.saturating_sub(Duration::from_nanos(1)));
     looper.run_until_idle();
     assert_eq!(log.all(), [1, 2], "never early");
     clock.advance(Duration::from_nanos(1));
@@ -117,7 +117,7 @@ fn a_worker_over_a_driven_scheduler_is_queued_on_its_tick_thread() {
     for (number, workers) in [&workers, &boxed].into_iter().enumerate() {
         let worker = workers.worker();
         worker.schedule_after(SECOND, log.task(number as u32));
-        driver.advance(SECOND - Duration::from_nanos(1));
+        driver.advance(SECOND.saturating_sub(Duration::from_nanos(1)));
         assert_eq!((log.all().len(), worker.pending()), (number, 1), "never early");
         driver.advance(Duration::from_nanos(1));
         assert_eq!((log.all().len(), worker.pending()), (number + 1, 0));
@@ -235,12 +235,12 @@ fn a_schedule_that_refuses_or_panics_loses_nothing_else() {
     common::silence();
     let workers = ExecutorScheduler::over(Inline, Refuses(AtomicUsize::new(0))).max_pending(1);
     let (worker, held, log) = (workers.worker(), Arc::new(()), Log::default());
-    let hold = || {
+    let task = || {
         let held = Arc::clone(&held);
         move || drop(held)
     };
-    assert!(worker.schedule_after(SECOND, hold()).is_done());
-    let panics = std::panic::AssertUnwindSafe(|| worker.schedule_after(SECOND, hold()));
+    assert!(worker.schedule_after(SECOND, task()).is_done());
+    let panics = std::panic::AssertUnwindSafe(|| worker.schedule_after(SECOND, task()));
     assert!(std::panic::catch_unwind(panics).is_err(), "it is the caller's");
     assert_eq!(
         (Arc::strong_count(&held), worker.pending()),

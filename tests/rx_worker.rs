@@ -692,14 +692,14 @@ fn single_workers_share_a_thread_and_new_ones_have_their_own() {
 /// All workers of the one thread share its order.
 #[test]
 fn single_workers_run_in_the_order_of_submission() {
-    let hold = Hold::the_single_thread();
+    let busy = Hold::the_single_thread();
     let (workers, log) = ([(); 3].map(|()| rx::single()), Log::default());
     for number in 0..300 {
         // Not in turns only: two of one, then one of each.
         workers[[0, 0, 1, 2, 1, 2, 0][number as usize % 7]].schedule(log.task(number));
     }
     assert_eq!(workers.each_ref().map(Worker::pending).iter().sum::<usize>(), 300);
-    hold.release();
+    busy.release();
     until("all have run", || log.all().len() == 300);
     assert!(log.all().into_iter().eq(0..300));
     assert!(workers.iter().all(|worker| worker.pending() == 0));
@@ -707,7 +707,7 @@ fn single_workers_run_in_the_order_of_submission() {
 
 #[test]
 fn a_single_worker_s_disposal_is_its_own() {
-    let hold = Hold::the_single_thread();
+    let busy = Hold::the_single_thread();
     let (one, other, log) = (rx::single(), rx::single(), Log::default());
     let (capture, dropped) = Dropped::counted();
     let capture = Arc::new(capture);
@@ -733,7 +733,7 @@ fn a_single_worker_s_disposal_is_its_own() {
     assert!(handles.iter().all(|handle| handle.is_cancelled() && !handle.cancel()));
     assert!(one.is_disposed() && one.schedule(|| ()).is_cancelled());
     assert!(!other.is_disposed() && one.pending() == 0);
-    hold.release();
+    busy.release();
     until("the other's have run", || log.all().len() == 50);
     assert!(log.all().into_iter().eq(100..150));
 }

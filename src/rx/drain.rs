@@ -22,8 +22,8 @@
 //!   not run the drain [`PATIENCE_WITH_NOBODY`] times in a row, if nothing but the next attempt holds the queue:
 //!   nobody could dispose it any more.
 //! - DRAIN-3 An inline executor, which runs a drain inside the call that hands it over, nests nothing. The first
-//!   such drain on a stack becomes the thread's *trampoline*. It keeps those that come while it runs in a line, and
-//!   runs them, batch by batch in turn, before that first call returns.
+//!   such drain on a stack becomes the thread's *trampoline*. Drains that come while it runs wait for their turn, and it
+//!   runs them, batch by batch, before that first call returns.
 //! - DRAIN-4 A drain that comes to a thread in any other way (from an executor's queue, perhaps in a nested loop of a
 //!   task that runs) waits for no trampoline below it on the stack: what it is for may be waited for there.
 
@@ -41,7 +41,7 @@ use crate::sync::{Mutex, Ordering, local, lock};
 use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
-pub(super) const BATCH: usize = 64;
+const BATCH: usize = 64;
 
 /// How long a drain waits before it is handed over again, DRAIN-1: after so many attempts twice as long, six times.
 const PAUSE: Duration = Duration::from_millis(1);

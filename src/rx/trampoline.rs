@@ -1,11 +1,12 @@
 //! Workers that run their tasks on the thread that schedules them.
 //!
-//! - Q1 One thread drains a worker at a time: whoever brings a task when nobody does. It leaves when
-//!   nothing is left, under the lock: so no task is left behind.
-//! - Q2 What is first by deadline, and then by age, runs first; what is not delayed is due when it comes.
-//! - Q3 What was taken from the queue stays known as `running` until the next is: so `dispose` finds all that
-//!   has not started.
-//! - Q4 Whoever drains waits for a deadline with the lock free, and is woken by whatever changes.
+//! - TRAMPOLINE-1 One thread drains a worker at a time: the thread that brings a task when no other drains. It leaves
+//!   when nothing is left, under the lock, so no task is left behind.
+//! - TRAMPOLINE-2 The task with the earliest deadline runs first, the oldest of several. A task that is not delayed is
+//!   due when it comes.
+//! - TRAMPOLINE-3 A task that was taken from the queue stays known as `running` until the next is taken. So `dispose`
+//!   finds all that has not started.
+//! - TRAMPOLINE-4 The draining thread waits for a deadline with the lock free, and each change wakes it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -66,9 +67,9 @@ struct Trampoline {
 
 #[derive(Default)]
 struct State {
-    /// Q2.
+    /// TRAMPOLINE-2.
     tasks: Delayed,
-    /// Q3.
+    /// TRAMPOLINE-3.
     running: Option<Entry>,
     has_drain: bool,
     is_disposed: bool,
@@ -86,7 +87,7 @@ impl Trampoline {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Q1. Runs all that is there, and waits for what is delayed.
+    /// TRAMPOLINE-1. Runs all that is there, and waits for what is delayed.
     fn drain(&self) {
         while let Some(job) = self.next() {
             if let Ran::Again(due) = job.run(self) {
@@ -109,7 +110,7 @@ impl Trampoline {
                 state.running = state.tasks.remove(first).map(|(job, _)| job);
                 return state.running.clone();
             }
-            let woken = self.changed.wait_timeout(state, left); // Q4
+            let woken = self.changed.wait_timeout(state, left); // TRAMPOLINE-4
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

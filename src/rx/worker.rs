@@ -61,8 +61,8 @@ pub(super) trait TaskQueue: Owner<Place = Slot> {
 ///
 /// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
 ///
-/// A worker, and what is delayed on it, keeps its scheduler alive, or what else keeps its time. When that is closed, what was delayed is
-/// among the leftovers: run, it is queued, and dropped, it is dropped. Leftovers that nobody takes, of a `stop`
+/// A worker, and what is delayed on it, keeps its scheduler alive, or what else keeps its time. When the scheduler is
+/// closed, what was delayed is among the leftovers: run, it is queued, and dropped, it is dropped. Leftovers that nobody takes, of a `stop`
 /// whose [`Stopping`](crate::Stopping) was thrown away, keep the worker, and the worker keeps them: dispose it.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers it again by itself: sixteen times
