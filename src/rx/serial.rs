@@ -413,12 +413,9 @@ impl Arrival {
 impl Drop for Arrival {
     fn drop(&mut self) {
         let Some((queue, job, ticket)) = self.0.take() else { return };
-        let mut state = queue.state();
-        let (is_disposed, waited) = (state.executor.is_none(), state.delayed.remove(ticket));
-        drop(state);
-        if is_disposed {
-            job.cancel(); // on behalf of the disposal, which may be on its way to it
-        } else if waited.is_some() {
+        let waited = queue.state().delayed.remove(ticket);
+        // If it does not wait, it has come with another one, or a disposal is on its way to it.
+        if waited.is_some() {
             job.forfeit();
         }
     }
