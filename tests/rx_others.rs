@@ -158,6 +158,77 @@ fn sets_are_filled_and_cancelled_from_many_threads() {
     assert_eq!(scheduler.pending(), 0);
 }
 
+/// As long as its tasks end a set may live for ever: it lets them go.
+#[test]
+fn a_million_tasks_that_have_run_leave_nothing_in_a_set() {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
+    let set = CompositeCancellable::new();
+    let (held, total) = (Arc::new(()), 1_000_000);
+    let lives = set.add(scheduler.schedule_once(HOUR, || ()).expect("open"));
+    for _ in 0..total / 1000 {
+        for _ in 0..1000 {
+            let ends =
+                Ends(Arc::clone(&held), scheduler.schedule_once(SECOND, || ()).expect("open"));
+            set.add(Cancellable::from(Arc::new(ends)));
+        }
+        driver.advance(SECOND);
+        let kept = Arc::strong_count(&held) - 1;
+        assert!(kept <= 4_000, "{kept} handles are kept, of 1,001 that did not wait to run");
+    }
+    assert_eq!((set.len(), set.is_empty()), (1, false), "what is over does not count");
+    assert_eq!(Arc::strong_count(&held), 1, "and is let go");
+    assert!(set.remove(lives).is_some_and(|handle| !handle.is_done()));
+    assert!(set.is_empty() && set.cancel() == 0);
+}
+
+/// A handle that can be seen to be dropped.
+struct Ends(#[expect(dead_code, reason = "it counts")] Arc<()>, Cancellable);
+
+impl Cancel for Ends {
+    fn cancel(&self) -> bool {
+        self.1.cancel()
+    }
+    fn is_cancelled(&self) -> bool {
+        self.1.is_cancelled()
+    }
+    fn is_done(&self) -> bool {
+        self.1.is_done()
+    }
+}
+
+/// A set looks at its handles now and then, and those may be a user's.
+#[test]
+fn a_set_looks_at_a_user_s_handle_with_nothing_locked() {
+    struct Looks(CompositeCancellable, bool);
+    impl Cancel for Looks {
+        fn cancel(&self) -> bool {
+            false
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            self.0.is_cancelled();
+            self.0.remove(self.0.add(Cancellable::already_cancelled()));
+            if self.1 {
+                panic_on_purpose();
+            }
+            false
+        }
+    }
+    silence();
+    let set = CompositeCancellable::new();
+    for panics in [false, true] {
+        set.add(Cancellable::from(Arc::new(Looks(set.clone(), panics))));
+    }
+    let key = set.add(Cancellable::already_cancelled());
+    assert_eq!(set.len(), 2, "a handle that panics is not over");
+    assert!(set.remove(key).is_none(), "it was over, and is let go");
+    (0..10_000).for_each(|_| _ = set.add(Cancellable::already_cancelled()));
+    assert_eq!(set.len(), 2);
+    set.cancel(); // or the set would hold itself
+}
+
 // ----- ContextAwareScheduler --------------------------------------------------------------------
 
 thread_local!(static TENANT: Cell<u32> = const { Cell::new(0) });

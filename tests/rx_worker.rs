@@ -182,7 +182,92 @@ fn workers_that_wake_each_other_on_inline_do_not_recurse() {
     let workers = ExecutorScheduler::new(Inline, &timers);
     let deepest = Arc::new(AtomicUsize::new(0));
     ping(&workers.worker(), &workers.worker(), 100_000, &deepest);
-    assert_eq!(deepest.load(Ordering::Relaxed), 2, "as deep as there are workers");
+    assert_eq!(deepest.load(Ordering::Relaxed), 1, "one at a time");
+}
+
+/// A task that schedules on the next worker, and so on. On the stack of the first, once that has ended.
+#[test]
+fn a_chain_of_workers_on_inline_keeps_a_flat_stack() {
+    fn link(workers: &Arc<Vec<Worker>>, at: usize, ends: &Arc<AtomicUsize>) {
+        let (chain, count) = (Arc::clone(workers), Arc::clone(ends));
+        workers[at].schedule(move || {
+            if at + 1 < chain.len() {
+                link(&chain, at + 1, &count);
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let workers = ExecutorScheduler::new(Inline, &timers);
+    let ends = Arc::new(AtomicUsize::new(0));
+    let (count, own, clock) = (Arc::clone(&ends), workers.clone(), timers.clone());
+    let small = thread::Builder::new().stack_size(256 << 10);
+    let thread = small.spawn(move || {
+        let chain = Arc::new((0..100_000).map(|_| own.worker()).collect::<Vec<_>>());
+        link(&chain, 0, &count);
+        assert_eq!(count.load(Ordering::Relaxed), 100_000, "before the first call returns");
+        // The same from a timer's thread, and again from inside a task.
+        chain[0].schedule_after(SECOND, || ());
+        let (again, counted) = (Arc::clone(&chain), Arc::clone(&count));
+        own.worker().schedule_after(SECOND, move || link(&again, 0, &counted));
+        driver.advance(SECOND);
+        assert_eq!((count.load(Ordering::Relaxed), clock.pending()), (200_000, 0));
+    });
+    thread.expect("a thread").join().expect("no panic");
+}
+
+/// Two workers on one thread that never run empty leave the others their turn, and the thread to its owner.
+#[test]
+fn workers_on_inline_take_turns() {
+    fn again(worker: &Worker, runs: &Arc<AtomicUsize>, limit: usize) {
+        let (next, count) = (worker.clone(), Arc::clone(runs));
+        worker.schedule(move || {
+            if count.fetch_add(1, Ordering::Relaxed) < limit {
+                again(&next, &count, limit);
+            }
+        });
+    }
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let workers = ExecutorScheduler::new(Inline, &timers);
+    let (first, busy, late) = (workers.worker(), workers.worker(), workers.worker());
+    let (runs, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, when) = (Arc::clone(&runs), Arc::clone(&seen));
+    first.schedule(move || {
+        again(&busy, &count, 100_000);
+        assert_eq!(count.load(Ordering::Relaxed), 0, "it runs when this one has ended");
+        late.schedule(move || when.store(count.load(Ordering::Relaxed), Ordering::Relaxed));
+    });
+    assert_eq!(runs.load(Ordering::Relaxed), 100_001);
+    assert!((1..=100).contains(&seen.load(Ordering::Relaxed)), "after one batch of the busy one");
+}
+
+/// A thread of an executor's own that drains is no trampoline: what its task brings to an inline worker runs in
+/// that very call, as on any other thread. And what a task runs by itself, in a nested loop, has its turn there.
+#[test]
+fn an_inline_worker_runs_in_the_call_of_a_pool_s_task() {
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let hand = ByHand::default();
+    let pooled = ExecutorScheduler::new(hand.executor(), &timers);
+    let (outer, nested) = (pooled.worker(), pooled.worker());
+    let (inline, log) = (ExecutorScheduler::new(Inline, &timers).worker(), Log::default());
+    let (said, own, runs) = (log.clone(), inline.clone(), hand.clone());
+    nested.schedule(log.task(3));
+    let other = pooled.worker();
+    outer.schedule(move || {
+        own.schedule(said.task(1));
+        said.say(2);
+        let (inner, spoken) = (own.clone(), said.clone());
+        // A task that runs others while it runs, as a nested loop does.
+        other.schedule(move || {
+            inner.schedule(spoken.task(4));
+            spoken.say(5);
+        });
+        runs.run();
+        said.say(6);
+    });
+    hand.run();
+    assert_eq!(log.all(), [3, 1, 2, 4, 5, 6]);
+    assert_eq!((inline.pending(), hand.waiting()), (0, 0));
 }
 
 // ----- cancel and dispose ----------------------------------------------------------------------
@@ -576,8 +661,8 @@ fn a_worker_orders_what_a_scheduler_hands_it() {
     worker.dispose();
     let late = in_order.schedule_once(Duration::ZERO, log.task(0)).expect("the wheel is open");
     driver.advance(SECOND);
-    assert_eq!(timers.stats().dropped(), 1, "a disposed worker drops it");
-    assert!(late.is_done() && !late.is_cancelled() && timers.stats().rejected() == 0);
+    assert_eq!((timers.stats().rejected(), timers.pending()), (1, 1), "refused for good, once");
+    assert!(!late.is_done() && late.cancel());
 }
 
 #[test]
@@ -602,6 +687,101 @@ fn single_workers_share_a_thread_and_new_ones_have_their_own() {
     worker.schedule_after(Duration::from_millis(5), move || sender.send(Instant::now()).unwrap());
     let ran = receiver.recv_timeout(PATIENCE).expect("it runs");
     assert!(ran - start >= Duration::from_millis(5));
+}
+
+/// All workers of the one thread share its order.
+#[test]
+fn single_workers_run_in_the_order_of_submission() {
+    let busy = Hold::the_single_thread();
+    let (workers, log) = ([(); 3].map(|()| rx::single()), Log::default());
+    for number in 0..300 {
+        // Not in turns only: two of one, then one of each.
+        workers[[0, 0, 1, 2, 1, 2, 0][number as usize % 7]].schedule(log.task(number));
+    }
+    assert_eq!(workers.each_ref().map(Worker::pending).iter().sum::<usize>(), 300);
+    busy.release();
+    until("all have run", || log.all().len() == 300);
+    assert!(log.all().into_iter().eq(0..300));
+    assert!(workers.iter().all(|worker| worker.pending() == 0));
+}
+
+#[test]
+fn a_single_worker_s_disposal_is_its_own() {
+    let busy = Hold::the_single_thread();
+    let (one, other, log) = (rx::single(), rx::single(), Log::default());
+    let (capture, dropped) = Dropped::counted();
+    let capture = Arc::new(capture);
+    let mut handles = Vec::new();
+    for number in 0..50 {
+        let (held, task) = (Arc::clone(&capture), log.task(number));
+        handles.push(one.schedule(move || {
+            task();
+            drop(held);
+        }));
+        other.schedule(log.task(100 + number));
+    }
+    let held = Arc::clone(&capture);
+    handles.push(one.schedule_after(DAY, move || drop(held)));
+    let held = Arc::clone(&capture);
+    handles.push(one.schedule_periodically(Duration::ZERO, DAY, move || drop(Arc::clone(&held))));
+    let cancelled = one.schedule(|| unreachable!("cancelled"));
+    assert!(cancelled.cancel());
+    drop(capture);
+    assert_eq!((one.pending(), other.pending()), (52, 50));
+    one.dispose();
+    assert_eq!(dropped.load(Ordering::Relaxed), 1, "all of them, before it returned");
+    assert!(handles.iter().all(|handle| handle.is_cancelled() && !handle.cancel()));
+    assert!(one.is_disposed() && one.schedule(|| ()).is_cancelled());
+    assert!(!other.is_disposed() && one.pending() == 0);
+    busy.release();
+    until("the other's have run", || log.all().len() == 50);
+    assert!(log.all().into_iter().eq(100..150));
+}
+
+#[test]
+fn a_series_of_a_single_worker_waits_runs_and_ends() {
+    let (worker, runs) = (rx::single(), Arc::new(AtomicUsize::new(0)));
+    let (own, count) = (worker.clone(), Arc::clone(&runs));
+    let series =
+        worker.schedule_periodically(Duration::ZERO, Duration::from_millis(1), move || {
+            assert_eq!(own.pending(), 0, "the one that runs is not pending");
+            if count.fetch_add(1, Ordering::Relaxed) == 4 {
+                own.dispose(); // and it dooms the one that runs
+            }
+        });
+    until("it disposes", || worker.is_disposed());
+    until("it ends", || series.is_done());
+    assert!(series.is_cancelled() && runs.load(Ordering::Relaxed) == 5);
+    // Its worker is gone before its time comes, and it runs all the same.
+    let (sender, receiver) = mpsc::channel();
+    let handle = rx::single()
+        .schedule_after(Duration::from_millis(1), move || sender.send(()).expect("it waits"));
+    receiver.recv_timeout(PATIENCE).expect("it runs");
+    until("it ends", || handle.is_done());
+}
+
+/// Keeps the thread of `single()` busy until it is released. One test at a time.
+struct Hold(
+    mpsc::Sender<()>,
+    #[expect(dead_code, reason = "a lock")] std::sync::MutexGuard<'static, ()>,
+);
+
+impl Hold {
+    fn the_single_thread() -> Hold {
+        static ONE: Mutex<()> = Mutex::new(());
+        let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ((release, released), (sender, busy)) = (mpsc::channel(), mpsc::channel());
+        rx::single().schedule(move || {
+            sender.send(()).expect("it waits");
+            _ = released.recv();
+        });
+        busy.recv_timeout(PATIENCE).expect("it runs");
+        Hold(release, guard)
+    }
+
+    fn release(self) {
+        self.0.send(()).expect("it waits");
+    }
 }
 
 /// How many threads of this process have a name that begins so.

@@ -15,9 +15,10 @@ use crate::rx::{ExecutorScheduler, Worker};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{DueTask, Executor, ManualClock, Rejected, Scheduler};
 
-/// Runs each drain on a thread of its own; refuses the first ones.
+/// Runs each drain on a thread of its own. Refuses the first ones, or is gone after some.
 struct Threads {
     refusals: AtomicUsize,
+    takes: AtomicUsize,
 }
 
 impl Executor for Threads {
@@ -27,15 +28,23 @@ impl Executor for Threads {
             self.refusals.store(left - 1, Ordering::Relaxed);
             return Err(Rejected::new(task));
         }
+        let takes = self.takes.load(Ordering::Relaxed);
+        if takes == 0 {
+            return Err(Rejected::for_good(task));
+        }
+        self.takes.store(takes - 1, Ordering::Relaxed);
         threads::start("drain".to_owned(), move || task.run()).expect("a thread");
         Ok(())
     }
 }
 
 fn worker(refusals: usize) -> (Worker, Scheduler, crate::Driver) {
+    worker_on(Threads { refusals: AtomicUsize::new(refusals), takes: AtomicUsize::new(usize::MAX) })
+}
+
+fn worker_on(threads: Threads) -> (Worker, Scheduler, crate::Driver) {
     let builder = Scheduler::builder().clock(ManualClock::new()).wheel_size(1);
     let (timers, driver) = builder.build_driven().expect("good");
-    let threads = Threads { refusals: AtomicUsize::new(refusals) };
     (ExecutorScheduler::new(threads, &timers).worker(), timers, driver)
 }
 
@@ -63,7 +72,7 @@ impl Log {
     }
 }
 
-/// N1: two producers and the drains. Each task runs once, in its producer's order, and sees the one before.
+/// WORKER-1: two producers and the drains. Each task runs once, in its producer's order, and sees the one before.
 #[test]
 fn models_no_task_is_left_without_a_drain() {
     loom::model(|| {
@@ -116,7 +125,7 @@ fn models_done_shows_what_a_worker_s_task_did() {
     });
 }
 
-/// N2: a dispose against a schedule and the drain. Afterwards nothing starts, and nothing is held.
+/// WORKER-2: a dispose against a schedule and the drain. Afterwards nothing starts, and nothing is held.
 #[test]
 fn models_dispose_against_schedule_and_drain() {
     loom::model(|| {
@@ -140,7 +149,7 @@ fn models_dispose_against_schedule_and_drain() {
     });
 }
 
-/// N2: a dispose against a task that is delayed. Taken in before it or after, it is cancelled.
+/// WORKER-2: a dispose against a task that is delayed. Taken in before it or after, it is cancelled.
 #[test]
 fn models_dispose_against_a_delay() {
     loom::model(|| {
@@ -160,7 +169,7 @@ fn models_dispose_against_a_delay() {
     });
 }
 
-/// V1: a drain that is refused, against a further task. It is handed over by whoever comes, once.
+/// DRAIN-1: a drain that is refused, against a further task. It is handed over by whoever comes, once.
 #[test]
 fn models_a_refused_drain_is_not_lost() {
     loom::model(|| {
@@ -181,7 +190,7 @@ fn models_a_refused_drain_is_not_lost() {
     });
 }
 
-/// J1, N5: a cancel of a series that runs, and goes on. It wins, and there is no further run.
+/// J1, WORKER-5: a cancel of a series that runs, and goes on. It wins, and there is no further run.
 #[test]
 fn models_a_series_does_not_escape_its_cancel() {
     loom::model(|| {
@@ -197,4 +206,41 @@ fn models_a_series_does_not_escape_its_cancel() {
         assert_eq!((Arc::strong_count(&runs), worker.pending(), timers.pending()), (1, 0, 0));
         drop(driver);
     });
+}
+
+/// WORKER-7: an executor that is gone, at once or after one drain, against a further task. Each task runs or is
+/// cancelled, and nothing is held.
+#[test]
+fn models_a_gone_executor_ends_the_worker() {
+    for takes in [0, 1] {
+        loom::model(move || {
+            let threads = Threads { refusals: AtomicUsize::new(0), takes: AtomicUsize::new(takes) };
+            let (worker, timers, driver) = worker_on(threads);
+            let runs = Arc::new(AtomicUsize::new(0));
+            let task = |runs: &Arc<AtomicUsize>| {
+                let runs = Arc::clone(runs);
+                move || _ = runs.fetch_add(1, Ordering::Relaxed)
+            };
+            let other = {
+                let (worker, runs) = (worker.clone(), Arc::clone(&runs));
+                thread::spawn(move || {
+                    let handle = worker.schedule(task(&runs));
+                    crate::task::memory::put_down();
+                    handle
+                })
+            };
+            let first = worker.schedule(task(&runs));
+            let second = other.join().unwrap();
+            let last = worker.schedule(task(&runs));
+            drop(driver);
+            threads::end();
+            // With one drain to take, all three may have come before it rested.
+            assert!(worker.is_disposed() || takes == 1);
+            let cancelled =
+                [first, second, last].iter().filter(|handle| handle.is_cancelled()).count();
+            assert_eq!(runs.load(Ordering::Relaxed) + cancelled, 3);
+            let held = (Arc::strong_count(&runs), worker.pending(), timers.pending());
+            assert_eq!(held, (1, 0, 0), "all have run or are dropped");
+        });
+    }
 }

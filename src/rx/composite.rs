@@ -10,7 +10,8 @@ use crate::{Cancel, Cancellable, PanicHook};
 
 /// Handles that are cancelled together: those of a request, of a session, of a screen.
 ///
-/// Clones are the same set. It keeps a handle until it is removed or cancelled; dropping the set cancels
+/// Clones are the same set. It keeps a handle until it is removed or cancelled, or its task is over: then it lets the
+/// handle go by itself, later, so a set may live for ever and take in task after task. Dropping the set cancels
 /// nothing. A set can be in another: see [`Cancel`].
 ///
 /// ```
@@ -39,10 +40,16 @@ pub struct CompositeCancellable {
 
 #[derive(Default)]
 struct Set {
-    /// By age. No handle is cloned, cancelled or dropped under the lock: that may be a user's code.
-    handles: BTreeMap<u64, Cancellable>,
+    /// By age. No handle is asked, cancelled or dropped under the lock: that may be a user's code. So a look at all
+    /// of them is made at a copy of this map.
+    handles: BTreeMap<u64, Arc<Cancellable>>,
+    /// The set is looked through when it has so many handles.
+    look_at: usize,
     is_cancelled: bool,
 }
+
+/// A set with fewer handles is not looked through.
+const SMALL: usize = 64;
 
 /// Names a handle in a [`CompositeCancellable`]. It never names another one, of whatever set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,22 +73,53 @@ impl CompositeCancellable {
     }
 
     /// Takes in a handle. A set that was cancelled cancels it at once.
+    ///
+    /// Now and then, each time that the set has doubled, a call lets the handles go that are done by then.
     pub fn add(&self, handle: Cancellable) -> CompositeKey {
         let key = CompositeKey::next();
         let mut set = self.set();
         if set.is_cancelled {
             drop(set);
             handle.cancel();
-        } else {
-            set.handles.insert(key.0, handle);
+            return key;
+        }
+        set.handles.insert(key.0, Arc::new(handle));
+        let is_crowded = set.handles.len() >= set.look_at.max(SMALL);
+        if is_crowded {
+            set.look_at = usize::MAX; // one thread looks
+        }
+        drop(set);
+        if is_crowded {
+            self.prune();
         }
         key
     }
 
-    /// Lets a handle go, without cancelling it. `None` when it is not in the set: removed before, or
-    /// cancelled.
+    /// Lets the handles go that are done. Returns how many are left.
+    fn prune(&self) -> usize {
+        let handles = self.set().handles.clone();
+        let mut over = Vec::new();
+        for (key, handle) in handles {
+            // A handle that panics is not known to be over.
+            if PanicHook::default().catch(|| handle.is_done()) == Some(true) {
+                over.push((key, handle));
+            }
+        }
+        let mut set = self.set();
+        over.iter().for_each(|(key, _)| _ = set.handles.remove(key));
+        let left = set.handles.len();
+        set.look_at = 2 * left;
+        drop(set);
+        over.into_iter().for_each(|(_, handle)| _ = PanicHook::default().catch(|| drop(handle)));
+        left
+    }
+
+    /// Lets a handle go, without cancelling it. `None` when it is not in the set: removed before, or cancelled, or
+    /// its task was over and the set has let it go.
     pub fn remove(&self, key: CompositeKey) -> Option<Cancellable> {
-        self.set().handles.remove(&key.0)
+        let handle = self.set().handles.remove(&key.0)?;
+        // Another thread may be looking at it.
+        Some(Arc::try_unwrap(handle).unwrap_or_else(|shared| (*shared).clone()))
     }
 
     /// Cancels all that are in it, the oldest first, and all that will be added. How many of them it
@@ -114,12 +152,12 @@ impl CompositeCancellable {
         self.set().is_cancelled
     }
 
-    /// How many handles are in it.
+    /// Returns how many handles are in it that are not done yet. It asks each of them, and lets go those that are.
     pub fn len(&self) -> usize {
-        self.set().handles.len()
+        self.prune()
     }
 
-    /// Whether no handle is in it.
+    /// Returns true if no handle is in it that is not done yet. As [`len`](CompositeCancellable::len).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -143,7 +181,7 @@ impl Cancel for CompositeCancellable {
 impl fmt::Debug for CompositeCancellable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompositeCancellable")
-            .field("len", &self.len())
+            .field("len", &self.set().handles.len())
             .field("is_cancelled", &self.is_cancelled())
             .finish()
     }

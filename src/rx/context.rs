@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::worker::{ExecutorScheduler, Worker};
+use super::scheduler::ExecutorScheduler;
+use super::worker::Worker;
 use crate::PanicHook;
 use crate::job::Work;
 
@@ -55,27 +56,65 @@ pub trait ContextCapture: Send + Sync + 'static {
 /// The context is captured when a task is scheduled, also a delayed or a periodic one, and put up around
 /// each of its runs. Afterwards the thread has its own again, also after a panic. What a scheduler hands to
 /// such a worker, as its executor, is scheduled on the tick thread.
+///
+/// It wraps anything that gives out workers: [`over`](ContextAwareScheduler::over) takes a closure, because that is
+/// what [`single`](super::single), [`new_thread`](super::new_thread), a trampoline's `worker` and a loop have in
+/// common, and a trait of our own would have to be implemented for each of them.
 #[derive(Clone)]
 pub struct ContextAwareScheduler {
-    inner: ExecutorScheduler,
+    make: Arc<dyn Fn() -> Worker + Send + Sync>,
     context: Arc<dyn Capture>,
 }
 
 impl ContextAwareScheduler {
-    /// The same workers, with context.
+    /// Returns the same workers, with context.
     pub fn new(inner: ExecutorScheduler, capture: impl ContextCapture) -> ContextAwareScheduler {
-        ContextAwareScheduler { inner, context: Arc::new(Arc::new(capture)) }
+        ContextAwareScheduler::over(move || inner.worker(), capture)
     }
 
-    /// A new worker.
+    /// Returns the workers that a closure makes, with context. If they have a context already, this one is put up
+    /// inside of it.
+    ///
+    /// ```
+    /// # use tickwheel::rx::{ContextAwareScheduler, ContextCapture, TrampolineScheduler, Worker, single};
+    /// # use tickwheel::pool::ScheduledThreadPool;
+    /// # #[derive(Clone, Copy)]
+    /// # struct Tenant;
+    /// # impl ContextCapture for Tenant {
+    /// #     type Context = ();
+    /// #     fn capture(&self) {}
+    /// #     fn replace(&self, (): ()) {}
+    /// # }
+    /// let on_one_thread = ContextAwareScheduler::over(single, Tenant);
+    /// let trampolines = TrampolineScheduler::new();
+    /// let on_the_caller_s = ContextAwareScheduler::over(move || trampolines.worker(), Tenant);
+    /// let pool = ScheduledThreadPool::new(2);
+    /// let on_a_pool = ContextAwareScheduler::over(move || Worker::new(pool.clone()), Tenant);
+    /// # let (sender, receiver) = std::sync::mpsc::channel();
+    /// # for workers in [on_one_thread, on_the_caller_s, on_a_pool] {
+    /// #     let sender = sender.clone();
+    /// #     workers.worker().schedule(move || sender.send(()).unwrap());
+    /// # }
+    /// # drop(sender);
+    /// # assert_eq!(receiver.iter().count(), 3);
+    /// ```
+    pub fn over(
+        workers: impl Fn() -> Worker + Send + Sync + 'static,
+        capture: impl ContextCapture,
+    ) -> ContextAwareScheduler {
+        let (make, context) = (Arc::new(workers), Arc::new(Arc::new(capture)));
+        ContextAwareScheduler { make, context }
+    }
+
+    /// Returns a new worker.
     pub fn worker(&self) -> Worker {
-        self.inner.worker().with_context(Arc::clone(&self.context))
+        (self.make)().within(Arc::clone(&self.context))
     }
 }
 
 impl fmt::Debug for ContextAwareScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ContextAwareScheduler").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("ContextAwareScheduler").finish_non_exhaustive()
     }
 }
 
@@ -110,7 +149,20 @@ impl<C: ContextCapture> Scope for Captured<C> {
     }
 }
 
-/// Work in the context of who scheduled it.
+/// Two contexts, the outer one first.
+impl Capture for (Arc<dyn Capture>, Arc<dyn Capture>) {
+    fn capture(&self) -> Box<dyn Scope> {
+        Box::new((self.0.capture(), self.1.capture()))
+    }
+}
+
+impl Scope for (Box<dyn Scope>, Box<dyn Scope>) {
+    fn within(&self, run: &mut dyn FnMut()) {
+        self.0.within(&mut || self.1.within(run));
+    }
+}
+
+/// Work in the context of the thread that scheduled it.
 pub(super) struct Within<W> {
     pub(super) scope: Box<dyn Scope>,
     pub(super) work: W,

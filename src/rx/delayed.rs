@@ -1,162 +1,224 @@
-//! The tasks of a strand that wait for their time: a table of rooms.
+//! Where a task of a worker is, and the tasks that wait for their time. It is data: there is no lock and no clock
+//! here, and no task runs.
 //!
-//! The wheel knows when their time comes; here they can be found, to be cancelled together. It is data: no
-//! lock, no clock.
-//!
-//! - D1 A task's [`Place`](super::place::Place) is its room, so it leaves in O(1). When few rooms are in use
-//!   the table moves into a smaller one, and gives its tasks new rooms: that is paid for by those that have
-//!   left.
-//! - D2 A ticket names one wait of one task. So a timer that is brought too late, when the task has come, or
-//!   waits again, is known for what it is.
+//! - DELAY-1 A ticket names one wait of one task and is never used again. So a timer or an arrival that comes too
+//!   late, when the task has gone or waits for another run, finds nothing.
 
-use super::home::Entry;
-use super::place::{Place, Spot};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::worker::TaskQueue;
 use crate::Cancellable;
+use crate::job::Run;
 
-/// A smaller table does not move.
-const SMALL: usize = 256;
+/// A task as its queue holds it.
+pub(super) type Entry = Arc<dyn Run<dyn TaskQueue>>;
 
-#[derive(Default)]
-pub(super) struct Delayed {
-    rooms: Vec<Option<Room>>,
-    free: Vec<usize>,
-    tickets: u64,
+/// Where a task is in its queue.
+#[derive(Debug)]
+pub(super) struct Slot(AtomicU64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    /// It waits for its time, under this ticket.
+    Delayed(u64),
+    /// It waits for its turn.
+    Queued,
+    /// It has not come yet, or has left, or is to leave.
+    Gone,
 }
 
-struct Room {
+impl Slot {
+    // Tickets do not get that far.
+    const QUEUED: u64 = u64::MAX - 1;
+    const GONE: u64 = u64::MAX;
+
+    /// Acquire pairs with the Release in `leave`: what was counted before a task left is seen with that.
+    pub(super) fn get(&self) -> Position {
+        Slot::position(self.0.load(Ordering::Acquire))
+    }
+
+    /// Says that the task has gone, and returns where it was. Of several threads one learns that. Acquire and Release
+    /// pair with those here and in `get`.
+    pub(super) fn leave(&self) -> Position {
+        Slot::position(self.0.swap(Slot::GONE, Ordering::AcqRel))
+    }
+
+    /// Relaxed: it is done under the lock of the structure through which others find the task.
+    pub(super) fn set(&self, position: Position) {
+        let at = match position {
+            Position::Delayed(ticket) => ticket,
+            Position::Queued => Slot::QUEUED,
+            Position::Gone => Slot::GONE,
+        };
+        self.0.store(at, Ordering::Relaxed);
+    }
+
+    fn position(at: u64) -> Position {
+        match at {
+            Slot::GONE => Position::Gone,
+            Slot::QUEUED => Position::Queued,
+            ticket => Position::Delayed(ticket),
+        }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot(AtomicU64::new(Slot::GONE))
+    }
+}
+
+/// Memory for so many tasks is not worth giving back.
+pub(super) const SMALL: usize = 512;
+
+/// The tasks that wait for their time. Each leaves in O(1), or in O(log n) if it has a deadline.
+#[derive(Default)]
+pub(super) struct Delayed {
+    /// By ticket.
+    waits: HashMap<u64, Wait>,
+    /// The tickets with a deadline, in order; equal deadlines in the order in which they came.
+    by_deadline: BTreeSet<(Instant, u64)>,
+    last_ticket: u64,
+}
+
+struct Wait {
     job: Entry,
-    /// What cancels its arrival.
+    deadline: Option<Instant>,
+    /// Cancels the task's arrival.
     timer: Option<Cancellable>,
-    ticket: u64,
 }
 
 impl Delayed {
     pub(super) fn len(&self) -> usize {
-        self.rooms.len() - self.free.len()
+        self.waits.len()
     }
 
-    /// Takes a task in. Its ticket; D2.
-    pub(super) fn insert(&mut self, job: Entry) -> u64 {
-        self.tickets += 1;
-        self.put(Room { job, timer: None, ticket: self.tickets });
-        self.tickets
+    /// Takes a task in, and returns its ticket.
+    pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
+        self.last_ticket += 1;
+        job.place().set(Position::Delayed(self.last_ticket));
+        self.waits.insert(self.last_ticket, Wait { job, deadline, timer: None });
+        self.last_ticket
     }
 
-    fn put(&mut self, room: Room) {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.rooms.push(None);
-            self.rooms.len() - 1
-        });
-        room.job.place().set(Spot::Delayed(at as u64));
-        self.rooms[at] = Some(room);
+    /// Gives a task its part in the order of deadlines, if it has one. Until then no other brings it along.
+    pub(super) fn put_in_order(&mut self, ticket: u64) {
+        let deadline = self.waits.get(&ticket).and_then(|wait| wait.deadline);
+        self.by_deadline.extend(deadline.map(|deadline| (deadline, ticket)));
     }
 
-    /// Notes what cancels a task's arrival. When that is of no use any more it comes back; D2.
-    pub(super) fn set_timer(
-        &mut self,
-        place: &Place,
-        ticket: u64,
-        timer: Cancellable,
-    ) -> Option<Cancellable> {
-        let Spot::Delayed(at) = place.get() else { return Some(timer) };
-        match self.rooms.get_mut(at as usize) {
-            Some(Some(room)) if room.ticket == ticket => room.timer.replace(timer),
-            _ => Some(timer),
+    /// Notes what cancels a task's arrival. If the task has gone in the meantime, the timer comes back; DELAY-1.
+    pub(super) fn set_timer(&mut self, ticket: u64, timer: Cancellable) -> Option<Cancellable> {
+        let Some(wait) = self.waits.get_mut(&ticket) else { return Some(timer) };
+        wait.timer = Some(timer);
+        self.put_in_order(ticket);
+        None
+    }
+
+    /// The task with the earliest deadline.
+    pub(super) fn first(&self) -> Option<(Instant, u64)> {
+        self.by_deadline.first().copied()
+    }
+
+    /// The task that is to come first when the time of this one has come: an earlier one, or itself. `None` if this
+    /// one has gone.
+    pub(super) fn first_before(&self, ticket: u64) -> Option<u64> {
+        let Some(deadline) = self.waits.get(&ticket)?.deadline else { return Some(ticket) };
+        let itself = (deadline, ticket);
+        Some(self.first().map_or(itself, |first| first.min(itself)).1)
+    }
+
+    /// Takes a task out, with its timer.
+    pub(super) fn remove(&mut self, ticket: u64) -> Option<(Entry, Option<Cancellable>)> {
+        let wait = self.waits.remove(&ticket)?;
+        wait.job.place().set(Position::Gone);
+        if let Some(deadline) = wait.deadline {
+            self.by_deadline.remove(&(deadline, ticket));
         }
-    }
-
-    /// Takes the task of a room out, with its timer.
-    pub(super) fn remove(&mut self, at: u64) -> Option<(Entry, Option<Cancellable>)> {
-        let at = usize::try_from(at).ok()?;
-        let room = self.rooms.get_mut(at)?.take()?;
-        room.job.place().set(Spot::Gone);
-        self.free.push(at);
-        if self.rooms.len() > SMALL && self.len() <= self.rooms.len() / 8 {
-            self.move_house();
+        if self.waits.capacity() > SMALL && self.len() < self.waits.capacity() / 8 {
+            self.waits.shrink_to(2 * self.len());
         }
-        Some((room.job, room.timer))
+        Some((wait.job, wait.timer))
     }
 
-    /// D1.
-    #[cold]
-    fn move_house(&mut self) {
-        let smaller = Vec::with_capacity(2 * self.len());
-        let rooms = std::mem::replace(&mut self.rooms, smaller);
-        self.free = Vec::new();
-        rooms.into_iter().flatten().for_each(|room| self.put(room));
-    }
-
-    /// All that are in, with their timers.
+    /// All tasks, with their timers.
     pub(super) fn into_all(self) -> impl Iterator<Item = (Entry, Option<Cancellable>)> {
-        self.rooms.into_iter().flatten().map(|room| (room.job, room.timer))
+        self.waits.into_values().map(|wait| (wait.job, wait.timer))
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::Weak;
+    use std::time::Duration;
 
     use super::super::composite::CompositeCancellable;
-    use super::super::place::tests::husk;
+    use super::super::serial::SerialQueue;
     use super::*;
+    use crate::job::{Job, Once};
+
+    /// A task of which only the slot matters.
+    fn task() -> Entry {
+        let nobody: Weak<dyn TaskQueue> = Weak::<SerialQueue>::new();
+        Job::new(nobody, Once(|| ()))
+    }
+
+    /// A test and not an assertion of the build: std's locks are larger on other systems.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_job_of_two_words_fits_into_a_cache_line() {
+        let size = size_of::<Job<Once<[usize; 2]>, dyn TaskQueue>>();
+        assert!(size <= 64, "{size}; with its counts it takes 16 bytes more");
+    }
 
     /// A handle of its own: whoever is cancelled is the same.
     fn timer() -> Cancellable {
         Cancellable::from(Arc::new(CompositeCancellable::new()))
     }
 
-    fn room_of(job: &Entry) -> u64 {
-        match job.place().get() {
-            Spot::Delayed(at) => at,
-            other => panic!("not delayed: {other:?}"),
-        }
-    }
-
     #[test]
     fn a_timer_of_an_earlier_wait_is_nobody_s() {
-        let (mut delayed, job) = (Delayed::default(), husk());
-        let ticket = delayed.insert(Arc::clone(&job));
+        let (mut delayed, job) = (Delayed::default(), task());
+        let ticket = delayed.insert(Arc::clone(&job), None);
         let first = timer();
-        assert!(delayed.set_timer(job.place(), ticket, first.clone()).is_none());
-        let (_, came) = delayed.remove(room_of(&job)).expect("in it");
+        assert!(delayed.set_timer(ticket, first.clone()).is_none());
+        let (_, came) = delayed.remove(ticket).expect("in it");
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
-        assert!(delayed.set_timer(job.place(), ticket, timer()).is_some(), "it has come");
-        let again = delayed.insert(Arc::clone(&job));
-        assert!(delayed.set_timer(job.place(), ticket, timer()).is_some(), "it waits again");
-        assert!(delayed.set_timer(job.place(), again, timer()).is_none());
-        assert!(delayed.remove(room_of(&job)).is_some_and(|(_, timer)| timer.is_some()));
-        assert!(delayed.set_timer(job.place(), again, timer()).is_some(), "gone");
+        assert!(delayed.set_timer(ticket, timer()).is_some(), "it has come");
+        let again = delayed.insert(Arc::clone(&job), None);
+        assert!(delayed.set_timer(ticket, timer()).is_some(), "it waits again");
+        assert!(delayed.first_before(ticket).is_none() && delayed.remove(ticket).is_none());
+        assert!(delayed.set_timer(again, timer()).is_none());
+        assert_eq!((job.place().get(), delayed.len()), (Position::Delayed(again), 1));
+        assert!(delayed.remove(again).is_some_and(|(_, timer)| timer.is_some()));
+        assert!(job.place().get() == Position::Gone && delayed.into_all().next().is_none());
     }
 
     #[test]
-    fn after_a_peak_the_table_is_small_again_and_everyone_keeps_what_is_theirs() {
-        let mut delayed = Delayed::default();
-        let jobs: Vec<_> = (0..100_000).map(|_| husk()).collect();
-        let tickets: Vec<_> = jobs.iter().map(|job| delayed.insert(Arc::clone(job))).collect();
-        assert!(delayed.set_timer(jobs[77].place(), tickets[77], timer()).is_none());
-        for (at, job) in jobs.iter().enumerate().filter(|(at, _)| ![77, 99].contains(at)) {
-            let (removed, _) = delayed.remove(room_of(job)).expect("in it");
-            assert!(std::ptr::addr_eq(Arc::as_ptr(&removed), Arc::as_ptr(&jobs[at])));
-            assert!(job.place().get() == Spot::Gone);
+    fn tasks_with_deadlines_come_in_order_and_after_a_peak_little_is_kept() {
+        let (mut delayed, start) = (Delayed::default(), Instant::now());
+        let at = |ms| Some(start + Duration::from_millis(ms));
+        let tickets: Vec<_> = (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7))).collect();
+        tickets.iter().for_each(|ticket| delayed.put_in_order(*ticket));
+        let plain = delayed.insert(task(), None);
+        assert_eq!(delayed.first_before(plain), Some(plain), "it has no part in the order");
+        // All that are due no later than the second of those of 1 ms.
+        let mut came = Vec::new();
+        while let Some(first) = delayed.first_before(tickets[8]) {
+            came.push(first);
+            delayed.remove(first);
         }
-        assert!(delayed.len() == 2 && delayed.rooms.len() <= SMALL && delayed.free.len() <= SMALL);
-        assert!(delayed.set_timer(jobs[99].place(), tickets[99], timer()).is_none());
-        let (_, timer) = delayed.remove(room_of(&jobs[77])).expect("in it");
-        assert!(timer.is_some());
-        assert_eq!((delayed.len(), delayed.into_all().count()), (1, 1));
-    }
-
-    #[test]
-    fn rooms_are_used_again() {
-        let mut delayed = Delayed::default();
-        for _ in 0..10_000 {
-            let job = husk();
-            delayed.insert(Arc::clone(&job));
-            assert!(delayed.remove(room_of(&job)).is_some());
-            assert!(delayed.remove(0).is_none() && delayed.remove(7).is_none());
-        }
-        assert!(delayed.rooms.len() == 1 && delayed.len() == 0);
+        let expected = tickets.iter().step_by(7).chain([&tickets[1], &tickets[8]]);
+        assert!(came.iter().eq(expected));
+        tickets[15..].iter().for_each(|ticket| _ = delayed.remove(*ticket));
+        assert!(
+            delayed.waits.capacity() <= SMALL && delayed.by_deadline.len() + 1 == delayed.len()
+        );
+        assert_eq!(delayed.first(), Some((start + Duration::from_millis(2), tickets[2])));
     }
 }

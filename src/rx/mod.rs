@@ -31,7 +31,7 @@
 //!
 //! | there | here |
 //! | --- | --- |
-//! | `Schedulers.from(executor)` | [`ExecutorScheduler::new`], with the [`Scheduler`](crate::Scheduler) that keeps its delays |
+//! | `Schedulers.from(executor)` | [`ExecutorScheduler::new`], with the [`Scheduler`](crate::Scheduler) that keeps its delays; [`Worker::new`] on a loop or a pool, which keeps time itself |
 //! | `scheduler.createWorker()` | [`ExecutorScheduler::worker`] |
 //! | `worker.schedule(r)`, `schedule(r, delay, unit)` | [`schedule`](Worker::schedule), [`schedule_after`](Worker::schedule_after) |
 //! | `worker.schedulePeriodically(..)` | [`schedule_periodically`](Worker::schedule_periodically) |
@@ -46,41 +46,37 @@
 //! | `TestScheduler`, `advanceTimeBy` | [`Builder::build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance), with [`Inline`](crate::Inline) |
 //! | `RxJavaPlugins.setScheduleHandler`, for context | [`ContextAwareScheduler`], [`ContextCapture`] |
 //! | `RxJavaPlugins.onError` | [`ExecutorScheduler::on_panic`] |
-//! | a cancelled task waits in the queue for its turn, or a scan | it leaves at once, and its closure is dropped |
-//! | `RejectedExecutionException` drops the task | the worker offers its work again by itself |
+//! | a cancelled task waits in the queue for its turn, or a scan | its closure is dropped at once, and the queue is never scanned for it |
+//! | `RejectedExecutionException` drops the task, `Disposable.disposed()` comes back | the worker offers its work again by itself; on an executor that is gone for good it disposes itself |
 //!
 //! # The files
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `worker` | [`ExecutorScheduler`] and [`Worker`], as users meet them |
-//! | `strand` | the home of a worker's tasks: its locks, how tasks come and go |
-//! | `drain` | who runs them, and how it comes to a thread |
-//! | `queue`, `delayed`, `place` | the tasks of a strand that wait for their turn, or for their time; each leaves in O(1). Data, no lock |
-//! | `home` | what a worker asks of where its tasks live |
-//! | `trampoline` | the other home: the caller's thread |
+//! | `worker` | [`Worker`], and what it asks of the queue behind it |
+//! | `scheduler` | what gives out workers: [`ExecutorScheduler`], [`single`], [`new_thread`] |
+//! | `serial` | the queue of a worker on an executor: its locks, how tasks come and go |
+//! | `drain` | how the tasks of such a queue come to a thread |
+//! | `delayed` | where a task is, and the tasks that wait for their time, as data |
+//! | `trampoline` | the other queue: on the caller's thread |
 //! | `composite` | [`CompositeCancellable`] |
 //! | `context`, `spans` | [`ContextAwareScheduler`]; spans of `tracing` |
-//! | `threads` | [`single`], [`new_thread`] |
 
 mod composite;
 mod context;
 mod delayed;
 mod drain;
-mod home;
-mod place;
-mod queue;
+mod scheduler;
+mod serial;
 #[cfg(feature = "tracing")]
 mod spans;
-mod strand;
-mod threads;
 mod trampoline;
 mod worker;
 
 pub use composite::{CompositeCancellable, CompositeKey};
 pub use context::{ContextAwareScheduler, ContextCapture};
+pub use scheduler::{ExecutorScheduler, new_thread, single};
 #[cfg(feature = "tracing")]
 pub use spans::{Spans, TracingSpans};
-pub use threads::{new_thread, single};
 pub use trampoline::TrampolineScheduler;
-pub use worker::{ExecutorScheduler, Worker};
+pub use worker::Worker;

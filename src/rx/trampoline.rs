@@ -1,19 +1,18 @@
 //! Workers that run their tasks on the thread that schedules them.
 //!
-//! - Q1 One thread drains a worker at a time: whoever brings a task when nobody does. It leaves when
-//!   nothing is left, under the lock: so no task is left behind.
-//! - Q2 What is first by deadline, and then by age, runs first; what is not delayed is due when it comes.
-//! - Q3 What was taken from the queue stays known as `running` until the next is: so `dispose` finds all that
-//!   has not started.
-//! - Q4 Whoever drains waits for a deadline with the lock free, and is woken by whatever changes.
+//! - TRAMPOLINE-1 One thread drains a worker at a time: the thread that brings a task when no other drains. It leaves
+//!   when nothing is left, under the lock, so no task is left behind.
+//! - TRAMPOLINE-2 The task with the earliest deadline runs first, the oldest of several. A task that is not delayed is
+//!   due when it comes.
+//! - TRAMPOLINE-3 A task that was taken from the queue stays known as `running` until the next is taken. So `dispose`
+//!   finds all that has not started.
+//! - TRAMPOLINE-4 The draining thread waits for a deadline with the lock free, and each change wakes it.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::home::{Entry, Home, When};
-use super::place::{Place, Spot};
-use super::worker::Worker;
+use super::delayed::{Delayed, Entry, Position, Slot};
+use super::worker::{TaskQueue, When, Worker};
 use crate::job::{Owner, Ran};
 use crate::{PanicHook, Period, ScheduleError};
 
@@ -68,12 +67,9 @@ struct Trampoline {
 
 #[derive(Default)]
 struct State {
-    /// Q2.
-    queue: BTreeMap<(Instant, u64), Entry>,
-    /// When each is due: a task's place is its number.
-    due: BTreeMap<u64, Instant>,
-    count: u64,
-    /// Q3.
+    /// TRAMPOLINE-2.
+    tasks: Delayed,
+    /// TRAMPOLINE-3.
     running: Option<Entry>,
     has_drain: bool,
     is_disposed: bool,
@@ -81,17 +77,8 @@ struct State {
 
 impl State {
     fn insert(&mut self, due: Instant, job: Entry) {
-        self.count += 1;
-        job.place().set(Spot::Queued(self.count));
-        self.due.insert(self.count, due);
-        self.queue.insert((due, self.count), job);
-    }
-
-    fn remove(&mut self, place: &Place) -> Option<Entry> {
-        let Spot::Queued(number) = place.get() else { return None };
-        place.set(Spot::Gone);
-        let due = self.due.remove(&number)?;
-        self.queue.remove(&(due, number))
+        let ticket = self.tasks.insert(job, Some(due));
+        self.tasks.put_in_order(ticket);
     }
 }
 
@@ -100,7 +87,7 @@ impl Trampoline {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Q1. Runs all that is there, and waits for what is delayed.
+    /// TRAMPOLINE-1. Runs all that is there, and waits for what is delayed.
     fn drain(&self) {
         while let Some(job) = self.next() {
             if let Ran::Again(due) = job.run(self) {
@@ -114,17 +101,16 @@ impl Trampoline {
         let mut state = self.state();
         loop {
             state.running = None;
-            let Some((&(due, _), job)) = state.queue.first_key_value() else {
+            let Some((due, first)) = state.tasks.first() else {
                 state.has_drain = false;
                 return None;
             };
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let job = Arc::clone(job);
-                state.running = state.remove(job.place());
-                return Some(job);
+                state.running = state.tasks.remove(first).map(|(job, _)| job);
+                return state.running.clone();
             }
-            let woken = self.changed.wait_timeout(state, left); // Q4
+            let woken = self.changed.wait_timeout(state, left); // TRAMPOLINE-4
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -147,7 +133,7 @@ impl Trampoline {
 }
 
 impl Owner for Trampoline {
-    type Place = Place;
+    type Place = Slot;
 
     fn now(&self) -> Instant {
         Instant::now()
@@ -157,14 +143,15 @@ impl Owner for Trampoline {
         &self.hook
     }
 
-    fn forget(&self, place: &Place) {
-        let job = self.state().remove(place);
+    fn forget(&self, slot: &Slot) {
+        let Position::Delayed(ticket) = slot.get() else { return };
+        let job = self.state().tasks.remove(ticket);
         drop(job);
         self.changed.notify_one();
     }
 }
 
-impl Home for Trampoline {
+impl TaskQueue for Trampoline {
     fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
         let now = Instant::now();
         let due = match when {
@@ -190,11 +177,11 @@ impl Home for Trampoline {
     fn dispose(&self) {
         let mut state = self.state();
         state.is_disposed = true;
-        state.due.clear();
-        let (queue, running) = (std::mem::take(&mut state.queue), state.running.take());
+        let (tasks, running) = (std::mem::take(&mut state.tasks), state.running.take());
         drop(state);
         self.changed.notify_one();
-        running.into_iter().chain(queue.into_values()).for_each(|job| _ = job.cancel());
+        let waited = tasks.into_all().map(|(job, _)| job);
+        running.into_iter().chain(waited).for_each(|job| _ = job.cancel());
     }
 
     fn is_disposed(&self) -> bool {
@@ -202,6 +189,6 @@ impl Home for Trampoline {
     }
 
     fn pending(&self) -> usize {
-        self.state().queue.len()
+        self.state().tasks.len()
     }
 }

@@ -1,4 +1,4 @@
-//! What users meet first: an [`ExecutorScheduler`], and the [`Worker`]s that it gives out.
+//! The [`Worker`], as users meet it, and the [`TaskQueue`] behind it.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -7,118 +7,45 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, Within};
-use super::home::{Home, When};
-use super::strand::Strand;
-use crate::job::{Job, Once, Places, Series, Work};
+use super::delayed::{Entry, Slot};
+use super::scheduler::ExecutorScheduler;
+use super::serial::Timers;
+use crate::job::{Job, Once, Owner, Series, Work};
 use crate::{
-    Cancellable, DueTask, Executor, Inline, PanicHook, Period, Rejected, Repeat, RepeatingTask,
-    Schedule, ScheduleError, Scheduler, Task, TaskPanic, TryScheduleError,
+    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    ScheduleError, Task, TryScheduleError,
 };
 
 /// What is not delayed at all.
 const NOW: When = When::After(Duration::ZERO);
 
-/// Gives out workers that run their tasks on an executor, each its own in order.
-///
-/// Workers of one scheduler share its executor and its clock, and nothing else: what one of them does, or
-/// its disposal, touches no other. No worker ever shuts the executor down.
-///
-/// ```
-/// use std::sync::mpsc;
-/// use tickwheel::rx::ExecutorScheduler;
-/// use tickwheel::{Scheduler, ThreadPool};
-///
-/// let timers = Scheduler::new();
-/// let workers = ExecutorScheduler::new(ThreadPool::new(4), &timers);
-/// let account = workers.worker();
-/// let (sender, ran) = mpsc::channel();
-/// for number in 0..100 {
-///     let sender = sender.clone();
-///     account.schedule(move || sender.send(number).unwrap());
-/// }
-/// drop(sender);
-/// assert!(ran.iter().eq(0..100), "four threads, and in order");
-/// ```
-#[doc(alias = "Schedulers.from")]
-#[derive(Clone)]
-pub struct ExecutorScheduler {
-    executor: Arc<dyn Executor>,
-    /// It runs what it has on its own thread: queueing.
-    timers: Scheduler,
-    hook: PanicHook,
-    max_pending: Option<usize>,
+/// When a task is to be queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    After(Duration),
+    At(Instant),
 }
 
-impl ExecutorScheduler {
-    /// Workers that run on this executor, and whose delays this scheduler keeps.
+/// Where a worker's tasks wait, and how they come to run: on an executor, among those of other workers, or on the
+/// caller's thread.
+pub(super) trait TaskQueue: Owner<Place = Slot> {
+    /// Takes a job in, which waits. When it is refused nothing has become of it, unless it is the clock of a
+    /// delay that refuses: then it is dropped.
     ///
-    /// The executor is called from whichever thread brings a task when its worker is at rest, and from the
-    /// tick thread. The scheduler's own executor is not used.
-    ///
-    /// On [`Inline`] a task runs in the call that schedules it, unless its worker is at it already. So a chain
-    /// of workers, each of whose tasks schedules on the next, nests as deep as it is long.
-    pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
-        let (executor, timers) = (Arc::new(executor), scheduler.with_executor(Inline));
-        ExecutorScheduler { executor, timers, hook: PanicHook::default(), max_pending: None }
-    }
+    /// `Ok(true)` says that too much is queued: the caller should [`hold_back`](TaskQueue::hold_back) the thread
+    /// that brings it.
+    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError>;
 
-    /// Is told of each panic of a task, of a captured value's `Drop`, and of the executor, for the workers
-    /// that are made from now on.
-    #[must_use]
-    pub fn on_panic(
-        self,
-        hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static,
-    ) -> ExecutorScheduler {
-        ExecutorScheduler { hook: PanicHook::new(hook), ..self }
-    }
+    /// Holds the calling thread back for a while, so that what is queued has time to run.
+    fn hold_back(&self) {}
 
-    /// Bounds each worker that is made from now on: it refuses a task when `tasks` of its own are pending.
-    ///
-    /// A task holds its place until its run starts, a series until it ends, and a cancel frees the place at
-    /// once. On a full worker [`try_schedule`](Worker::try_schedule) gives the closure back with
-    /// [`ScheduleError::Full`]. [`schedule`](Worker::schedule) and the other methods that have no error drop the
-    /// closure and return a handle that says cancelled. A scheduler whose executor is the worker keeps the task
-    /// that was refused and offers it again.
-    ///
-    /// By default there is no bound. Then a thread that schedules much faster than its worker runs waits a
-    /// little in some of its calls, at most 100 ms in one.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::rx::ExecutorScheduler;
-    /// use tickwheel::{ScheduleError, Scheduler, ThreadPool};
-    ///
-    /// let timers = Scheduler::new();
-    /// let workers = ExecutorScheduler::new(ThreadPool::new(1), &timers).max_pending(1);
-    /// let worker = workers.worker();
-    /// let later = worker.schedule_after(Duration::from_secs(60), || println!("a minute"));
-    /// let refused = worker.try_schedule(|| println!("now")).unwrap_err();
-    /// assert_eq!(refused.reason(), ScheduleError::Full);
-    /// assert!(worker.schedule(|| ()).is_cancelled());
-    /// assert!(later.cancel());
-    /// assert!(worker.try_schedule(refused.into_task()).is_ok());
-    /// ```
-    #[must_use]
-    pub fn max_pending(self, tasks: usize) -> ExecutorScheduler {
-        ExecutorScheduler { max_pending: Some(tasks), ..self }
-    }
+    /// Cancels what has not started, and takes nothing more.
+    fn dispose(&self);
 
-    /// A new worker. It costs an allocation, and no thread.
-    #[doc(alias = "createWorker")]
-    pub fn worker(&self) -> Worker {
-        let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
-        let places = Places::new(self.max_pending);
-        Worker::at(Strand::new(executor, timers, self.hook.clone(), places))
-    }
-}
+    fn is_disposed(&self) -> bool;
 
-impl fmt::Debug for ExecutorScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExecutorScheduler")
-            .field("timers", &self.timers)
-            .field("max_pending", &self.max_pending)
-            .finish_non_exhaustive()
-    }
+    /// How many jobs wait, for their time or for their turn.
+    fn pending(&self) -> usize;
 }
 
 /// Runs tasks one at a time and in order, wherever its scheduler runs them.
@@ -134,12 +61,15 @@ impl fmt::Debug for ExecutorScheduler {
 ///
 /// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
 ///
-/// A worker, and what is delayed on it, keeps its scheduler alive. When that is closed, what was delayed is
-/// among the leftovers: run, it is queued, and dropped, it is dropped. Leftovers that nobody takes, of a `stop`
+/// A worker, and what is delayed on it, keeps its scheduler alive, or what else keeps its time. When the scheduler is
+/// closed, what was delayed is among the leftovers: run, it is queued, and dropped, it is dropped. Leftovers that nobody takes, of a `stop`
 /// whose [`Stopping`](crate::Stopping) was thrown away, keep the worker, and the worker keeps them: dispose it.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers it again by itself: sixteen times
-/// after a millisecond, then after two, and so on, up to 64.
+/// after a millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so
+/// a thousand of them cost the executor no more than one. When it says that it is gone for good
+/// ([`Rejected::for_good`]), the worker disposes itself. A worker that nobody holds any more does so too, when its
+/// executor has run nothing for about a minute.
 ///
 /// ```
 /// use std::time::Duration;
@@ -159,19 +89,47 @@ impl fmt::Debug for ExecutorScheduler {
 #[doc(alias = "Scheduler.Worker")]
 #[derive(Clone)]
 pub struct Worker {
-    home: Arc<dyn Home>,
+    queue: Arc<dyn TaskQueue>,
     /// The same. A job needs one, and a clone of it costs less than a downgrade.
-    weak: Weak<dyn Home>,
+    weak: Weak<dyn TaskQueue>,
     context: Option<Arc<dyn Capture>>,
 }
 
 impl Worker {
-    pub(super) fn at(home: Arc<dyn Home>) -> Worker {
-        Worker { weak: Arc::downgrade(&home), home, context: None }
+    /// Returns a worker on something that both runs tasks and keeps time, on that one's clock: a
+    /// [`TaskRunner`](crate::message_loop::TaskRunner), a [`ScheduledThreadPool`](crate::pool::ScheduledThreadPool),
+    /// another worker.
+    ///
+    /// It is [`ExecutorScheduler::over`] with one thing for both. The worker keeps it alive.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::pool::ScheduledThreadPool;
+    /// use tickwheel::rx::Worker;
+    ///
+    /// let account = Worker::new(ScheduledThreadPool::new(4));
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// let later = sender.clone();
+    /// account.schedule_after(Duration::from_millis(1), move || later.send("later").unwrap());
+    /// account.schedule(move || sender.send("first").unwrap());
+    /// assert!(receiver.iter().eq(["first", "later"]));
+    /// ```
+    pub fn new(schedule_and_executor: impl Schedule + Executor) -> Worker {
+        let both = Arc::new(schedule_and_executor);
+        let timers = Timers::Any(Arc::clone(&both) as Arc<dyn Schedule>);
+        ExecutorScheduler::with(both, timers).worker()
     }
 
-    /// The same worker, whose tasks run in the context of who schedules them.
-    pub(super) fn with_context(self, context: Arc<dyn Capture>) -> Worker {
+    pub(super) fn at(queue: Arc<dyn TaskQueue>) -> Worker {
+        Worker { weak: Arc::downgrade(&queue), queue, context: None }
+    }
+
+    /// Returns the same worker, whose tasks run in this context too, inside of the one that it has.
+    pub(super) fn within(self, context: Arc<dyn Capture>) -> Worker {
+        let context = match self.context {
+            Some(outer) => Arc::new((outer, context)),
+            None => context,
+        };
         Worker { context: Some(context), ..self }
     }
 
@@ -254,7 +212,7 @@ impl Worker {
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }
-        let now = self.home.now();
+        let now = self.queue.now();
         // As far as the clock goes, beyond that.
         let due = Period::fixed_delay(initial).next_run(now, now);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
@@ -269,7 +227,7 @@ impl Worker {
     ) -> Result<Cancellable, (ScheduleError, Option<W>)> {
         let (given, is_over) = self.give_at_once(when, work)?;
         if is_over {
-            self.home.hold_back();
+            self.queue.hold_back();
         }
         Ok(given)
     }
@@ -284,7 +242,7 @@ impl Worker {
         let scope = match catch_unwind(AssertUnwindSafe(|| context.capture())) {
             Ok(scope) => scope,
             Err(panic) => {
-                self.home.hook().catch(|| drop(work)); // first, lest two panic at once
+                self.queue.hook().catch(|| drop(work)); // first, lest two panic at once
                 resume_unwind(panic)
             }
         };
@@ -294,7 +252,7 @@ impl Worker {
 
     fn or_cancelled<W>(&self, given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
         given.unwrap_or_else(|(_, refused)| {
-            self.home.hook().catch(|| drop(refused));
+            self.queue.hook().catch(|| drop(refused));
             Cancellable::already_cancelled()
         })
     }
@@ -306,7 +264,7 @@ impl Worker {
     ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
         let job = Job::new(Weak::clone(&self.weak), work);
         let given = Arc::clone(&job);
-        match self.home.take_in(given, when) {
+        match self.queue.take_in(given, when) {
             Ok(is_over) => Ok((Cancellable::from(job), is_over)),
             Err(reason) => Err((reason, job.take_back())),
         }
@@ -320,19 +278,19 @@ impl Worker {
     /// It may be called from anywhere, also from a task of this worker, or from a destructor. A second call has
     /// nothing to do; while the first is still at it, it does not wait.
     pub fn dispose(&self) {
-        self.home.dispose();
+        self.queue.dispose();
     }
 
-    /// Whether it takes tasks no more.
+    /// Returns true if the worker takes no more tasks: it was disposed, or its executor is gone for good.
     #[doc(alias = "isDisposed")]
     pub fn is_disposed(&self) -> bool {
-        self.home.is_disposed()
+        self.queue.is_disposed()
     }
 
     /// How many tasks wait, for their time or for their turn; a series counts as one. The one that runs is
     /// not among them.
     pub fn pending(&self) -> usize {
-        self.home.pending()
+        self.queue.pending()
     }
 }
 
@@ -347,7 +305,7 @@ impl fmt::Debug for Worker {
 
 impl Schedule for Worker {
     fn now(&self) -> Instant {
-        self.home.now()
+        self.queue.now()
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
@@ -387,15 +345,14 @@ impl Schedule for Worker {
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 impl Executor for Worker {
-    /// A disposed worker drops what it is handed: it will not take it later either. A full one refuses it, and
-    /// the scheduler offers it again. The calling thread is never held back: most often it is a tick thread.
+    /// A disposed worker refuses for good: the scheduler keeps the task, and returns it when it is closed. A full
+    /// one refuses for now, and the scheduler offers the task again. The calling thread is never held back: most
+    /// often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         match self.give_at_once(NOW, Due(task)) {
             Err((ScheduleError::Full, Some(Due(task)))) => Err(Rejected::new(task)),
-            given => {
-                self.or_cancelled(given.map(|(handle, _)| handle));
-                Ok(())
-            }
+            Err((_, Some(Due(task)))) => Err(Rejected::for_good(task)),
+            Ok(_) | Err((_, None)) => Ok(()),
         }
     }
 }
