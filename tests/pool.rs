@@ -186,6 +186,36 @@ fn a_fixed_rate_counts_from_the_plan_and_a_fixed_delay_from_the_end() {
     assert!(is_cancelled(delay));
 }
 
+/// A run that lags has the earliest planned time of all: ordered by that, it would always go first.
+#[test]
+fn s03_an_overloaded_series_does_not_starve_a_one_shot() {
+    let ms = Duration::from_millis(1);
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let (start, gate) = (clock.now(), block(&pool));
+    let mut runs = 0;
+    let series = pool.schedule_at_fixed_rate(ms, ms, {
+        let clock = clock.clone();
+        move || {
+            clock.advance(3 * ms);
+            runs += 1;
+            if runs == 1_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    });
+    let at = {
+        let clock = clock.clone();
+        move || clock.now() - start
+    };
+    let equal = pool.schedule(4 * ms, at.clone()).expect("open");
+    let later = pool.schedule(300 * ms, at).expect("open");
+    clock.advance(ms);
+    drop(gate);
+    let ran = [equal, later].map(|future| future.join().expect("it runs"));
+    assert_eq!(ran[0], 4 * ms, "it came before the second run of the series became possible");
+    assert!(ran[1] <= 306 * ms, "within two runs, not at {:?}", ran[1]);
+    assert!(series.expect("open").join().is_ok(), "it has made all of its runs");
+}
+
 #[test]
 fn every_kind_of_period_by_the_trait() {
     let clock = ManualClock::new();
@@ -513,6 +543,37 @@ fn a_scheduler_runs_its_tasks_on_a_pool() {
     pool.shutdown();
     let due = DueTask::new(Instant::now(), || ());
     assert!(Executor::execute(&pool, due).is_err(), "it comes back");
+}
+
+#[test]
+fn s30_a_pool_that_was_shut_down_refuses_for_good() {
+    let pool = ScheduledThreadPool::new(1);
+    let builder = Scheduler::builder().executor(pool.clone());
+    let (scheduler, driver) = builder.build_driven().expect("a scheduler");
+    pool.shutdown();
+    let tasks: Vec<_> =
+        (0..100).map(|_| scheduler.schedule_once(SECOND, || ()).expect("open")).collect();
+    driver.advance(HOUR);
+    assert_eq!((scheduler.stats().rejected(), scheduler.pending()), (100, 100), "one batch");
+    let late = scheduler.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(HOUR);
+    assert_eq!(driver.turn(), None, "it is never asked again");
+    assert!(scheduler.stats().rejected() <= 101 && late.cancel());
+    assert!(tasks[0].cancel());
+    assert_eq!(driver.close().len(), 99);
+}
+
+#[test]
+fn s30_a_pool_that_is_full_refuses_for_now() {
+    let pool = ScheduledThreadPool::builder().threads(1).max_pending(1).build().expect("threads");
+    let gate = block(&pool);
+    let later = pool.schedule(HOUR, || ()).expect("open");
+    let refused = Executor::execute(&pool, DueTask::new(Instant::now(), || ())).expect_err("full");
+    assert!(!refused.is_for_good());
+    assert!(later.cancel());
+    drop(gate);
+    pool.shutdown();
+    assert!(Executor::execute(&pool, refused.into_task()).expect_err("shut").is_for_good());
 }
 
 #[test]

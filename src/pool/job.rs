@@ -20,6 +20,9 @@
 //! - J4 The user's code runs and is dropped with nothing locked, and its panics are caught.
 //! - J5 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
 //!   `Doomed` or `Done`, whichever comes first.
+//! - J6 A series waits in the queue from the moment at which its next run became possible: the later of its
+//!   planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take
+//!   longer than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -184,9 +187,9 @@ impl<T: Send + 'static, W: Work<T>> Job<T, W> {
             drop(state);
             return self.finish(Some(work), Err(JoinError::Cancelled));
         }
-        let due = work.next_run(ended);
+        let possible = work.next_run(ended).max(ended); // J6
         state.stage = Stage::Waiting(work);
-        let is_in = self.offer(due).is_some();
+        let is_in = self.offer(possible).is_some();
         drop(state);
         // A shutdown may have looked through the queue meanwhile.
         if !is_in || !self.shared.may_run(W::IS_PERIODIC) {

@@ -116,7 +116,9 @@ impl ScheduledThreadPool {
     }
 
     /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs
-    /// take. A run never overlaps the one before; runs that were missed follow without a pause.
+    /// take. A run never overlaps the one before. Runs that were missed follow without a pause, but each of them
+    /// queues behind the tasks that were due when the run before it ended: a series whose runs take longer than its
+    /// period delays other tasks by one run, and starves none.
     ///
     /// # Errors
     ///
@@ -285,11 +287,15 @@ impl fmt::Debug for ScheduledThreadPool {
 }
 
 impl Executor for ScheduledThreadPool {
-    /// Refuses when the pool is shut down or [full](PoolBuilder::max_pending), or no thread can be started. The
-    /// calling thread is never held back: most often it is a tick thread.
+    /// Refuses a task for now when the pool is [full](PoolBuilder::max_pending) or no thread can be started, and
+    /// [for good](Rejected::for_good) when it is shut down. The calling thread is never held back: most often it is
+    /// a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let given = self.give_at_once(self.now(), Due(task));
-        given.map(drop).map_err(|(_, Due(task))| Rejected::new(task))
+        given.map(drop).map_err(|(reason, Due(task))| match reason {
+            ScheduleError::Closed => Rejected::for_good(task), // S30: nothing reopens a pool
+            _ => Rejected::new(task),
+        })
     }
 }
 
@@ -333,7 +339,7 @@ pub struct Unstarted {
 }
 
 impl Unstarted {
-    /// When it was due.
+    /// When it was due. For a series that lags behind its plan: when its last run ended.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
