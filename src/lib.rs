@@ -133,6 +133,7 @@ pub mod design;
 mod alarm;
 mod backpressure;
 mod clock;
+mod deadlock;
 mod driver;
 mod engine;
 mod error;

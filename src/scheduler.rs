@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use once_cell::sync::OnceCell;
 
+use crate::deadlock::PoolThreads;
 use crate::driver::EngineCell;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
@@ -59,6 +60,8 @@ struct Face {
     hub: Arc<Hub>,
     /// The engine of a driven scheduler; dangling for one with a tick thread.
     driven: Weak<EngineCell>,
+    /// The pool that runs the tasks, if it is one of ours.
+    threads: Option<PoolThreads>,
 }
 
 impl Drop for Face {
@@ -119,8 +122,12 @@ impl Scheduler {
         GLOBAL.get_or_try_init(|| Scheduler::builder().thread_name("tickwheel-global").build())
     }
 
-    fn from_hub(hub: Arc<Hub>, driven: Weak<EngineCell>) -> Scheduler {
-        Scheduler { face: Arc::new(Face { hub, driven }), own: None }
+    fn from_hub(
+        hub: Arc<Hub>,
+        driven: Weak<EngineCell>,
+        threads: Option<PoolThreads>,
+    ) -> Scheduler {
+        Scheduler { face: Arc::new(Face { hub, driven, threads }), own: None }
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -154,6 +161,11 @@ impl Scheduler {
         let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
         let own = own.expect("fewer than four million executors: clone a handle to share one");
         Scheduler { face: Arc::clone(&self.face), own: Some(own) }
+    }
+
+    /// The pool that runs what this handle schedules, if it is one of ours.
+    pub(crate) fn threads(&self) -> Option<PoolThreads> {
+        self.own.as_ref().map_or(self.face.threads, |own| own.executor().threads())
     }
 
     // ----- the end -------------------------------------------------------------------------

@@ -532,6 +532,69 @@ fn a_join_that_would_hang_says_so() {
 }
 
 #[test]
+fn joins_of_several_pools_in_a_circle_are_told() {
+    for count in [2, 3] {
+        let pools: Vec<_> = (0..count).map(|_| ScheduledThreadPool::new(1)).collect();
+        let meet = Arc::new(Barrier::new(count));
+        let outer: Vec<_> = (0..count)
+            .map(|at| {
+                let (next, meet) = (pools[(at + 1) % count].clone(), Arc::clone(&meet));
+                let task = move || {
+                    meet.wait();
+                    next.submit(|| 1).expect("open").join().is_ok()
+                };
+                pools[at].submit(task).expect("open")
+            })
+            .collect();
+        let join = |future: ScheduledFuture<bool>| {
+            future.join_timeout(PATIENCE).expect("no hang").expect("no panic")
+        };
+        let told = outer.into_iter().map(join).filter(|is_ok| !is_ok).count();
+        assert_eq!(told, 1, "the one that would have closed the circle");
+    }
+}
+
+#[test]
+fn a_join_of_a_pool_that_has_a_free_thread_is_no_deadlock() {
+    let (one, two) = (ScheduledThreadPool::new(1), ScheduledThreadPool::new(2));
+    for round in 0..3 {
+        let (back, there) = (one.clone(), two.clone());
+        let outer = one.submit(move || {
+            let inner = there.submit(move || back.pending() + round).expect("open");
+            inner.join()
+        });
+        let result = outer.expect("open").join_timeout(PATIENCE).expect("no hang");
+        assert!(matches!(result, Ok(Ok(_))), "{result:?}");
+    }
+    // The other pool's task waits for the very task that joins it, though a thread is free there.
+    let (give, own) = channel::<ScheduledFuture<bool>>();
+    let (tell, told) = channel();
+    let outer = one.submit(move || {
+        let ready = own.recv_timeout(PATIENCE).expect("given");
+        let waits_for_me = two.submit(move || ready.join().is_ok()).expect("open");
+        thread::sleep(Duration::from_millis(20)); // real time: so that it waits already
+        let joined = waits_for_me.join();
+        tell.send(matches!(joined, Err(JoinError::WouldDeadlock))).expect("awaited");
+        true
+    });
+    give.send(outer.expect("open")).expect("it waits");
+    assert!(told.recv_timeout(PATIENCE).expect("no hang"));
+}
+
+#[test]
+fn a_task_does_not_wait_for_the_end_of_its_own_pool() {
+    let pool = ScheduledThreadPool::new(1);
+    let inner = pool.clone();
+    let ended = pool.submit(move || {
+        inner.shutdown();
+        inner.await_termination(Duration::MAX)
+    });
+    let ended = ended.expect("open").join_timeout(PATIENCE).expect("no hang");
+    assert!(matches!(ended, Ok(false)), "{ended:?}");
+    assert!(pool.await_termination(PATIENCE));
+}
+
+#[test]
 fn a_scheduler_runs_its_tasks_on_a_pool() {
     let pool = ScheduledThreadPool::new(1);
     let scheduler = Scheduler::builder().executor(Arc::new(pool.clone())).build();

@@ -11,7 +11,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::after;
-use crate::pool::{JoinError, Outcome, PanicPayload, ScheduledFuture, Waiting};
+use crate::deadlock::{Waiting, runs, wait_for};
+use crate::pool::{JoinError, Outcome, PanicPayload, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
 
 type Ended<T> = Result<T, JoinError>;
@@ -104,6 +105,11 @@ impl<T> Cell<T> {
     fn is_done(&self) -> bool {
         !matches!(self.state().stage, Stage::Waiting)
     }
+
+    /// What a join knows the call by.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
 /// The task.
@@ -116,6 +122,7 @@ struct Call<T, F> {
 impl<T, F: FnOnce() -> T> Call<T, F> {
     fn run(mut self) {
         let Some(f) = self.f.take() else { return };
+        let _runs = runs(self.cell.address());
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(value) => self.cell.resolve(Ok(value)),
             Err(panic) => {
@@ -187,9 +194,10 @@ impl<T: Send> Outcome<T> for Called<T> {
 
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
         if self.scheduler.is_turned_here() {
-            Err(JoinError::WouldDeadlock)
-        } else {
-            Ok(Waiting::nobody())
+            return Err(JoinError::WouldDeadlock);
         }
+        // Of a closed scheduler, leftovers may be run by anybody.
+        let by = self.scheduler.threads().filter(|_| !self.scheduler.is_closed());
+        wait_for(self.cell.address(), by).ok_or(JoinError::WouldDeadlock)
     }
 }

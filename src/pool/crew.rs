@@ -5,10 +5,9 @@
 //!   long as any thread is free to.
 //! - W2 A thread ends when the queue is closed, and then only; or when the clock panics in its hands, and
 //!   then another takes its place if there is work.
-//! - W3 At least one thread does not wait for a task of its own pool: the last one that would is told
-//!   so, and goes on.
+//! - W3 At least one thread does not wait, directly or through other pools, for a task of its own pool: the last one
+//!   that would is told so, and goes on. [`deadlock`](crate::deadlock) finds it.
 
-use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,11 +17,12 @@ use std::time::{Duration, Instant};
 use super::future::JoinError;
 use super::job::Run;
 use super::queue::DelayedWorkQueue;
+use crate::deadlock::{PoolThreads, Waiting, runs, wait_for};
 
 /// What all threads of a pool share.
 pub(super) struct Crew {
     pub(super) queue: DelayedWorkQueue<Arc<dyn Run>>,
-    limit: usize,
+    pub(super) threads: PoolThreads,
     name: String,
     /// Threads that wait for the queue, until all are started. It may be late; then one thread more is
     /// started.
@@ -37,13 +37,6 @@ pub(super) struct Crew {
 struct Count {
     alive: usize,
     started: usize,
-    /// Those that wait for a task of this pool.
-    waiting: usize,
-}
-
-thread_local! {
-    /// The crew that the calling thread belongs to, and the job that it runs, by address.
-    static AT_WORK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 impl Crew {
@@ -54,7 +47,8 @@ impl Crew {
     ) -> Arc<Crew> {
         let (idle, is_complete) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (count, ended) = (Mutex::default(), Condvar::new());
-        Arc::new(Crew { queue, limit, name, idle, is_complete, count, ended })
+        let threads = PoolThreads::new(limit);
+        Arc::new(Crew { queue, threads, name, idle, is_complete, count, ended })
     }
 
     fn count(&self) -> MutexGuard<'_, Count> {
@@ -78,7 +72,7 @@ impl Crew {
         if self.queue.is_closed() {
             return Ok(()); // there is nothing left to do, and the pool may be said to have ended
         }
-        if count.alive == self.limit {
+        if count.alive == self.threads.limit() {
             self.is_complete.store(true, Ordering::Relaxed);
             return Ok(());
         }
@@ -101,12 +95,11 @@ impl Crew {
 
     /// What a thread does all its life.
     fn work(self: Arc<Self>) {
-        let me = Arc::as_ptr(&self).addr();
+        self.threads.join();
         let _alive = Alive(&self);
         while let Some(job) = self.next_job() {
-            AT_WORK.set((me, address(&job)));
+            let _runs = runs(Arc::as_ptr(&job).cast::<()>().addr());
             job.run();
-            AT_WORK.set((me, 0));
         }
     }
 
@@ -123,25 +116,13 @@ impl Crew {
         job
     }
 
-    /// Whether the calling thread runs a task of this pool.
-    pub(super) fn is_at_work_here(&self) -> bool {
-        AT_WORK.try_with(Cell::get).is_ok_and(|(crew, _)| crew == std::ptr::from_ref(self).addr())
-    }
-
     // ----- waiting -------------------------------------------------------------------------
 
-    /// Counts the calling thread as waiting for this job; W3.
-    pub(super) fn begin_wait(self: &Arc<Self>, job: usize) -> Result<Waiting, JoinError> {
-        let (crew, at_work) = AT_WORK.get();
-        if crew != Arc::as_ptr(self).addr() {
-            return Ok(Waiting::nobody());
-        }
-        let mut count = self.count();
-        if at_work == job || count.waiting + 1 >= self.limit {
-            return Err(JoinError::WouldDeadlock);
-        }
-        count.waiting += 1;
-        Ok(Waiting(Some(Arc::clone(self))))
+    /// Notes that the calling thread waits for this job; W3.
+    pub(super) fn begin_wait(&self, job: usize) -> Result<Waiting, JoinError> {
+        // What was in a closed queue has been handed out, and may be run by anybody.
+        let by = Some(self.threads).filter(|_| !self.queue.is_closed());
+        wait_for(job, by).ok_or(JoinError::WouldDeadlock)
     }
 
     // ----- the end -------------------------------------------------------------------------
@@ -151,6 +132,9 @@ impl Crew {
     }
 
     pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
+        if self.threads.has_this_thread() {
+            return false; // the calling thread would have to end first
+        }
         let until = Instant::now().checked_add(timeout);
         let mut count = self.count();
         while !(self.queue.is_closed() && count.alive == 0) {
@@ -201,28 +185,6 @@ impl Drop for Alive<'_> {
         // Who brought a task just now may have counted on this thread.
         if !crew.queue.is_empty() {
             let _ = crew.call();
-        }
-    }
-}
-
-fn address(job: &Arc<dyn Run>) -> usize {
-    Arc::as_ptr(job).cast::<()>().addr()
-}
-
-/// A thread of a crew waits for a task of the same, for as long as this lives.
-pub(crate) struct Waiting(Option<Arc<Crew>>);
-
-impl Waiting {
-    /// A thread of no crew waits.
-    pub(crate) fn nobody() -> Waiting {
-        Waiting(None)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(crew) = &self.0 {
-            crew.count().waiting -= 1;
         }
     }
 }

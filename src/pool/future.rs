@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::crew::Waiting;
+use crate::deadlock::Waiting;
 use crate::{Cancellable, Sleeper};
 
 /// The result of a task to come: blocks, or is awaited under any runtime.
@@ -53,6 +53,18 @@ impl<T> ScheduledFuture<T> {
 
     /// Waits for the result.
     ///
+    /// A wait that would never end is refused, with [`JoinError::WouldDeadlock`], in these cases:
+    ///
+    /// - the task joins itself;
+    /// - the threads that could run the task all wait for tasks, directly or through other pools, that in the end only
+    ///   the calling thread could run. This is known for [`ScheduledThreadPool`](super::ScheduledThreadPool) and
+    ///   [`ThreadPool`](crate::ThreadPool), but not for an executor of your own;
+    /// - a [call](crate::Scheduler::call_after) is joined inside a task on the tick thread of its scheduler.
+    ///
+    /// Not every deadlock can be told. On a driven scheduler the join waits until somebody turns the
+    /// [`Driver`](crate::Driver). Any thread that has the driver may do so at any time, so a join on the only thread
+    /// that would have turned it hangs: advance the driver first, and join after.
+    ///
     /// # Errors
     ///
     /// [`JoinError`], when there is none.
@@ -62,10 +74,13 @@ impl<T> ScheduledFuture<T> {
         if let Some(result) = self.job.take(&waker) {
             return result;
         }
-        let _waiting = self.job.begin_wait()?;
+        let waiting = self.job.begin_wait();
         loop {
             if let Some(result) = self.job.take(&waker) {
                 return result;
+            }
+            if waiting.is_err() {
+                return Err(JoinError::WouldDeadlock);
             }
             sleeper.sleep();
         }
@@ -154,9 +169,10 @@ pub enum JoinError {
     /// It has panicked.
     #[error("the task panicked{}", .0.message().map(|text| format!(": {text}")).unwrap_or_default())]
     Panicked(PanicPayload),
-    /// It was joined on a thread of its own pool, and every other thread of that pool waits already.
+    /// It was joined on a thread that would have had to run it, or to run what the threads that could run it wait for:
+    /// see [`join`](ScheduledFuture::join).
     #[error(
-        "a task of the same pool waits for it, and no thread is left to run it: await it, give the pool more threads, or join elsewhere"
+        "no thread is left that could run it, because they all wait for each other: await it, give the pool more threads, or join elsewhere"
     )]
     WouldDeadlock,
 }

@@ -31,11 +31,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::crew::Waiting;
 use super::future::{JoinError, Outcome, PanicPayload};
 use super::key::KeyNote;
 use super::queue::Offered;
 use super::shared::Shared;
+use crate::deadlock::Waiting;
 use crate::{Cancel, Cancellable, DueTask, Period, Repeat};
 
 /// What a job does when it runs.

@@ -41,7 +41,8 @@
 //! | a thread factory | [`PoolBuilder::thread_name`] |
 //! | `afterExecute(r, t)` | [`PoolBuilder::on_panic`] |
 //! | a pool that nobody shuts down lives for ever | dropping the last handle is `shutdown_now` |
-//! | `get()` in a task of the same pool hangs | [`JoinError::WouldDeadlock`] |
+//! | `get()` in a task of the same pool hangs, and so do pools that wait crosswise | [`JoinError::WouldDeadlock`] |
+//! | `awaitTermination` in a task of the same pool waits in vain | `false` at once |
 //! | `DelayQueue`: `offer`, `take`, `poll`, `remove(o)` in O(n) | [`DelayedWorkQueue`]: the same, `remove(key)` in O(log n) |
 //!
 //! # The files
@@ -72,7 +73,6 @@ mod shared;
 mod slots;
 
 pub use builder::PoolBuilder;
-pub(crate) use crew::Waiting;
 pub(crate) use future::Outcome;
 pub use future::{JoinError, PanicPayload, ScheduledFuture};
 pub use key::Key;

@@ -9,6 +9,7 @@ use super::future::ScheduledFuture;
 use super::job::{Due, Job, Once, Run, Series, Work};
 use super::policy::ShutdownPolicy;
 use super::shared::Shared;
+use crate::deadlock::PoolThreads;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task,
@@ -258,7 +259,9 @@ impl ScheduledThreadPool {
         self.face.shared.has_ended()
     }
 
-    /// Waits until it has terminated, but no longer than this, by the system's clock. Whether it has.
+    /// Waits until it has terminated, but no longer than this, by the system's clock. Returns true if it has.
+    ///
+    /// Inside a task of the same pool it returns false at once: the pool terminates after that task.
     #[doc(alias = "awaitTermination")]
     pub fn await_termination(&self, timeout: Duration) -> bool {
         self.face.shared.wait_for_the_end(timeout)
@@ -296,6 +299,10 @@ impl Executor for ScheduledThreadPool {
             ScheduleError::Closed => Rejected::for_good(task), // S30: nothing reopens a pool
             _ => Rejected::new(task),
         })
+    }
+
+    fn threads(&self) -> Option<PoolThreads> {
+        Some(self.face.shared.threads())
     }
 }
 

@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::crew::{Crew, Waiting};
+use super::crew::Crew;
 use super::future::JoinError;
 use super::job::Run;
 use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, FEW, Offered};
 use crate::backpressure::{Backpressure, Flow};
+use crate::deadlock::{PoolThreads, Waiting};
 use crate::job::Places;
 use crate::{Clock, PanicHook};
 
@@ -96,7 +97,7 @@ impl Shared {
     /// head of a long queue was due at `head`, and a moment ago it was `now`.
     #[inline]
     pub(super) fn hold_back(&self, head: Instant, now: Instant) {
-        if now.saturating_duration_since(head) > LATE && !self.crew.is_at_work_here() {
+        if now.saturating_duration_since(head) > LATE && !self.crew.threads.has_this_thread() {
             self.hold_back_by_count();
         }
     }
@@ -124,6 +125,10 @@ impl Shared {
     #[inline]
     pub(super) fn call(&self) -> io::Result<()> {
         self.crew.call()
+    }
+
+    pub(super) fn threads(&self) -> PoolThreads {
+        self.crew.threads
     }
 
     pub(super) fn begin_wait(&self, job: usize) -> Result<Waiting, JoinError> {
