@@ -26,6 +26,7 @@
 //! | `new ScheduledThreadPoolExecutor(n)` | [`ScheduledThreadPool::new`], [`builder`](ScheduledThreadPool::builder) |
 //! | `execute(f)`, `submit(f)` | [`execute`](ScheduledThreadPool::execute), [`submit`](ScheduledThreadPool::submit) |
 //! | `schedule(f, delay, unit)` | [`schedule`](ScheduledThreadPool::schedule) |
+//! | `RejectedExecutionException`, a `RejectedExecutionHandler` | [`try_execute`](ScheduledThreadPool::try_execute), [`try_submit`](ScheduledThreadPool::try_submit), [`try_schedule`](ScheduledThreadPool::try_schedule): the closure comes back |
 //! | `scheduleAtFixedRate`, `scheduleWithFixedDelay` | [`schedule_at_fixed_rate`](ScheduledThreadPool::schedule_at_fixed_rate), [`schedule_with_fixed_delay`](ScheduledThreadPool::schedule_with_fixed_delay); `ControlFlow::Break` ends a series well |
 //! | `future.get()`, `get(timeout)` | [`join`](ScheduledFuture::join), [`join_timeout`](ScheduledFuture::join_timeout), or `.await` |
 //! | `CancellationException`, `ExecutionException` | [`JoinError::Cancelled`], [`JoinError::Panicked`] |
@@ -38,12 +39,14 @@
 //! | `shutdown()`, `shutdownNow()` | [`shutdown`](ScheduledThreadPool::shutdown), [`shutdown_now`](ScheduledThreadPool::shutdown_now), whose tasks can still be run |
 //! | `awaitTermination`, `isTerminated` | [`await_termination`](ScheduledThreadPool::await_termination), [`is_terminated`](ScheduledThreadPool::is_terminated) |
 //! | `getQueue().size()` | [`pending`](ScheduledThreadPool::pending) |
-//! | a thread factory | [`PoolBuilder::thread_name`] |
+//! | a `ThreadFactory` | [`PoolBuilder::thread_factory`], [`thread_name`](PoolBuilder::thread_name) |
+//! | the core size, `setKeepAliveTime`, `allowCoreThreadTimeOut` | [`PoolBuilder::core_threads`], [`keep_alive`](PoolBuilder::keep_alive) |
 //! | `afterExecute(r, t)` | [`PoolBuilder::on_panic`] |
 //! | a pool that nobody shuts down lives for ever | dropping the last handle is `shutdown_now` |
 //! | `get()` in a task of the same pool hangs, and so do pools that wait crosswise | [`JoinError::WouldDeadlock`] |
 //! | `awaitTermination` in a task of the same pool waits in vain | `false` at once |
 //! | `DelayQueue`: `offer`, `take`, `poll`, `remove(o)` in O(n) | [`DelayedWorkQueue`]: the same, `remove(key)` in O(log n) |
+//! | `drainTo(c)`: what has expired | [`drain_due`](DelayedWorkQueue::drain_due); [`drain`](DelayedWorkQueue::drain) gives all |
 //!
 //! # The files
 //!

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use crate::deadlock::PoolThreads;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
-    ScheduleError, Task,
+    ScheduleError, Task, TryScheduleError,
 };
 
 /// Threads that run tasks after a delay or again and again, each at its exact deadline, and give their
@@ -85,8 +85,30 @@ impl ScheduledThreadPool {
     ///
     /// When the pool is shut down or full, or no thread can be started.
     pub fn execute(&self, f: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
+        Ok(self.try_execute(f)?)
+    }
+
+    /// Runs a task as soon as a thread is free, or gives it back.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down or full, or no thread can be started. [`TryScheduleError::into_task`] has the closure.
+    ///
+    /// ```
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// pool.shutdown();
+    /// let refused = pool.try_execute(|| println!("on this thread then")).unwrap_err();
+    /// refused.into_task()();
+    /// ```
+    #[doc(alias("RejectedExecutionHandler", "CallerRunsPolicy"))]
+    pub fn try_execute<F: FnOnce() + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.give(now, now, Once(f)).map(drop).map_err(|(reason, _)| reason)
+        self.give(now, now, Once(f)).map(drop).map_err(refused)
     }
 
     /// Runs a task as soon as a thread is free, for its result.
@@ -98,7 +120,19 @@ impl ScheduledThreadPool {
         &self,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<ScheduledFuture<T>, ScheduleError> {
-        self.schedule(Duration::ZERO, f)
+        Ok(self.try_submit(f)?)
+    }
+
+    /// As [`submit`](ScheduledThreadPool::submit), but gives the closure back if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down or full, or no thread can be started.
+    pub fn try_submit<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
+        self.try_schedule(Duration::ZERO, f)
     }
 
     /// Runs a task once `delay` has passed, for its result.
@@ -111,8 +145,21 @@ impl ScheduledThreadPool {
         delay: Duration,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<ScheduledFuture<T>, ScheduleError> {
+        Ok(self.try_schedule(delay, f)?)
+    }
+
+    /// As [`schedule`](ScheduledThreadPool::schedule), but gives the closure back if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down or full, or no thread can be started.
+    pub fn try_schedule<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        delay: Duration,
+        f: F,
+    ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let job = self.give(now, after(now, delay), Once(f)).map_err(|(reason, _)| reason)?;
+        let job = self.give(now, after(now, delay), Once(f)).map_err(refused)?;
         Ok(ScheduledFuture::new(job))
     }
 
@@ -131,7 +178,7 @@ impl ScheduledThreadPool {
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        self.repeat(initial, Period::fixed_rate(period), f).map(|job| ScheduledFuture::new(job))
+        self.schedule_periodic(initial, Period::fixed_rate(period), f)
     }
 
     /// Runs a task again and again, each run `delay` after the end of the one before.
@@ -146,7 +193,54 @@ impl ScheduledThreadPool {
         delay: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        self.repeat(initial, Period::fixed_delay(delay), f).map(|job| ScheduledFuture::new(job))
+        self.schedule_periodic(initial, Period::fixed_delay(delay), f)
+    }
+
+    /// Runs a task again and again, as the [`Period`] says: for rates that leave out what was missed, or start a new
+    /// phase. Its future resolves when the series ends.
+    ///
+    /// # Errors
+    ///
+    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::Duration;
+    /// use tickwheel::pool::ScheduledThreadPool;
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let every_milli = Period::fixed_rate(Duration::from_millis(1)).missed(MissedTicks::Skip);
+    /// let mut left = 3;
+    /// let done = pool.schedule_periodic(Duration::ZERO, every_milli, move || {
+    ///     left -= 1;
+    ///     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    /// })?;
+    /// done.join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_periodic<R: Repeat>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: impl FnMut() -> R + Send + 'static,
+    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+        Ok(self.try_schedule_periodic(initial, period, f)?)
+    }
+
+    /// As [`schedule_periodic`](ScheduledThreadPool::schedule_periodic), but gives the closure back if it is not
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    pub fn try_schedule_periodic<R: Repeat, F: FnMut() -> R + Send + 'static>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: F,
+    ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
+        self.repeat(initial, period, f).map(|job| ScheduledFuture::new(job))
     }
 
     fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
@@ -154,13 +248,14 @@ impl ScheduledThreadPool {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<Arc<Job<(), Series<F>>>, ScheduleError> {
+    ) -> Result<Arc<Job<(), Series<F>>>, TryScheduleError<F>> {
         if period.duration().is_zero() {
-            return Err(ScheduleError::ZeroPeriod);
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
         }
         let now = self.now();
         let due = after(now, initial);
-        self.give(now, due, Series { due, period, f }).map_err(|(reason, _)| reason)
+        let given = self.give(now, due, Series { due, period, f });
+        given.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 
     /// The one way in, for those who can wait a little: they are held back when the pool is behind. What is not
@@ -268,6 +363,10 @@ impl ScheduledThreadPool {
     }
 }
 
+fn refused<F>((reason, Once(f)): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
+    TryScheduleError::new(reason, f)
+}
+
 fn after(now: Instant, delay: Duration) -> Instant {
     now.checked_add(delay).unwrap_or_else(|| never(now))
 }
@@ -332,7 +431,7 @@ impl Schedule for ScheduledThreadPool {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        self.repeat(initial, period, task).map(Cancellable::from)
+        Ok(Cancellable::from(self.repeat(initial, period, task)?))
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::crew::Crew;
+use super::crew::{Crew, Staffing};
 use super::future::JoinError;
 use super::job::Run;
 use super::key::Key;
@@ -34,13 +34,12 @@ impl Shared {
     pub(super) fn new(
         clock: Arc<dyn Clock>,
         policy: ShutdownPolicy,
-        threads: usize,
-        name: String,
+        staffing: Staffing,
         on_panic: PanicHook,
         places: Places,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
-        let crew = Crew::new(queue, threads, name);
+        let crew = Crew::new(queue, staffing);
         let (gate, pressure) = (Gate::new(policy), Backpressure::new(AHEAD));
         Arc::new(Shared { clock, gate, places, pressure, crew, on_panic })
     }
