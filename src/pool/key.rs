@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names an item in a [`DelayedWorkQueue`](super::DelayedWorkQueue), for
 /// [`remove`](super::DelayedWorkQueue::remove). A key whose item is gone matches nothing for ever,
-/// however often its place is used again; and so does the key of another queue.
+/// however often its place is used again; and so does the key of another queue. (A wheel's key is a
+/// [`WheelKey`](crate::wheel::WheelKey).)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub(super) slot: u32,

@@ -421,6 +421,7 @@ impl<T> DelayedWorkQueue<T> {
     /// # Panics
     ///
     /// If the structure is not what it should be.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         let state = self.lock();
         state.heap.check_invariants();
