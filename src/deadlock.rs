@@ -129,11 +129,12 @@ pub(crate) struct Waiting {
 
 /// Notes that the calling thread waits for the task at this address, which is run by a thread of that pool. `None`
 /// says that it would wait for ever.
-pub(crate) fn wait_for(task: usize, by: Option<PoolThreads>) -> Option<Waiting> {
+pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) -> Option<Waiting> {
     let (pool, runs) = (POOL.get(), TASK.get());
     if pool == 0 {
         return Some(Waiting { number: None });
     }
+    let by = by(); // before the lock: it may take another
     let mut waits = waits();
     let (number, waits_for) = (waits.next, Awaited { task, by });
     waits.next += 1;

@@ -24,10 +24,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::future::JoinError;
-use super::job::Run;
 use super::queue::DelayedWorkQueue;
-use crate::deadlock::{PoolThreads, Waiting, runs, wait_for};
+use super::task::Run;
+use crate::deadlock::{PoolThreads, runs};
 
 /// Starts a thread that does some work.
 pub(super) type ThreadFactory =
@@ -186,18 +185,9 @@ impl Crew {
         true
     }
 
-    // ----- waiting -------------------------------------------------------------------------
-
-    /// Notes that the calling thread waits for this job; W3.
-    pub(super) fn begin_wait(&self, job: usize) -> Result<Waiting, JoinError> {
-        // What was in a closed queue has been handed out, and may be run by anybody.
-        let by = Some(self.threads).filter(|_| !self.queue.is_closed());
-        wait_for(job, by).ok_or(JoinError::WouldDeadlock)
-    }
-
     // ----- the end -------------------------------------------------------------------------
 
-    pub(super) fn has_ended(&self) -> bool {
+    pub(super) fn is_terminated(&self) -> bool {
         let count = self.count();
         self.queue.is_closed() && count.counted + count.in_the_air == 0
     }

@@ -54,7 +54,7 @@
 //! | --- | --- |
 //! | `heap`, `run`, `slots`, `moment`, `key` | an indexed heap beside a run of what came in order, and where the items lie: data, no lock, no clock |
 //! | `queue` | [`DelayedWorkQueue`]: the lock, the leader and the followers |
-//! | `job` | one task: its states, its work, its result |
+//! | `task` | one task: a [`job`](crate::job) with a result |
 //! | `crew` | the threads |
 //! | `policy` | what a shutdown leaves running, and who may still come in |
 //! | `future` | [`ScheduledFuture`], [`JoinError`] |
@@ -64,7 +64,6 @@ mod builder;
 mod crew;
 mod future;
 mod heap;
-mod job;
 mod key;
 mod line;
 mod moment;
@@ -74,10 +73,11 @@ mod run;
 mod scheduled;
 mod shared;
 mod slots;
+mod task;
 
 pub use builder::PoolBuilder;
-pub(crate) use future::Outcome;
 pub use future::{JoinError, PanicPayload, ScheduledFuture};
+pub(crate) use future::{Outcome, ResultCell};
 pub use key::Key;
 pub use policy::ShutdownPolicy;
 pub use queue::DelayedWorkQueue;

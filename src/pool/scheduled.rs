@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::builder::PoolBuilder;
 use super::future::ScheduledFuture;
-use super::job::{Due, Job, Once, Run, Series, Work};
 use super::policy::ShutdownPolicy;
 use super::shared::Shared;
+use super::task::{Call, Due, PoolTask, Run};
 use crate::deadlock::PoolThreads;
+use crate::job::{Once, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -43,7 +44,7 @@ pub struct ScheduledThreadPool {
 }
 
 /// A job that was accepted, and when the head of the queue is due, if that is long; or the work that comes back.
-type Given<T, W> = Result<(Arc<Job<T, W>>, Option<Instant>), (ScheduleError, W)>;
+type Given<W> = Result<(Arc<PoolTask<W>>, Option<Instant>), (ScheduleError, W)>;
 
 /// What all clones hold: when it goes, nobody can bring tasks any more.
 struct Face {
@@ -248,7 +249,7 @@ impl ScheduledThreadPool {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<Arc<Job<(), Series<F>>>, TryScheduleError<F>> {
+    ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
         if period.duration().is_zero() {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
         }
@@ -260,23 +261,19 @@ impl ScheduledThreadPool {
 
     /// The one way in, for those who can wait a little: they are held back when the pool is behind. What is not
     /// accepted comes back.
-    fn give<T: Send + 'static, W: Work<T>>(
+    fn give<W: Call>(
         &self,
         now: Instant,
         deadline: Instant,
         work: W,
-    ) -> Result<Arc<Job<T, W>>, (ScheduleError, W)> {
+    ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
         let (job, head) = self.give_at_once(deadline, work)?;
         head.into_iter().for_each(|head| self.face.shared.hold_back(head, now));
         Ok(job)
     }
 
     /// The same without a wait.
-    fn give_at_once<T: Send + 'static, W: Work<T>>(
-        &self,
-        deadline: Instant,
-        work: W,
-    ) -> Given<T, W> {
+    fn give_at_once<W: Call>(&self, deadline: Instant, work: W) -> Given<W> {
         let shared = &self.face.shared;
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
@@ -285,7 +282,7 @@ impl ScheduledThreadPool {
             shared.leave();
             return Err((ScheduleError::Full, work));
         }
-        let job = Job::new(shared, work);
+        let job = PoolTask::new(shared, work);
         // A shutdown may have come between; then it has looked through the queue perhaps too early.
         let offered = job.offer(deadline);
         let is_in = offered.is_some();
@@ -351,7 +348,7 @@ impl ScheduledThreadPool {
 
     /// Whether it is shut down, and all of its threads have ended.
     pub fn is_terminated(&self) -> bool {
-        self.face.shared.has_ended()
+        self.face.shared.is_terminated()
     }
 
     /// Waits until it has terminated, but no longer than this, by the system's clock. Returns true if it has.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::crew::{Crew, Staffing};
-use super::future::JoinError;
-use super::job::Run;
 use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, FEW, Offered};
+use super::task::Run;
 use crate::backpressure::{Backpressure, Flow};
-use crate::deadlock::{PoolThreads, Waiting};
+use crate::deadlock::PoolThreads;
 use crate::job::Places;
 use crate::{Clock, PanicHook};
 
@@ -130,8 +129,10 @@ impl Shared {
         self.crew.threads
     }
 
-    pub(super) fn begin_wait(&self, job: usize) -> Result<Waiting, JoinError> {
-        self.crew.begin_wait(job)
+    /// The threads that run what is in the queue. What was in a closed one has been handed out, and may be run by
+    /// anybody.
+    pub(super) fn who_runs(&self) -> Option<PoolThreads> {
+        Some(self.threads()).filter(|_| !self.crew.queue.is_closed())
     }
 
     /// Runs a piece of the user's code whose panic has no better place to go.
@@ -183,8 +184,8 @@ impl Shared {
         self.gate.is_shut()
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.crew.has_ended()
+    pub(super) fn is_terminated(&self) -> bool {
+        self.crew.is_terminated()
     }
 
     pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
