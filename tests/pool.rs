@@ -665,7 +665,10 @@ fn a_thread_factory_that_starts_no_thread_gets_tasks_refused() {
     let pool = builder.thread_factory(move |thread, work| match answer.load(Ordering::SeqCst) {
         0 => Err(std::io::Error::other("no")),
         1 => panic!("on purpose"),
-        2 => Ok(drop(work)),
+        2 => {
+            drop(work);
+            Ok(())
+        }
         _ => thread.spawn(work).map(drop),
     });
     let pool = pool.build().expect("threads");
