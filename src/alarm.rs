@@ -12,7 +12,8 @@
 use std::fmt;
 use std::task::Waker;
 
-use crate::hub;
+use crate::deadlock::OwnTimer;
+use crate::hub::{self, Hub};
 use crate::key::{HubId, TaskKey};
 use crate::observe::caught;
 use crate::task::{Cancelled, Content, Phase, Thrown, Wake, holder};
@@ -26,6 +27,8 @@ pub struct Alarm {
     key: TaskKey,
     hub: HubId,
     target: Target,
+    /// Counted until its waker goes another way than by ringing.
+    own_timer: Option<OwnTimer>,
 }
 
 /// What tells one waker from another without owning it.
@@ -42,8 +45,9 @@ impl Target {
 }
 
 impl Alarm {
-    pub(crate) fn new(key: TaskKey, hub: HubId, waker: &Waker) -> Alarm {
-        Alarm { key, hub, target: Target::of(waker) }
+    pub(crate) fn new(key: TaskKey, hub: &Hub, waker: &Waker) -> Alarm {
+        let own_timer = OwnTimer::note(waker, || hub.is_turned_here());
+        Alarm { key, hub: hub.id(), target: Target::of(waker), own_timer }
     }
 
     /// Whether the waker is still to be woken. If so, it will be after this look, at the instant or when
@@ -59,12 +63,13 @@ impl Alarm {
     }
 
     /// Calls it off, and gives the waker back; `None` when it has been woken, or is just being woken.
-    pub fn into_waker(self) -> Option<Waker> {
+    pub fn into_waker(mut self) -> Option<Waker> {
         // Its `Drop` will find the task cancelled.
         self.call_off().map(|Wake(waker)| waker)
     }
 
-    fn call_off(&self) -> Option<Wake> {
+    fn call_off(&mut self) -> Option<Wake> {
+        self.own_timer = None; // before anybody else has the waker
         let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
         hub::count_cancel(self.hub, was == Phase::Pending);
         Some(Wake::take_back(body.closure))

@@ -22,6 +22,8 @@ mod tokio;
 
 use std::sync::Arc;
 
+use crate::deadlock::PoolThreads;
+
 pub use batch::DueBatch;
 pub use due::{DueTask, Rejected};
 pub use thread_pool::ThreadPool;
@@ -74,6 +76,12 @@ pub trait Executor: Send + Sync + 'static {
             }
         }
     }
+
+    /// The pool whose threads run the tasks, if it is one of this crate's: a join on one of them is told of a deadlock.
+    #[doc(hidden)]
+    fn threads(&self) -> Option<PoolThreads> {
+        None
+    }
 }
 
 impl<F: Fn(DueTask) + Send + Sync + 'static> Executor for F {
@@ -90,6 +98,10 @@ impl<E: Executor + ?Sized> Executor for Arc<E> {
 
     fn execute_batch(&self, batch: &mut DueBatch) {
         (**self).execute_batch(batch);
+    }
+
+    fn threads(&self) -> Option<PoolThreads> {
+        (**self).threads()
     }
 }
 

@@ -1,6 +1,7 @@
-//! One task of a layer that runs tasks itself: of a worker, of a message loop.
+//! One task of a layer that runs tasks itself: of a worker, of a message loop, of a pool.
 //!
-//! What it belongs to, its [`Owner`], keeps it where it waits, and calls [`Run::run`] when its turn has come.
+//! What it belongs to, its [`Owner`], keeps it where it waits, and calls [`Run::run`] when its turn has come. A pool,
+//! whose tasks have results, calls [`Job::run_by`].
 //!
 //! ```text
 //!               claim                 end
@@ -23,8 +24,11 @@
 //! - J2 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
 //! - J3 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step
 //!   to `Doomed`, `Done` or `Cancelled`, whichever comes first.
+//! - J4 A job tells its owner once that it has ended, when its closure is gone.
+//! - J5 An owner may put a series back under the job's lock, together with the step to `Waiting`. Then a cancel that
+//!   comes after finds the job in its place. The owner's lock is taken inside of the job's, never the other way round.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -87,6 +91,9 @@ pub(crate) trait Owner: Send + Sync {
 
     /// A job has ended before its time: it lets it go, if it has it.
     fn forget(&self, place: &Self::Place);
+
+    /// A job has ended, one way or the other; J4.
+    fn has_ended(&self) {}
 }
 
 /// What a job does when it runs.
@@ -154,9 +161,27 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     fn place(&self) -> &O::Place;
 }
 
-pub(crate) struct Job<W, O: Owner + ?Sized> {
-    owner: Weak<O>,
+/// How a job finds its owner: by a [`Weak`], or by an `Arc`, for which the owner must see to it that no circle stays.
+pub(crate) trait Link<O: ?Sized>: Send + Sync + 'static {
+    fn owner(&self) -> Option<impl Deref<Target = O>>;
+}
+
+impl<O: Owner + ?Sized + 'static> Link<O> for Weak<O> {
+    fn owner(&self) -> Option<impl Deref<Target = O>> {
+        self.upgrade()
+    }
+}
+
+impl<O: Owner + ?Sized + 'static> Link<O> for Arc<O> {
+    fn owner(&self) -> Option<impl Deref<Target = O>> {
+        Some(&**self)
+    }
+}
+
+pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
+    link: L,
     place: O::Place,
+    is_periodic: bool,
     /// It has ended, and not by a cancel before its time. It is Released after all else, and `is_done`
     /// Acquires it: who finds it set sees what the task has done.
     is_over: AtomicBool,
@@ -187,8 +212,29 @@ impl<W> Stage<W> {
 
 impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     pub(crate) fn new(owner: Weak<O>, work: W) -> Arc<Self> {
+        Arc::new(Job::with(owner, work, W::IS_PERIODIC))
+    }
+}
+
+impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
+    /// One that may be a part of something greater, which knows how to run its work.
+    pub(crate) fn with(link: L, work: W, is_periodic: bool) -> Self {
         let (place, is_over) = (O::Place::default(), AtomicBool::new(false));
-        Arc::new(Job { owner, place, is_over, stage: Mutex::new(Stage::Waiting(work)) })
+        Job { link, place, is_periodic, is_over, stage: Mutex::new(Stage::Waiting(work)) }
+    }
+
+    pub(crate) fn link(&self) -> &L {
+        &self.link
+    }
+
+    pub(crate) fn place(&self) -> &O::Place {
+        &self.place
+    }
+
+    /// Looks at its place, if it waits; J5.
+    pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Place) -> R) -> Option<R> {
+        let stage = lock(&self.stage);
+        matches!(*stage, Stage::Waiting(_)).then(|| look(&self.place))
     }
 
     /// Takes the work back of a job that nobody has taken in, and that has no place.
@@ -196,32 +242,57 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
-    /// One run; J2. What remains of the work, and when it is due again.
-    fn run_once(work: W, owner: &O) -> (Option<W>, Option<Instant>) {
-        let (mut work, hook) = (Some(work), owner.hook());
-        let due = match hook.catch(|| W::run(&mut work, hook)) {
-            Some(ControlFlow::Continue(())) => {
-                let next_run = |work: &mut W| hook.catch(|| work.next_run(owner.now()));
-                work.as_mut().and_then(next_run)
-            }
-            Some(ControlFlow::Break(())) | None => None,
+    /// Runs it, if it still waits: `run` does so, catches panics, and says when the work is due again. If it is,
+    /// `put_back` is called with the job's lock held; J5.
+    pub(crate) fn run_by(
+        &self,
+        owner: &O,
+        run: impl FnOnce(&mut Option<W>) -> Option<Instant>,
+        put_back: impl FnOnce(Instant),
+    ) -> Ran {
+        let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
+        if !self.is_periodic {
+            owner.free_place(); // J3
+        }
+        owner.has_started();
+        let mut work = Some(work);
+        let due = run(&mut work);
+        let rest = match (work, due) {
+            (Some(work), Some(due)) => match self.go_on(work, || put_back(due)) {
+                Ok(()) => return Ran::Again(due),
+                Err(doomed) => Some(doomed),
+            },
+            (rest, _) => rest,
         };
-        (work, due)
+        self.has_run(owner);
+        owner.hook().catch(|| drop(rest));
+        self.is_over.store(true, Ordering::Release);
+        owner.has_ended(); // J4
+        Ran::ForTheLastTime
     }
 
     /// Waits for its next run, unless it was cancelled in this one; then its work comes back.
-    fn go_on(&self, work: W) -> Result<(), W> {
+    fn go_on(&self, work: W, put_back: impl FnOnce()) -> Result<(), W> {
         let mut stage = lock(&self.stage);
         if matches!(*stage, Stage::Doomed) {
             return Err(work);
         }
         *stage = Stage::Waiting(work);
+        put_back();
         Ok(())
+    }
+
+    /// Ends it, if it waits: its time will not come. False if it does not.
+    pub(crate) fn withdraw(&self) -> bool {
+        let Some(work) = lock(&self.stage).leave_waiting(Stage::Done) else { return false };
+        self.drop_unstarted(work);
+        self.is_over.store(true, Ordering::Release);
+        true
     }
 
     /// It has run for the last time: from now on no cancel wins.
     fn has_run(&self, owner: &O) {
-        if W::IS_PERIODIC {
+        if self.is_periodic {
             let mut stage = lock(&self.stage);
             let was_doomed = matches!(*stage, Stage::Doomed);
             *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
@@ -234,11 +305,12 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
 
     /// The work of a job that has left `Waiting` before its time.
     fn drop_unstarted(&self, work: W) {
-        match self.owner.upgrade() {
+        match self.link.owner() {
             Some(owner) => {
                 owner.free_place(); // J3
                 owner.forget(&self.place);
                 owner.hook().catch(|| drop(work));
+                owner.has_ended(); // J4
             }
             // Its owner ends, and all jobs in it.
             None => _ = PanicHook::default().catch(|| drop(work)),
@@ -248,28 +320,19 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
 
 impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
     fn run(&self, owner: &O) -> Ran {
-        let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
-        if !W::IS_PERIODIC {
-            owner.free_place(); // J3
-        }
-        owner.has_started();
-        let rest = match Self::run_once(work, owner) {
-            (Some(work), Some(due)) => match self.go_on(work) {
-                Ok(()) => return Ran::Again(due),
-                Err(doomed) => Some(doomed),
-            },
-            (rest, _) => rest,
+        let hook = owner.hook();
+        let run = |work: &mut Option<W>| match hook.catch(|| W::run(work, hook))? {
+            ControlFlow::Continue(()) => {
+                let work = work.as_mut()?;
+                hook.catch(|| work.next_run(owner.now()))
+            }
+            ControlFlow::Break(()) => None,
         };
-        self.has_run(owner);
-        owner.hook().catch(|| drop(rest));
-        self.is_over.store(true, Ordering::Release);
-        Ran::ForTheLastTime
+        self.run_by(owner, run, |_| ())
     }
 
     fn forfeit(&self) {
-        let Some(work) = lock(&self.stage).leave_waiting(Stage::Done) else { return };
-        self.drop_unstarted(work);
-        self.is_over.store(true, Ordering::Release);
+        self.withdraw();
     }
 
     fn place(&self) -> &O::Place {
@@ -277,14 +340,14 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
     }
 }
 
-impl<W: Work, O: Owner + ?Sized + 'static> Cancel for Job<W, O> {
+impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L> {
     fn cancel(&self) -> bool {
         // In one step: a series that goes on in between must not escape.
         let mut stage = lock(&self.stage);
-        if W::IS_PERIODIC && matches!(*stage, Stage::Running) {
+        if self.is_periodic && matches!(*stage, Stage::Running) {
             *stage = Stage::Doomed;
             drop(stage);
-            self.owner.upgrade().into_iter().for_each(|owner| owner.free_place()); // J3
+            self.link.owner().into_iter().for_each(|owner| owner.free_place()); // J3
             return true;
         }
         let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };

@@ -136,6 +136,7 @@ pub mod shutdown;
 mod alarm;
 mod backpressure;
 mod clock;
+mod deadlock;
 mod driver;
 mod end;
 mod engine;

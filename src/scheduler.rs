@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
 
+use crate::deadlock::PoolThreads;
 use crate::driver::EngineCell;
 use crate::end;
 use crate::error::{BuildError, CloseError};
@@ -60,6 +61,8 @@ struct Face {
     hub: Arc<Hub>,
     /// The engine of a driven scheduler; dangling for one with a tick thread.
     driven: Weak<EngineCell>,
+    /// The pool that runs the tasks, if it is one of ours.
+    threads: Option<PoolThreads>,
 }
 
 impl Drop for Face {
@@ -120,8 +123,12 @@ impl Scheduler {
         GLOBAL.get_or_try_init(|| Scheduler::builder().thread_name("tickwheel-global").build())
     }
 
-    fn from_hub(hub: Arc<Hub>, driven: Weak<EngineCell>) -> Scheduler {
-        Scheduler { face: Arc::new(Face { hub, driven }), own: None }
+    fn from_hub(
+        hub: Arc<Hub>,
+        driven: Weak<EngineCell>,
+        threads: Option<PoolThreads>,
+    ) -> Scheduler {
+        Scheduler { face: Arc::new(Face { hub, driven, threads }), own: None }
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -155,6 +162,11 @@ impl Scheduler {
         let own = self.hub().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
         let own = own.expect("fewer than a million executors: clone a handle to share one");
         Scheduler { face: Arc::clone(&self.face), own: Some(own) }
+    }
+
+    /// The pool that runs what this handle schedules, if it is one of ours.
+    pub(crate) fn threads(&self) -> Option<PoolThreads> {
+        self.own.as_ref().map_or(self.face.threads, |own| own.executor().threads())
     }
 
     // ----- the end -------------------------------------------------------------------------

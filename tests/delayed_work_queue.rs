@@ -464,3 +464,26 @@ fn what_it_is_and_can_be_shared() {
     let queue = DelayedWorkQueue::<fn(*mut u8)>::default();
     assert!(format!("{queue:?}").starts_with("DelayedWorkQueue { len: 0, next_deadline: None"));
 }
+
+#[test]
+fn what_is_due_is_drained_in_order_and_no_more() {
+    let clock = ManualClock::new();
+    let queue = DelayedWorkQueue::with_clock(clock.clone());
+    let start = clock.now();
+    assert!(queue.drain_due().is_empty());
+    // Far more than one portion, offered in another order; at equal deadlines in the order of the offers.
+    for number in 0..10_000_u32 {
+        let second = number * 7 % 100;
+        queue.offer(start + Duration::from_secs(second.into()), (second, number)).expect("open");
+    }
+    for limit in [50, 60] {
+        clock.advance(start + Duration::from_secs(limit) - clock.now());
+        let due = queue.drain_due();
+        assert!(due.is_sorted() && due.last().is_some_and(|last| u64::from(last.0) == limit));
+        queue.check_invariants();
+    }
+    assert_eq!((queue.len(), queue.drain_due().len()), (3_900, 0));
+    clock.advance(Duration::from_secs(1));
+    queue.close();
+    assert_eq!((queue.drain_due().len(), queue.drain().len()), (0, 3_900));
+}

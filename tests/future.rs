@@ -12,17 +12,18 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::told::Poller;
-use common::{Grenade, Moody, OnDrop, Random, Wall, panic_on_purpose, silence};
+use common::{Grenade, Moody, OnDrop, PATIENCE, Random, Wall, panic_on_purpose, silence};
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
-use tickwheel::pool::{JoinError, ScheduledFuture};
+use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::{
-    Builder, Driver, ManualClock, MissedTicks, Observer, Precision, ScheduleError, Scheduler,
-    WheelView,
+    Builder, Driver, Inline, ManualClock, MissedTicks, Observer, Precision, ScheduleError,
+    Scheduler, ThreadPool, WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -846,6 +847,154 @@ fn a_call_that_is_joined_on_the_tick_thread_is_an_error() {
     driver.advance(SECOND);
     let joined = ended(outcome).expect("it has run");
     assert!(matches!(joined, Err(JoinError::WouldDeadlock)), "{joined:?}");
+}
+
+/// Makes a call on a scheduler, and waits for its value, but not for ever.
+fn outcome<T: Send + 'static>(
+    scheduler: &Scheduler,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    scheduler.call_after(Duration::ZERO, f).join_timeout(PATIENCE).expect("it does not hang")
+}
+
+#[test]
+fn a_call_that_only_threads_that_wait_could_make_is_an_error() {
+    let executor = Arc::new(ThreadPool::new(1));
+    let scheduler = Scheduler::builder().executor(executor).build().expect("threads");
+    let inner = scheduler.clone();
+    let joined = outcome(&scheduler, move || inner.call_after(MILLI, || 1).join());
+    assert!(matches!(joined, Ok(Err(JoinError::WouldDeadlock))), "{joined:?}");
+
+    // On another executor, or on a thread that is free, it is made.
+    let inner = scheduler.with_executor(Inline);
+    let joined = outcome(&scheduler, move || inner.call_after(MILLI, || 1).join());
+    assert!(matches!(joined, Ok(Ok(1))), "{joined:?}");
+    let two = scheduler.with_executor(ThreadPool::new(2));
+    for _ in 0..3 {
+        let inner = two.clone();
+        let joined = outcome(&two, move || inner.call_after(MILLI, || 1).join());
+        assert!(matches!(joined, Ok(Ok(1))), "{joined:?}");
+    }
+
+    // Both wait: the second is told, and then makes what the first waits for.
+    let meet = Arc::new(Barrier::new(2));
+    let outer = [(); 2].map(|()| {
+        let (inner, meet) = (two.clone(), Arc::clone(&meet));
+        two.call_after(Duration::ZERO, move || {
+            meet.wait();
+            inner.call_after(MILLI, || 1).join().is_ok()
+        })
+    });
+    let joined = outer.map(|call| call.join_timeout(PATIENCE).expect("no hang").expect("no panic"));
+    assert_ne!(joined[0], joined[1], "one of them is told");
+}
+
+#[test]
+fn a_call_that_joins_itself_is_an_error() {
+    let scheduler = Scheduler::builder().executor(ThreadPool::new(3)).build().expect("threads");
+    let (give, own) = channel::<ScheduledFuture<()>>();
+    let (tell, told) = channel();
+    let call = scheduler.call_after(MILLI, move || {
+        let joined = own.recv_timeout(PATIENCE).expect("given").join();
+        tell.send(matches!(joined, Err(JoinError::WouldDeadlock))).expect("awaited");
+    });
+    give.send(call).expect("it waits");
+    assert!(told.recv_timeout(PATIENCE).expect("no hang"));
+}
+
+#[test]
+fn a_call_that_a_pool_would_have_to_make_crosswise_is_an_error() {
+    let pool = ScheduledThreadPool::new(1);
+    let on_pool = Scheduler::builder().executor(pool.clone()).build().expect("threads");
+    let on_thread = on_pool.with_executor(ThreadPool::new(1));
+    let started = Arc::new(Barrier::new(2));
+    let (inner, meet) = (pool.clone(), Arc::clone(&started));
+    let one = on_thread.call_after(Duration::ZERO, move || {
+        meet.wait();
+        inner.submit(|| 1).expect("open").join().is_ok()
+    });
+    let (inner, meet) = (on_thread.clone(), Arc::clone(&started));
+    let other = on_pool.call_after(Duration::ZERO, move || {
+        meet.wait();
+        inner.call_after(Duration::ZERO, || 1).join().is_ok()
+    });
+    let joined =
+        [one, other].map(|call| call.join_timeout(PATIENCE).expect("no hang").expect("no panic"));
+    assert_ne!(joined[0], joined[1], "one of them is told");
+}
+
+/// Runs something in a task on the tick thread of a scheduler, to which it gives a handle.
+fn on_tick_thread<T: Send + 'static>(
+    f: impl FnOnce(&Scheduler) -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
+    let inner = scheduler.clone();
+    outcome(&scheduler, move || f(&inner))
+}
+
+#[test]
+fn to_block_on_a_timer_that_only_this_thread_serves_is_a_panic() {
+    silence();
+    let one = on_tick_thread(|scheduler| block_on(scheduler.sleep(MILLI)).is_ok());
+    let message = |ended: Result<bool, JoinError>| match ended {
+        Err(JoinError::Panicked(payload)) => payload.message().map(str::to_owned),
+        other => panic!("{other:?}"),
+    };
+    assert!(message(one).expect("words").contains("ThreadPool"), "it says what to do");
+    let two = on_tick_thread(|scheduler| {
+        block_on(async {
+            let (mut one, mut other) = (scheduler.sleep(SECOND), scheduler.sleep(MILLI));
+            std::future::poll_fn(|context| {
+                let ready = [Pin::new(&mut one).poll(context), Pin::new(&mut other).poll(context)];
+                if ready.iter().all(Poll::is_ready) { Poll::Ready(true) } else { Poll::Pending }
+            })
+            .await
+        })
+    });
+    assert!(message(two).is_some());
+    let timeout =
+        on_tick_thread(|scheduler| block_on(scheduler.timeout(MILLI, pending::<()>())).is_ok());
+    assert!(message(timeout).is_some());
+
+    // In a turn of a driver it is the same.
+    let (scheduler, driver) = driven();
+    let inner = scheduler.clone();
+    let call = scheduler.call_after(MILLI, move || block_on(inner.sleep(MILLI)).is_ok());
+    driver.advance(SECOND);
+    assert!(message(ended(call)).is_some());
+}
+
+#[test]
+fn to_block_on_what_is_ready_or_woken_by_others_works_on_a_tick_thread_too() {
+    assert!(matches!(on_tick_thread(|_| block_on(ready(1))), Ok(1)));
+    let past = on_tick_thread(|scheduler| block_on(scheduler.sleep(Duration::ZERO)));
+    assert!(matches!(past, Ok(Ok(()))));
+    // The timer of another scheduler.
+    let other = Scheduler::new();
+    let slept = on_tick_thread(move |_| block_on(other.sleep(MILLI)));
+    assert!(matches!(slept, Ok(Ok(()))));
+    // A value of another thread, with a timeout of this one.
+    let pool = ScheduledThreadPool::new(1);
+    let value = on_tick_thread(move |scheduler| {
+        let value = pool.schedule(20 * MILLI, || 1).expect("open");
+        block_on(scheduler.timeout(SECOND, value))
+    });
+    assert!(matches!(value, Ok(Ok(Ok(1)))), "{value:?}");
+    // A timer that was dropped before others are waited for.
+    let pool = ScheduledThreadPool::new(1);
+    let value = on_tick_thread(move |scheduler| {
+        block_on(async {
+            let mut sleep = scheduler.sleep(SECOND);
+            std::future::poll_fn(|context| {
+                assert!(Pin::new(&mut sleep).poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            drop(sleep);
+            pool.schedule(20 * MILLI, || 1).expect("open").await
+        })
+    });
+    assert!(matches!(value, Ok(Ok(1))), "{value:?}");
 }
 
 #[test]

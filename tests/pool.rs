@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use common::told::Poller;
 use common::{Grenade, PATIENCE, until};
-use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy};
+use tickwheel::pool::{
+    JoinError, PoolBuilder, ScheduledFuture, ScheduledThreadPool, ShutdownPolicy,
+};
 use tickwheel::{
     Clock, DueTask, Executor, ManualClock, MissedTicks, Period, Schedule, ScheduleError,
     ScheduleExt, Scheduler,
@@ -186,6 +188,36 @@ fn a_fixed_rate_counts_from_the_plan_and_a_fixed_delay_from_the_end() {
     assert!(is_cancelled(delay));
 }
 
+/// A run that lags has the earliest planned time of all: ordered by that, it would always go first.
+#[test]
+fn s03_an_overloaded_series_does_not_starve_a_one_shot() {
+    let ms = Duration::from_millis(1);
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    let (start, gate) = (clock.now(), block(&pool));
+    let mut runs = 0;
+    let series = pool.schedule_at_fixed_rate(ms, ms, {
+        let clock = clock.clone();
+        move || {
+            clock.advance(3 * ms);
+            runs += 1;
+            if runs == 1_000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    });
+    let at = {
+        let clock = clock.clone();
+        move || clock.now() - start
+    };
+    let equal = pool.schedule(4 * ms, at.clone()).expect("open");
+    let later = pool.schedule(300 * ms, at).expect("open");
+    clock.advance(ms);
+    drop(gate);
+    let ran = [equal, later].map(|future| future.join().expect("it runs"));
+    assert_eq!(ran[0], 4 * ms, "it came before the second run of the series became possible");
+    assert!(ran[1] <= 306 * ms, "within two runs, not at {:?}", ran[1]);
+    assert!(series.expect("open").join().is_ok(), "it has made all of its runs");
+}
+
 #[test]
 fn every_kind_of_period_by_the_trait() {
     let clock = ManualClock::new();
@@ -216,6 +248,71 @@ fn every_kind_of_period_by_the_trait() {
     let task = Box::new(move || send.send(()).expect("received"));
     pool.schedule_task_at(past, task).expect("open");
     receive(&receive_from, 1);
+}
+
+#[test]
+fn a_period_that_skips_or_delays_has_a_future() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    for (missed, second_run) in [(MissedTicks::Skip, 7), (MissedTicks::Delay, 8)] {
+        let (start, (send, receive_from)) = (clock.now(), channel());
+        let period = Period::fixed_rate(2 * SECOND).missed(missed);
+        let mut is_first = true;
+        let series = pool.schedule_periodic(SECOND, period, {
+            let clock = clock.clone();
+            move || {
+                send.send((clock.now() - start).as_secs()).expect("awaited");
+                if std::mem::take(&mut is_first) {
+                    clock.advance(5 * SECOND); // the runs of 3 and of 5 are missed
+                    return ControlFlow::Continue(());
+                }
+                ControlFlow::Break(())
+            }
+        });
+        let series = series.expect("open");
+        assert!(series.is_periodic() && series.remaining() == SECOND);
+        clock.advance(SECOND);
+        let left = (second_run - 6) * SECOND;
+        until("it waits for its second run", || series.remaining() == left);
+        clock.advance(2 * SECOND);
+        assert!(series.join().is_ok());
+        assert_eq!(receive(&receive_from, 2)[0], 1);
+    }
+    let zero = Period::fixed_rate(Duration::ZERO);
+    let refused = pool.try_schedule_periodic(SECOND, zero, || ()).expect_err("a zero period");
+    assert_eq!(refused.reason(), ScheduleError::ZeroPeriod);
+}
+
+#[test]
+fn s20_what_is_refused_comes_back() {
+    let pool = ScheduledThreadPool::builder().threads(1).max_pending(1).build().expect("threads");
+    let later = pool.schedule(HOUR, || ()).expect("open");
+    let token = Arc::new(());
+    let task = || {
+        let token = Arc::clone(&token);
+        move || Arc::strong_count(&token)
+    };
+    let full = pool.try_submit(task()).expect_err("full");
+    assert_eq!((full.reason(), (full.into_task())()), (ScheduleError::Full, 2));
+    let full = pool.try_schedule(SECOND, task()).expect_err("full");
+    assert_eq!((full.reason(), (full.into_task())()), (ScheduleError::Full, 2));
+    assert!(later.cancel());
+    pool.shutdown();
+    let held = Arc::clone(&token);
+    let shut = pool.try_execute(move || drop(held)).expect_err("shut");
+    assert_eq!((shut.reason(), Arc::strong_count(&token)), (ScheduleError::Closed, 2));
+    drop(shut);
+    let mut runs = 0;
+    let series = move || {
+        runs += 1;
+        assert!(runs < 2);
+    };
+    let second = Period::fixed_delay(SECOND);
+    let shut = pool.try_schedule_periodic(SECOND, second, series).expect_err("shut");
+    assert_eq!(shut.reason(), ScheduleError::Closed);
+    let mut series = shut.into_task();
+    series();
+    assert_eq!(Arc::strong_count(&token), 1);
 }
 
 // ----- cancel ------------------------------------------------------------------------------
@@ -460,6 +557,164 @@ fn threads_have_names_and_start_when_they_are_needed() {
     assert!(ScheduledThreadPool::builder().threads(0).build().is_err());
 }
 
+/// A pool on this clock, and how many of its threads live.
+fn counted(builder: PoolBuilder) -> (ScheduledThreadPool, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let (alive, started) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = [Arc::clone(&alive), Arc::clone(&started)];
+    let pool = builder.thread_factory(move |thread, work| {
+        counts.iter().for_each(|count| _ = count.fetch_add(1, Ordering::SeqCst));
+        let alive = Arc::clone(&counts[0]);
+        let ended = WhenDropped(move || _ = alive.fetch_sub(1, Ordering::SeqCst));
+        let started = thread.spawn(move || {
+            let _ended = ended;
+            work();
+        });
+        started.map(drop)
+    });
+    (pool.build().expect("threads"), alive, started)
+}
+
+/// Keeps all threads of a pool busy at once, so that all start, and waits until they are idle again.
+fn start_all(pool: &ScheduledThreadPool, threads: usize) {
+    let meet = Arc::new(Barrier::new(threads));
+    let each = |_| {
+        let meet = Arc::clone(&meet);
+        pool.submit(move || _ = meet.wait()).expect("open")
+    };
+    let all: Vec<_> = (0..threads).map(each).collect();
+    all.into_iter().for_each(|future| future.join().expect("they meet"));
+}
+
+#[test]
+fn threads_above_the_core_end_after_being_idle_and_start_again() {
+    for core in [0, 1, 2, 9] {
+        let clock = ManualClock::new();
+        let builder = ScheduledThreadPool::builder().threads(3).clock(clock.clone());
+        let builder = builder.keep_alive(10 * SECOND);
+        let builder = if core == 0 { builder } else { builder.core_threads(core) };
+        let (pool, alive, started) = counted(builder);
+        let core = core.min(3);
+        for round in 1..=3 {
+            start_all(&pool, 3);
+            assert_eq!(alive.load(Ordering::SeqCst), 3);
+            assert_eq!(started.load(Ordering::SeqCst), 3 + (round - 1) * (3 - core));
+            until("all that are idle for too long have ended", || {
+                clock.advance(SECOND);
+                alive.load(Ordering::SeqCst) == core
+            });
+            for _ in 0..100 {
+                clock.advance(SECOND);
+            }
+            thread::sleep(Duration::from_millis(5)); // real time: so that one too many could end
+            assert_eq!(alive.load(Ordering::SeqCst), core, "the core stays");
+        }
+        pool.shutdown();
+        assert!(pool.await_termination(PATIENCE));
+        until("all have ended", || alive.load(Ordering::SeqCst) == 0);
+    }
+}
+
+#[test]
+fn a_pool_without_a_core_keeps_one_thread_for_what_waits_and_only_so_long() {
+    let clock = ManualClock::new();
+    let builder = ScheduledThreadPool::builder().threads(3).clock(clock.clone());
+    let (pool, alive, _) = counted(builder.keep_alive(SECOND));
+    let later = pool.schedule(HOUR, || "an hour later").expect("open");
+    start_all(&pool, 3);
+    until("one waits for the task", || {
+        clock.advance(SECOND);
+        alive.load(Ordering::SeqCst) == 1
+    });
+    clock.advance(HOUR);
+    assert_eq!(later.join_timeout(PATIENCE).expect("in time").expect("no panic"), "an hour later");
+    until("none is left", || {
+        clock.advance(SECOND);
+        alive.load(Ordering::SeqCst) == 0
+    });
+
+    let later = pool.schedule(HOUR, || ()).expect("open");
+    until("a thread waits again", || alive.load(Ordering::SeqCst) == 1);
+    assert!(later.cancel());
+    until("none is left, though nobody has told it of the cancel", || {
+        clock.advance(HOUR);
+        alive.load(Ordering::SeqCst) == 0
+    });
+    assert_eq!(pool.submit(|| 1).expect("open").join().expect("a thread is started"), 1);
+}
+
+#[test]
+fn no_task_is_lost_to_a_thread_that_ends_just_then() {
+    let builder = ScheduledThreadPool::builder().threads(2);
+    let (pool, alive, started) = counted(builder.keep_alive(Duration::ZERO));
+    for round in 0..2_000_u32 {
+        let delay = Duration::from_micros(u64::from(round % 4) * 20);
+        let future = pool.schedule(delay, move || round).expect("open");
+        assert_eq!(future.join_timeout(PATIENCE).expect("a thread runs it").expect("well"), round);
+        (0..round % 500).for_each(|_| std::hint::spin_loop());
+    }
+    until("none is left", || alive.load(Ordering::SeqCst) == 0);
+    assert!(started.load(Ordering::SeqCst) > 1, "some have ended in between");
+}
+
+#[test]
+fn a_thread_factory_that_starts_no_thread_gets_tasks_refused() {
+    common::silence();
+    let mode = Arc::new(AtomicUsize::new(0));
+    let answer = Arc::clone(&mode);
+    let builder = ScheduledThreadPool::builder().threads(2).thread_name("mill");
+    let pool = builder.thread_factory(move |thread, work| match answer.load(Ordering::SeqCst) {
+        0 => Err(std::io::Error::other("no")),
+        1 => panic!("on purpose"),
+        2 => {
+            drop(work);
+            Ok(())
+        }
+        _ => thread.spawn(work).map(drop),
+    });
+    let pool = pool.build().expect("threads");
+    for bad in 0..3 {
+        mode.store(bad, Ordering::SeqCst);
+        let refused = pool.try_submit(move || bad).expect_err("there is no thread");
+        assert_eq!(refused.reason(), ScheduleError::NoThread);
+        assert_eq!((refused.into_task())(), bad, "it came back");
+        assert_eq!(pool.pending(), 0);
+        let due = DueTask::new(Instant::now(), || ());
+        assert!(!Executor::execute(&pool, due).expect_err("no thread").is_for_good());
+    }
+    mode.store(3, Ordering::SeqCst);
+    let name = pool.submit(|| thread::current().name().map(str::to_owned)).expect("a thread");
+    assert!(name.join().expect("it runs").expect("a name").starts_with("mill-"));
+    mode.store(0, Ordering::SeqCst);
+    let gate = block(&pool);
+    let future = pool.submit(|| 1).expect("there is a thread, and it will come to this");
+    drop(gate);
+    assert_eq!(future.join().expect("it runs"), 1);
+    pool.shutdown();
+    assert!(pool.await_termination(PATIENCE));
+}
+
+#[test]
+fn s11_a_thread_factory_may_use_its_pool() {
+    let slot = Arc::new(Mutex::new(None::<ScheduledThreadPool>));
+    let (inner, (send, told)) = (Arc::clone(&slot), channel());
+    let send = Mutex::new(Some(send));
+    let builder = ScheduledThreadPool::builder().threads(2);
+    let pool = builder.thread_factory(move |thread, work| {
+        let first = send.lock().expect("whole").take();
+        let pool = inner.lock().expect("whole").clone();
+        if let (Some(pool), Some(send)) = (pool, first) {
+            assert_eq!(pool.pending(), 1);
+            pool.execute(move || send.send(1).expect("awaited")).expect("it starts another one");
+        }
+        thread.spawn(work).map(drop)
+    });
+    let pool = pool.build().expect("threads");
+    *slot.lock().expect("whole") = Some(pool.clone());
+    assert_eq!(pool.submit(|| 2).expect("open").join().expect("it runs"), 2);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(1));
+    *slot.lock().expect("whole") = None;
+}
+
 #[test]
 fn a_blocked_thread_holds_up_nothing_that_is_due() {
     let pool = ScheduledThreadPool::new(2);
@@ -502,6 +757,69 @@ fn a_join_that_would_hang_says_so() {
 }
 
 #[test]
+fn joins_of_several_pools_in_a_circle_are_told() {
+    for count in [2, 3] {
+        let pools: Vec<_> = (0..count).map(|_| ScheduledThreadPool::new(1)).collect();
+        let meet = Arc::new(Barrier::new(count));
+        let outer: Vec<_> = (0..count)
+            .map(|at| {
+                let (next, meet) = (pools[(at + 1) % count].clone(), Arc::clone(&meet));
+                let task = move || {
+                    meet.wait();
+                    next.submit(|| 1).expect("open").join().is_ok()
+                };
+                pools[at].submit(task).expect("open")
+            })
+            .collect();
+        let join = |future: ScheduledFuture<bool>| {
+            future.join_timeout(PATIENCE).expect("no hang").expect("no panic")
+        };
+        let told = outer.into_iter().map(join).filter(|is_ok| !is_ok).count();
+        assert_eq!(told, 1, "the one that would have closed the circle");
+    }
+}
+
+#[test]
+fn a_join_of_a_pool_that_has_a_free_thread_is_no_deadlock() {
+    let (one, two) = (ScheduledThreadPool::new(1), ScheduledThreadPool::new(2));
+    for round in 0..3 {
+        let (back, there) = (one.clone(), two.clone());
+        let outer = one.submit(move || {
+            let inner = there.submit(move || back.pending() + round).expect("open");
+            inner.join()
+        });
+        let result = outer.expect("open").join_timeout(PATIENCE).expect("no hang");
+        assert!(matches!(result, Ok(Ok(_))), "{result:?}");
+    }
+    // The other pool's task waits for the very task that joins it, though a thread is free there.
+    let (give, own) = channel::<ScheduledFuture<bool>>();
+    let (tell, told) = channel();
+    let outer = one.submit(move || {
+        let ready = own.recv_timeout(PATIENCE).expect("given");
+        let waits_for_me = two.submit(move || ready.join().is_ok()).expect("open");
+        thread::sleep(Duration::from_millis(20)); // real time: so that it waits already
+        let joined = waits_for_me.join();
+        tell.send(matches!(joined, Err(JoinError::WouldDeadlock))).expect("awaited");
+        true
+    });
+    give.send(outer.expect("open")).expect("it waits");
+    assert!(told.recv_timeout(PATIENCE).expect("no hang"));
+}
+
+#[test]
+fn a_task_does_not_wait_for_the_end_of_its_own_pool() {
+    let pool = ScheduledThreadPool::new(1);
+    let inner = pool.clone();
+    let ended = pool.submit(move || {
+        inner.shutdown();
+        inner.await_termination(Duration::MAX)
+    });
+    let ended = ended.expect("open").join_timeout(PATIENCE).expect("no hang");
+    assert!(matches!(ended, Ok(false)), "{ended:?}");
+    assert!(pool.await_termination(PATIENCE));
+}
+
+#[test]
 fn a_scheduler_runs_its_tasks_on_a_pool() {
     let pool = ScheduledThreadPool::new(1);
     let scheduler = Scheduler::builder().executor(Arc::new(pool.clone())).build();
@@ -513,6 +831,37 @@ fn a_scheduler_runs_its_tasks_on_a_pool() {
     pool.shutdown();
     let due = DueTask::new(Instant::now(), || ());
     assert!(Executor::execute(&pool, due).is_err(), "it comes back");
+}
+
+#[test]
+fn s30_a_pool_that_was_shut_down_refuses_for_good() {
+    let pool = ScheduledThreadPool::new(1);
+    let builder = Scheduler::builder().executor(pool.clone());
+    let (scheduler, driver) = builder.build_driven().expect("a scheduler");
+    pool.shutdown();
+    let tasks: Vec<_> =
+        (0..100).map(|_| scheduler.schedule_once(SECOND, || ()).expect("open")).collect();
+    driver.advance(HOUR);
+    assert_eq!((scheduler.stats().rejected(), scheduler.pending()), (100, 100), "one batch");
+    let late = scheduler.schedule_once(SECOND, || ()).expect("open");
+    driver.advance(HOUR);
+    assert_eq!(driver.turn(), None, "it is never asked again");
+    assert!(scheduler.stats().rejected() <= 101 && late.cancel());
+    assert!(tasks[0].cancel());
+    assert_eq!(driver.close().len(), 99);
+}
+
+#[test]
+fn s30_a_pool_that_is_full_refuses_for_now() {
+    let pool = ScheduledThreadPool::builder().threads(1).max_pending(1).build().expect("threads");
+    let gate = block(&pool);
+    let later = pool.schedule(HOUR, || ()).expect("open");
+    let refused = Executor::execute(&pool, DueTask::new(Instant::now(), || ())).expect_err("full");
+    assert!(!refused.is_for_good());
+    assert!(later.cancel());
+    drop(gate);
+    pool.shutdown();
+    assert!(Executor::execute(&pool, refused.into_task()).expect_err("shut").is_for_good());
 }
 
 #[test]

@@ -29,6 +29,7 @@ use std::thread;
 use super::batch::AHEAD;
 use super::due::{DueTask, Host, Rejected};
 use super::{DueBatch, Executor};
+use crate::deadlock::PoolThreads;
 use crate::key::Entry;
 use crate::observe::quietly;
 use crate::system::wake_as_usual;
@@ -49,7 +50,7 @@ pub struct ThreadPool {
 }
 
 struct Shared {
-    limit: usize,
+    threads: PoolThreads,
     name: String,
     queue: Mutex<Queue>,
     work: Condvar,
@@ -91,7 +92,7 @@ impl ThreadPool {
     /// The same, with a name of its own: the threads are called `name-1`, `name-2` and so on.
     pub fn named(threads: usize, name: impl Into<String>) -> ThreadPool {
         let shared = Shared {
-            limit: threads.max(1),
+            threads: PoolThreads::new(threads.max(1)),
             name: name.into().replace('\0', ""), // the system takes none, and std would panic
             queue: Mutex::default(),
             work: Condvar::new(),
@@ -99,16 +100,11 @@ impl ThreadPool {
         ThreadPool { shared: Arc::new(shared) }
     }
 
-    /// A pool of as many threads as the machine runs at once.
-    pub(crate) fn default_size() -> ThreadPool {
-        ThreadPool::new(thread::available_parallelism().map_or(1, usize::from))
-    }
-
     /// Queues work, if there is, or can be, a thread to run it.
     fn push(&self, work: Work) -> Result<(), Work> {
         let mut queue = self.shared.lock();
         let no_thread = queue.idle == 0
-            && queue.threads < self.shared.limit
+            && queue.threads < self.shared.threads.limit()
             && self.shared.start_thread(&mut queue).is_err();
         if no_thread && queue.threads == 0 {
             return Err(work);
@@ -120,6 +116,13 @@ impl ThreadPool {
             self.shared.work.notify_one(); // E2
         }
         Ok(())
+    }
+}
+
+impl Default for ThreadPool {
+    /// A pool of as many threads as the machine runs at once.
+    fn default() -> ThreadPool {
+        ThreadPool::new(thread::available_parallelism().map_or(1, usize::from))
     }
 }
 
@@ -147,6 +150,10 @@ impl Executor for ThreadPool {
             lot.refuse_all(batch);
         }
     }
+
+    fn threads(&self) -> Option<PoolThreads> {
+        Some(self.shared.threads)
+    }
 }
 
 impl Drop for ThreadPool {
@@ -161,7 +168,7 @@ impl fmt::Debug for ThreadPool {
         let queue = self.shared.lock();
         f.debug_struct("ThreadPool")
             .field("name", &self.shared.name)
-            .field("limit", &self.shared.limit)
+            .field("limit", &self.shared.threads.limit())
             .field("threads", &queue.threads)
             .field("idle", &queue.idle)
             .finish_non_exhaustive()
@@ -186,6 +193,7 @@ impl Shared {
     /// What a worker does all its life.
     fn work(self: Arc<Self>) {
         wake_as_usual();
+        self.threads.join();
         while let Some(work) = self.next_work() {
             // A task's panic is caught further in. This is for what goes with the last owner of a
             // scheduler: a user's clock, say.
@@ -227,7 +235,7 @@ impl Shared {
         if queue.idle > 0 {
             drop(queue);
             self.work.notify_one();
-        } else if queue.threads < self.limit {
+        } else if queue.threads < self.threads.limit() {
             let _ = self.start_thread(&mut queue);
         }
     }

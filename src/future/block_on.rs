@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use crate::Sleeper;
+use crate::deadlock::Blocking;
 
 /// Polls a future on the calling thread until it is ready; the thread sleeps in between.
 ///
@@ -20,15 +20,28 @@ use crate::Sleeper;
 /// block_on(scheduler.sleep(Duration::from_millis(5)))?;
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+///
+/// # Panics
+///
+/// In a task that runs on the tick thread (by [`Inline`](crate::Inline)) or inside a [`Driver`](crate::Driver)'s turn,
+/// if the future waits for a timer of that very scheduler, and for nothing else: the timer is served by the thread
+/// that waits here, so the wait would never end. A future that others wake as well is waited for, also if it has such
+/// a timer as its timeout; that timeout does not ring while the thread is blocked. A
+/// [`ScheduledFuture`](crate::pool::ScheduledFuture) tells such a deadlock when it is
+/// [joined](crate::pool::ScheduledFuture::join), not here.
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let mut future = pin!(future.into_future());
-    let sleeper = Sleeper::new();
-    let waker = sleeper.waker();
-    let mut context = Context::from_waker(&waker);
+    let blocking = Blocking::new();
+    let mut context = Context::from_waker(blocking.waker());
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        sleeper.sleep();
+        assert!(
+            blocking.sleep(),
+            "`block_on` waits for a timer of the scheduler whose thread it blocks, and would wait for ever: schedule \
+             what is to follow in place of waiting for it, or run the task on an executor with threads, such as \
+             `ThreadPool`"
+        );
     }
 }

@@ -6,15 +6,13 @@
 //! - V3 Values, wakers and closures are used and dropped with nothing locked.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::after;
-use crate::pool::{JoinError, Outcome, PanicPayload, ScheduledFuture, Waiting};
+use crate::deadlock::{Waiting, runs, wait_for};
+use crate::pool::{JoinError, Outcome, PanicPayload, ResultCell, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
-
-type Ended<T> = Result<T, JoinError>;
 
 impl Scheduler {
     /// Calls a closure on the executor when `delay` has passed since this call, and gives its result.
@@ -41,7 +39,7 @@ impl Scheduler {
         F: FnOnce() -> T + Send + 'static,
     {
         let deadline = after(self.now(), delay);
-        let cell = Arc::new(Cell::default());
+        let cell = Arc::new(ResultCell::new());
         let task = Call { f: Some(f), cell: Arc::clone(&cell) };
         let handle = self.schedule_at(deadline, move || task.run());
         // A refused call has been dropped, and so resolved.
@@ -50,78 +48,23 @@ impl Scheduler {
     }
 }
 
-/// What the call has come to.
-struct Cell<T>(Mutex<State<T>>);
-
-struct State<T> {
-    stage: Stage<T>,
-    waker: Option<Waker>,
-}
-
-enum Stage<T> {
-    Waiting,
-    Done(Ended<T>),
-    /// The result has been taken.
-    Told,
-}
-
-impl<T> Default for Cell<T> {
-    fn default() -> Cell<T> {
-        Cell(Mutex::new(State { stage: Stage::Waiting, waker: None }))
-    }
-}
-
-impl<T> Cell<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// V1, V3.
-    fn resolve(&self, ended: Ended<T>) {
-        let mut state = self.state();
-        state.stage = Stage::Done(ended);
-        let waker = state.waker.take();
-        drop(state);
-        PanicHook::default().catch(|| waker.into_iter().for_each(Waker::wake));
-    }
-
-    /// V3.
-    fn take(&self, waker: &Waker) -> Option<Ended<T>> {
-        let waker = waker.clone();
-        let mut state = self.state();
-        let (result, unused) = match std::mem::replace(&mut state.stage, Stage::Told) {
-            Stage::Done(ended) => (Some(ended), Some(waker)),
-            other => {
-                state.stage = other;
-                (None, state.waker.replace(waker))
-            }
-        };
-        drop(state);
-        drop(unused);
-        result
-    }
-
-    fn is_done(&self) -> bool {
-        !matches!(self.state().stage, Stage::Waiting)
-    }
-}
-
 /// The task.
 struct Call<T, F> {
     /// `None` once it has run.
     f: Option<F>,
-    cell: Arc<Cell<T>>,
+    cell: Arc<ResultCell<T>>,
 }
 
 impl<T, F: FnOnce() -> T> Call<T, F> {
     fn run(mut self) {
         let Some(f) = self.f.take() else { return };
+        let _runs = runs(address(&self.cell));
         match catch_unwind(AssertUnwindSafe(f)) {
-            Ok(value) => self.cell.resolve(Ok(value)),
+            Ok(value) => resolve(&self.cell, Ok(value)),
             Err(panic) => {
                 let payload = PanicPayload::new(panic);
                 let message = payload.message().unwrap_or("a call has panicked").to_owned();
-                self.cell.resolve(Err(JoinError::Panicked(payload)));
+                resolve(&self.cell, Err(JoinError::Panicked(payload)));
                 // If nobody waits for it the payload goes here, and its `Drop` may panic too.
                 PanicHook::default().catch(|| drop(self));
                 resume_unwind(Box::new(message)); // to the scheduler, which counts and reports it
@@ -140,11 +83,11 @@ impl<T, F> Drop for Call<T, F> {
 }
 
 /// Resolves a call that will not run, when it is dropped.
-struct Unrun<'a, T>(&'a Cell<T>);
+struct Unrun<'a, T>(&'a ResultCell<T>);
 
 impl<T> Drop for Unrun<'_, T> {
     fn drop(&mut self) {
-        self.0.resolve(Err(JoinError::Cancelled));
+        resolve(self.0, Err(JoinError::Cancelled));
     }
 }
 
@@ -153,32 +96,34 @@ struct Called<T> {
     scheduler: Scheduler,
     deadline: Instant,
     handle: Cancellable,
-    cell: Arc<Cell<T>>,
+    cell: Arc<ResultCell<T>>,
+}
+
+fn resolve<T>(cell: &ResultCell<T>, result: Result<T, JoinError>) {
+    cell.resolve(result).into_iter().for_each(|told| told.tell(&PanicHook::default()));
+}
+
+/// What a join knows the call by.
+fn address<T>(cell: &ResultCell<T>) -> usize {
+    std::ptr::from_ref(cell).addr()
 }
 
 impl<T: Send> Outcome<T> for Called<T> {
-    fn take(&self, waker: &Waker) -> Option<Ended<T>> {
-        self.cell.take(waker)
+    fn result(&self) -> &ResultCell<T> {
+        &self.cell
     }
 
     fn cancel(&self) -> bool {
         self.handle.cancel()
     }
 
-    fn is_done(&self) -> bool {
-        self.cell.is_done()
-    }
-
     fn is_periodic(&self) -> bool {
         false
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        (!self.is_done()).then_some(self.deadline)
-    }
-
-    fn now(&self) -> Instant {
-        self.scheduler.now()
+    fn remaining(&self) -> Option<Duration> {
+        let is_open = !self.cell.is_known();
+        is_open.then(|| self.deadline.saturating_duration_since(self.scheduler.now()))
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {
@@ -187,9 +132,10 @@ impl<T: Send> Outcome<T> for Called<T> {
 
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
         if self.scheduler.is_turned_here() {
-            Err(JoinError::WouldDeadlock)
-        } else {
-            Ok(Waiting::nobody())
+            return Err(JoinError::WouldDeadlock);
         }
+        // Of a closed scheduler, leftovers may be run by anybody.
+        let by = || self.scheduler.threads().filter(|_| !self.scheduler.is_closed());
+        wait_for(address(&self.cell), by).ok_or(JoinError::WouldDeadlock)
     }
 }

@@ -1,33 +1,57 @@
 //! The threads of a pool.
 //!
-//! - W1 A thread is started when there is work, nobody idle, and fewer than the limit: by who brings a
-//!   task, and by who takes one and leaves others behind. So somebody waits for the next deadline as
-//!   long as any thread is free to.
-//! - W2 A thread ends when the queue is closed, and then only; or when the clock panics in its hands, and
-//!   then another takes its place if there is work.
-//! - W3 At least one thread does not wait for a task of its own pool: the last one that would is told
-//!   so, and goes on.
+//! ```text
+//!   in the air ── the factory says Ok, or it begins ──> counted ── its work is done ──> gone
+//!       '──────── the factory says no, or drops it ────────────────────────────────────^
+//! ```
+//!
+//! - W1 A thread is started when there is work, no idle thread, and fewer threads than the limit: by the caller who
+//!   brings a task, and by the thread that takes one and leaves others behind. So a thread waits for the next deadline
+//!   as long as any is free to.
+//! - W2 A thread ends when the queue is closed; when it is idle for longer than the pool's patience, and more threads
+//!   than the core are counted; or when the clock panics in its hands. The only idle one stays while anything is in
+//!   the queue. If there is work, another one takes the place of a thread that has ended.
+//! - W3 At least one thread does not wait, directly or through other pools, for a task of its own pool: the last one
+//!   that would is told so, and goes on. [`deadlock`](crate::deadlock) finds it.
+//! - W4 The factory is the user's code, so it is called with nothing locked. Until one thread is counted, each caller
+//!   who needs one starts one: nobody relies on a start that may fail. A thread that so exceeds the limit ends as it
+//!   begins.
 
-use std::cell::Cell;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::future::JoinError;
-use super::job::Run;
 use super::queue::DelayedWorkQueue;
+use super::task::Run;
+use crate::deadlock::{PoolThreads, runs};
+
+/// Starts a thread that does some work.
+pub(super) type ThreadFactory =
+    Box<dyn Fn(thread::Builder, Box<dyn FnOnce() + Send>) -> io::Result<()> + Send + Sync>;
+
+/// How threads are started, and when they end.
+pub(super) struct Staffing {
+    pub(super) limit: usize,
+    /// So many stay, however long they are idle.
+    pub(super) core: usize,
+    /// The others end after being idle for so long.
+    pub(super) keep_alive: Duration,
+    pub(super) name: String,
+    pub(super) factory: ThreadFactory,
+}
 
 /// What all threads of a pool share.
 pub(super) struct Crew {
     pub(super) queue: DelayedWorkQueue<Arc<dyn Run>>,
-    limit: usize,
-    name: String,
+    pub(super) threads: PoolThreads,
+    staffing: Staffing,
     /// Threads that wait for the queue, until all are started. It may be late; then one thread more is
     /// started.
     idle: AtomicUsize,
-    /// No thread is to be started any more: the limit is met.
+    /// The limit is met, and the core is the limit: no thread is to be started, and none ends.
     is_complete: AtomicBool,
     count: Mutex<Count>,
     ended: Condvar,
@@ -35,31 +59,24 @@ pub(super) struct Crew {
 
 #[derive(Default)]
 struct Count {
-    alive: usize,
+    in_the_air: usize,
+    counted: usize,
     started: usize,
-    /// Those that wait for a task of this pool.
-    waiting: usize,
-}
-
-thread_local! {
-    /// The crew that the calling thread belongs to, and the job that it runs, by address.
-    static AT_WORK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 impl Crew {
-    pub(super) fn new(
-        queue: DelayedWorkQueue<Arc<dyn Run>>,
-        limit: usize,
-        name: String,
-    ) -> Arc<Crew> {
+    pub(super) fn new(queue: DelayedWorkQueue<Arc<dyn Run>>, staffing: Staffing) -> Arc<Crew> {
         let (idle, is_complete) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (count, ended) = (Mutex::default(), Condvar::new());
-        Arc::new(Crew { queue, limit, name, idle, is_complete, count, ended })
+        let threads = PoolThreads::new(staffing.limit);
+        Arc::new(Crew { queue, threads, staffing, idle, is_complete, count, ended })
     }
 
     fn count(&self) -> MutexGuard<'_, Count> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    // ----- threads begin -------------------------------------------------------------------
 
     /// W1. An error only if there is no thread at all.
     #[inline]
@@ -74,48 +91,52 @@ impl Crew {
 
     #[cold]
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        let Some((number, member)) = self.reserve() else { return Ok(()) };
+        let begun = Arc::clone(&member);
+        let work: Box<dyn FnOnce() + Send> = Box::new(move || begun.work());
+        let builder = thread::Builder::new().name(format!("{}-{number}", self.staffing.name));
+        let start = AssertUnwindSafe(|| (self.staffing.factory)(builder, work));
+        let started = match catch_unwind(start) {
+            Ok(Ok(())) if member.is_forgotten() => Err(io::Error::other("its work was dropped")),
+            Ok(started) => started,
+            Err(_) => Err(io::Error::other("the thread factory has panicked")),
+        };
+        match started {
+            Ok(()) => _ = member.count_in(),
+            Err(error) if self.count().counted == 0 => return Err(error),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A place for one thread more, and its number.
+    fn reserve(self: &Arc<Self>) -> Option<(usize, Arc<Member>)> {
         let mut count = self.count();
         if self.queue.is_closed() {
-            return Ok(()); // there is nothing left to do, and the pool may be said to have ended
+            return None; // there is nothing left to do, and the pool may be said to have ended
         }
-        if count.alive == self.limit {
+        let (limit, core) = (self.staffing.limit, self.staffing.core);
+        if count.counted == limit && core == limit {
             self.is_complete.store(true, Ordering::Relaxed);
-            return Ok(());
         }
-        match self.start_thread(count.started + 1) {
-            Ok(()) => {
-                count.alive += 1;
-                count.started += 1;
-                Ok(())
-            }
-            Err(_) if count.alive > 0 => Ok(()),
-            Err(error) => Err(error),
+        if count.counted > 0 && count.counted + count.in_the_air >= limit {
+            return None;
         }
+        count.in_the_air += 1;
+        count.started += 1;
+        let (place, crew) = (Mutex::new(Place::InTheAir), Arc::clone(self));
+        Some((count.started, Arc::new(Member { crew, place })))
     }
 
-    fn start_thread(self: &Arc<Self>, number: usize) -> io::Result<()> {
-        let crew = Arc::clone(self);
-        let name = format!("{}-{number}", self.name);
-        thread::Builder::new().name(name).spawn(move || crew.work()).map(drop)
-    }
+    // ----- threads work --------------------------------------------------------------------
 
-    /// What a thread does all its life.
-    fn work(self: Arc<Self>) {
-        let me = Arc::as_ptr(&self).addr();
-        let _alive = Alive(&self);
-        while let Some(job) = self.next_job() {
-            AT_WORK.set((me, address(&job)));
-            job.run();
-            AT_WORK.set((me, 0));
-        }
-    }
-
-    fn next_job(self: &Arc<Self>) -> Option<Arc<dyn Run>> {
+    /// The next job; `None` if the calling thread is to end.
+    fn next_job(self: &Arc<Self>, member: &Member) -> Option<Arc<dyn Run>> {
         if self.is_complete() {
             return self.queue.take();
         }
         let idle = Idle::new(&self.idle);
-        let job = self.queue.take();
+        let job = self.wait_for_job(member);
         drop(idle);
         if job.is_some() && !self.queue.is_empty() {
             let _ = self.call(); // W1
@@ -123,37 +144,61 @@ impl Crew {
         job
     }
 
-    /// Whether the calling thread runs a task of this pool.
-    pub(super) fn is_at_work_here(&self) -> bool {
-        AT_WORK.try_with(Cell::get).is_ok_and(|(crew, _)| crew == std::ptr::from_ref(self).addr())
+    fn wait_for_job(&self, member: &Member) -> Option<Arc<dyn Run>> {
+        loop {
+            let Some(patience) = self.patience() else { return self.queue.take() };
+            let job = self.queue.poll_timeout(patience);
+            if job.is_some() || self.queue.is_closed() || self.may_end(member) {
+                return job;
+            }
+        }
     }
 
-    // ----- waiting -------------------------------------------------------------------------
+    /// For how long a thread is to wait for work; W2.
+    fn patience(&self) -> Option<Duration> {
+        let Staffing { limit, core, keep_alive, .. } = self.staffing;
+        if core == limit {
+            return None;
+        }
+        if self.count().counted <= core {
+            return None;
+        }
+        // It waits for the next deadline, and ends later if that is cancelled meanwhile.
+        let needed =
+            if self.is_the_only_idle() { self.queue.time_to_next() } else { Duration::ZERO };
+        Some(needed.saturating_add(keep_alive))
+    }
 
-    /// Counts the calling thread as waiting for this job; W3.
-    pub(super) fn begin_wait(self: &Arc<Self>, job: usize) -> Result<Waiting, JoinError> {
-        let (crew, at_work) = AT_WORK.get();
-        if crew != Arc::as_ptr(self).addr() {
-            return Ok(Waiting::nobody());
-        }
+    /// Relaxed: if two threads end, each in the belief that the other waits, the last of them starts another one.
+    fn is_the_only_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) <= 1
+    }
+
+    /// W2, after a wait in vain. If so, the thread is counted no more.
+    fn may_end(&self, member: &Member) -> bool {
         let mut count = self.count();
-        if at_work == job || count.waiting + 1 >= self.limit {
-            return Err(JoinError::WouldDeadlock);
+        let is_needed = self.is_the_only_idle() && !self.queue.is_empty();
+        if count.counted <= self.staffing.core || is_needed {
+            return false;
         }
-        count.waiting += 1;
-        Ok(Waiting(Some(Arc::clone(self))))
+        member.leave(&mut count);
+        true
     }
 
     // ----- the end -------------------------------------------------------------------------
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.queue.is_closed() && self.count().alive == 0
+    pub(super) fn is_terminated(&self) -> bool {
+        let count = self.count();
+        self.queue.is_closed() && count.counted + count.in_the_air == 0
     }
 
     pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
+        if self.threads.has_this_thread() {
+            return false; // the calling thread would have to end first
+        }
         let until = Instant::now().checked_add(timeout);
         let mut count = self.count();
-        while !(self.queue.is_closed() && count.alive == 0) {
+        while !(self.queue.is_closed() && count.counted + count.in_the_air == 0) {
             let left = until
                 .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
@@ -189,40 +234,77 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// A thread of the crew, for as long as this lives.
-struct Alive<'a>(&'a Arc<Crew>);
+/// A thread of the crew: the thread has one owner of it, and the call that starts it another.
+struct Member {
+    crew: Arc<Crew>,
+    /// Locked inside of the crew's count, and by itself.
+    place: Mutex<Place>,
+}
 
-impl Drop for Alive<'_> {
-    fn drop(&mut self) {
-        let Alive(crew) = self;
-        crew.count().alive -= 1; // W2
-        crew.is_complete.store(false, Ordering::Relaxed);
-        crew.ended.notify_all();
-        // Who brought a task just now may have counted on this thread.
-        if !crew.queue.is_empty() {
-            let _ = crew.call();
+/// How a thread is counted. The drawing is at the top of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    InTheAir,
+    Counted,
+    Gone,
+}
+
+impl Member {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread does all its life.
+    fn work(self: Arc<Self>) {
+        let crew = &self.crew;
+        if !self.count_in() {
+            return;
+        }
+        crew.threads.join();
+        while let Some(job) = crew.next_job(&self) {
+            let _runs = runs(Arc::as_ptr(&job).cast::<()>().addr());
+            job.run();
         }
     }
-}
 
-fn address(job: &Arc<dyn Run>) -> usize {
-    Arc::as_ptr(job).cast::<()>().addr()
-}
+    /// Counts it, if it is in the air. False if it has left, because it was one too many; W4.
+    fn count_in(&self) -> bool {
+        let mut count = self.crew.count();
+        let mut place = self.place();
+        if *place == Place::InTheAir {
+            count.in_the_air -= 1;
+            let has_room = count.counted < self.crew.staffing.limit;
+            count.counted += usize::from(has_room);
+            *place = if has_room { Place::Counted } else { Place::Gone };
+        }
+        *place == Place::Counted
+    }
 
-/// A thread of a crew waits for a task of the same, for as long as this lives.
-pub(crate) struct Waiting(Option<Arc<Crew>>);
+    fn leave(&self, count: &mut Count) {
+        match std::mem::replace(&mut *self.place(), Place::Gone) {
+            Place::InTheAir => count.in_the_air -= 1,
+            Place::Counted => count.counted -= 1,
+            Place::Gone => {}
+        }
+    }
 
-impl Waiting {
-    /// A thread of no crew waits.
-    pub(crate) fn nobody() -> Waiting {
-        Waiting(None)
+    /// Whether its work was dropped before it began.
+    fn is_forgotten(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && *self.place() == Place::InTheAir
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Member {
     fn drop(&mut self) {
-        if let Some(crew) = &self.0 {
-            crew.count().waiting -= 1;
+        let crew = &self.crew;
+        let has_begun = *self.place() != Place::InTheAir;
+        self.leave(&mut crew.count());
+        crew.is_complete.store(false, Ordering::Relaxed); // W2
+        crew.ended.notify_all();
+        // Whoever brought a task just now may have counted on this thread. The queue's lock, which both take in
+        // between, orders this look and that look at `idle`.
+        if has_begun && !crew.queue.is_empty() {
+            let _ = crew.call();
         }
     }
 }

@@ -4,14 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::crew::Waiting;
-use crate::{Cancellable, Sleeper};
+use crate::deadlock::Waiting;
+use crate::{Cancellable, PanicHook, Sleeper};
 
 /// The result of a task to come: blocks, or is awaited under any runtime.
 ///
@@ -32,18 +32,87 @@ pub struct ScheduledFuture<T> {
     job: Arc<dyn Outcome<T>>,
 }
 
-/// A job as its future sees it.
+/// A task as its future sees it.
 pub(crate) trait Outcome<T>: Send + Sync {
-    /// The result, once; else the waker is kept until there is one.
-    fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>>;
+    fn result(&self) -> &ResultCell<T>;
     fn cancel(&self) -> bool;
-    fn is_done(&self) -> bool;
     fn is_periodic(&self) -> bool;
-    fn deadline(&self) -> Option<Instant>;
-    fn now(&self) -> Instant;
+    /// How long until its next run is due, if it waits for one.
+    fn remaining(&self) -> Option<Duration>;
     fn handle(self: Arc<Self>) -> Cancellable;
     /// Counts the calling thread as waiting for it, unless it would wait for ever.
     fn begin_wait(&self) -> Result<Waiting, JoinError>;
+}
+
+/// What a task comes to: it is written once, and taken once. Values and wakers are used and dropped with nothing
+/// locked.
+pub(crate) struct ResultCell<T>(Mutex<Stage<T>>);
+
+enum Stage<T> {
+    /// With the waker of the future.
+    Open(Option<Waker>),
+    Known(Result<T, JoinError>),
+    Told,
+}
+
+/// What is to be done after a result was written, with nothing locked.
+pub(crate) enum Telling<T> {
+    Wake(Waker),
+    /// There was a result already.
+    Drop(Result<T, JoinError>),
+}
+
+impl<T> Telling<T> {
+    #[cold]
+    pub(crate) fn tell(self, hook: &PanicHook) {
+        hook.catch(|| match self {
+            Telling::Wake(waker) => waker.wake(),
+            Telling::Drop(result) => drop(result),
+        });
+    }
+}
+
+impl<T> ResultCell<T> {
+    pub(crate) fn new() -> ResultCell<T> {
+        ResultCell(Mutex::new(Stage::Open(None)))
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the result, unless there is one. What is left to do comes back.
+    #[must_use]
+    pub(crate) fn resolve(&self, result: Result<T, JoinError>) -> Option<Telling<T>> {
+        let mut stage = self.stage();
+        let Stage::Open(waker) = &mut *stage else {
+            drop(stage);
+            return Some(Telling::Drop(result));
+        };
+        let waker = waker.take();
+        *stage = Stage::Known(result);
+        drop(stage);
+        waker.map(Telling::Wake)
+    }
+
+    /// The result, once; until there is one the waker is kept.
+    fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
+        let waker = waker.clone(); // a user's code, so before the lock
+        let mut stage = self.stage();
+        if let Stage::Open(kept) = &mut *stage {
+            let unused = kept.replace(waker);
+            drop(stage);
+            drop(unused);
+            return None;
+        }
+        let Stage::Known(result) = std::mem::replace(&mut *stage, Stage::Told) else { return None };
+        drop(stage);
+        Some(result)
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        !matches!(*self.stage(), Stage::Open(_))
+    }
 }
 
 impl<T> ScheduledFuture<T> {
@@ -53,19 +122,34 @@ impl<T> ScheduledFuture<T> {
 
     /// Waits for the result.
     ///
+    /// A wait that would never end is refused, with [`JoinError::WouldDeadlock`], in these cases:
+    ///
+    /// - the task joins itself;
+    /// - the threads that could run the task all wait for tasks, directly or through other pools, that in the end only
+    ///   the calling thread could run. This is known for [`ScheduledThreadPool`](super::ScheduledThreadPool) and
+    ///   [`ThreadPool`](crate::ThreadPool), but not for an executor of your own;
+    /// - a [call](crate::Scheduler::call_after) is joined inside a task on the tick thread of its scheduler.
+    ///
+    /// Not every deadlock can be told. On a driven scheduler the join waits until somebody turns the
+    /// [`Driver`](crate::Driver). Any thread that has the driver may do so at any time, so a join on the only thread
+    /// that would have turned it hangs: advance the driver first, and join after.
+    ///
     /// # Errors
     ///
     /// [`JoinError`], when there is none.
     pub fn join(self) -> Result<T, JoinError> {
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
-        if let Some(result) = self.job.take(&waker) {
+        if let Some(result) = self.job.result().take(&waker) {
             return result;
         }
-        let _waiting = self.job.begin_wait()?;
+        let waiting = self.job.begin_wait();
         loop {
-            if let Some(result) = self.job.take(&waker) {
+            if let Some(result) = self.job.result().take(&waker) {
                 return result;
+            }
+            if waiting.is_err() {
+                return Err(JoinError::WouldDeadlock);
             }
             sleeper.sleep();
         }
@@ -86,7 +170,7 @@ impl<T> ScheduledFuture<T> {
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         loop {
-            if let Some(result) = self.job.take(&waker) {
+            if let Some(result) = self.job.result().take(&waker) {
                 return Ok(result);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -111,7 +195,7 @@ impl<T> ScheduledFuture<T> {
 
     /// Whether it has a result, of whatever kind.
     pub fn is_done(&self) -> bool {
-        self.job.is_done()
+        self.job.result().is_known()
     }
 
     /// Whether it repeats.
@@ -122,8 +206,7 @@ impl<T> ScheduledFuture<T> {
     /// How long until its next run is due, on the pool's clock; zero when it is due, or done, or was handed
     /// out by [`shutdown_now`](super::ScheduledThreadPool::shutdown_now).
     pub fn remaining(&self) -> Duration {
-        let deadline = self.job.deadline();
-        deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.job.now()))
+        self.job.remaining().unwrap_or_default()
     }
 }
 
@@ -131,7 +214,7 @@ impl<T> Future for ScheduledFuture<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.job.take(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        self.job.result().take(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -154,9 +237,10 @@ pub enum JoinError {
     /// It has panicked.
     #[error("the task panicked{}", .0.message().map(|text| format!(": {text}")).unwrap_or_default())]
     Panicked(PanicPayload),
-    /// It was joined on a thread of its own pool, and every other thread of that pool waits already.
+    /// It was joined on a thread that would have had to run it, or to run what the threads that could run it wait for:
+    /// see [`join`](ScheduledFuture::join).
     #[error(
-        "a task of the same pool waits for it, and no thread is left to run it: await it, give the pool more threads, or join elsewhere"
+        "no thread is left that could run it, because they all wait for each other: await it, give the pool more threads, or join elsewhere"
     )]
     WouldDeadlock,
 }

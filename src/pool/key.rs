@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Names an item in a [`DelayedWorkQueue`](super::DelayedWorkQueue), for
 /// [`remove`](super::DelayedWorkQueue::remove). A key whose item is gone matches nothing for ever,
-/// however often its place is used again; and so does the key of another queue.
+/// however often its place is used again; and so does the key of another queue. (A wheel's key is a
+/// [`WheelKey`](crate::wheel::WheelKey).)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub(super) slot: u32,
@@ -15,19 +16,21 @@ pub struct Key {
     pub(super) sequence: u64,
 }
 
-/// Where a job notes its key, again and again; J3 of [`job`](super::job) says who may when. Relaxed: the
+/// Where a task notes its key, again and again; T2 of [`task`](super::task) says who may when. Relaxed: the
 /// locks that are named there put each reader behind the last writer.
 pub(super) struct KeyNote {
     place: AtomicU64,
     sequence: AtomicU64,
 }
 
-impl KeyNote {
+impl Default for KeyNote {
     /// As yet of no item: none will ever have that sequence.
-    pub(super) fn new() -> KeyNote {
+    fn default() -> KeyNote {
         KeyNote { place: AtomicU64::new(0), sequence: AtomicU64::new(u64::MAX) }
     }
+}
 
+impl KeyNote {
     #[inline]
     pub(super) fn set(&self, key: Key) {
         self.place.store(u64::from(key.queue) << 32 | u64::from(key.slot), Ordering::Relaxed);

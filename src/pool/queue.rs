@@ -94,8 +94,12 @@ use crate::{Clock, Sleeper, SystemClock};
 ///
 /// [`offer`](DelayedWorkQueue::offer), [`remove`](DelayedWorkQueue::remove) and taking an item are
 /// O(log n), with one short lock each. What is offered in the order of its deadlines, as timeouts of one
-/// length are, costs O(1), amortised: of two million, each second one removed, one remove took 12 ms. After a peak the memory goes back. For millions of timeouts
-/// of which most are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
+/// length are, costs O(1), amortised: of two million, each second one removed, one remove took 12 ms. After a peak the
+/// memory goes back.
+///
+/// With deadlines in any order, a queue of a million items takes 0.07 us of processor time for an offer, 0.1 us for a
+/// remove, 0.9 us for a poll, and 44 bytes for each item beside the item itself. For millions of timeouts of which
+/// most are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
 ///
 /// # Virtual time
 ///
@@ -112,7 +116,8 @@ use crate::{Clock, Sleeper, SystemClock};
 /// | `remove(o)`, which may have to search | [`remove(key)`](DelayedWorkQueue::remove), which never does |
 /// | `peek()` | [`next_deadline()`](DelayedWorkQueue::next_deadline) |
 /// | `size()`, `isEmpty()` | [`len()`](DelayedWorkQueue::len), [`is_empty()`](DelayedWorkQueue::is_empty) |
-/// | `drainTo(c)` | [`drain()`](DelayedWorkQueue::drain): also what is not due |
+/// | `drainTo(c)`, which takes what has expired | [`drain_due()`](DelayedWorkQueue::drain_due) |
+/// | `iterator()`, `toArray()`, `clear()` | [`drain()`](DelayedWorkQueue::drain): takes all, due or not |
 #[doc(alias = "DelayQueue")]
 pub struct DelayedWorkQueue<T> {
     clock: Box<dyn Clock>,
@@ -144,6 +149,9 @@ pub(super) struct Offered {
     /// The head's deadline, if so many items are in the queue that it may be behind; D9.
     pub(super) head: Option<Instant>,
 }
+
+/// So many items are taken out under one hold of the lock, of many that are due.
+const PORTION: usize = 1024;
 
 /// A queue with fewer items is not behind.
 pub(super) const FEW: usize = 4096;
@@ -308,6 +316,12 @@ impl<T> DelayedWorkQueue<T> {
         self.lock().heap.first()
     }
 
+    /// How long until the earliest deadline; zero if it has come, or there is none.
+    pub(super) fn time_to_next(&self) -> Duration {
+        let next = self.next_deadline();
+        next.map_or(Duration::ZERO, |next| next.saturating_duration_since(self.clock.now()))
+    }
+
     /// How many items it holds, due or not, on a closed queue too.
     #[doc(alias = "size")]
     pub fn len(&self) -> usize {
@@ -317,6 +331,39 @@ impl<T> DelayedWorkQueue<T> {
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Takes out what is due, as [`poll`](DelayedWorkQueue::poll) would one by one: by deadline, and at equal deadlines
+    /// in the order of the offers. It does not wait. A closed queue gives nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::pool::DelayedWorkQueue;
+    /// use tickwheel::{Clock, ManualClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = DelayedWorkQueue::with_clock(clock.clone());
+    /// for minutes in [3, 1, 2] {
+    ///     queue.offer(clock.now() + Duration::from_secs(60 * minutes), minutes)?;
+    /// }
+    /// clock.advance(Duration::from_secs(120));
+    /// assert_eq!(queue.drain_due(), [1, 2]);
+    /// assert_eq!(queue.len(), 1);
+    /// # Ok::<(), u64>(())
+    /// ```
+    #[doc(alias = "drainTo")]
+    pub fn drain_due(&self) -> Vec<T> {
+        let now = self.clock.now(); // D4
+        let mut due = Vec::new();
+        loop {
+            // In portions, so that others get at the lock in between. Taking wakes nobody: D3.
+            let mut state = self.lock();
+            let before = due.len();
+            due.extend(std::iter::from_fn(|| state.take_due(now)).take(PORTION));
+            if due.len() - before < PORTION {
+                return due;
+            }
+        }
     }
 
     /// Wakes all takers, and has them return `None`, for ever. Nothing can be offered any more. What is
@@ -351,7 +398,6 @@ impl<T> DelayedWorkQueue<T> {
     /// assert_eq!(queue.drain(), ["tea", "dinner"]);
     /// # Ok::<(), &str>(())
     /// ```
-    #[doc(alias = "drainTo")]
     pub fn drain(&self) -> Vec<T> {
         self.take_all().into_iter().map(|(_, item)| item).collect()
     }
@@ -379,6 +425,7 @@ impl<T> DelayedWorkQueue<T> {
     /// # Panics
     ///
     /// If the structure is not what it should be.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         let state = self.lock();
         state.heap.check_invariants();

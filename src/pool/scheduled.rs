@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::builder::PoolBuilder;
 use super::future::ScheduledFuture;
-use super::job::{Due, Job, Once, Run, Series, Work};
 use super::policy::ShutdownPolicy;
 use super::shared::Shared;
+use super::task::{Call, Due, PoolTask, Run};
+use crate::deadlock::PoolThreads;
+use crate::job::{Once, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
-    ScheduleError, Task,
+    ScheduleError, Task, TryScheduleError,
 };
 
 /// Threads that run tasks after a delay or again and again, each at its exact deadline, and give their
@@ -42,7 +44,7 @@ pub struct ScheduledThreadPool {
 }
 
 /// A job that was accepted, and when the head of the queue is due, if that is long; or the work that comes back.
-type Given<T, W> = Result<(Arc<Job<T, W>>, Option<Instant>), (ScheduleError, W)>;
+type Given<W> = Result<(Arc<PoolTask<W>>, Option<Instant>), (ScheduleError, W)>;
 
 /// What all clones hold: when it goes, nobody can bring tasks any more.
 struct Face {
@@ -84,8 +86,30 @@ impl ScheduledThreadPool {
     ///
     /// When the pool is shut down or full, or no thread can be started.
     pub fn execute(&self, f: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
+        Ok(self.try_execute(f)?)
+    }
+
+    /// Runs a task as soon as a thread is free, or gives it back.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down or full, or no thread can be started. [`TryScheduleError::into_task`] has the closure.
+    ///
+    /// ```
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// pool.shutdown();
+    /// let refused = pool.try_execute(|| println!("on this thread then")).unwrap_err();
+    /// refused.into_task()();
+    /// ```
+    #[doc(alias("RejectedExecutionHandler", "CallerRunsPolicy"))]
+    pub fn try_execute<F: FnOnce() + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.give(now, now, Once(f)).map(drop).map_err(|(reason, _)| reason)
+        self.give(now, now, Once(f)).map(drop).map_err(refused)
     }
 
     /// Runs a task as soon as a thread is free, for its result.
@@ -97,7 +121,19 @@ impl ScheduledThreadPool {
         &self,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<ScheduledFuture<T>, ScheduleError> {
-        self.schedule(Duration::ZERO, f)
+        Ok(self.try_submit(f)?)
+    }
+
+    /// As [`submit`](ScheduledThreadPool::submit), but gives the closure back if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down or full, or no thread can be started.
+    pub fn try_submit<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
+        self.try_schedule(Duration::ZERO, f)
     }
 
     /// Runs a task once `delay` has passed, for its result.
@@ -110,13 +146,28 @@ impl ScheduledThreadPool {
         delay: Duration,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<ScheduledFuture<T>, ScheduleError> {
+        Ok(self.try_schedule(delay, f)?)
+    }
+
+    /// As [`schedule`](ScheduledThreadPool::schedule), but gives the closure back if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// When the pool is shut down or full, or no thread can be started.
+    pub fn try_schedule<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        delay: Duration,
+        f: F,
+    ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let job = self.give(now, after(now, delay), Once(f)).map_err(|(reason, _)| reason)?;
+        let job = self.give(now, after(now, delay), Once(f)).map_err(refused)?;
         Ok(ScheduledFuture::new(job))
     }
 
     /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs
-    /// take. A run never overlaps the one before; runs that were missed follow without a pause.
+    /// take. A run never overlaps the one before. Runs that were missed follow without a pause, but each of them
+    /// queues behind the tasks that were due when the run before it ended: a series whose runs take longer than its
+    /// period delays other tasks by one run, and starves none.
     ///
     /// # Errors
     ///
@@ -128,7 +179,7 @@ impl ScheduledThreadPool {
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        self.repeat(initial, Period::fixed_rate(period), f).map(|job| ScheduledFuture::new(job))
+        self.schedule_periodic(initial, Period::fixed_rate(period), f)
     }
 
     /// Runs a task again and again, each run `delay` after the end of the one before.
@@ -143,7 +194,54 @@ impl ScheduledThreadPool {
         delay: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        self.repeat(initial, Period::fixed_delay(delay), f).map(|job| ScheduledFuture::new(job))
+        self.schedule_periodic(initial, Period::fixed_delay(delay), f)
+    }
+
+    /// Runs a task again and again, as the [`Period`] says: for rates that leave out what was missed, or start a new
+    /// phase. Its future resolves when the series ends.
+    ///
+    /// # Errors
+    ///
+    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::Duration;
+    /// use tickwheel::pool::ScheduledThreadPool;
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let every_milli = Period::fixed_rate(Duration::from_millis(1)).missed(MissedTicks::Skip);
+    /// let mut left = 3;
+    /// let done = pool.schedule_periodic(Duration::ZERO, every_milli, move || {
+    ///     left -= 1;
+    ///     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    /// })?;
+    /// done.join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn schedule_periodic<R: Repeat>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: impl FnMut() -> R + Send + 'static,
+    ) -> Result<ScheduledFuture<()>, ScheduleError> {
+        Ok(self.try_schedule_periodic(initial, period, f)?)
+    }
+
+    /// As [`schedule_periodic`](ScheduledThreadPool::schedule_periodic), but gives the closure back if it is not
+    /// accepted.
+    ///
+    /// # Errors
+    ///
+    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    pub fn try_schedule_periodic<R: Repeat, F: FnMut() -> R + Send + 'static>(
+        &self,
+        initial: Duration,
+        period: Period,
+        f: F,
+    ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
+        self.repeat(initial, period, f).map(|job| ScheduledFuture::new(job))
     }
 
     fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
@@ -151,34 +249,31 @@ impl ScheduledThreadPool {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<Arc<Job<(), Series<F>>>, ScheduleError> {
+    ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
         if period.duration().is_zero() {
-            return Err(ScheduleError::ZeroPeriod);
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
         }
         let now = self.now();
         let due = after(now, initial);
-        self.give(now, due, Series { due, period, f }).map_err(|(reason, _)| reason)
+        let given = self.give(now, due, Series { due, period, f });
+        given.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 
     /// The one way in, for those who can wait a little: they are held back when the pool is behind. What is not
     /// accepted comes back.
-    fn give<T: Send + 'static, W: Work<T>>(
+    fn give<W: Call>(
         &self,
         now: Instant,
         deadline: Instant,
         work: W,
-    ) -> Result<Arc<Job<T, W>>, (ScheduleError, W)> {
+    ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
         let (job, head) = self.give_at_once(deadline, work)?;
         head.into_iter().for_each(|head| self.face.shared.hold_back(head, now));
         Ok(job)
     }
 
     /// The same without a wait.
-    fn give_at_once<T: Send + 'static, W: Work<T>>(
-        &self,
-        deadline: Instant,
-        work: W,
-    ) -> Given<T, W> {
+    fn give_at_once<W: Call>(&self, deadline: Instant, work: W) -> Given<W> {
         let shared = &self.face.shared;
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
@@ -187,7 +282,7 @@ impl ScheduledThreadPool {
             shared.leave();
             return Err((ScheduleError::Full, work));
         }
-        let job = Job::new(shared, work);
+        let job = PoolTask::new(shared, work);
         // A shutdown may have come between; then it has looked through the queue perhaps too early.
         let offered = job.offer(deadline);
         let is_in = offered.is_some();
@@ -253,14 +348,20 @@ impl ScheduledThreadPool {
 
     /// Whether it is shut down, and all of its threads have ended.
     pub fn is_terminated(&self) -> bool {
-        self.face.shared.has_ended()
+        self.face.shared.is_terminated()
     }
 
-    /// Waits until it has terminated, but no longer than this, by the system's clock. Whether it has.
+    /// Waits until it has terminated, but no longer than this, by the system's clock. Returns true if it has.
+    ///
+    /// Inside a task of the same pool it returns false at once: the pool terminates after that task.
     #[doc(alias = "awaitTermination")]
     pub fn await_termination(&self, timeout: Duration) -> bool {
         self.face.shared.wait_for_the_end(timeout)
     }
+}
+
+fn refused<F>((reason, Once(f)): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
+    TryScheduleError::new(reason, f)
 }
 
 fn after(now: Instant, delay: Duration) -> Instant {
@@ -285,11 +386,19 @@ impl fmt::Debug for ScheduledThreadPool {
 }
 
 impl Executor for ScheduledThreadPool {
-    /// Refuses when the pool is shut down or [full](PoolBuilder::max_pending), or no thread can be started. The
-    /// calling thread is never held back: most often it is a tick thread.
+    /// Refuses a task for now when the pool is [full](PoolBuilder::max_pending) or no thread can be started, and
+    /// [for good](Rejected::for_good) when it is shut down. The calling thread is never held back: most often it is
+    /// a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let given = self.give_at_once(self.now(), Due(task));
-        given.map(drop).map_err(|(_, Due(task))| Rejected::new(task))
+        given.map(drop).map_err(|(reason, Due(task))| match reason {
+            ScheduleError::Closed => Rejected::for_good(task), // S30: nothing reopens a pool
+            _ => Rejected::new(task),
+        })
+    }
+
+    fn threads(&self) -> Option<PoolThreads> {
+        Some(self.face.shared.threads())
     }
 }
 
@@ -319,7 +428,7 @@ impl Schedule for ScheduledThreadPool {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        self.repeat(initial, period, task).map(Cancellable::from)
+        Ok(Cancellable::from(self.repeat(initial, period, task)?))
     }
 }
 
@@ -333,7 +442,7 @@ pub struct Unstarted {
 }
 
 impl Unstarted {
-    /// When it was due.
+    /// When it was due. For a series that lags behind its plan: when its last run ended.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::crew::{Crew, Waiting};
-use super::future::JoinError;
-use super::job::Run;
+use super::crew::{Crew, Staffing};
 use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, FEW, Offered};
+use super::task::Run;
 use crate::backpressure::{Backpressure, Flow};
+use crate::deadlock::PoolThreads;
 use crate::job::Places;
 use crate::{Clock, PanicHook};
 
@@ -33,13 +33,12 @@ impl Shared {
     pub(super) fn new(
         clock: Arc<dyn Clock>,
         policy: ShutdownPolicy,
-        threads: usize,
-        name: String,
+        staffing: Staffing,
         on_panic: PanicHook,
         places: Places,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
-        let crew = Crew::new(queue, threads, name);
+        let crew = Crew::new(queue, staffing);
         let (gate, pressure) = (Gate::new(policy), Backpressure::new(AHEAD));
         Arc::new(Shared { clock, gate, places, pressure, crew, on_panic })
     }
@@ -96,7 +95,7 @@ impl Shared {
     /// head of a long queue was due at `head`, and a moment ago it was `now`.
     #[inline]
     pub(super) fn hold_back(&self, head: Instant, now: Instant) {
-        if now.saturating_duration_since(head) > LATE && !self.crew.is_at_work_here() {
+        if now.saturating_duration_since(head) > LATE && !self.crew.threads.has_this_thread() {
             self.hold_back_by_count();
         }
     }
@@ -126,8 +125,14 @@ impl Shared {
         self.crew.call()
     }
 
-    pub(super) fn begin_wait(&self, job: usize) -> Result<Waiting, JoinError> {
-        self.crew.begin_wait(job)
+    pub(super) fn threads(&self) -> PoolThreads {
+        self.crew.threads
+    }
+
+    /// The threads that run what is in the queue. What was in a closed one has been handed out, and may be run by
+    /// anybody.
+    pub(super) fn who_runs(&self) -> Option<PoolThreads> {
+        Some(self.threads()).filter(|_| !self.crew.queue.is_closed())
     }
 
     /// Runs a piece of the user's code whose panic has no better place to go.
@@ -179,8 +184,8 @@ impl Shared {
         self.gate.is_shut()
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.crew.has_ended()
+    pub(super) fn is_terminated(&self) -> bool {
+        self.crew.is_terminated()
     }
 
     pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {

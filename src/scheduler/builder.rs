@@ -149,13 +149,14 @@ impl Builder {
     /// A tick of zero, a wheel size that is not a power of two, a thread that could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
         self.clock.get_or_insert_with(|| Box::new(SystemClock));
-        let default_executor = || -> Box<dyn Executor> { Box::new(ThreadPool::default_size()) };
+        let executor = self.executor.get_or_insert_with(|| Box::new(ThreadPool::default()));
+        let threads = executor.threads();
         let sleeper = Sleeper::new();
         let name = self.thread_name.clone();
-        let engine = self.engine(default_executor, Doorbell::new(Some(sleeper.waker())), true)?;
+        let engine = self.engine(Doorbell::new(Some(sleeper.waker())), true)?;
         let hub = Arc::clone(engine.hub());
         ticker::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
-        Ok(Scheduler::from_hub(hub, Weak::new()))
+        Ok(Scheduler::from_hub(hub, Weak::new(), threads))
     }
 
     /// Builds a scheduler without a thread, and the [`Driver`] that turns it.
@@ -165,19 +166,16 @@ impl Builder {
     /// A tick of zero, or a wheel size that is not a power of two.
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
         self.clock.get_or_insert_with(|| Box::new(ManualClock::new()));
-        let engine = self.engine(|| Box::new(Inline), Doorbell::new(None), false)?;
+        let executor = self.executor.get_or_insert_with(|| Box::new(Inline));
+        let threads = executor.threads();
+        let engine = self.engine(Doorbell::new(None), false)?;
         let hub = Arc::clone(engine.hub());
         let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_hub(Arc::clone(&hub), Arc::downgrade(&cell));
+        let scheduler = Scheduler::from_hub(Arc::clone(&hub), Arc::downgrade(&cell), threads);
         Ok((scheduler, Driver::new(hub, cell)))
     }
 
-    fn engine(
-        self,
-        default_executor: impl FnOnce() -> Box<dyn Executor>,
-        bell: Arc<Doorbell>,
-        has_a_thread: bool,
-    ) -> Result<Engine, BuildError> {
+    fn engine(self, bell: Arc<Doorbell>, has_a_thread: bool) -> Result<Engine, BuildError> {
         if !self.wheel_size.is_power_of_two() {
             return Err(BuildError::WheelSize(self.wheel_size));
         }
@@ -197,7 +195,7 @@ impl Builder {
             has_a_thread,
             tick: u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX),
         };
-        let executor = self.executor.unwrap_or_else(default_executor);
+        let executor = self.executor.unwrap_or_else(|| Box::new(Inline));
         Ok(Engine::new(Hub::new(settings, bell), executor, self.precision, self.wheel_size))
     }
 }

@@ -73,7 +73,7 @@ impl Scheduler {
 
     #[inline]
     fn alarm(&self, key: Option<TaskKey>, waker: &Waker) -> Option<Alarm> {
-        key.map(|key| Alarm::new(key, self.hub().id(), waker))
+        key.map(|key| Alarm::new(key, self.hub(), waker))
     }
 
     /// Whether the calling thread is inside a turn of this scheduler: the tick thread, or who turns the

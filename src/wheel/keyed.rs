@@ -46,10 +46,13 @@ pub struct Wheel<T> {
 /// Names a value in a [`Wheel`]. A key whose value is gone matches nothing for ever, however often
 /// its place is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct WheelKey {
     slot: u32,
     generation: u32,
 }
+
+/// [`WheelKey`], by the name that it had before it was told apart from [`pool::Key`](crate::pool::Key).
+pub type Key = WheelKey;
 
 /// What lies in the buckets.
 #[derive(Clone, Copy, Default)]
@@ -143,7 +146,7 @@ impl<T> Wheel<T> {
     /// # Panics
     ///
     /// With four thousand million values in it.
-    pub fn insert(&mut self, deadline: u64, value: T) -> Key {
+    pub fn insert(&mut self, deadline: u64, value: T) -> WheelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, deadline: 0, value: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than four thousand million values")
@@ -154,11 +157,11 @@ impl<T> Wheel<T> {
         let generation = place.generation;
         self.buckets.insert(Name { deadline, slot, generation });
         self.len += 1;
-        Key { slot, generation }
+        WheelKey { slot, generation }
     }
 
     /// Takes a value out, before or after it is due; `None` when it is gone already.
-    pub fn remove(&mut self, key: Key) -> Option<T> {
+    pub fn remove(&mut self, key: WheelKey) -> Option<T> {
         let value = self.vacate(key)?;
         // What it leaves in the buckets is swept when it is as much as what is alive, so that each
         // removal pays for two entries at most.
@@ -171,7 +174,7 @@ impl<T> Wheel<T> {
     }
 
     /// Takes the value out of its slot, and frees the slot.
-    fn vacate(&mut self, key: Key) -> Option<T> {
+    fn vacate(&mut self, key: WheelKey) -> Option<T> {
         let slot = self.slots.get_mut(key.slot as usize)?;
         if slot.generation != key.generation {
             return None;
@@ -187,27 +190,27 @@ impl<T> Wheel<T> {
     }
 
     /// The value of a key.
-    pub fn get(&self, key: Key) -> Option<&T> {
+    pub fn get(&self, key: WheelKey) -> Option<&T> {
         self.slot(key)?.value.as_ref()
     }
 
     /// The value of a key, to be changed.
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: WheelKey) -> Option<&mut T> {
         self.slot(key)?;
         self.slots[key.slot as usize].value.as_mut()
     }
 
     /// Whether the value of a key is still there.
-    pub fn contains(&self, key: Key) -> bool {
+    pub fn contains(&self, key: WheelKey) -> bool {
         self.slot(key).is_some()
     }
 
     /// When the value of a key is due.
-    pub fn deadline(&self, key: Key) -> Option<u64> {
+    pub fn deadline(&self, key: WheelKey) -> Option<u64> {
         Some(self.slot(key)?.deadline)
     }
 
-    fn slot(&self, key: Key) -> Option<&Slot<T>> {
+    fn slot(&self, key: WheelKey) -> Option<&Slot<T>> {
         self.slots.get(key.slot as usize).filter(|slot| slot.holds(key.generation))
     }
 
@@ -244,6 +247,7 @@ impl<T> Wheel<T> {
     /// # Panics
     ///
     /// If the structure is not what it should be.
+    #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.buckets.check_invariants();
         let alive = self.slots.iter().filter(|slot| slot.value.is_some()).count();
@@ -284,7 +288,7 @@ impl<T> Iterator for Expired<'_, T> {
     fn next(&mut self) -> Option<(u64, T)> {
         loop {
             let Name { deadline, slot, generation } = self.wheel.due.pop_front()?;
-            if let Some(value) = self.wheel.vacate(Key { slot, generation }) {
+            if let Some(value) = self.wheel.vacate(WheelKey { slot, generation }) {
                 return Some((deadline, value));
             }
         }

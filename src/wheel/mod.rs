@@ -42,4 +42,4 @@ mod stale;
 
 pub(crate) use buckets::Buckets;
 pub(crate) use chain::Timed;
-pub use keyed::{Expired, Key, Wheel};
+pub use keyed::{Expired, Key, Wheel, WheelKey};
