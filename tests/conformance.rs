@@ -495,13 +495,11 @@ fn overload_of_workers() {
 }
 
 #[test]
-#[ignore = "until a worker on `Inline` whose series lags gives the tick thread back between runs"]
 fn overload_of_workers_on_inline() {
     a_lagging_series_delays_nobody(WORKERS_ON_INLINE);
 }
 
 #[test]
-#[ignore = "until a lagging series of a pool queues behind what became due in the meantime"]
 fn overload_of_pools() {
     a_lagging_series_delays_nobody(POOLS);
 }

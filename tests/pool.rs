@@ -225,7 +225,7 @@ fn every_kind_of_period_by_the_trait() {
     let start = clock.now();
     let (send, receive_from) = channel();
     let skip = Period::fixed_rate(10 * SECOND).missed(MissedTicks::Skip);
-    let handle = pool.schedule_periodic(SECOND, skip, {
+    let handle = pool.schedule_with_period(SECOND, skip, {
         let (clock, mut first) = (clock.clone(), true);
         move || {
             send.send((clock.now() - start).as_secs()).expect("received");
@@ -242,7 +242,7 @@ fn every_kind_of_period_by_the_trait() {
     assert_eq!(receive(&receive_from, 1), [41]);
     assert!(handle.cancel() && handle.is_cancelled() && handle.is_done());
     let zero = Period::fixed_delay(Duration::ZERO);
-    assert_eq!(pool.schedule_periodic(SECOND, zero, || ()).err(), Some(ScheduleError::ZeroPeriod));
+    assert_eq!(pool.schedule_with_period(SECOND, zero, || ()).err(), Some(ScheduleError::ZeroPeriod));
     let past = start.checked_sub(SECOND).unwrap_or(start);
     let (send, receive_from) = channel();
     let task = Box::new(move || send.send(()).expect("received"));
@@ -258,7 +258,7 @@ fn a_period_that_skips_or_delays_has_a_future() {
         let (start, (send, receive_from)) = (clock.now(), channel());
         let period = Period::fixed_rate(2 * SECOND).missed(missed);
         let mut is_first = true;
-        let series = pool.schedule_periodic(SECOND, period, {
+        let series = pool.schedule_with_period(SECOND, period, {
             let clock = clock.clone();
             move || {
                 send.send((clock.now() - start).as_secs()).expect("awaited");
@@ -279,7 +279,7 @@ fn a_period_that_skips_or_delays_has_a_future() {
         assert_eq!(receive(&receive_from, 2)[0], 1);
     }
     let zero = Period::fixed_rate(Duration::ZERO);
-    let refused = pool.try_schedule_periodic(SECOND, zero, || ()).expect_err("a zero period");
+    let refused = pool.try_schedule_with_period(SECOND, zero, || ()).expect_err("a zero period");
     assert_eq!(refused.reason(), ScheduleError::ZeroPeriod);
 }
 
@@ -308,7 +308,7 @@ fn s20_what_is_refused_comes_back() {
         assert!(runs < 2);
     };
     let second = Period::fixed_delay(SECOND);
-    let shut = pool.try_schedule_periodic(SECOND, second, series).expect_err("shut");
+    let shut = pool.try_schedule_with_period(SECOND, second, series).expect_err("shut");
     assert_eq!(shut.reason(), ScheduleError::Closed);
     let mut series = shut.into_task();
     series();

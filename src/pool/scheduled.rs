@@ -179,7 +179,7 @@ impl ScheduledThreadPool {
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        self.schedule_periodic(initial, Period::fixed_rate(period), f)
+        self.schedule_with_period(initial, Period::fixed_rate(period), f)
     }
 
     /// Runs a task again and again, each run `delay` after the end of the one before.
@@ -194,7 +194,7 @@ impl ScheduledThreadPool {
         delay: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        self.schedule_periodic(initial, Period::fixed_delay(delay), f)
+        self.schedule_with_period(initial, Period::fixed_delay(delay), f)
     }
 
     /// Runs a task again and again, as the [`Period`] says: for rates that leave out what was missed, or start a new
@@ -213,29 +213,29 @@ impl ScheduledThreadPool {
     /// let pool = ScheduledThreadPool::new(1);
     /// let every_milli = Period::fixed_rate(Duration::from_millis(1)).missed(MissedTicks::Skip);
     /// let mut left = 3;
-    /// let done = pool.schedule_periodic(Duration::ZERO, every_milli, move || {
+    /// let done = pool.schedule_with_period(Duration::ZERO, every_milli, move || {
     ///     left -= 1;
     ///     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     /// })?;
     /// done.join()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn schedule_periodic<R: Repeat>(
+    pub fn schedule_with_period<R: Repeat>(
         &self,
         initial: Duration,
         period: Period,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Result<ScheduledFuture<()>, ScheduleError> {
-        Ok(self.try_schedule_periodic(initial, period, f)?)
+        Ok(self.try_schedule_with_period(initial, period, f)?)
     }
 
-    /// As [`schedule_periodic`](ScheduledThreadPool::schedule_periodic), but gives the closure back if it is not
+    /// As [`schedule_with_period`](ScheduledThreadPool::schedule_with_period), but gives the closure back if it is not
     /// accepted.
     ///
     /// # Errors
     ///
     /// When the period is zero, the pool is shut down or full, or no thread can be started.
-    pub fn try_schedule_periodic<R: Repeat, F: FnMut() -> R + Send + 'static>(
+    pub fn try_schedule_with_period<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,

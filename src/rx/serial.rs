@@ -191,7 +191,12 @@ impl SerialQueue {
     /// Sees to the next run of a series, which is the one that runs.
     pub(super) fn go_on(&self, job: &Entry, due: Instant) {
         // A clock that panics does so again below, and then the series ends.
-        let is_due = self.hook.catch(|| due <= self.timers.now()) == Some(true);
+        let late_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
+        // A series that lags would keep this thread from what else has become due: so it goes round by the timers, and
+        // is behind that. On another thread than theirs it need not.
+        let goes_round = late_at.is_some() && self.timers.need_this_thread();
+        let is_due = late_at.is_some() && !goes_round;
+        let due = late_at.filter(|_| goes_round).unwrap_or(due);
         let (when, deadline) = self.timers.place_in_order(When::At(due));
         let mut state = self.state();
         if state.executor.is_none() {
@@ -435,6 +440,14 @@ impl Timers {
         match self {
             Timers::Wheel(scheduler) => scheduler.now(),
             Timers::Any(schedule) => schedule.now(),
+        }
+    }
+
+    /// Whether they may get nothing done before the calling thread, which runs a task, is free.
+    fn need_this_thread(&self) -> bool {
+        match self {
+            Timers::Wheel(scheduler) => scheduler.is_turned_here(),
+            Timers::Any(_) => true, // for all that is known here
         }
     }
 
