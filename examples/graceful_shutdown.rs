@@ -17,7 +17,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let first = Scheduler::new(); // with the default executor: a pool of threads
     let (sender, done) = mpsc::channel();
 
-    println!("3 reminders, 40 pages of 100 ms that are all due after 1.8 s, and a heartbeat of 500 ms");
+    println!(
+        "3 reminders, 40 pages of 100 ms that are all due after 1.8 s, and a heartbeat of 500 ms"
+    );
     for due in [500, 2_500, 3_500] {
         let sender = sender.clone();
         first.schedule_once(due * MILLI, move || _ = sender.send("reminders"))?;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use crate::end;
 use crate::engine::{Engine, Next};
 use crate::hub::Hub;
+use crate::leftovers::Leftovers;
 use crate::observe::quietly;
 use crate::parking::Sleeper;
-use crate::leftovers::Leftovers;
 use crate::tick::Moment;
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven)

@@ -106,7 +106,8 @@ impl State {
             Stage::InRun => holder::live_word(series.task.key).is_some(),
             Stage::Taken | Stage::Then(_) | Stage::Over => true,
         });
-        let holds_up = |series: &InRun| matches!(series.stage, Stage::InRun) && !series.waits_itself;
+        let holds_up =
+            |series: &InRun| matches!(series.stage, Stage::InRun) && !series.waits_itself;
         self.has_come && !self.series.iter().any(holds_up)
     }
 
@@ -224,10 +225,16 @@ impl End {
         let mut decided = None;
         if let Some(returned) = returned {
             match stage {
-                None if state.has_come && !state.is_wanted => decided = Some((unwanted(), returned)),
+                None if state.has_come && !state.is_wanted => {
+                    decided = Some((unwanted(), returned))
+                }
                 None | Some(Stage::InRun) => state.leftovers.push(returned),
                 Some(Stage::Taken | Stage::Over) => {
-                    state.series.push(InRun { task: returned, stage: Stage::Over, waits_itself: false });
+                    state.series.push(InRun {
+                        task: returned,
+                        stage: Stage::Over,
+                        waits_itself: false,
+                    });
                 }
                 Some(Stage::Then(decision)) => decided = Some((decision, returned)),
             }

@@ -326,7 +326,8 @@ impl Hub {
         let pressure = self.intake.pressure();
         if pressure.is_over(self.intake.flow().ahead) {
             pressure.hold_back(|| if goes_on() { self.intake.flow() } else { Flow::NONE });
-        } else if !is_waker && !end::is_in_a_run() && times.deadline <= times.now.after_nanos(SOON) {
+        } else if !is_waker && !end::is_in_a_run() && times.deadline <= times.now.after_nanos(SOON)
+        {
             executor.map_or(&self.backlog, |own| own.backlog()).hold_back(goes_on);
         }
     }

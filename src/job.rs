@@ -28,13 +28,14 @@
 //! - J5 An owner may put a series back under the job's lock, together with the step to `Waiting`. Then a cancel that
 //!   comes after finds the job in its place. The owner's lock is taken inside of the job's, never the other way round.
 
+use std::any::type_name;
 use std::ops::{ControlFlow, Deref};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, PanicHook, Period, Repeat};
+use crate::{Cancel, PanicHook, Period, Repeat, Task};
 
 /// The places for the tasks of a layer: how many may be pending (S25).
 ///
@@ -83,9 +84,6 @@ pub(crate) trait Owner: Send + Sync {
     /// Who is told of panics.
     fn hook(&self) -> &PanicHook;
 
-    /// A job that it runs does not wait any more.
-    fn has_started(&self) {}
-
     /// A job does not need its place any more; J3.
     fn free_place(&self) {}
 
@@ -96,8 +94,13 @@ pub(crate) trait Owner: Send + Sync {
     fn has_ended(&self) {}
 }
 
+/// What a job is called, in reports of panics (S31).
+pub(crate) trait Titled: Send + 'static {
+    fn name(&self) -> &'static str;
+}
+
 /// What a job does when it runs.
-pub(crate) trait Work: Sized + Send + 'static {
+pub(crate) trait Work: Titled + Sized {
     const IS_PERIODIC: bool = false;
 
     /// Runs it, or what of it is to run now. `Break` is the end.
@@ -112,6 +115,12 @@ pub(crate) trait Work: Sized + Send + 'static {
 /// A closure that is called once.
 pub(crate) struct Once<F>(pub(crate) F);
 
+impl<F: Send + 'static> Titled for Once<F> {
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+}
+
 impl<F: FnOnce() + Send + 'static> Work for Once<F> {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         if let Some(Once(f)) = work.take() {
@@ -121,11 +130,37 @@ impl<F: FnOnce() + Send + 'static> Work for Once<F> {
     }
 }
 
+/// A box that is called once, and has lost the type of its closure, but not the name.
+pub(crate) struct NamedOnce {
+    pub(crate) name: &'static str,
+    pub(crate) task: Task,
+}
+
+impl Titled for NamedOnce {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl Work for NamedOnce {
+    fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        work.take().into_iter().for_each(|named| (named.task)());
+        ControlFlow::Break(())
+    }
+}
+
 /// A closure that is called until it breaks.
 pub(crate) struct Series<F> {
+    pub(crate) name: &'static str,
     pub(crate) due: Instant,
     pub(crate) period: Period,
     pub(crate) f: F,
+}
+
+impl<F: Send + 'static> Titled for Series<F> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 }
 
 impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
@@ -216,7 +251,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     }
 }
 
-impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
+impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
     /// One that may be a part of something greater, which knows how to run its work.
     pub(crate) fn with(link: L, work: W, is_periodic: bool) -> Self {
         let (place, is_over) = (O::Place::default(), AtomicBool::new(false));
@@ -254,7 +289,6 @@ impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
         if !self.is_periodic {
             owner.free_place(); // J3
         }
-        owner.has_started();
         let mut work = Some(work);
         let due = run(&mut work);
         let rest = match (work, due) {
@@ -265,7 +299,9 @@ impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
             (rest, _) => rest,
         };
         self.has_run(owner);
-        owner.hook().catch(|| drop(rest));
+        if let Some(rest) = rest {
+            owner.hook().catch_named(rest.name(), || drop(rest));
+        }
         self.is_over.store(true, Ordering::Release);
         owner.has_ended(); // J4
         Ran::ForTheLastTime
@@ -309,11 +345,11 @@ impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
             Some(owner) => {
                 owner.free_place(); // J3
                 owner.forget(&self.place);
-                owner.hook().catch(|| drop(work));
+                owner.hook().catch_named(work.name(), || drop(work));
                 owner.has_ended(); // J4
             }
             // Its owner ends, and all jobs in it.
-            None => _ = PanicHook::default().catch(|| drop(work)),
+            None => _ = PanicHook::default().catch_named(work.name(), || drop(work)),
         }
     }
 }
@@ -321,12 +357,15 @@ impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
 impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
     fn run(&self, owner: &O) -> Ran {
         let hook = owner.hook();
-        let run = |work: &mut Option<W>| match hook.catch(|| W::run(work, hook))? {
-            ControlFlow::Continue(()) => {
-                let work = work.as_mut()?;
-                hook.catch(|| work.next_run(owner.now()))
+        let run = |work: &mut Option<W>| {
+            let name = work.as_ref()?.name();
+            match hook.catch_named(name, || W::run(work, hook))? {
+                ControlFlow::Continue(()) => {
+                    let work = work.as_mut()?;
+                    hook.catch(|| work.next_run(owner.now()))
+                }
+                ControlFlow::Break(()) => None,
             }
-            ControlFlow::Break(()) => None,
         };
         self.run_by(owner, run, |_| ())
     }
@@ -340,7 +379,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
     }
 }
 
-impl<W: Send + 'static, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L> {
+impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L> {
     fn cancel(&self) -> bool {
         // In one step: a series that goes on in between must not escape.
         let mut stage = lock(&self.stage);

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::error::ScheduleError;
 use crate::end::{self, Decision, Returned};
+use crate::error::ScheduleError;
 use crate::executor::own::OwnExecutor;
 use crate::front::Entry;
 use crate::handle::Cancellable;
@@ -318,7 +318,8 @@ impl PendingTask {
     fn is_decided_later(&mut self, decision: impl FnOnce(PendingTask) + Send + 'static) -> bool {
         let Some(task) = self.task.filter(|task| task.is_in_run) else { return false };
         let hub = Arc::clone(&self.hub);
-        let decision: Decision = Box::new(move |task| decision(PendingTask { hub, task: Some(task) }));
+        let decision: Decision =
+            Box::new(move |task| decision(PendingTask { hub, task: Some(task) }));
         match self.hub.end.decide(task.key, decision) {
             Ok(()) => true,
             Err((now, unused)) => {

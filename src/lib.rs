@@ -176,13 +176,13 @@ pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
 pub use executor::TokioBlocking;
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
+pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
 #[cfg(feature = "metrics")]
 pub use metrics::MetricsReporter;
 pub use observe::{Observer, PanicHook, TaskPanic, WheelView};
 pub use repeat::{MissedTicks, Period, Repeat};
 pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
 pub use scheduler::{Builder, Scheduler, WeakScheduler};
-pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
 pub use stats::{Lateness, Stats};
 
 /// The README's code, compiled and run.

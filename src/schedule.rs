@@ -218,7 +218,7 @@ impl Schedule for Scheduler {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_box_at(name, deadline, task)
+        self.schedule_at_named(name, deadline, task)
     }
 
     fn schedule_series_named(

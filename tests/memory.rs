@@ -339,7 +339,8 @@ fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
     let keep = move |task| keep.lock().expect("whole").push(task);
     let (scheduler, driver) = Scheduler::builder().executor_fn(keep).build_driven().expect("good");
     let peak = || {
-        (0..200_000).for_each(|_| drop(scheduler.schedule_once(Duration::ZERO, || ()).expect("open")));
+        (0..200_000)
+            .for_each(|_| drop(scheduler.schedule_once(Duration::ZERO, || ()).expect("open")));
         while driver.turn().is_some_and(|at| at <= driver.now()) {}
         let tasks = std::mem::take(&mut *queue.lock().expect("whole"));
         assert_eq!(tasks.len(), 200_000);
@@ -351,6 +352,8 @@ fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
     let peak = LIVE.load(Ordering::Relaxed) - before;
     driver.advance(Duration::from_secs(5));
     let left = LIVE.load(Ordering::Relaxed) - before;
-    println!("200,000 tasks handed over and run: {peak} bytes of heap more, and {left} after the trim");
+    println!(
+        "200,000 tasks handed over and run: {peak} bytes of heap more, and {left} after the trim"
+    );
     assert!(peak > 200_000 * 16 && left < peak / 4, "{peak}, then {left}");
 }

@@ -225,7 +225,7 @@ fn every_kind_of_period_by_the_trait() {
     let start = clock.now();
     let (send, receive_from) = channel();
     let skip = Period::fixed_rate(10 * SECOND).missed(MissedTicks::Skip);
-    let handle = pool.schedule_with_period(SECOND, skip, {
+    let handle = pool.schedule_periodic(SECOND, skip, {
         let (clock, mut first) = (clock.clone(), true);
         move || {
             send.send((clock.now() - start).as_secs()).expect("received");
@@ -242,7 +242,7 @@ fn every_kind_of_period_by_the_trait() {
     assert_eq!(receive(&receive_from, 1), [41]);
     assert!(handle.cancel() && handle.is_cancelled() && handle.is_done());
     let zero = Period::fixed_delay(Duration::ZERO);
-    assert_eq!(pool.schedule_with_period(SECOND, zero, || ()).err(), Some(ScheduleError::ZeroPeriod));
+    assert_eq!(pool.schedule_periodic(SECOND, zero, || ()).err(), Some(ScheduleError::ZeroPeriod));
     let past = start.checked_sub(SECOND).unwrap_or(start);
     let (send, receive_from) = channel();
     let task = Box::new(move || send.send(()).expect("received"));

@@ -262,7 +262,10 @@ fn s29_a_close_waits_for_the_run_of_a_series_and_finds_what_it_came_to() {
         assert_eq!((series.is_done(), series.is_cancelled()), (way > 0, way == 2));
         if let Some(leftover) = leftovers.first() {
             let remaining = leftover.remaining();
-            assert!(remaining > HOUR - PATIENCE && remaining <= HOUR, "{remaining:?}: the next run");
+            assert!(
+                remaining > HOUR - PATIENCE && remaining <= HOUR,
+                "{remaining:?}: the next run"
+            );
         }
         assert!(scheduler.await_termination(PATIENCE));
     }
@@ -359,7 +362,10 @@ fn s29_a_series_returned_inside_its_own_run_starts_after_that_run() {
         until("the runs have ended", || scheduler.await_termination(MILLI));
         match what {
             Run | MoveToAClosed => {
-                assert_eq!((runs.load(Ordering::SeqCst), fate.drops.load(Ordering::SeqCst)), (2, 1));
+                assert_eq!(
+                    (runs.load(Ordering::SeqCst), fate.drops.load(Ordering::SeqCst)),
+                    (2, 1)
+                );
                 assert!(handle.is_done() && !handle.is_cancelled());
             }
             Move => {
@@ -399,7 +405,8 @@ fn s29_two_series_that_close_in_their_runs_do_not_wait_for_each_other() {
         });
         task.expect("open");
     }
-    let ends: Vec<_> = (0..2).map(|_| told.recv_timeout(PATIENCE / 2).expect("no deadlock")).collect();
+    let ends: Vec<_> =
+        (0..2).map(|_| told.recv_timeout(PATIENCE / 2).expect("no deadlock")).collect();
     let returned: usize = ends.into_iter().map(|end| end.expect("no timeout")).sum();
     assert_eq!(returned, 2);
 }
@@ -843,4 +850,63 @@ fn s31_a_panic_tells_whose_it_is_and_a_box_keeps_the_name() {
     let name = std::any::type_name_of_val(&task);
     assert!(scheduler.schedule_once(SECOND, task).expect("open").cancel());
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [name]);
+}
+
+/// In the layers too, also through the trait, where the closure is in a box.
+#[test]
+fn s31_the_layers_tell_whose_panic_it_is() {
+    use tickwheel::message_loop::MessageLoop;
+    use tickwheel::pool::ScheduledThreadPool;
+    use tickwheel::rx::ExecutorScheduler;
+    use tickwheel::{Inline, ManualClock, Schedule, ScheduleExt};
+    fn fails() {
+        common::panic_on_purpose();
+    }
+    let name = std::any::type_name_of_val(&fails);
+    let (tell, told) = mpsc::channel();
+    let tell = Arc::new(Mutex::new(tell));
+    let hook = || {
+        let tell = Arc::clone(&tell);
+        move |panic: tickwheel::TaskPanic<'_>| {
+            tell.lock().expect("whole").send(panic.name()).expect("the test listens");
+        }
+    };
+    let next = || told.recv_timeout(PATIENCE).expect("a panic");
+    let twice = |schedule: &dyn Schedule| {
+        schedule.schedule_once(Duration::ZERO, fails).expect("open");
+        schedule.schedule_repeatedly(Duration::ZERO, SECOND, fails).expect("open");
+    };
+
+    let (timers, driver) = driven_over(Inline);
+    let worker = ExecutorScheduler::new(Inline, &timers).on_panic(hook()).worker();
+    twice(&worker);
+    worker.schedule(fails);
+    worker.schedule_periodically(Duration::ZERO, SECOND, fails);
+    driver.turn();
+    assert_eq!([next(), next(), next(), next()], [name; 4], "worker");
+
+    let pool = ScheduledThreadPool::builder().threads(1).on_panic(hook()).build().expect("good");
+    twice(&pool);
+    pool.execute(fails).expect("open");
+    drop(pool.schedule_at_fixed_rate(Duration::ZERO, SECOND, fails).expect("open"));
+    assert_eq!([next(), next(), next(), next()], [name; 4], "pool");
+
+    let builder = MessageLoop::builder().clock(ManualClock::new()).on_panic(hook());
+    let looper = builder.prepare().expect("the first one here");
+    let (runner, local) = (looper.runner(), looper.local_runner());
+    twice(&runner);
+    runner.post(fails).expect("open");
+    runner.run_or_post(fails).expect("open");
+    local.post(fails).expect("open");
+    local.schedule_periodic(Duration::ZERO, SECOND.into(), fails).expect("open");
+    drop(local.spawn_local(async { common::panic_on_purpose() }).expect("open"));
+    looper.run_until_idle();
+    let names: Vec<_> = (0..7).map(|_| next()).collect();
+    assert_eq!(names.iter().filter(|other| **other == name).count(), 6, "loop: {names:?}");
+    assert!(names.iter().any(|other| other.ends_with("{{closure}}") || other.contains("async")));
+
+    let call = timers.call_after(SECOND, fails);
+    let leftovers: Vec<_> = driver.close().into_iter().collect();
+    assert!(leftovers.iter().any(|leftover| leftover.name() == name), "{leftovers:?}");
+    drop((leftovers, call));
 }

@@ -405,7 +405,8 @@ impl Engine {
             } else {
                 let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
                 back.sort_unstable();
-                let taken = entries.iter().filter(|entry| back.binary_search(&entry.key()).is_err());
+                let taken =
+                    entries.iter().filter(|entry| back.binary_search(&entry.key()).is_err());
                 let (series, once): (Vec<_>, Vec<_>) = taken.partition(|entry| entry.is_series());
                 self.outboxes.of(taker).taken(&once);
                 series.into_iter().for_each(|entry| self.outboxes.series.remember(entry));

@@ -435,6 +435,10 @@ mod tests {
         let mut left = Vec::new();
         outbox.drain_handed(&mut left);
         left.retain(|entry| entry.key() == waiting.key());
-        assert!(left.iter().map(|entry| entry.deadline).eq((0..3010).filter(|at| at % 3 > 0 || *at >= 3000)));
+        assert!(
+            left.iter()
+                .map(|entry| entry.deadline)
+                .eq((0..3010).filter(|at| at % 3 > 0 || *at >= 3000))
+        );
     }
 }

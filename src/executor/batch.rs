@@ -95,7 +95,11 @@ impl DueBatch {
     }
 
     /// What came back: what was refused (true: for good) or left, and the tasks of others.
-    pub(crate) fn settle(&mut self, refused: &mut Vec<(Entry, bool)>, strangers: &mut Vec<DueTask>) {
+    pub(crate) fn settle(
+        &mut self,
+        refused: &mut Vec<(Entry, bool)>,
+        strangers: &mut Vec<DueTask>,
+    ) {
         refused.append(&mut self.refused);
         refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
         strangers.append(&mut self.strangers);

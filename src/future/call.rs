@@ -5,6 +5,7 @@
 //! - V2 The task does not keep the scheduler alive; the future does.
 //! - V3 Values, wakers and closures are used and dropped with nothing locked.
 
+use std::any::type_name_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,8 +41,9 @@ impl Scheduler {
     {
         let deadline = after(self.now(), delay);
         let cell = Arc::new(ResultCell::new());
+        let name = type_name_of_val(&f);
         let task = Call { f: Some(f), cell: Arc::clone(&cell) };
-        let handle = self.schedule_at(deadline, move || task.run());
+        let handle = self.schedule_at_named(name, deadline, move || task.run());
         // A refused call has been dropped, and so resolved.
         let handle = handle.unwrap_or_else(|_| Cancellable::already_cancelled());
         ScheduledFuture::new(Arc::new(Called { scheduler: self.clone(), deadline, handle, cell }))

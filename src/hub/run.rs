@@ -175,7 +175,10 @@ impl Hub {
         }
         let dropped = body.discard();
         claimed.end();
-        self.report(name, ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)));
+        self.report(
+            name,
+            ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)),
+        );
     }
 
     fn run_series(&self, mut task: Running, due: Entry, frees: bool) {
@@ -190,7 +193,10 @@ impl Hub {
         let Some(over) = over else { return };
         let name = over.name();
         let dropped = self.finish_series(over, frees);
-        self.report(name, ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)));
+        self.report(
+            name,
+            ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)),
+        );
     }
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back

@@ -9,7 +9,7 @@
 //! - L3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed then. It is put
 //!   back also after a panic, and dropped with its ticket.
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -77,7 +77,7 @@ impl LocalTaskRunner {
     ///
     /// `Closed` once the loop was told to quit, or is gone, with the closure.
     pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(f, TaskRunner::post)
+        self.give(None, f)
     }
 
     /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](LocalTaskRunner::post).
@@ -90,7 +90,7 @@ impl LocalTaskRunner {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(f, |runner, ticket| runner.post_delayed(delay, ticket))
+        self.give(self.runner.after(delay), f)
     }
 
     /// Runs a task on the loop, at an instant of the loop's clock.
@@ -103,7 +103,7 @@ impl LocalTaskRunner {
         at: Instant,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(f, |runner, ticket| runner.post_at(at, ticket))
+        self.give(Some(at), f)
     }
 
     /// Runs a task again and again on the loop, as the [`Period`] says: first when `initial` has passed, in any case
@@ -147,7 +147,7 @@ impl LocalTaskRunner {
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let (kept, ticket) = self.keep(f);
         self.runner
-            .give_series(initial, period, move || ticket.call())
+            .give_series(initial, period, type_name::<F>(), move || ticket.call())
             .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
     }
 
@@ -218,8 +218,8 @@ impl LocalTaskRunner {
 
     fn give<F: FnOnce() + 'static>(
         &self,
+        deadline: Option<Instant>,
         f: F,
-        post: impl FnOnce(&TaskRunner, Boxed) -> Result<Cancellable, TryScheduleError<Boxed>>,
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let (kept, ticket) = self.keep(f);
         let task = move || {
@@ -227,8 +227,8 @@ impl LocalTaskRunner {
                 f();
             }
         };
-        post(&self.runner, Box::new(task))
-            .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
+        let given = self.runner.give_named(deadline, type_name::<F>(), Box::new(task));
+        given.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
     }
 
     fn keep<C: 'static>(&self, closure: C) -> (Rc<Kept<C>>, Ticket<C>) {
@@ -252,7 +252,6 @@ impl fmt::Debug for LocalTaskRunner {
 }
 
 /// What stands for a closure in the inbox.
-type Boxed = Box<dyn FnOnce() + Send>;
 
 /// What stays on the thread of a loop, closures and futures, until it has run or is dropped; L1.
 #[derive(Default)]

@@ -5,6 +5,7 @@
 //! - R1 The reply travels in a [`PendingReply`]. If that is dropped, because the task panicked or will never run,
 //!   it has the reply dropped on its own loop.
 
+use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::ending::End;
 use super::inbox::Shared;
 use super::turns;
-use crate::job::{Once, Owner, Series, Work};
+use crate::job::{NamedOnce, Once, Owner, Series, Titled, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -148,7 +149,7 @@ impl TaskRunner {
         if !self.shared.takes_posts() {
             return Err(TryScheduleError::new(ScheduleError::Closed, f));
         }
-        self.shared.catch(f);
+        self.shared.hook().catch_named(type_name::<F>(), f);
         Ok(())
     }
 
@@ -207,7 +208,7 @@ impl TaskRunner {
         given.map_err(|(reason, ask)| TryScheduleError::new(reason, ask.into_parts()))
     }
 
-    fn after(&self, delay: Duration) -> Option<Instant> {
+    pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
         if delay.is_zero() {
             return None;
         }
@@ -225,11 +226,24 @@ impl TaskRunner {
         given.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
 
+    /// The same for a box that knows its name.
+    pub(super) fn give_named(
+        &self,
+        deadline: Option<Instant>,
+        name: &'static str,
+        task: Task,
+    ) -> Result<Cancellable, TryScheduleError<Task>> {
+        let given = self.shared.post(deadline, true, NamedOnce { name, task });
+        let refused = |(reason, named): (_, NamedOnce)| TryScheduleError::new(reason, named.task);
+        given.map(Cancellable::from).map_err(refused)
+    }
+
     /// The same for a series.
     pub(super) fn give_series<R, F>(
         &self,
         initial: Duration,
         period: Period,
+        name: &'static str,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>>
     where
@@ -241,7 +255,7 @@ impl TaskRunner {
         }
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.shared.now());
-        let given = self.shared.post(deadline, true, Series { due, period, f });
+        let given = self.shared.post(deadline, true, Series { name, due, period, f });
         let refused = |(reason, series): (_, Series<F>)| TryScheduleError::new(reason, series.f);
         given.map(Cancellable::from).map_err(refused)
     }
@@ -329,7 +343,35 @@ impl Schedule for TaskRunner {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        self.or_drop(self.give_series(initial, period, task))
+        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
+    }
+
+    fn schedule_task_named(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.or_drop(self.give_named(self.after(delay), name, task))
+    }
+
+    fn schedule_task_at_named(
+        &self,
+        name: &'static str,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.or_drop(self.give_named(Some(deadline), name, task))
+    }
+
+    fn schedule_series_named(
+        &self,
+        name: &'static str,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.or_drop(self.give_series(initial, period, name, task))
     }
 }
 
@@ -365,6 +407,12 @@ impl Executor for TaskRunner {
 
 /// A task of a scheduler.
 struct Due(DueTask);
+
+impl Titled for Due {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
 
 impl Work for Due {
     fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
@@ -416,6 +464,12 @@ impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
     /// Both closures, of one that was refused.
     fn into_parts(mut self) -> (F, R) {
         (self.task, self.reply.reply.take().expect("it has not run"))
+    }
+}
+
+impl<F: Send + 'static, R: Send + 'static, T: 'static> Titled for TaskWithReply<F, R, T> {
+    fn name(&self) -> &'static str {
+        type_name::<F>()
     }
 }
 

@@ -25,6 +25,7 @@
 //! - F6 A loop that takes no posts any more takes no wakes either. What was woken before is polled as an immediate
 //!   task is run; the rest is dropped with the loop.
 
+use std::any::type_name;
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -230,7 +231,7 @@ impl<F: Future + 'static> Spawned<F> {
             }
             Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
-                self.task.shared().hook().tell(&*panic);
+                self.task.shared().hook().tell_named(type_name::<F>(), &*panic);
                 Err(JoinError::Panicked(PanicPayload::new(panic)))
             }
         };

@@ -13,9 +13,7 @@ use loom::thread;
 
 use crate::sync::{Mutex, Ordering, lock};
 use crate::task::memory;
-use crate::{
-    Cancellable, Driver, DueTask, Executor, PendingTask, Rejected, Scheduler,
-};
+use crate::{Cancellable, Driver, DueTask, Executor, PendingTask, Rejected, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
 

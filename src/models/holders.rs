@@ -12,7 +12,9 @@ use crate::key::{HubId, TaskKey};
 use crate::sync::Ordering;
 use crate::task::depot::depot;
 use crate::task::holder::Repetition;
-use crate::task::{Cancelled, Kind, MadeOf, OneShot, Phase, Running, Series, directory, holder, memory};
+use crate::task::{
+    Cancelled, Kind, MadeOf, OneShot, Phase, Running, Series, directory, holder, memory,
+};
 use crate::tick::Moment;
 
 /// What has become of tasks. What loom does not know of costs it no interleavings.

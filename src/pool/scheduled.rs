@@ -1,5 +1,6 @@
 //! The pool itself.
 
+use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use super::policy::ShutdownPolicy;
 use super::shared::Shared;
 use super::task::{Call, Due, PoolTask, Run};
 use crate::deadlock::PoolThreads;
-use crate::job::{Once, Series};
+use crate::job::{NamedOnce, Once, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -241,13 +242,14 @@ impl ScheduledThreadPool {
         period: Period,
         f: F,
     ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
-        self.repeat(initial, period, f).map(|job| ScheduledFuture::new(job))
+        self.repeat(initial, period, type_name::<F>(), f).map(|job| ScheduledFuture::new(job))
     }
 
     fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,
+        name: &'static str,
         f: F,
     ) -> Result<Arc<PoolTask<Series<F>>>, TryScheduleError<F>> {
         if period.duration().is_zero() {
@@ -255,7 +257,7 @@ impl ScheduledThreadPool {
         }
         let now = self.now();
         let due = after(now, initial);
-        let given = self.give(now, due, Series { due, period, f });
+        let given = self.give(now, due, Series { name, due, period, f });
         given.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 
@@ -428,7 +430,39 @@ impl Schedule for ScheduledThreadPool {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        Ok(Cancellable::from(self.repeat(initial, period, task)?))
+        let name = type_name::<RepeatingTask>();
+        Ok(Cancellable::from(self.repeat(initial, period, name, task)?))
+    }
+
+    fn schedule_task_named(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        let now = self.now();
+        let given = self.give(now, after(now, delay), NamedOnce { name, task });
+        given.map(Cancellable::from).map_err(|(reason, _)| reason)
+    }
+
+    fn schedule_task_at_named(
+        &self,
+        name: &'static str,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        let given = self.give(self.now(), deadline, NamedOnce { name, task });
+        given.map(Cancellable::from).map_err(|(reason, _)| reason)
+    }
+
+    fn schedule_series_named(
+        &self,
+        name: &'static str,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        Ok(Cancellable::from(self.repeat(initial, period, name, task)?))
     }
 }
 

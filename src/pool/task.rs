@@ -23,11 +23,11 @@ use super::key::KeyNote;
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::deadlock::{Waiting, wait_for};
-use crate::job::{Job, Once, Owner, Ran, Series, Work};
+use crate::job::{Job, NamedOnce, Once, Owner, Ran, Series, Titled, Work};
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
 /// Work that comes to something.
-pub(super) trait Call: Sized + Send + 'static {
+pub(super) trait Call: Titled + Sized {
     const IS_PERIODIC: bool = false;
     type Output: Send;
 
@@ -62,8 +62,23 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Call for Series<F> {
     }
 }
 
+impl Call for NamedOnce {
+    type Output = ();
+
+    fn call(work: &mut Option<Self>) -> ControlFlow<()> {
+        work.take().into_iter().for_each(|named| (named.task)());
+        ControlFlow::Break(())
+    }
+}
+
 /// A task of a scheduler.
 pub(super) struct Due(pub(super) DueTask);
+
+impl Titled for Due {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
 
 impl Call for Due {
     type Output = ();
@@ -142,8 +157,9 @@ impl<W: Call> PoolTask<W> {
     /// One run: when it is due again, or what it has come to.
     fn run_once(&self, work: &mut Option<W>) -> ControlFlow<Result<W::Output, JoinError>, Instant> {
         let shared = self.shared();
+        let name = work.as_ref().map_or("a task", Titled::name);
         let told = |panic: Box<dyn Any + Send>| {
-            shared.on_panic.tell(&*panic);
+            shared.on_panic.tell_named(name, &*panic);
             ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
         };
         match catch_unwind(AssertUnwindSafe(|| W::call(work))) {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::job::Work;
+use crate::job::{Titled, Work};
 
 /// How to take hold of a context that threads have, and how to put it up elsewhere.
 ///
@@ -168,13 +168,20 @@ pub(super) struct Within<W> {
     pub(super) work: W,
 }
 
+impl<W: Work> Titled for Within<W> {
+    fn name(&self) -> &'static str {
+        self.work.name()
+    }
+}
+
 impl<W: Work> Work for Within<W> {
     const IS_PERIODIC: bool = W::IS_PERIODIC;
 
     fn run(within: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
         let Some(Within { scope, work }) = within.take() else { return ControlFlow::Break(()) };
         let (mut work, mut outcome) = (Some(work), None);
-        let run = &mut || outcome = hook.catch(|| W::run(&mut work, hook));
+        let name = work.as_ref().map_or("a task", W::name);
+        let run = &mut || outcome = hook.catch_named(name, || W::run(&mut work, hook));
         let put_up = hook.catch(|| scope.within(run));
         match (work, put_up) {
             (Some(work), Some(())) => *within = Some(Within { scope, work }),

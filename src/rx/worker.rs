@@ -1,5 +1,6 @@
 //! The [`Worker`], as users meet it, and the [`TaskQueue`] behind it.
 
+use std::any::{type_name, type_name_of_val};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,7 +11,7 @@ use super::context::{Capture, Within};
 use super::delayed::{Entry, Slot};
 use super::scheduler::ExecutorScheduler;
 use super::serial::Timers;
-use crate::job::{Job, Once, Owner, Series, Work};
+use crate::job::{Job, NamedOnce, Once, Owner, Series, Titled, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -166,7 +167,7 @@ impl Worker {
         period: Duration,
         f: impl FnMut() -> R + Send + 'static,
     ) -> Cancellable {
-        match self.series(initial, Period::fixed_rate(period), f) {
+        match self.series(initial, Period::fixed_rate(period), type_name_of_val(&f), f) {
             Ok((when, series)) => self.or_cancelled(self.give(when, series)),
             Err(_) => Cancellable::already_cancelled(),
         }
@@ -207,6 +208,7 @@ impl Worker {
         &self,
         initial: Duration,
         period: Period,
+        name: &'static str,
         f: F,
     ) -> Result<(When, Series<F>), ScheduleError> {
         if period.duration().is_zero() {
@@ -216,7 +218,7 @@ impl Worker {
         // As far as the clock goes, beyond that.
         let due = Period::fixed_delay(initial).next_run(now, now);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
-        Ok((when, Series { due, period, f }))
+        Ok((when, Series { name, due, period, f }))
     }
 
     /// The one way in. What is not taken in comes back, unless its delay was refused.
@@ -326,7 +328,35 @@ impl Schedule for Worker {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        let (when, series) = self.series(initial, period, task)?;
+        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
+    }
+
+    fn schedule_task_named(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.give(When::After(delay), NamedOnce { name, task }).map_err(|(reason, _)| reason)
+    }
+
+    fn schedule_task_at_named(
+        &self,
+        name: &'static str,
+        deadline: Instant,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        self.give(When::At(deadline), NamedOnce { name, task }).map_err(|(reason, _)| reason)
+    }
+
+    fn schedule_series_named(
+        &self,
+        name: &'static str,
+        initial: Duration,
+        period: Period,
+        task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        let (when, series) = self.series(initial, period, name, task)?;
         self.give(when, series).map_err(|(reason, _)| reason)
     }
 }
@@ -359,6 +389,12 @@ impl Executor for Worker {
 
 /// A task of a scheduler.
 struct Due(DueTask);
+
+impl Titled for Due {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
 
 impl Work for Due {
     fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {

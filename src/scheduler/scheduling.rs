@@ -10,8 +10,8 @@ use crate::executor::own::OwnExecutor;
 use crate::handle::Cancellable;
 use crate::hub::{Hub, Times};
 use crate::key::TaskKey;
-use crate::repeat::{Period, Repeat};
 use crate::leftovers::PendingTask;
+use crate::repeat::{Period, Repeat};
 use crate::task::holder::Repetition;
 use crate::task::{Content, MadeOf, Named, OneShot, Series};
 use crate::trace::{self, Shot, Within};
@@ -205,12 +205,36 @@ impl Scheduler {
         self.admit_once(times, Named { name, task })
     }
 
-    pub(crate) fn schedule_box_at(
+    /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that was made of another one: it goes by the name of
+    /// that, so that a panic, or a leftover, tells where the user wrote it.
+    ///
+    /// ```
+    /// use std::any::type_name_of_val;
+    /// use tickwheel::Scheduler;
+    ///
+    /// fn report() {}
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let name = type_name_of_val(&report);
+    /// let counted = move || { /* ... count it ... */ report() };
+    /// scheduler.schedule_at_named(name, scheduler.now(), counted)?;
+    /// let leftovers: Vec<_> = driver.close().into_iter().collect();
+    /// assert_eq!(leftovers[0].name(), name);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_at_named<F>(
         &self,
         name: &'static str,
         instant: Instant,
-        task: Box<dyn FnOnce() + Send>,
-    ) -> Result<Cancellable, ScheduleError> {
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
         let times = self.hub().at(instant);
         self.admit_once(times, Named { name, task })
     }

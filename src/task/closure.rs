@@ -142,13 +142,13 @@ impl<B: Beat> Beat for Box<B> {
     }
 }
 
-/// A box that has lost the type of its closure, but not the name (S31).
+/// A closure that was made of another one, and keeps the name of that; or a box that has lost the type of its closure (S31).
 pub(crate) struct Named<T> {
     pub(crate) name: &'static str,
     pub(crate) task: T,
 }
 
-impl Shot for Named<Box<dyn FnOnce() + Send>> {
+impl<F: FnOnce() + Send + 'static> Shot for Named<F> {
     const IS_NAMED: bool = true;
 
     fn own_name(&self) -> &'static str {
@@ -298,7 +298,8 @@ impl Closure {
     /// The name of the user's closure: its type, or what whoever boxed it has said (S31).
     pub(crate) fn name(&self) -> &'static str {
         // SAFETY: C1; the function only looks at the value, which is there (C2).
-        let own_name = self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
+        let own_name =
+            self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
         own_name.unwrap_or_else(self.table.type_name)
     }
 
@@ -306,7 +307,8 @@ impl Closure {
     #[inline]
     pub(crate) fn names(&self) -> Names {
         // SAFETY: as in `name`.
-        let own_name = self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
+        let own_name =
+            self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
         Names { own_name, table: self.table }
     }
 
@@ -496,7 +498,9 @@ mod tests {
         let weight = [1_usize; 100];
         let large = Closure::of(Series(Named {
             name: "heavy",
-            task: move || if weight[0] == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) },
+            task: move || {
+                if weight[0] == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            },
         }));
         assert_eq!(large.name(), "heavy");
     }

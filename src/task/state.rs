@@ -456,11 +456,23 @@ mod tests {
         let held = task.hold(7, Phase::Returned).expect("returned");
         task.put_back(held.moved_to(EXECUTORS - 1));
         let word = task.load();
-        assert_eq!((word.phase(), word.kind(), word.executor()), (Phase::Pending, Kind::Gap, EXECUTORS - 1));
+        assert_eq!(
+            (word.phase(), word.kind(), word.executor()),
+            (Phase::Pending, Kind::Gap, EXECUTORS - 1)
+        );
         assert!(word.has_moved() && word.generation() == 7 && word.past() == 0);
         let mut told = false;
         assert!(matches!(task.cancel(7, || told = true), CancelOutcome::Won { .. }) && told);
         assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
+    }
+
+    #[test]
+    fn s31_a_task_that_is_held_is_still_to_run() {
+        let task = filled(Kind::Once);
+        let word = task.hold(7, Phase::Pending).expect("pending");
+        assert!(task.load().is_pending() && task.hold(6, Phase::Pending).is_none());
+        task.put_back(word);
+        assert!(task.load() == word && task.claim(7, Phase::Pending).is_some());
     }
 
     #[test]

@@ -164,7 +164,9 @@ impl World {
             State::Waiting | State::Running | State::Returned | State::Moved => {
                 assert!(!is_done && !is_cancelled, "task {id}: {task:?}");
             }
-            State::Over(End::Cancelled | End::CancelledThere) => assert!(is_done && is_cancelled, "task {id}: {task:?}"),
+            State::Over(End::Cancelled | End::CancelledThere) => {
+                assert!(is_done && is_cancelled, "task {id}: {task:?}")
+            }
             State::Over(End::CalledOff) => assert!(is_done, "task {id}: {task:?}"), // forgotten
             State::Over(_) => {
                 assert!(!is_cancelled, "nobody has cancelled task {id}: {task:?}");
