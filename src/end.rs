@@ -188,8 +188,8 @@ impl End {
                 let deadline = entry.moment().after_nanos(holder::period(entry.key()));
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
                 let task = Returned { key, deadline, kind, period, is_in_run: false };
-                let stage = unwanted().map_or(Stage::InRun, Stage::Then);
-                state.series.push(InRun { task, stage, waits_itself: false });
+                let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
+                state.series.push(InRun { task, stage: stage_now, waits_itself: false });
             }
         }
         state.has_come = true;
@@ -221,22 +221,16 @@ impl End {
     ) -> Option<(Decision, Returned)> {
         let mut state = self.lock();
         let at = state.series.iter().position(|series| series.task.key == key);
-        let (returned, stage) = (give_back(), at.map(|at| state.series.swap_remove(at).stage));
+        let listed = at.map(|at| state.series.swap_remove(at).stage);
         let mut decided = None;
-        if let Some(returned) = returned {
-            match stage {
-                None if state.has_come && !state.is_wanted => {
-                    decided = Some((unwanted(), returned))
-                }
-                None | Some(Stage::InRun) => state.leftovers.push(returned),
+        if let Some(task) = give_back() {
+            match listed {
+                None if state.has_come && !state.is_wanted => decided = Some((unwanted(), task)),
+                None | Some(Stage::InRun) => state.leftovers.push(task),
                 Some(Stage::Taken | Stage::Over) => {
-                    state.series.push(InRun {
-                        task: returned,
-                        stage: Stage::Over,
-                        waits_itself: false,
-                    });
+                    state.series.push(InRun { task, stage: Stage::Over, waits_itself: false });
                 }
-                Some(Stage::Then(decision)) => decided = Some((decision, returned)),
+                Some(Stage::Then(decision)) => decided = Some((decision, task)),
             }
         }
         state.leftover_runs += usize::from(decided.is_some()); // until it is carried out
@@ -258,12 +252,11 @@ impl End {
     /// Counts the run of a leftover, or its end.
     pub(crate) fn runs_leftover(&self, starts: bool) {
         let mut state = self.lock();
-        match starts {
-            true => state.leftover_runs += 1,
-            false => {
-                state.leftover_runs -= 1;
-                self.tell(state);
-            }
+        if starts {
+            state.leftover_runs += 1;
+        } else {
+            state.leftover_runs -= 1;
+            self.tell(state);
         }
     }
 

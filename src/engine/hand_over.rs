@@ -184,7 +184,7 @@ impl Outboxes {
     /// Has all of it looked at, in slices: see [`Outboxes::look_through`].
     pub(super) fn begin_rounds(&mut self) -> bool {
         self.series.forget_over();
-        self.all_mut().fold(false, |is_much, outbox| outbox.begin_round() || is_much)
+        self.all_mut().filter_map(|outbox| outbox.begin_round().then_some(())).count() > 0
     }
 
     /// Goes on with the rounds that have begun, and looks at so many tasks of each. False: they have ended.
@@ -390,30 +390,35 @@ impl Engine {
     /// executor is behind.
     fn remember(&mut self, taker: &Taker, refused: &[(Entry, bool)]) {
         let entries = self.batch.entries();
-        let taken = entries.len() - refused.len().min(entries.len());
+        let count = entries.len() - refused.len().min(entries.len());
         if self.batch.was_run_here() {
             if let Taker::Own(own) = taker {
                 if !self.outboxes.own.contains_key(&own.number()) {
                     return; // an executor that runs all at once is never behind
                 }
             }
-            self.outboxes.of(taker).run_at_once(taken);
-        } else if taken > 0 {
+            self.outboxes.of(taker).run_at_once(count);
+        } else if count > 0 {
             let is_simple = refused.is_empty() && !entries.iter().any(|entry| entry.is_series());
             if is_simple {
                 self.outboxes.of(taker).taken(entries);
             } else {
                 let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
                 back.sort_unstable();
-                let taken =
-                    entries.iter().filter(|entry| back.binary_search(&entry.key()).is_err());
-                let (series, once): (Vec<_>, Vec<_>) = taken.partition(|entry| entry.is_series());
-                self.outboxes.of(taker).taken(&once);
-                series.into_iter().for_each(|entry| self.outboxes.series.remember(entry));
+                for entry in entries {
+                    if back.binary_search(&entry.key()).is_ok() {
+                        continue;
+                    }
+                    if entry.is_series() {
+                        self.outboxes.series.remember(*entry);
+                    } else {
+                        self.outboxes.of(taker).taken(std::slice::from_ref(entry));
+                    }
+                }
             }
         }
         let outbox = self.outboxes.of(taker);
-        outbox.forget_over(taken);
+        outbox.forget_over(count);
         match taker {
             Taker::Own(own) => own.backlog().tell(outbox.flow()),
             _ => self.hub.backlog.tell(outbox.flow()),

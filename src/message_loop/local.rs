@@ -251,8 +251,6 @@ impl fmt::Debug for LocalTaskRunner {
     }
 }
 
-/// What stands for a closure in the inbox.
-
 /// What stays on the thread of a loop, closures and futures, until it has run or is dropped; L1.
 #[derive(Default)]
 pub(super) struct Locals {

@@ -165,7 +165,7 @@ impl World {
                 assert!(!is_done && !is_cancelled, "task {id}: {task:?}");
             }
             State::Over(End::Cancelled | End::CancelledThere) => {
-                assert!(is_done && is_cancelled, "task {id}: {task:?}")
+                assert!(is_done && is_cancelled, "task {id}: {task:?}");
             }
             State::Over(End::CalledOff) => assert!(is_done, "task {id}: {task:?}"), // forgotten
             State::Over(_) => {
