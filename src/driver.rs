@@ -196,7 +196,8 @@ impl Driver {
         self.cell.end();
         let end = &self.hub.end;
         let until = end::after(self.hub.shutdown_timeout);
-        let waited = if end.has_come() { end.wait(until) } else { None };
+        // Another thread that closes or stops the scheduler may have the engine now.
+        let waited = if self.hub.is_turned_here() { None } else { end.wait(until) };
         let leftovers = waited.or_else(|| end.take()).unwrap_or_default();
         Leftovers::new(Arc::clone(&self.hub), leftovers)
     }

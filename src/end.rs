@@ -83,8 +83,8 @@ struct State {
     has_come: bool,
     leftovers: Vec<Returned>,
     series: Vec<InRun>,
-    /// One-shots that were in a run when the end came.
-    one_shots: Vec<TaskKey>,
+    /// Other runs that were in progress when the end came: of one-shots, and of series that were cancelled in them.
+    last_runs: Vec<TaskKey>,
     /// How many leftovers are being run.
     leftover_runs: usize,
     wakers: Vec<Waker>,
@@ -99,13 +99,23 @@ pub(crate) fn after(timeout: Duration) -> Option<Instant> {
 const LOOK: Duration = Duration::from_millis(5);
 
 impl State {
+    /// Forgets series that will be no leftovers. The run of one that was cancelled may go on. END-5.
+    fn forget_over(&mut self) {
+        let last_runs = &mut self.last_runs;
+        self.series.retain(|series| {
+            let key = series.task.key;
+            let stays = !matches!(series.stage, Stage::InRun) || holder::live_word(key).is_some();
+            if !stays && !holder::is_over(key) {
+                last_runs.push(key);
+            }
+            stays
+        });
+    }
+
     /// The end has come, and nobody is in a run that a close waits for; END-4.
     fn is_ready(&mut self) -> bool {
         // END-5
-        self.series.retain(|series| match series.stage {
-            Stage::InRun => holder::live_word(series.task.key).is_some(),
-            Stage::Taken | Stage::Then(_) | Stage::Over => true,
-        });
+        self.forget_over();
         let holds_up =
             |series: &InRun| matches!(series.stage, Stage::InRun) && !series.waits_itself;
         self.has_come && !self.series.iter().any(holds_up)
@@ -118,6 +128,12 @@ impl State {
             series.waits_itself = series.waits_itself || runs_here;
         }
         self.is_ready()
+    }
+
+    /// The calling thread gives up waiting; END-4.
+    fn waits_no_more(&mut self) {
+        let here = self.series.iter_mut().filter(|series| is_run_here(series.task.key));
+        here.for_each(|series| series.waits_itself = false);
     }
 
     /// END-1.
@@ -134,13 +150,10 @@ impl State {
     }
 
     fn has_no_runs(&mut self) -> bool {
-        self.one_shots.retain(|key| !holder::is_over(*key));
-        self.series.retain(|series| match series.stage {
-            Stage::InRun => holder::live_word(series.task.key).is_some(),
-            _ => true,
-        });
+        self.forget_over();
+        self.last_runs.retain(|key| !holder::is_over(*key));
         let runs = |series: &InRun| !matches!(series.stage, Stage::Over);
-        self.one_shots.is_empty() && self.leftover_runs == 0 && !self.series.iter().any(runs)
+        self.last_runs.is_empty() && self.leftover_runs == 0 && !self.series.iter().any(runs)
     }
 }
 
@@ -176,13 +189,16 @@ impl End {
     ) -> usize {
         let mut state = self.lock();
         state.leftovers.extend(leftovers); // behind those whose runs have ended just now
-        state.one_shots = one_shots;
+        state.last_runs = one_shots;
         for entry in handed {
             if let Some(task) = give_back(*entry) {
                 state.leftovers.push(task);
                 continue;
             }
-            let Some(word) = holder::live_word(entry.key()) else { continue };
+            let Some(word) = holder::live_word(entry.key()) else {
+                state.last_runs.push(entry.key()); // its run may go on
+                continue;
+            };
             // In its run, or between its run and the refusal of the next one; END-3.
             if word.is_pending() || word.is_running() {
                 let deadline = entry.moment().after_nanos(holder::period(entry.key()));
@@ -206,6 +222,12 @@ impl End {
         for waker in wakers {
             quietly(|| waker.wake()); // a user's code: it must not take the others' wake-ups along
         }
+    }
+
+    /// Takes those that came behind their runs before the end did, if nobody wants them: they are to be dropped.
+    pub(crate) fn take_unwanted(&self) -> Vec<Returned> {
+        let mut state = self.lock();
+        if state.is_wanted { Vec::new() } else { std::mem::take(&mut state.leftovers) }
     }
 
     // ----- the runner ----------------------------------------------------------------------
@@ -244,7 +266,7 @@ impl End {
         let mut state = self.lock();
         let at = state.series.iter().position(|series| series.task.key == key);
         let decided = at.map(|at| state.series.swap_remove(at));
-        state.one_shots.retain(|one| *one != key);
+        state.last_runs.retain(|one| *one != key);
         self.tell(state);
         drop(decided); // it may be the last to hold another scheduler
     }
@@ -302,7 +324,10 @@ impl End {
 
     /// Waits for the end, until this moment at the latest.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Returned>> {
-        self.wait_while(until, |state| !state.is_ready_for_me()).map(|mut state| state.take())
+        let mut state = self.wait_while(until, |state| !state.is_ready_for_me())?;
+        let leftovers = state.take();
+        self.tell(state); // it may be ready because the run of this thread waits for it: END-4
+        Some(leftovers)
     }
 
     /// Waits until the end has come and no run is in progress.
@@ -329,6 +354,7 @@ impl End {
             looks = looks || state.has_come;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
+                state.waits_no_more();
                 return None;
             }
             state = if cfg!(loom) || (left.is_none() && !looks) {
@@ -346,7 +372,9 @@ impl End {
         let mine = waker.clone(); // a user's code, so before the lock (S11)
         let mut state = self.lock();
         if state.is_ready_for_me() {
-            return Poll::Ready(state.take());
+            let leftovers = state.take();
+            self.tell(state); // as in `wait`
+            return Poll::Ready(leftovers);
         }
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(mine);

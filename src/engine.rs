@@ -138,6 +138,8 @@ pub(crate) struct Engine {
     is_trimming: bool,
     /// When memory that has stayed free until then goes back.
     trim_at: Option<Moment>,
+    /// When much of what executors have is looked at again; OUTBOX-4.
+    look_at: Option<Moment>,
     /// The last turn has taken in as much as it may.
     is_far_behind: bool,
     /// It trims while it turns.
@@ -171,6 +173,7 @@ impl Engine {
             look_after: STALE,
             is_trimming: false,
             trim_at: None,
+            look_at: None,
             is_far_behind: false,
             trims: Some(Trims::new()),
         }
@@ -310,6 +313,13 @@ impl Engine {
         if trim::slice() || self.is_trimming || is_looking {
             return true;
         }
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at = None;
+            return self.outboxes.begin_rounds();
+        }
+        if self.look_at.is_none() && self.outboxes.is_bloated() {
+            self.look_at = Some(now.after(trim::GRACE.saturating_mul(self.outboxes.patience())));
+        }
         match self.trim_at {
             Some(at) if at <= now => {
                 self.trim_at = None;
@@ -317,14 +327,9 @@ impl Engine {
                 self.outboxes.shrink();
                 self.given_out.shrink_to(HAND_OVER);
                 self.is_trimming = self.wheel.is_bloated();
-                let is_looking = self.outboxes.begin_rounds();
-                trim::begin() || self.is_trimming || is_looking
+                trim::begin() || self.is_trimming
             }
-            None if trim::watch()
-                || self.wheel.is_bloated()
-                || self.front.is_bloated()
-                || self.outboxes.is_bloated() =>
-            {
+            None if trim::watch() || self.wheel.is_bloated() || self.front.is_bloated() => {
                 self.trim_at = Some(now.after(trim::GRACE));
                 false
             }

@@ -113,6 +113,20 @@ pub(crate) struct Moved {
     pub(crate) old_executor: Option<Arc<OwnExecutor>>,
 }
 
+/// A place among the pending tasks of a scheduler, for one that is to move there. It is free again when this is dropped.
+pub(crate) struct Place {
+    hub: Arc<Hub>,
+    is_taken: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.hub.leave_place();
+        }
+    }
+}
+
 impl Hub {
     pub(crate) fn new(settings: Settings, bell: Arc<Doorbell>) -> Arc<Hub> {
         Arc::new_cyclic(|me: &Weak<Hub>| {
@@ -196,6 +210,12 @@ impl Hub {
         }
     }
 
+    /// Takes a place for a leftover of another scheduler.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Place, ScheduleError> {
+        self.enter()?;
+        Ok(Place { hub: Arc::clone(self), is_taken: false })
+    }
+
     /// Takes a leftover of another scheduler in, which stays in its holder: so its handles go on working.
     pub(crate) fn admit_leftover(
         &self,
@@ -203,19 +223,19 @@ impl Hub {
         times: Times,
         executor: Option<&Arc<OwnExecutor>>,
         from: HubId,
+        mut place: Place,
     ) -> Result<Moved, ScheduleError> {
-        self.enter()?;
         let Some((runner, turn, mut old)) = holder::move_to(task.key, self.id, executor) else {
-            self.leave_place();
             return Ok(Moved { was_cancelled: true, old_executor: None });
         };
         let is_due = times.deadline <= times.now;
         let entry = Entry::new(task.key, times.deadline, is_due, runner, turn);
+        place.is_taken = true; // whoever ends the task frees it
         if self.announce(entry, times.now, true).is_ok() {
             return Ok(Moved { was_cancelled: false, old_executor: old });
         }
         if holder::come_back(task.key, from, &mut old) {
-            self.leave_place();
+            place.is_taken = false;
             return Err(ScheduleError::Closed);
         }
         // A cancel has found it here, and has counted itself and freed the place here.

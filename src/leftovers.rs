@@ -25,7 +25,7 @@ use crate::error::ScheduleError;
 use crate::executor::own::OwnExecutor;
 use crate::front::Entry;
 use crate::handle::Cancellable;
-use crate::hub::Hub;
+use crate::hub::{Hub, Place};
 use crate::key::Runner;
 use crate::observe::caught;
 use crate::task::{Kind, Phase, Running, holder};
@@ -271,27 +271,50 @@ impl PendingTask {
         executor: Option<&Arc<OwnExecutor>>,
     ) -> Result<Cancellable, (ScheduleError, PendingTask)> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let handle = Cancellable::new(task.key, self.hub.id());
+        let (handle, was_in_run) = (Cancellable::new(task.key, self.hub.id()), task.is_in_run);
         if holder::live_word(task.key).is_none() && !task.is_in_run {
             return Ok(Cancellable::cancelled(task.key, self.hub.id())); // there is nothing to be refused
         }
-        if hub.is_closing() {
-            return Err((ScheduleError::Closed, self));
+        if was_in_run {
+            let place = match hub.reserve() {
+                Ok(place) => place,
+                Err(reason) => return Err((reason, self)),
+            };
+            let (there, own) = (Arc::clone(hub), executor.cloned());
+            let later = move |leftover: PendingTask| {
+                drop(leftover.move_into(place, &there, own.as_ref(), true))
+            };
+            if self.is_decided_later(later) {
+                self.task = None;
+                return Ok(handle);
+            }
         }
-        let (there, own) = (Arc::clone(hub), executor.cloned());
-        let later = move |leftover: PendingTask| drop(leftover.move_to(&there, own.as_ref()));
-        if self.is_decided_later(later) {
-            self.task = None;
-            return Ok(handle);
+        match hub.reserve() {
+            Ok(place) => self.move_into(place, hub, executor, was_in_run),
+            Err(reason) => Err((reason, self)),
         }
+    }
+
+    /// Moves it into a place of another scheduler.
+    fn move_into(
+        mut self,
+        place: Place,
+        hub: &Arc<Hub>,
+        executor: Option<&Arc<OwnExecutor>>,
+        was_in_run: bool,
+    ) -> Result<Cancellable, (ScheduleError, PendingTask)> {
+        let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
+        let handle = Cancellable::new(task.key, self.hub.id());
         let times = hub.after(self.remaining());
-        match hub.admit_leftover(task, times, executor, self.hub.id()) {
+        match hub.admit_leftover(task, times, executor, self.hub.id(), place) {
             Ok(moved) => {
                 let dropped = caught(|| drop(moved.old_executor));
                 dropped.err().into_iter().for_each(|panic| self.hub.hooks.report(panic));
                 self.task = None;
-                let hub = self.hub.id();
-                Ok(if moved.was_cancelled { Cancellable::cancelled(task.key, hub) } else { handle })
+                // A series that was in a run may be over because it broke: its holder knows.
+                let is_cancelled = moved.was_cancelled && !was_in_run;
+                let cancelled = || Cancellable::cancelled(task.key, self.hub.id());
+                Ok(if is_cancelled { cancelled() } else { handle })
             }
             Err(reason) => Err((reason, self)),
         }
@@ -305,7 +328,7 @@ impl PendingTask {
             return is_still_to_run;
         }
         let Some(task) = self.task.take() else { return false };
-        let Some(running) = Running::claim(task.key, Phase::Returned) else { return false };
+        let Some(running) = Running::claim_last(task.key) else { return false };
         let due = Entry::new(task.key, task.deadline, true, Runner::Shared, None);
         self.hub.end.runs_leftover(true);
         self.hub.run_claimed(running, due, false, false);

@@ -20,10 +20,11 @@ impl Engine {
         }
         let has_a_thread = self.hub.has_a_thread;
         let trim_at = self.trim_at.filter(|_| has_a_thread);
+        let look_at = self.look_at.filter(|_| has_a_thread);
         // A driven engine does not ask to come back for this, so that virtual time goes from deadline to deadline.
         let settle_at = self.wheel.settle_at().filter(|_| has_a_thread);
         let settle_at = settle_at.map(|tick| self.hub.timeline.end_of(tick));
-        let times = [self.front.next(), self.wheel_needs(), again_at, trim_at, settle_at];
+        let times = [self.front.next(), self.wheel_needs(), again_at, trim_at, look_at, settle_at];
         match times.into_iter().flatten().min() {
             None | Some(Moment::NEVER) => Next::Idle,
             Some(at) => Next::At(at),

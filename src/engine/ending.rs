@@ -44,7 +44,8 @@ impl Engine {
         for entry in handed {
             match self.hub.give_back(*entry) {
                 Some(task) => returned.push(task),
-                None if !holder::is_over(entry.key()) => in_a_run.push(entry.key()),
+                // Not one that stands here twice, because its executor gave it back late and got it again.
+                None if holder::is_running(entry.key()) => in_a_run.push(entry.key()),
                 None => {}
             }
         }
@@ -71,6 +72,7 @@ impl Engine {
         let in_their_runs =
             hub.end.fulfil(Vec::new(), in_a_run, series, keep, || Some(hub.drop_leftover()));
         let leftovers = returned.len() + in_their_runs;
+        returned.extend(hub.end.take_unwanted());
         returned.into_iter().for_each(|task| hub.drop_task(task.key, Phase::Returned));
         leftovers
     }

@@ -49,21 +49,24 @@ struct OwnOutbox {
 /// over, so they stand here by slot.
 #[derive(Default)]
 pub(super) struct HandedSeries {
-    runs: HashMap<u32, Entry>,
+    runs: HashMap<u32, (u64, Entry)>,
+    /// How many runs there were: each is numbered, because leftovers come in this order.
+    count: u64,
     /// With so many it is looked which ones are over.
     look_at: usize,
 }
 
 impl HandedSeries {
     fn remember(&mut self, entry: Entry) {
-        self.runs.insert(entry.key().slot, entry);
+        self.count += 1;
+        self.runs.insert(entry.key().slot, (self.count, entry));
         if self.runs.len() > self.look_at {
             self.forget_over();
         }
     }
 
     fn forget_over(&mut self) {
-        self.runs.retain(|_, entry| !holder::is_over(entry.key()));
+        self.runs.retain(|_, (_, entry)| !holder::is_over(entry.key()));
         self.look_at = 2 * self.runs.len() + BATCH;
         self.runs.shrink_to(self.look_at);
     }
@@ -84,6 +87,9 @@ pub(super) struct Outboxes {
     asked: u32,
     /// Where a sweep of the lines goes on.
     swept_to: u32,
+    /// How much was remembered when the last rounds began, and how often that was about as much as the time before.
+    remembered_then: usize,
+    in_vain: u32,
 }
 
 /// So much is remembered without a reason only until the engine has nothing else to do.
@@ -96,7 +102,9 @@ impl Outboxes {
     pub(super) fn new() -> Outboxes {
         let (own, refusing) = (BTreeMap::new(), BTreeSet::new());
         let (shared, series) = (Outbox::new(), HandedSeries::default());
-        Outboxes { shared, own, series, refusing, turns: 0, asked: 0, swept_to: 0 }
+        let (remembered_then, in_vain) = (0, 0);
+        let (turns, asked, swept_to) = (0, 0, 0);
+        Outboxes { shared, own, series, refusing, turns, asked, swept_to, remembered_then, in_vain }
     }
 
     fn of(&mut self, taker: &Taker) -> &mut Outbox {
@@ -181,8 +189,19 @@ impl Outboxes {
         self.all().any(|outbox| outbox.remembered() > MUCH)
     }
 
+    /// How long to wait before that is looked at again, in units: twice as long each time when that has brought little.
+    /// An executor may keep a million tasks for a day, and that should cost few wake-ups (S7).
+    pub(super) fn patience(&self) -> u32 {
+        1 << self.in_vain.min(16)
+    }
+
     /// Has all of it looked at, in slices: see [`Outboxes::look_through`].
     pub(super) fn begin_rounds(&mut self) -> bool {
+        let remembered = self.all().map(Outbox::remembered).sum::<usize>();
+        let is_as_before =
+            remembered > self.remembered_then / 2 && remembered / 2 < self.remembered_then;
+        self.in_vain = if is_as_before { self.in_vain + 1 } else { 0 };
+        self.remembered_then = remembered;
         self.series.forget_over();
         self.all_mut().filter_map(|outbox| outbox.begin_round().then_some(())).count() > 0
     }
@@ -208,7 +227,9 @@ impl Outboxes {
     /// Takes out all that executors have, as far as the engine knows: one-shots into the list, and series.
     pub(super) fn drain_handed(&mut self, into: &mut Vec<Entry>) -> Vec<Entry> {
         self.all_mut().for_each(|outbox| outbox.drain_handed(into));
-        std::mem::take(&mut self.series).runs.into_values().collect()
+        let mut series: Vec<_> = std::mem::take(&mut self.series).runs.into_values().collect();
+        series.sort_unstable_by_key(|(number, _)| *number);
+        series.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// How many entries wait in all lines.
@@ -390,7 +411,13 @@ impl Engine {
     /// executor is behind.
     fn remember(&mut self, taker: &Taker, refused: &[(Entry, bool)]) {
         let entries = self.batch.entries();
-        let count = entries.len() - refused.len().min(entries.len());
+        let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
+        back.sort_unstable();
+        // What comes back may be of an earlier batch.
+        let is_taken =
+            |entry: &&Entry| back.is_empty() || back.binary_search(&entry.key()).is_err();
+        let count =
+            if back.is_empty() { entries.len() } else { entries.iter().filter(is_taken).count() };
         if self.batch.was_run_here() {
             if let Taker::Own(own) = taker {
                 if !self.outboxes.own.contains_key(&own.number()) {
@@ -403,12 +430,7 @@ impl Engine {
             if is_simple {
                 self.outboxes.of(taker).taken(entries);
             } else {
-                let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
-                back.sort_unstable();
-                for entry in entries {
-                    if back.binary_search(&entry.key()).is_ok() {
-                        continue;
-                    }
+                for entry in entries.iter().filter(is_taken) {
                     if entry.is_series() {
                         self.outboxes.series.remember(*entry);
                     } else {

@@ -165,7 +165,7 @@ impl Hub {
         panics.into_iter().for_each(|panic| self.hooks.on_panic.report_named(name, panic));
     }
 
-    /// Runs a series for the last time. A cancel from now on prevents nothing, so it does not win.
+    /// Runs a series for the last time. A cancel prevents nothing since it was claimed, so it does not win.
     fn run_last(&self, task: Running) {
         let (mut body, claimed) = task.into_body();
         let name = body.closure.name();
@@ -220,7 +220,8 @@ impl Hub {
         let give_back = || self.give_back(entry);
         let decided = self.end.return_from_run(entry.key(), give_back, || self.drop_leftover());
         if let Some((decision, task)) = decided {
-            decision(task);
+            // A user's code: the clock of the scheduler that it moves to, say.
+            caught(|| decision(task)).err().into_iter().for_each(|panic| self.hooks.report(panic));
             self.end.runs_leftover(false);
         }
     }
@@ -249,7 +250,11 @@ impl Hub {
 
     /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
     pub(crate) fn drop_task(&self, key: TaskKey, from: Phase) {
-        let Some(task) = Running::claim(key, from) else { return };
+        let task = match from {
+            Phase::Pending => Running::claim_at(key, self.id), // an executor may drop what has moved since
+            _ => Running::claim(key, from),
+        };
+        let Some(task) = task else { return };
         let (body, claimed) = task.into_body();
         let frees = from == Phase::Pending && !claimed.was_cancelled();
         with_seat(self, |producer| {
@@ -277,7 +282,7 @@ impl Hub {
 impl due::Host for Hub {
     /// B2.
     fn run(&self, due: Entry) {
-        if let Some(task) = Running::claim(due.key(), Phase::Pending) {
+        if let Some(task) = Running::claim_at(due.key(), self.id) {
             self.run_claimed(task, due, true, true);
         }
     }

@@ -203,6 +203,30 @@ fn models_move_against_cancel() {
     });
 }
 
+/// S29: a move against an old executor that runs what it was handed: it runs nothing, before, during and after the move.
+#[test]
+fn models_move_against_an_old_run() {
+    loom::model(|| {
+        let ((first, driver, keeper), (second, other, there)) = (scheduler(), scheduler());
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        first.schedule_once(Duration::ZERO, task).expect("open");
+        driver.turn();
+        let old = next(&keeper);
+        let leftover = driver.close().into_iter().next().expect("one");
+        let runner = run(old);
+        leftover.reschedule(&second).expect("open");
+        runner.join().unwrap();
+        assert_eq!((runs.load(Ordering::Relaxed), second.pending()), (0, 1));
+        other.turn();
+        next(&there).run();
+        assert_eq!((runs.load(Ordering::Relaxed), second.pending(), first.pending()), (1, 0, 0));
+        drop((first, keeper));
+        end(second, other, there);
+    });
+}
+
 /// A5: a look at the name, which holds the task for a moment, hides it from nobody.
 #[test]
 fn models_a_look_at_the_name_against_a_cancel() {

@@ -248,6 +248,11 @@ pub(crate) fn is_over(key: TaskKey) -> bool {
     word(key).is_none_or(|word| word.generation() != key.generation)
 }
 
+/// Returns true if the task is in a run.
+pub(crate) fn is_running(key: TaskKey) -> bool {
+    word(key).is_some_and(|word| word.generation() == key.generation && word.is_running())
+}
+
 /// Which task lives in the holder, and where it stands; `None` if the task is over.
 pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
     word_in_order(key).filter(|word| {
@@ -336,6 +341,21 @@ impl Running {
         Some(Running { key, word, holder })
     }
 
+    /// Claims a pending task that an executor of this scheduler was handed. `None` also when it has moved to another.
+    #[inline]
+    pub(crate) fn claim_at(key: TaskKey, hub: HubId) -> Option<Running> {
+        let holder = directory::holder(key.slot)?;
+        let word = holder.word.claim_there(key.generation, || moved::find(key) == Some(hub))?;
+        Some(Running { key, word, holder })
+    }
+
+    /// Claims a leftover for its only run.
+    pub(crate) fn claim_last(key: TaskKey) -> Option<Running> {
+        let holder = directory::holder(key.slot)?;
+        let word = holder.word.claim_last(key.generation)?;
+        Some(Running { key, word, holder })
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.word.kind()
     }
@@ -353,7 +373,9 @@ impl Running {
 
     /// The task will not run again: moves the body out. What is left to do is [`Claimed::end`].
     pub(crate) fn into_body(self) -> (Body, Claimed) {
-        let cancelled = self.is_series() && !self.holder.word.close(self.key.generation);
+        // A leftover in its last run is closed already.
+        let is_open = self.is_series() && self.word.is_running();
+        let cancelled = is_open && !self.holder.word.close(self.key.generation);
         // SAFETY: H2; claimed by us, and `Claimed` cannot reach the body again.
         let body = unsafe { self.holder.take_body() };
         (body, Claimed { task: self, cancelled })

@@ -11,6 +11,9 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::key::{HubId, TaskKey};
 
+/// A table with more room gives some back when little of it is used.
+const MUCH_ROOM: usize = 1024;
+
 static MOVED: LazyLock<Mutex<HashMap<TaskKey, HubId>>> = LazyLock::new(Mutex::default);
 
 fn table() -> MutexGuard<'static, HashMap<TaskKey, HubId>> {
@@ -30,7 +33,8 @@ pub(super) fn find(key: TaskKey) -> Option<HubId> {
 pub(super) fn forget(key: TaskKey) {
     let mut table = table();
     table.remove(&key);
-    if table.is_empty() {
-        *table = HashMap::new(); // what is left of a large move
+    let few = table.len();
+    if table.capacity() > MUCH_ROOM.max(8 * few) {
+        table.shrink_to(2 * few); // what is left of a large move
     }
 }

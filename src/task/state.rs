@@ -276,6 +276,41 @@ impl AtomicRef {
         self.step(generation, from, Phase::Running)
     }
 
+    /// `claim` of a pending task by an entry that a scheduler has. `is_there` tells whether a task that has
+    /// [moved](super::moved) belongs to that scheduler now: an executor of the old one may still have an entry.
+    #[inline]
+    pub(crate) fn claim_there(
+        &self,
+        generation: u32,
+        is_there: impl FnOnce() -> bool,
+    ) -> Option<Word> {
+        let claimed = self.exchange_from(generation, Phase::Pending, |word| {
+            (!word.has_moved()).then(|| word.in_phase(Phase::Running))
+        });
+        claimed.or_else(|| self.claim_moved(generation, is_there))
+    }
+
+    /// The task is held during the look, so that it cannot move meanwhile.
+    #[cold]
+    fn claim_moved(&self, generation: u32, is_there: impl FnOnce() -> bool) -> Option<Word> {
+        let seen = self.load();
+        if seen.generation() != generation || !seen.has_moved() {
+            return None;
+        }
+        let word = self.hold(generation, Phase::Pending)?;
+        let is_there = is_there();
+        let next = if is_there { word.in_phase(Phase::Running) } else { word };
+        self.put_back(next);
+        is_there.then_some(next)
+    }
+
+    /// `claim` of a leftover, for its only run: of a series too, and then no cancel wins any more.
+    pub(crate) fn claim_last(&self, generation: u32) -> Option<Word> {
+        self.exchange_from(generation, Phase::Returned, |word| {
+            Some(word.in_phase(if word.is_series() { Phase::Ending } else { Phase::Running }))
+        })
+    }
+
     /// `give back`: from pending to returned, if no other run of a series has come since this turn.
     pub(crate) fn give_back(&self, generation: u32, turn: Option<Turn>) -> Option<Word> {
         self.exchange_from(generation, Phase::Pending, |word| {
