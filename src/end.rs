@@ -19,8 +19,8 @@
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
 //!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
 //!   run. Both do so with the lock held, so the one that comes second finds what the first one has left.
-//! - END-4 A close waits for such runs, but for one that waits for the end itself: its own run, or one whose thread is in
-//!   a close too. So two of them never wait for each other.
+//! - END-4 A close waits for such runs. One that is called inside of a run waits neither for that run, nor for runs whose
+//!   threads wait for an end themselves, of whatever scheduler. So no two of them wait for each other.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
 //!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
 //!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use crate::key::{Entry, HubId, TaskKey};
 use crate::observe::quietly;
-use crate::sync::{Condvar, Mutex, MutexGuard, local, lock};
+use crate::sync::{Condvar, Mutex, MutexGuard, global, local, lock};
 use crate::task::{Kind, holder};
 use crate::tick::Moment;
 
@@ -54,8 +54,6 @@ pub(crate) type Decision = Box<dyn FnOnce(Returned) + Send>;
 struct InRun {
     task: Returned,
     stage: Stage,
-    /// The thread of its run waits for the end; END-4.
-    waits_itself: bool,
 }
 
 enum Stage {
@@ -112,28 +110,11 @@ impl State {
         });
     }
 
-    /// The end has come, and nobody is in a run that a close waits for; END-4.
+    /// The end has come, and no series is in a run that the calling thread has to wait for; END-4.
     fn is_ready(&mut self) -> bool {
-        // END-5
         self.forget_over();
-        let holds_up =
-            |series: &InRun| matches!(series.stage, Stage::InRun) && !series.waits_itself;
-        self.has_come && !self.series.iter().any(holds_up)
-    }
-
-    /// The same, for a thread that waits for it.
-    fn is_ready_for_me(&mut self) -> bool {
-        for series in &mut self.series {
-            let runs_here = is_run_here(series.task.key);
-            series.waits_itself = series.waits_itself || runs_here;
-        }
-        self.is_ready()
-    }
-
-    /// The calling thread gives up waiting; END-4.
-    fn waits_no_more(&mut self) {
-        let here = self.series.iter_mut().filter(|series| is_run_here(series.task.key));
-        here.for_each(|series| series.waits_itself = false);
+        let in_runs = self.series.iter().filter(|series| matches!(series.stage, Stage::InRun));
+        self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
     }
 
     /// END-1.
@@ -205,7 +186,7 @@ impl End {
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
                 let task = Returned { key, deadline, kind, period, is_in_run: false };
                 let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
-                state.series.push(InRun { task, stage: stage_now, waits_itself: false });
+                state.series.push(InRun { task, stage: stage_now });
             }
         }
         state.has_come = true;
@@ -216,7 +197,7 @@ impl End {
 
     /// Wakes all who wait for what has changed.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
-        let wakers = if state.is_ready() { std::mem::take(&mut state.wakers) } else { Vec::new() };
+        let wakers = if state.has_come { std::mem::take(&mut state.wakers) } else { Vec::new() };
         drop(state);
         self.changed.notify_all();
         for waker in wakers {
@@ -250,7 +231,7 @@ impl End {
                 None if state.has_come && !state.is_wanted => decided = Some((unwanted(), task)),
                 None | Some(Stage::InRun) => state.leftovers.push(task),
                 Some(Stage::Taken | Stage::Over) => {
-                    state.series.push(InRun { task, stage: Stage::Over, waits_itself: false });
+                    state.series.push(InRun { task, stage: Stage::Over });
                 }
                 Some(Stage::Then(decision)) => decided = Some((decision, task)),
             }
@@ -324,9 +305,10 @@ impl End {
 
     /// Waits for the end, until this moment at the latest.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Returned>> {
-        let mut state = self.wait_while(until, |state| !state.is_ready_for_me())?;
+        let _waits = Waits::begin();
+        let mut state = self.wait_while(until, |state| !state.is_ready())?;
         let leftovers = state.take();
-        self.tell(state); // it may be ready because the run of this thread waits for it: END-4
+        self.tell(state); // nobody waits any more for series that were taken in their runs
         Some(leftovers)
     }
 
@@ -342,19 +324,14 @@ impl End {
         mut holds_up: impl FnMut(&mut State) -> bool,
     ) -> Option<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        let (mut waits_itself, mut looks) = (false, false);
+        let mut looks = false;
         loop {
             if !holds_up(&mut state) {
                 return Some(state);
             }
-            if !waits_itself && state.series.iter().any(|series| series.waits_itself) {
-                waits_itself = true;
-                self.changed.notify_all(); // END-4: those who wait for this run need not
-            }
             looks = looks || state.has_come;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                state.waits_no_more();
                 return None;
             }
             state = if cfg!(loom) || (left.is_none() && !looks) {
@@ -371,16 +348,66 @@ impl End {
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Returned>> {
         let mine = waker.clone(); // a user's code, so before the lock (S11)
         let mut state = self.lock();
-        if state.is_ready_for_me() {
+        if state.is_ready() {
             let leftovers = state.take();
-            self.tell(state); // as in `wait`
+            self.tell(state);
             return Poll::Ready(leftovers);
         }
+        waits_from_now_on();
         if !state.wakers.iter().any(|known| known.will_wake(waker)) {
             state.wakers.push(mine);
         }
         Poll::Pending
     }
+}
+
+// ----- runs that wait (END-4) --------------------------------------------------------------------
+
+// Runs whose threads wait for the end of a scheduler, each as often as it does.
+global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
+
+/// The runs of the calling thread count as waiting, for as long as this lives.
+struct Waits(Vec<TaskKey>);
+
+impl Waits {
+    fn begin() -> Waits {
+        let runs = runs_here();
+        if !runs.is_empty() {
+            lock(&WAITING).extend(&runs);
+        }
+        Waits(runs)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
+        let mut waiting = lock(&WAITING);
+        for run in &self.0 {
+            let at = waiting.iter().position(|waits| waits == run);
+            at.map(|at| waiting.swap_remove(at));
+        }
+    }
+}
+
+/// The same for a thread that polls: nobody knows how long it waits, so its runs count from now on.
+fn waits_from_now_on() {
+    let runs = runs_here();
+    if !runs.is_empty() {
+        let mut waiting = lock(&WAITING);
+        waiting.retain(|run| !holder::is_over(*run) && !runs.contains(run));
+        waiting.extend(&runs);
+    }
+}
+
+/// Whether the calling thread has to wait for this run.
+fn holds_up(key: TaskKey) -> bool {
+    if !is_in_a_run() {
+        return true;
+    }
+    !is_run_here(key) && !lock(&WAITING).contains(&key)
 }
 
 // ----- the runs of the calling thread ----------------------------------------------------------
@@ -436,6 +463,13 @@ pub(crate) fn is_in_a_run() -> bool {
 fn is_any_run_here(is_meant: impl Fn(&Run) -> bool) -> bool {
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
     RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
+}
+
+/// The runs that the calling thread is in.
+fn runs_here() -> Vec<TaskKey> {
+    let Some(inner) = RUN.with(Cell::get) else { return Vec::new() };
+    let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
+    outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
 }
 
 fn is_run_here(key: TaskKey) -> bool {

@@ -282,7 +282,7 @@ impl PendingTask {
             };
             let (there, own) = (Arc::clone(hub), executor.cloned());
             let later = move |leftover: PendingTask| {
-                drop(leftover.move_into(place, &there, own.as_ref(), true))
+                drop(leftover.move_into(place, &there, own.as_ref(), true));
             };
             if self.is_decided_later(later) {
                 self.task = None;

@@ -1,6 +1,10 @@
 //! The end of life, crosswise: old executors, moves, cancels and closes that meet (S29).
+
+#![allow(clippy::wildcard_imports, clippy::similar_names, reason = "pairs of ends of channels")]
+
 mod common;
-use common::until;
+
+use common::{PATIENCE, until};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -167,7 +171,7 @@ impl Clock for BadClock {
         if self.0.load(Ordering::SeqCst) { panic!("clock") } else { self.1.now() }
     }
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        self.1.sleep(sleeper, until)
+        self.1.sleep(sleeper, until);
     }
 }
 #[test]
@@ -231,21 +235,10 @@ struct GivesBackLate {
 }
 impl Executor for GivesBackLate {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.seen.fetch_add(1, Ordering::SeqCst) {
-            0 => {
-                self.kept.lock().unwrap().push(task);
-                Ok(())
-            }
-            1 => {
-                let first = self.kept.lock().unwrap().pop().unwrap();
-                self.kept.lock().unwrap().push(task);
-                Err(Rejected::new(first))
-            }
-            _ => {
-                self.kept.lock().unwrap().push(task);
-                Ok(())
-            }
-        }
+        let mut kept = self.kept.lock().unwrap();
+        let oldest = (self.seen.fetch_add(1, Ordering::SeqCst) == 1).then(|| kept.remove(0));
+        kept.push(task);
+        oldest.map_or(Ok(()), |oldest| Err(Rejected::new(oldest)))
     }
 }
 #[test]
@@ -363,7 +356,7 @@ impl Clock for C {
         self.0.inner.now()
     }
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        self.0.inner.sleep(sleeper, until)
+        self.0.inner.sleep(sleeper, until);
     }
 }
 #[test]
@@ -458,7 +451,7 @@ fn s21_a_driver_that_closes_while_another_thread_stops_gets_the_leftovers() {
         barrier.wait();
         let left = driver.close();
         t.join().unwrap();
-        if left.len() == 0 {
+        if left.is_empty() {
             empty += 1;
         }
     }
@@ -531,4 +524,31 @@ fn s20_moves_and_cancels_and_old_executors_lose_nothing() {
         assert_eq!(sa.cancelled() + sb.cancelled(), won as u64);
         assert_eq!(sb.fired() + sb.cancelled(), sb.scheduled());
     }
+}
+
+/// Two series of two schedulers, each of which closes the other's in its run: neither waits for the other.
+#[test]
+fn s29_two_runs_that_close_each_others_schedulers_do_not_wait_for_each_other() {
+    let (first, second) = (Scheduler::new(), Scheduler::new());
+    let meet = Arc::new(std::sync::Barrier::new(2));
+    let (tell, told) = mpsc::channel();
+    for (mine, other) in [(&first, &second), (&second, &first)] {
+        let (other, meet, tell) = (other.clone(), Arc::clone(&meet), tell.clone());
+        let mut is_first = true;
+        let task = mine.schedule_repeatedly(Duration::ZERO, HOUR, move || {
+            if std::mem::take(&mut is_first) {
+                meet.wait();
+                tell.send(other.close().map(|left| left.len())).expect("the test waits");
+            }
+        });
+        task.expect("open");
+    }
+    let start = Instant::now();
+    let ends: Vec<_> = (0..2).map(|_| told.recv_timeout(PATIENCE).expect("no deadlock")).collect();
+    assert_eq!(ends, [Ok(1), Ok(1)]);
+    assert!(
+        start.elapsed() < Duration::from_secs(4),
+        "not by the shutdown timeout: {:?}",
+        start.elapsed()
+    );
 }

@@ -27,8 +27,8 @@ impl Engine {
         let mut wakers = self.hub.take_wakers(wakers.into_iter().map(Entry::key));
 
         let (mut returned, in_a_run) = self.claim_back(&handed);
-        // The end sorts them by deadline, stably: those that were handed over come first among equals, then the refused
-        // ones, then as in N2.
+        // The end sorts them by deadline, stably: one-shots that were handed over come first among equals, then the
+        // refused ones, then as in N2, and at last the series that were handed over.
         returned.extend(entries.into_iter().filter_map(|entry| self.hub.give_back(entry)));
         let leftovers = self.fulfil(returned, in_a_run, &series);
         self.hub.wake(&mut wakers); // they find it closed

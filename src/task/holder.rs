@@ -210,6 +210,8 @@ pub(crate) fn cancel(key: TaskKey) -> Cancelled {
         CancelOutcome::Won { was, next_generation } => {
             // SAFETY: H2; a won cancel owns the body, and leaves the holder free.
             let body = unsafe { holder.take_body() };
+            // Once more: it may have moved on in the meantime, and cannot any more.
+            moved_to = moved_to.and_then(|_| moved::find(key));
             let moved = moved_to.map(|_| key);
             let slot = FreedSlot { slot: key.slot, generation: next_generation, moved };
             Cancelled::Won { was, body, slot, moved_to }
