@@ -463,7 +463,7 @@ fn s25_a_series_that_moves_in_its_run_needs_a_place() {
     let keeper = Keeper::default();
     let (a, driver) = driven_over(keeper.clone());
     let (b, _db) = Scheduler::builder().max_pending(1).build_driven().unwrap();
-    let _full = b.schedule_once(HOUR, || ()).unwrap();
+    b.schedule_once(HOUR, || ()).unwrap();
     let (a2, b2) = (a.clone(), b.clone());
     let ok = Arc::new(AtomicBool::new(false));
     let ok2 = ok.clone();
@@ -476,7 +476,6 @@ fn s25_a_series_that_moves_in_its_run_needs_a_place() {
         .unwrap();
     driver.advance(SECOND);
     keeper.next().run();
-    drop(_full);
     println!(
         "accepted {}, done {}, dropped at a {}",
         ok.load(Ordering::SeqCst),
