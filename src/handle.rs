@@ -134,6 +134,10 @@ impl Cancellable {
     }
 
     /// Whether it was ended by a cancel that won.
+    ///
+    /// Handles and their clones know of each other's cancels for ever. Of a leftover that was cancelled by its
+    /// [`PendingTask`](crate::PendingTask), or by the handle that a [move](crate::PendingTask::reschedule) gave, an
+    /// earlier handle knows it for a while: later it only says that the task [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
