@@ -128,7 +128,8 @@
 //! that are over; now and then a round looks at all, in slices, because an executor may start its tasks in any order. The
 //! close claims each by its word, so a task that starts at that moment runs, and all others are leftovers. An executor
 //! that runs its tasks at once, as `Inline` does, has none. Of a series the engine remembers the last run that it has
-//! handed over, by slot.
+//! handed over, by slot. It costs the tick thread 18 ns a task with a pool of one thread, 118 instead of 100 in W5 (a
+//! million tasks within 100 ms, alternating runs, the middle of three); with `Inline` 94 before and 94 since.
 //!
 //! **Series in their runs.** Each run of a series flips a bit of the task's word, the turn, and its entry carries the
 //! same bit. So the close can tell a series that has not started since it was handed over from one that has run and is
@@ -139,8 +140,13 @@
 //!
 //! **Leftovers that move** stay in their holders: the word goes from returned to pending, with the number of an executor
 //! at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up the
-//! scheduler in a table, so that the cancel is counted there. For the few instructions in between, and while a name is
-//! read, the task is held, and everybody else spins.
+//! scheduler in a table, so that the cancel is counted there. An executor of the old scheduler may still have an entry of
+//! the task, which has the same name: so a claim of a task that has moved asks that table first. For the few
+//! instructions in between, and while a name is read, the task is held, and everybody else spins.
+//!
+//! **Closes that meet.** A close waits for the runs of series, and a run may call a close, of its own scheduler or of
+//! another whose runs call a close of the first. So a close that is called inside of a run waits neither for that run nor
+//! for runs that wait for an end themselves: they stand in one list of the process.
 //!
 //! # What was tried
 //!
