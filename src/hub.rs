@@ -384,15 +384,14 @@ impl Hub {
     /// Tasks that are pending: what came less what left, read in the opposite order, so that a
     /// task that passes meanwhile counts rather than being missed.
     pub(crate) fn pending(&self) -> usize {
-        let count = || {
-            let (mut left, mut came) = (0, 0);
-            self.intake.each_seat(|seat| left += seat.counts.left.get());
-            self.intake.each_seat(|seat| came += seat.counts.scheduled.get());
-            came.saturating_sub(left)
-        };
-        // A series in its run is a leftover already (S29).
-        let pending = if self.is_closing() { self.end.in_run(count) } else { count() };
-        usize::try_from(pending).unwrap_or(usize::MAX)
+        // A series in its run is a leftover already (S29), and what is refused now is counted for a moment.
+        if self.is_closing() && self.end.has_come() {
+            return 0;
+        }
+        let (mut left, mut came) = (0, 0);
+        self.intake.each_seat(|seat| left += seat.counts.left.get());
+        self.intake.each_seat(|seat| came += seat.counts.scheduled.get());
+        usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
     }
 
     /// Runs started so far.

@@ -31,7 +31,8 @@
 //! - From the call on, nothing is accepted any more: every `schedule_*` is
 //!   [`ScheduleError::Closed`](crate::ScheduleError::Closed).
 //! - After the call, [`pending`](crate::Scheduler::pending) is 0.
-//! - Leftovers come in order of deadline. Only one call gets them; a second close finds none.
+//! - Leftovers come in order of deadline. Only one call gets them; a second close finds none. Their runs count in
+//!   [`Stats::fired`](crate::Stats::fired) of the scheduler that returned them.
 //! - A close that times out has closed all the same. A later one collects.
 //! - Handles go on working. One whose task was returned cancels it there, and if the task
 //!   [moves](crate::PendingTask::reschedule) to another scheduler, the same handles cancel it there too.
@@ -71,7 +72,7 @@
 //!
 //! | layer | its end | what waits | its handles and futures |
 //! | --- | --- | --- | --- |
-//! | [`rx::Worker`](crate::rx::Worker) | `dispose`; its executor is gone for good | is cancelled and dropped | cancelled |
+//! | [`rx::Worker`](crate::rx::Worker) | `dispose`; its executor is gone for good | is cancelled and dropped | cancelled; if what keeps its time has ended too, a delayed task is only done |
 //! | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool) | `shutdown` | one-shots run, series end: see [`ShutdownPolicy`](crate::pool::ShutdownPolicy) | the result, or `Cancelled` |
 //! | | `shutdown_now`; the last handle is dropped | comes back as [`Unstarted`](crate::pool::Unstarted) | the result if it is run, otherwise `Cancelled` |
 //! | [`message_loop`](crate::message_loop) | `quit`, `quit_safely`, `quit_when_idle` | see the table of the module | done |

@@ -937,3 +937,20 @@ fn pending_is_right_when_a_series_is_cancelled_as_it_goes_on() {
         assert_eq!((log.all(), worker.pending()), (vec![2, 1, 0], 0), "reading {reading}");
     }
 }
+
+/// A series that cannot keep up, on `Inline`, in a call of the user's own thread: the call returns, and the series goes on
+/// where the timers run.
+#[test]
+fn a_series_that_lags_on_inline_lets_its_caller_go() {
+    let timers = Scheduler::new();
+    let worker = ExecutorScheduler::new(Inline, &timers).worker();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let series =
+        worker.schedule_periodically(Duration::ZERO, Duration::from_millis(1), move || {
+            thread::sleep(Duration::from_millis(3));
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+    until("it goes on", || runs.load(Ordering::SeqCst) > 5);
+    assert!(series.cancel());
+}

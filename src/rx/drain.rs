@@ -91,6 +91,11 @@ pub(super) fn is_on_this_thread() -> bool {
     here().drains > 0
 }
 
+/// Returns true if the calling thread runs a worker's tasks in the very call that has handed them over.
+pub(super) fn is_inline_here() -> bool {
+    here().has_trampoline
+}
+
 /// The right to run a queue's tasks. Dropped without having run, it is handed over again; DRAIN-1.
 pub(super) struct Drain(Option<Arc<SerialQueue>>);
 

@@ -69,7 +69,7 @@ impl ExecutorScheduler {
     ///
     /// On [`Inline`] a task runs in the call that schedules it, with one exception: a call from a task that runs
     /// inline itself returns at once, and the new task has its turn on the same stack when that task's batch has
-    /// ended. So a chain of workers, however long, keeps a flat stack. Therefore such a task must not *wait* for a
+    /// ended. So workers that schedule on each other, however many in a row, keep a flat stack. Therefore such a task must not *wait* for a
     /// task of another inline worker: on its own thread that one cannot start before it has ended.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
         ExecutorScheduler::with(Arc::new(executor), Timers::of(scheduler))

@@ -192,9 +192,10 @@ impl SerialQueue {
     pub(super) fn go_on(&self, job: &Entry, due: Instant) {
         // A clock that panics does so again below, and then the series ends.
         let late_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
-        // A series that lags would keep this thread from what else has become due: so it goes round by the timers, and
-        // is behind that. On another thread than theirs it need not.
-        let goes_round = late_at.is_some() && self.timers.need_this_thread();
+        // A series that lags would keep this thread from what else has become due, or from the caller whose thread it
+        // is: so it goes round by the timers, and is behind that. On a thread of the executor's own it need not.
+        let needs_this_thread = self.timers.need_this_thread() || drain::is_inline_here();
+        let goes_round = late_at.is_some() && needs_this_thread;
         let is_due = late_at.is_some() && !goes_round;
         let due = late_at.filter(|_| goes_round).unwrap_or(due);
         let (when, deadline) = self.timers.place_in_order(When::At(due));
