@@ -438,7 +438,8 @@ impl<R: Send + 'static> PendingReply<R> {
         R: FnOnce(T),
     {
         let Some(reply) = self.reply.take() else { return };
-        let answer = Once(move || reply(value));
+        let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
+        let answer = NamedOnce { name, task };
         if let Err(refused) = self.replies_to.post_reply(answer) {
             self.replies_to.drop_on_loop(Box::new(refused));
         }
