@@ -47,7 +47,7 @@ pub(crate) struct Returned {
     pub(crate) is_in_run: bool,
 }
 
-/// What a leftover is to become when its run has ended.
+/// The fate of a leftover that was taken in its run. It is carried out behind that run.
 pub(crate) type Decision = Box<dyn FnOnce(Returned) + Send>;
 
 /// A series that was in a run when the end came.

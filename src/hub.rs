@@ -105,7 +105,7 @@ pub(crate) struct Times {
     deadline: Moment,
 }
 
-/// What a leftover has left behind that has moved.
+/// The outcome of a move.
 pub(crate) struct Moved {
     /// In the meantime.
     pub(crate) was_cancelled: bool,

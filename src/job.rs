@@ -94,7 +94,7 @@ pub(crate) trait Owner: Send + Sync {
     fn has_ended(&self) {}
 }
 
-/// What a job is called, in reports of panics (S31).
+/// The name of a job in reports of panics (S31).
 pub(crate) trait Titled: Send + 'static {
     fn name(&self) -> &'static str;
 }

@@ -42,7 +42,7 @@ const CODE_AT: u32 = 29;
 const SERIES: u32 = 4;
 pub(crate) const SLOT: u32 = DUE_NOW - 1;
 
-/// What runs a task.
+/// The executor, or the thread, that runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// The scheduler's executor.

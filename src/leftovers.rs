@@ -33,7 +33,7 @@ use crate::tick::Moment;
 
 /// A scheduler that is coming to its end: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
-/// It can be waited for, or awaited under any runtime. Whoever is first to take the leftovers gets
+/// It can be waited for, or awaited under any runtime. The first one that takes the leftovers gets
 /// them; if nobody takes them, they are dropped with the last handle to the scheduler.
 ///
 /// ```

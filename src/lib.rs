@@ -112,8 +112,8 @@
 //! | `tracing` | a one-shot runs in the span where it was scheduled, each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and the histogram of lateness |
 //!
-//! What the end of a scheduler does with each task stands in [`shutdown`], how it works inside in [`design`], and each
-//! call's counterpart in other timers in [`coming_from`].
+//! [`shutdown`] tells what the end of a scheduler does with each task, [`design`] how the crate works inside, and
+//! [`coming_from`] the counterpart of each call of other timers.
 //!
 //! [`Duration`]: std::time::Duration
 

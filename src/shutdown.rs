@@ -1,4 +1,4 @@
-//! What the end of a scheduler does with each task. This page has no code.
+//! The end of a scheduler: which tasks are returned, run or dropped. This page has no code.
 //!
 //! A task is *pending* until its run starts, wherever it is. A close returns every pending task, so that it can be run,
 //! moved to another scheduler, written down, or dropped. It does not matter which executor has it: a task that waits in

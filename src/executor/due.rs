@@ -20,7 +20,7 @@ pub(crate) trait Host: Send + Sync {
     fn is_pending(&self, entry: Entry) -> bool;
     /// Whether it is one run of a series.
     fn is_repeating(&self, entry: Entry) -> bool;
-    /// What its closure is called, while it is still to run.
+    /// Returns the name of its closure, while it is still to run.
     fn name(&self, entry: Entry) -> Option<&'static str>;
     fn now(&self) -> Instant;
     fn instant(&self, moment: Moment) -> Instant;

@@ -226,7 +226,7 @@ impl Hub {
         }
     }
 
-    /// What is done with a leftover that nobody wants (S24).
+    /// Returns the decision to drop a leftover, for when nobody wants it (S24).
     pub(crate) fn drop_leftover(&self) -> Decision {
         let me = Weak::clone(&self.me);
         Box::new(move |task| {

@@ -87,7 +87,7 @@ pub(crate) struct OneShot<S>(pub(crate) S);
 /// A task that repeats until it breaks.
 pub(crate) struct Series<B>(pub(crate) B);
 
-/// What can be done again and again.
+/// A task that repeats, as a value.
 pub(crate) trait Beat: Send + 'static {
     /// A value knows a better name than that of its type.
     const IS_NAMED: bool = false;
@@ -345,7 +345,7 @@ impl Closure {
     }
 }
 
-/// What a closure is called, when it may be gone.
+/// The name of a closure, for when the closure is gone.
 pub(crate) struct Names {
     own_name: Option<&'static str>,
     table: &'static Table,

@@ -31,7 +31,7 @@ use crate::observe::{Payload, caught};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 use crate::tick::Moment;
 
-/// What the drop of a body has thrown, and what its closure was called (S31).
+/// The panics of the drop of a body, and the name of its closure (S31).
 pub(crate) struct Thrown {
     pub(crate) name: &'static str,
     pub(crate) panics: Vec<Payload>,
@@ -269,7 +269,7 @@ pub(crate) fn period(key: TaskKey) -> u64 {
     directory::holder(key.slot).map_or(0, |holder| holder.period.load(Ordering::Relaxed))
 }
 
-/// What the closure of a task in this phase is called. `None` if the task is not in this phase.
+/// Returns the name of the closure of a task in this phase, or `None` if the task is not in this phase.
 pub(crate) fn name(key: TaskKey, from: Phase) -> Option<&'static str> {
     let holder = directory::holder(key.slot)?;
     let word = holder.word.hold(key.generation, from)?;
@@ -404,7 +404,7 @@ impl Running {
         self.holder.body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
     }
 
-    /// What the closure is called.
+    /// Returns the name of the closure.
     pub(crate) fn name(&self) -> &'static str {
         // SAFETY: H1, H2; claimed by us.
         self.holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name())
