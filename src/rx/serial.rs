@@ -494,7 +494,9 @@ mod tests {
     #[test]
     fn what_is_cancelled_leaves_no_memory_behind() {
         let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
-        let never_runs = |task: DueTask| std::mem::forget(task);
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let keep = Arc::clone(&kept);
+        let never_runs = move |task: DueTask| lock(&keep).push(task);
         let timers = Timers::Wheel(timers.with_executor(Inline));
         let hook = PanicHook::default();
         let (places, refused) = (Places::new(None), Refused::new(timers.clone()));
@@ -522,5 +524,7 @@ mod tests {
         let stays = queue.next().expect("one is left");
         assert!(Arc::ptr_eq(&stays, &(Arc::clone(&window[0]) as Entry)));
         assert!(queue.next().is_none() && !queue.state().has_drain);
+        queue.dispose();
+        lock(&kept).clear(); // the drain that the executor keeps has the queue
     }
 }
