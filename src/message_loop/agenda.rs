@@ -109,6 +109,7 @@ impl Agenda {
 
     // ----- what is next --------------------------------------------------------------------
 
+    #[inline]
     pub(super) fn next_immediate(&self, is_nested: bool) -> Option<PendingTask> {
         loop {
             let task = self.queues.borrow_mut().pop_immediate(is_nested);
@@ -119,6 +120,7 @@ impl Agenda {
     }
 
     /// The next delayed task that may start now, at this level.
+    #[inline]
     pub(super) fn next_delayed(&self, is_nested: bool) -> Option<PendingTask> {
         while self.has_delayed() {
             let task = self.queues.borrow_mut().delayed.pop()?;

@@ -249,6 +249,7 @@ impl Shared {
     }
 
     /// Puts a job into the inbox. The caller has to [`ring`](Shared::ring) after that, if the answer says so.
+    #[inline]
     pub(super) fn admit(
         &self,
         job: Arc<dyn Run<Shared>>,
@@ -320,6 +321,7 @@ impl Shared {
     }
 
     /// Returns true if the loop waits, or is about to; then this caller has to [`ring`](Shared::ring). B1, B2.
+    #[inline]
     fn is_to_be_woken(&self, inbox: &mut Inbox) -> bool {
         let rests = match inbox.rest {
             Rest::Awake => false,
