@@ -476,8 +476,10 @@ fn a_lagging_series_delays_nobody(makers: &[Make]) {
         subject.clock.advance(MILLI);
         subject.until("the one-shot runs", || late.get().is_some());
         let late = *late.get().expect("it has run");
-        // Some runs' length, and a tick.
-        assert!(late <= 13 * MILLI, "{}: {late:?} late", subject.name);
+        // Some runs' length, and a tick. Of several threads another one takes the one-shot in time and then runs it when
+        // the system lets it, while the series moves the clock: there a starved one would be late by seconds.
+        let most = if subject.threads > 1 { 300 * MILLI } else { 13 * MILLI };
+        assert!(late <= most, "{}: {late:?} late", subject.name);
         subject.until("both are over", || {
             [&series, &once].iter().all(|handle| handle.as_ref().expect("open").is_done())
         });

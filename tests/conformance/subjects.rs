@@ -58,7 +58,7 @@ pub(crate) struct Subject {
     /// Runs what is due, where no thread of its own does it.
     pump: Box<dyn Fn()>,
     /// How many threads of its own run tasks.
-    threads: usize,
+    pub(crate) threads: usize,
     /// The thread that runs the test keeps its time, by `pump`.
     needs_a_pump: bool,
     /// How often it was pumped.
