@@ -252,7 +252,8 @@ fn s09_a_flow_that_wakes_nobody_is_taken_in_and_swept_all_the_same() {
     until("it is in the wheel", || so_many() == 1);
     let later = || scheduler.schedule_once(HOUR * 2, || ()).expect("open");
     let handles: Vec<_> = (0..50_000).map(|_| later()).collect();
-    until("most of them are in the wheel", || so_many() > 40_000);
+    // The thread is woken once per 16,384 tasks, so as many may be on their way.
+    until("most of them are in the wheel", || so_many() > 33_000);
     assert!(handles.iter().all(Cancellable::cancel));
     until("most of them are gone", || so_many() < 20_000);
     assert_eq!(scheduler.pending(), 1);
