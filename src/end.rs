@@ -182,8 +182,8 @@ impl End {
             };
             // In its run, or between its run and the refusal of the next one; END-3.
             if word.is_pending() || word.is_running() {
-                let deadline = entry.moment().after_nanos(holder::period(entry.key()));
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
+                let deadline = entry.moment().after_nanos(period); // as far as can be said now
                 let task = Returned { key, deadline, kind, period, is_in_run: false };
                 let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
                 state.series.push(InRun { task, stage: stage_now });
@@ -288,7 +288,7 @@ impl End {
         series.map(|series| series.task.deadline)
     }
 
-    /// How many series are counted as pending although they are leftovers.
+    /// Returns this count of pending tasks without the series that are counted there and are leftovers already.
     pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
         let state = self.lock();
         let runs = |series: &&InRun| !matches!(series.stage, Stage::Over);

@@ -29,7 +29,7 @@ pub(super) struct Agenda {
     queues: RefCell<Queues>,
     /// As the last look has found it.
     end: Cell<End>,
-    /// The last reading of the clock. What was due then is due, without a further reading.
+    /// The last reading of the clock. A task that was due then is due, without a further reading.
     recently: Cell<Instant>,
     /// Until when the loop rests, if it does; G2.
     rests: Cell<Option<Until>>,

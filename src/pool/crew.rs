@@ -301,8 +301,8 @@ impl Drop for Member {
         self.leave(&mut crew.count());
         crew.is_complete.store(false, Ordering::Relaxed); // W2
         crew.ended.notify_all();
-        // Whoever brought a task just now may have counted on this thread. The queue's lock, which both take in
-        // between, orders this look and that look at `idle`.
+        // A thread that has just brought a task may have counted on this one. The queue's lock, which both take in
+        // between, orders this look and that thread's look at `idle`.
         if has_begun && !crew.queue.is_empty() {
             let _ = crew.call();
         }

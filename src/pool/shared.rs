@@ -129,8 +129,8 @@ impl Shared {
         self.crew.threads
     }
 
-    /// The threads that run what is in the queue. What was in a closed one has been handed out, and may be run by
-    /// anybody.
+    /// Returns the threads that run the tasks of the queue. The tasks of a closed queue have been handed out, and any
+    /// thread may run them: then it returns `None`.
     pub(super) fn who_runs(&self) -> Option<PoolThreads> {
         Some(self.threads()).filter(|_| !self.crew.queue.is_closed())
     }

@@ -16,6 +16,7 @@
 //!                        +---- cancel ----------+--- cancel --------------------+
 //!
 //!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was, or Pending at another scheduler
+//!   Returned(g), a series --claim for its only run--> Ending(g)
 //! ```
 //!
 //! | phase | the task | who may leave it, and how |
@@ -24,8 +25,8 @@
 //! | `Pending` | waits: in the intake, the wheel, or an executor's queue | anybody: `claim` to run or to drop it, `cancel`; the engine at its end: `give back` |
 //! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel` |
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
-//! | `Ending` | a series after its last run, of itself | the runner: `end` |
-//! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel` |
+//! | `Ending` | a series after its last run, of itself, or in the one run that it has as a leftover | the runner: `end` |
+//! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
 //! | `Held` | waits, and one thread has its body in hand for a moment: to read its name, or to move it to another scheduler | that thread: `put back`; all others wait for it |
 //!
 //! - A1 Every transition out of a phase that several may leave is a compare-exchange on the whole
@@ -39,7 +40,6 @@
 //!   task done sees what it did. `fill` is Release for the same reason: who finds the slot filled again knows
 //!   by that that the task before is done. A slot goes from owner to owner under the depot's lock, or within
 //!   one thread.
-//!
 //! - A5 No user code runs while a task is `Held`, and it is held for some instructions only. So a thread that
 //!   meets it spins, and then finds it where it was.
 //!
