@@ -40,7 +40,7 @@ LATER = {"memory", "abuse_of_closures"}
 # For those who are built one by one.
 CORE = ["wheel_model", "driver_model", "s08_s11_cancel", "future", "pool"]
 # It is only there without features.
-PLAIN = "src/trace/off.rs"
+PLAIN = "src/observe/trace/off.rs"
 # Tests that are quicker than this share a process.
 QUICK = 0.15
 # Most mutants that hang do not compute, so there may be more of them than cores.

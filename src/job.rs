@@ -19,13 +19,13 @@
 //! A one-shot, which nobody can doom, stays `Running` when it is done, and saves a turn of the lock: what
 //! tells of an end is `is_over`, beside the stage.
 //!
-//! - J1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task starts once,
+//! - JOB-1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task starts once,
 //!   and a cancel that wins means that it does not start.
-//! - J2 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
-//! - J3 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step
+//! - JOB-2 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
+//! - JOB-3 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step
 //!   to `Doomed`, `Done` or `Cancelled`, whichever comes first.
-//! - J4 A job tells its owner once that it has ended, when its closure is gone.
-//! - J5 An owner may put a series back under the job's lock, together with the step to `Waiting`. Then a cancel that
+//! - JOB-4 A job tells its owner once that it has ended, when its closure is gone.
+//! - JOB-5 An owner may put a series back under the job's lock, together with the step to `Waiting`. Then a cancel that
 //!   comes after finds the job in its place. The owner's lock is taken inside of the job's, never the other way round.
 
 use std::any::type_name;
@@ -34,7 +34,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook, Period, Repeat, Task};
 
 /// The places for the tasks of a layer: how many may be pending (S25).
@@ -84,13 +84,13 @@ pub(crate) trait Owner: Send + Sync {
     /// Who is told of panics.
     fn hook(&self) -> &PanicHook;
 
-    /// A job does not need its place any more; J3.
+    /// A job does not need its place any more; JOB-3.
     fn free_place(&self) {}
 
     /// A job has ended before its time: it lets it go, if it has it.
     fn forget(&self, place: &Self::Place);
 
-    /// A job has ended, one way or the other; J4.
+    /// A job has ended, one way or the other; JOB-4.
     fn has_ended(&self) {}
 }
 
@@ -224,7 +224,7 @@ pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
 }
 
 enum Stage<W> {
-    /// With its work; J1.
+    /// With its work; JOB-1.
     Waiting(W),
     Running,
     Doomed,
@@ -233,7 +233,7 @@ enum Stage<W> {
 }
 
 impl<W> Stage<W> {
-    /// J1.
+    /// JOB-1.
     fn leave_waiting(&mut self, next: Stage<W>) -> Option<W> {
         if !matches!(self, Stage::Waiting(_)) {
             return None;
@@ -266,7 +266,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
         &self.place
     }
 
-    /// Looks at its place, if it waits; J5.
+    /// Looks at its place, if it waits; JOB-5.
     pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Place) -> R) -> Option<R> {
         let stage = lock(&self.stage);
         matches!(*stage, Stage::Waiting(_)).then(|| look(&self.place))
@@ -278,7 +278,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
     }
 
     /// Runs it, if it still waits: `run` does so, catches panics, and says when the work is due again. If it is,
-    /// `put_back` is called with the job's lock held; J5.
+    /// `put_back` is called with the job's lock held; JOB-5.
     pub(crate) fn run_by(
         &self,
         owner: &O,
@@ -287,7 +287,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
     ) -> Ran {
         let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
         if !self.is_periodic {
-            owner.free_place(); // J3
+            owner.free_place(); // JOB-3
         }
         let mut work = Some(work);
         let due = run(&mut work);
@@ -303,7 +303,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
             owner.hook().catch_named(rest.name(), || drop(rest));
         }
         self.is_over.store(true, Ordering::Release);
-        owner.has_ended(); // J4
+        owner.has_ended(); // JOB-4
         Ran::ForTheLastTime
     }
 
@@ -334,7 +334,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
             *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
             drop(stage);
             if !was_doomed {
-                owner.free_place(); // J3
+                owner.free_place(); // JOB-3
             }
         }
     }
@@ -343,10 +343,10 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
     fn drop_unstarted(&self, work: W) {
         match self.link.owner() {
             Some(owner) => {
-                owner.free_place(); // J3
+                owner.free_place(); // JOB-3
                 owner.forget(&self.place);
                 owner.hook().catch_named(work.name(), || drop(work));
-                owner.has_ended(); // J4
+                owner.has_ended(); // JOB-4
             }
             // Its owner ends, and all jobs in it.
             None => _ = PanicHook::default().catch_named(work.name(), || drop(work)),
@@ -386,7 +386,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L>
         if self.is_periodic && matches!(*stage, Stage::Running) {
             *stage = Stage::Doomed;
             drop(stage);
-            self.link.owner().into_iter().for_each(|owner| owner.free_place()); // J3
+            self.link.owner().into_iter().for_each(|owner| owner.free_place()); // JOB-3
             return true;
         }
         let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };

@@ -120,70 +120,44 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)] // four files in `task/`, `sync.rs`, `system.rs` and `future/timeout.rs` are excepted, each with its reason
 
-pub mod future;
-pub mod message_loop;
-pub mod pool;
-pub mod rx;
-pub mod wheel;
-
-#[cfg(doc)]
-pub mod coming_from;
-#[cfg(doc)]
-pub mod design;
-#[cfg(any(doc, doctest))]
-pub mod shutdown;
-
-mod alarm;
-mod backpressure;
-mod clock;
-mod deadlock;
-mod driver;
-mod end;
+mod docs;
 mod engine;
 mod error;
 mod executor;
-mod front;
-mod handle;
-mod hub;
-mod intake;
+pub mod future;
 mod job;
-mod key;
-mod leftovers;
-mod limit;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(all(test, loom))]
-mod models;
+pub mod message_loop;
 mod observe;
-mod parking;
-mod repeat;
-mod schedule;
+mod platform;
+pub mod pool;
+pub mod rx;
 mod scheduler;
-mod stats;
-mod sync;
-mod system;
-mod task;
-mod tick;
-mod ticker;
-mod trace;
+mod time;
+pub mod wheel;
 
-pub use alarm::Alarm;
-pub use clock::{Clock, ManualClock, Sleeper, SystemClock};
-pub use driver::Driver;
+/// loom models: every interleaving of small programs.
+#[cfg(all(test, loom))]
+#[path = "../tests/models/mod.rs"]
+mod models;
+
+#[cfg(any(doc, doctest))]
+pub use docs::shutdown;
+#[cfg(doc)]
+pub use docs::{coming_from, design};
 pub use engine::Precision;
 pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
-pub use handle::{Cancel, CancelOnDrop, Cancellable};
-pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
 #[cfg(feature = "metrics")]
-pub use metrics::MetricsReporter;
-pub use observe::{Observer, PanicHook, TaskPanic, WheelView};
-pub use repeat::{MissedTicks, Period, Repeat};
-pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
-pub use scheduler::{Builder, Scheduler, WeakScheduler};
-pub use stats::{Lateness, Stats};
+pub use observe::MetricsReporter;
+pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
+pub use scheduler::{
+    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, IntoIter, Leftovers, PendingTask,
+    RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
+};
+pub use time::clock::{Clock, ManualClock, Sleeper, SystemClock};
+pub use time::repeat::{MissedTicks, Period, Repeat};
 
 /// The README's code, compiled and run.
 #[cfg(doctest)]

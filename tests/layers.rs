@@ -1,133 +1,224 @@
-//! The house stands in layers: each file uses only files of a lower rank. Read from the sources.
+//! The rules of the source tree, read from the sources: its shape, its ranks, its codes, and where `unsafe` and loom may
+//! stand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules by rank, the lowest first. Modules of one rank do not use each other; the files of one
-/// module may.
+/// The modules by rank, the lowest first. Modules of one rank do not use each other.
 const RANKS: &[&[&str]] = &[
-    &["backpressure", "deadlock", "error", "sync", "system", "trace"],
-    &["observe", "tick"],
-    &["key"],
-    &["executor", "limit", "parking", "stats", "wheel"],
-    &["clock", "intake", "task"],
-    &["end", "front", "repeat"],
-    &["hub"],
-    &["alarm", "handle"],
-    &["leftovers"],
+    &["error", "platform"],
+    &["time"],
+    &["observe"],
+    &["wheel"],
+    &["executor"],
     &["engine"],
-    &["driver", "ticker"],
     &["scheduler"],
-    &["metrics", "schedule"],
 ];
 
-/// What stands over all of that, on what is public alone: it names `crate::Scheduler`, never
-/// `crate::scheduler`.
-const OVER_THE_PUBLIC: &[&str] = &["future", "job", "message_loop", "pool", "rx"];
+/// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
+const LAYERS: &[&str] = &["job", "pool", "future", "message_loop", "rx"];
 
-/// Words, and what stands above everything.
-const ABOVE: &[&str] = &["coming_from", "design", "lib", "models", "shutdown"];
+/// What layers may use of the inside: the switch between std and loom, a wait with a bound, and what knows the threads of
+/// all pools. A crate outside would have its own.
+const FOR_LAYERS: &[&str] =
+    &["platform::sync", "executor::backpressure", "executor::deadlock", "wheel"];
 
-/// In a model it stands in for threads and for memory, so `sync` and `task` name it.
-const STANDS_IN: &str = "models";
+/// A file that uses the crate as a layer does.
+const LIKE_A_LAYER: &str = "observe/metrics.rs";
+
+/// Pages of words, and the crate's root, which names everything.
+const WITHOUT_RANK: &[&str] = &["docs", "lib"];
+
+/// Stand in for threads and for memory in a loom model, so `platform` and the slots name them.
+const MODELS: &str = "models";
+
+/// The most entries that `src/` may have.
+const MOST_ENTRIES: usize = 15;
+
+/// The files that have `unsafe` code, each with its reason at the module's declaration.
+const WITH_UNSAFE: &[&str] = &[
+    "engine/slots/blocks.rs",
+    "engine/slots/closure.rs",
+    "engine/slots/holder.rs",
+    "future/timeout.rs",
+    "platform/cpu.rs",
+    "platform/pages.rs",
+    "platform/sleep.rs",
+];
+
+struct Source {
+    /// Below `src/`, such as `engine/mod.rs`; or below the root, such as `tests/models/ends.rs`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// The part of a line before a comment.
+    fn code(&self) -> impl Iterator<Item = &str> {
+        self.text.lines().map(|line| line.split("//").next().unwrap_or_default())
+    }
+
+    fn module(&self) -> &str {
+        self.path.split('/').next().unwrap_or_default().trim_end_matches(".rs")
+    }
+
+    /// What comes after each `crate::`, such as `engine::slots`.
+    fn uses(&self) -> impl Iterator<Item = &str> {
+        self.code().flat_map(|line| line.split("crate::").skip(1)).map(|rest| {
+            let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+            rest[..end.unwrap_or(rest.len())].trim_end_matches(':')
+        })
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the sources are here") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            files(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn read(folder: &str, relative_to: &str) -> Vec<Source> {
+    let mut paths = Vec::new();
+    files(&root().join(folder), &mut paths);
+    paths.sort();
+    let source = |path: PathBuf| {
+        let text = fs::read_to_string(&path).expect("readable");
+        let path = path.strip_prefix(root().join(relative_to)).expect("below the root");
+        Source { path: path.display().to_string(), text }
+    };
+    paths.into_iter().map(source).collect()
+}
+
+fn sources() -> Vec<Source> {
+    let sources = read("src", "src");
+    assert!(sources.len() > 50, "it has read the sources");
+    sources
+}
 
 fn rank_of(module: &str) -> Option<usize> {
     RANKS.iter().position(|rank| rank.contains(&module))
 }
 
-fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("the sources are here") {
-        let path = entry.expect("readable").path();
-        if path.is_dir() {
-            sources(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
+#[test]
+fn the_tree_is_a_table_of_contents() {
+    let entries = fs::read_dir(root().join("src")).expect("the sources are here").count();
+    assert!(entries <= MOST_ENTRIES, "{entries} entries in src/, more than {MOST_ENTRIES}");
+    for source in sources() {
+        let folder = root().join("src").join(source.path.trim_end_matches(".rs"));
+        assert!(!folder.is_dir(), "{} stands beside its folder: call it mod.rs", source.path);
+    }
+}
+
+#[test]
+fn every_file_uses_only_lower_ranks() {
+    let mut seen = BTreeSet::new();
+    for source in sources() {
+        let module = source.module();
+        if WITHOUT_RANK.contains(&module) {
+            continue;
+        }
+        let layer = LAYERS.iter().position(|layer| *layer == module);
+        let is_layer = layer.is_some() || source.path == LIKE_A_LAYER;
+        let rank = rank_of(module);
+        assert!(is_layer || rank.is_some(), "{module} has no rank");
+        seen.insert(module.to_owned());
+        for used in source.uses() {
+            let used_module = used.split("::").next().unwrap_or_default();
+            if used_module == module || used_module == MODELS || used.is_empty() {
+                continue;
+            }
+            let is_allowed = if is_layer {
+                let is_public = used_module.starts_with(char::is_uppercase);
+                let is_below = LAYERS.iter().position(|layer| *layer == used_module) < layer
+                    && LAYERS.contains(&used_module);
+                is_public || is_below || FOR_LAYERS.iter().any(|allowed| used.starts_with(allowed))
+            } else {
+                rank_of(used_module) < rank && rank_of(used_module).is_some()
+            };
+            assert!(is_allowed, "{} uses `crate::{used}`, which is not below it", source.path);
+        }
+    }
+    let expected = RANKS.iter().map(|rank| rank.len()).sum::<usize>() + LAYERS.len();
+    assert_eq!(seen.len(), expected, "all have files: {seen:?}");
+}
+
+#[test]
+fn unsafe_code_is_where_it_belongs() {
+    let sources = sources();
+    let has_unsafe = |source: &&Source| source.code().any(|line| line.contains("unsafe "));
+    let with_unsafe: Vec<_> = sources.iter().filter(has_unsafe).map(|file| &file.path).collect();
+    assert_eq!(with_unsafe, WITH_UNSAFE);
+}
+
+/// Elsewhere only unit tests that have no model say that they do not run in one.
+#[test]
+fn only_the_platform_knows_of_loom() {
+    for source in sources() {
+        if source.module() == "platform" || source.path == "lib.rs" {
+            continue;
+        }
+        for line in source.code().filter(|line| line.contains("loom")) {
+            assert_eq!(line.trim(), "#[cfg(all(test, not(loom)))]", "in {}", source.path);
         }
     }
 }
 
-/// The module of a file: the first part of its path.
-fn module_of(file: &Path, root: &Path) -> String {
-    let inside = file.strip_prefix(root).expect("under the root");
-    let first = inside.components().next().expect("a path").as_os_str().to_string_lossy();
-    first.trim_end_matches(".rs").to_owned()
-}
-
-/// The modules that a line of code names after `crate::`.
-fn used_in(line: &str) -> impl Iterator<Item = &str> {
-    let code = line.split("//").next().unwrap_or_default();
-    code.split("crate::").skip(1).map(|rest| {
-        let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
-        &rest[..end.unwrap_or(rest.len())]
+/// `S20`, `LANE-3`: promises have a letter and a number, invariants a word and a number.
+fn codes(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    text.split(move |c| !is_part(c)).filter(|word| {
+        let (name, number) = word.split_once('-').unwrap_or(("", ""));
+        let is_name = name.len() > 1 && name.chars().all(|c| c.is_ascii_uppercase());
+        is_name && (1..=2).contains(&number.len()) && number.chars().all(|c| c.is_ascii_digit())
     })
 }
 
-#[test]
-fn every_file_uses_only_lower_ones() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
-    let mut uses = 0;
-    let mut seen = BTreeMap::new();
-    for file in files {
-        let module = module_of(&file, &root);
-        if ABOVE.contains(&module.as_str()) {
-            continue;
-        }
-        let text = fs::read_to_string(&file).expect("readable");
-        if OVER_THE_PUBLIC.contains(&module.as_str()) {
-            for inner in text.lines().flat_map(used_in).filter(|used| rank_of(used).is_some()) {
-                // `sync` is the switch between std and loom, `backpressure` a wait with a bound: a crate
-                // outside would have its own. `deadlock` sees the threads of all pools. And `job` has no rank: it is one of them.
-                let is_allowed = ["backpressure", "deadlock", "sync", "wheel"].contains(&inner);
-                assert!(is_allowed, "{} uses `crate::{inner}`, the inside", file.display());
-            }
-            continue;
-        }
-        let rank = rank_of(&module).unwrap_or_else(|| panic!("{module} has no rank"));
-        seen.insert(module.clone(), rank);
-        for line in text.lines() {
-            for used in used_in(line).filter(|used| *used != module && *used != STANDS_IN) {
-                // What is not a module is something that `lib.rs` re-exports: code inside uses
-                // the module.
-                let lower =
-                    rank_of(used).unwrap_or_else(|| panic!("{module} uses `crate::{used}`"));
-                assert!(
-                    lower < rank,
-                    "{} (rank {rank}) uses {used} (rank {lower})",
-                    file.display()
-                );
-                uses += 1;
-            }
-        }
-    }
-    assert_eq!(seen.len(), RANKS.iter().map(|rank| rank.len()).sum::<usize>(), "all have files");
-    assert!(uses > 50, "it has read the sources: {uses}");
+/// Invariants are defined in the opening of a file or of a type, as `- LANE-3 The high bit ...`.
+fn defined_in(line: &str) -> Option<&str> {
+    let words = line.trim_start().trim_start_matches('/').trim_start_matches('!');
+    let item = words.strip_prefix(" - ").filter(|_| line.trim_start().starts_with("//"))?;
+    let first = item.split(' ').next()?;
+    codes(first).next().filter(|code| *code == first)
 }
 
 #[test]
-fn what_is_unsafe_is_where_it_belongs() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
-    let mut with_unsafe: Vec<_> = files
-        .iter()
-        .filter(|file| {
-            let text = fs::read_to_string(file).expect("readable");
-            text.lines().any(|line| line.split("//").next().unwrap_or_default().contains("unsafe "))
-        })
-        .map(|file| file.strip_prefix(&root).expect("under the root").display().to_string())
-        .collect();
-    with_unsafe.sort();
-    let expected = [
-        "future/timeout.rs",
-        "sync.rs",
-        "system.rs",
-        "task/closure.rs",
-        "task/directory.rs",
-        "task/holder.rs",
-        "task/pages.rs",
-    ];
-    assert_eq!(with_unsafe, expected);
+fn an_invariant_has_one_definition_and_each_citation_finds_it() {
+    let mut all = sources();
+    all.extend(read("tests", ""));
+    let mut definitions = BTreeMap::new();
+    for source in all.iter().filter(|source| !source.path.starts_with("tests/")) {
+        for code in source.text.lines().filter_map(defined_in) {
+            let before = definitions.insert(code.to_owned(), source.path.clone());
+            assert_eq!(before, None, "{code} is defined again in {}", source.path);
+        }
+    }
+    assert!(definitions.len() > 100, "it has found the definitions");
+    let mut cited = BTreeMap::new();
+    let pages = ["README.md", "PROOF.md", "CONTRIBUTING.md", "SECURITY.md"];
+    for page in pages.into_iter().chain(["scripts/litmus.py", "scripts/mutations.py"]) {
+        let text = fs::read_to_string(root().join(page)).unwrap_or_default();
+        all.push(Source { path: page.to_owned(), text });
+    }
+    for source in all.iter().filter(|source| source.path != "tests/layers.rs") {
+        for code in codes(&source.text).filter(|code| !["UTF-8", "MPL-2"].contains(code)) {
+            assert!(
+                definitions.contains_key(code),
+                "{} cites {code}: it has no definition",
+                source.path
+            );
+            *cited.entry(code.to_owned()).or_insert(0) += 1;
+        }
+    }
+    let unused: Vec<_> = definitions.keys().filter(|code| cited[*code] == 1).collect();
+    println!("defined and cited nowhere: {unused:?}");
 }

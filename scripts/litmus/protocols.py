@@ -7,7 +7,7 @@ from .memory import (
 AWAKE = 0
 
 
-# ----- parking.rs -------------------------------------------------------------------------------
+# ----- time/parking.rs -------------------------------------------------------------------------------
 
 
 def ring(o, unless=lambda threshold: False):
@@ -23,7 +23,7 @@ def park():
     yield await_exchange("token", 1, 0, ACQ_REL)
 
 
-# ----- intake.rs, as landed ---------------------------------------------------------------------
+# ----- engine/intake/mod.rs, as landed ---------------------------------------------------------------------
 
 
 def signals(o, pushes, looks):
@@ -204,7 +204,7 @@ def ready_sleep(o, pushes, other_threshold=False, most=9):
     return Program([*producers, reader], ready_check(pushes))
 
 
-# ----- parking.rs, P1 to P3, alone ---------------------------------------------------------------
+# ----- time/parking.rs, P1 to P3, alone ---------------------------------------------------------------
 
 DOORBELL = {
     "publish": SC,
@@ -256,7 +256,7 @@ def doorbell(o, deadlines):
     return Program(program, check, seen=(False,) * len(deadlines))
 
 
-# ----- intake/lane.rs, L1 and L3 ------------------------------------------------------------------
+# ----- engine/intake/lane.rs, L1 and L3 ------------------------------------------------------------------
 
 CLOSE = {"swap": SC, "put back": RLX, "close": ACQ, "look": SC, "puts back": True, "closes in two steps": False}
 CLOSED = 8
@@ -313,7 +313,7 @@ def close(o, pushes):
     return Program([*map(producer, range(len(pushes))), reader], check)
 
 
-# ----- handle.rs, K1 -----------------------------------------------------------------------------
+# ----- scheduler/handle.rs, K1 -----------------------------------------------------------------------------
 
 PENDING, CANCELLED, FORGOTTEN = 1, 2, 3
 FAMILY = {
@@ -375,7 +375,7 @@ def family(o, cloners=1, forgets=False):
     return Program(threads, check, word=PENDING)
 
 
-# ----- task/state.rs, A4 -------------------------------------------------------------------------
+# ----- engine/slots/state.rs, A4 -------------------------------------------------------------------------
 
 RUNNING, FREE, NEXT = 2, 3, 4
 END = {"end": REL, "look": ACQ, "fill": REL}
@@ -408,7 +408,7 @@ def end(o, lookers=2, refills=False):
     return Program([runner] + [looker] * lookers + [filler] * refills, check, word=PENDING)
 
 
-# ----- end.rs, END-5 -----------------------------------------------------------------------------
+# ----- engine/termination.rs, END-5 -----------------------------------------------------------------------------
 
 DOOMED, ENDING = 5, 6
 LAST_RUN = {"closing store": SC, "engine look": SC, "last look": SC, "closing load": SC}

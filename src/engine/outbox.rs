@@ -30,12 +30,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{BATCH, is_live};
-use crate::backpressure::Flow;
+use crate::engine::slots::holder;
+use crate::executor::backpressure::Flow;
 use crate::executor::batch::AHEAD;
-use crate::front::Entry;
-use crate::task::holder;
-use crate::tick::Moment;
+use crate::time::tick::Moment;
 use crate::wheel::Timed;
+use crate::wheel::entry::Entry;
 
 /// In nanoseconds. An executor that takes few tasks is asked forty times a second, one that takes nothing ten times.
 const BUSY_PAUSE: u64 = 25_000_000;
@@ -336,11 +336,11 @@ impl Line {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::front::Runner;
-    use crate::key::TaskKey;
+    use crate::wheel::entry::Runner;
+    use crate::wheel::entry::TaskKey;
 
     fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Shared, None)
+        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Default, None)
     }
 
     #[test]
@@ -393,12 +393,12 @@ mod tests {
     /// A task that is over, and one that nobody ends before the last line of a test.
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
-            let vacancy = crate::task::memory::vacancy().expect("room");
-            vacancy.fill(crate::task::OneShot(|| ()), holder::Repetition::NONE, None)
+            let vacancy = crate::engine::slots::memory::vacancy().expect("room");
+            vacancy.fill(crate::engine::slots::OneShot(|| ()), holder::Repetition::NONE, None)
         };
         let (over, waiting) = (fill(), fill());
-        assert!(matches!(holder::cancel(over), crate::task::Cancelled::Won { .. }));
-        [over, waiting].map(|key| Entry::new(key, Moment(1), true, Runner::Shared, None)).into()
+        assert!(matches!(holder::cancel(over), crate::engine::slots::Cancelled::Won { .. }));
+        [over, waiting].map(|key| Entry::new(key, Moment(1), true, Runner::Default, None)).into()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::due::{DueTask, Host, Rejected};
-use crate::key::Entry;
+use crate::wheel::entry::Entry;
 
 /// How many tasks ahead of its run a holder is fetched into the cache.
 pub(crate) const AHEAD: usize = 16;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::key::{Entry, HubId};
-use crate::observe::quietly;
-use crate::tick::Moment;
+use crate::platform::panics::quietly;
+use crate::time::tick::Moment;
+use crate::wheel::entry::{Entry, SchedulerId};
 
 /// The scheduler behind a task that is due. The core implements it; this file need not know it.
 pub(crate) trait Host: Send + Sync {
@@ -25,7 +25,7 @@ pub(crate) trait Host: Send + Sync {
     fn now(&self) -> Instant;
     fn instant(&self, moment: Moment) -> Instant;
     /// Tells hosts apart.
-    fn id(&self) -> HubId;
+    fn id(&self) -> SchedulerId;
 }
 
 /// A task whose time has come, on its way to being run.
@@ -125,7 +125,7 @@ impl DueTask {
     }
 
     /// The entry of a task of that host, or the task itself if it is another's.
-    pub(crate) fn into_entry(mut self, owner: HubId) -> Result<Entry, DueTask> {
+    pub(crate) fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
         match &self.0 {
             Inner::Held { host, entry } if host.id() == owner => {
                 let entry = *entry;

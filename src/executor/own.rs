@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Executor;
-use crate::backpressure::Backlog;
+use crate::executor::backpressure::Backlog;
 
 /// An executor other than the scheduler's: it lives for as long as a handle or a task needs it.
 pub(crate) struct OwnExecutor {

@@ -11,13 +11,13 @@
 //! thread pays for one push per batch, a worker pays one atomic per task, and yet no task ever
 //! waits behind a slow one while another worker is free.
 //!
-//! - E1 Threads start when there is work and nobody idle, up to the limit.
-//! - E2 A push wakes one idle worker; a worker that takes work while more is queued wakes, or
+//! - POOL-1 Threads start when there is work and nobody idle, up to the limit.
+//! - POOL-2 A push wakes one idle worker; a worker that takes work while more is queued wakes, or
 //!   starts, the next. So the tick thread wakes at most one thread per batch.
-//! - E3 When the pool is dropped, its threads run what was accepted and end. `Drop` waits for
+//! - POOL-3 When the pool is dropped, its threads run what was accepted and end. `Drop` waits for
 //!   nobody.
-//! - E4 No task runs and no task is dropped under the lock (S11).
-//! - E5 Lots are used again, so that a steady flow allocates nothing.
+//! - POOL-4 No task runs and no task is dropped under the lock (S11).
+//! - POOL-5 Lots are used again, so that a steady flow allocates nothing.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,10 +29,10 @@ use std::thread;
 use super::batch::AHEAD;
 use super::due::{DueTask, Host, Rejected};
 use super::{DueBatch, Executor};
-use crate::deadlock::PoolThreads;
-use crate::key::Entry;
-use crate::observe::quietly;
-use crate::system::wake_as_usual;
+use crate::executor::deadlock::PoolThreads;
+use crate::platform::panics::quietly;
+use crate::platform::sleep::wake_as_usual;
+use crate::wheel::entry::Entry;
 
 /// Runs tasks on threads of its own, which start on first use.
 ///
@@ -59,7 +59,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Lots to be used again; E5.
+    /// Lots to be used again; POOL-5.
     spare: Vec<Arc<Lot>>,
     threads: usize,
     started: usize,
@@ -113,7 +113,7 @@ impl ThreadPool {
         let wake = queue.idle > 0;
         drop(queue);
         if wake {
-            self.shared.work.notify_one(); // E2
+            self.shared.work.notify_one(); // POOL-2
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Executor for ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.lock().is_closing = true;
-        self.shared.work.notify_all(); // E3
+        self.shared.work.notify_all(); // POOL-3
     }
 }
 
@@ -180,7 +180,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// E1. Starting one under the lock keeps the count right; it happens `limit` times.
+    /// POOL-1. Starting one under the lock keeps the count right; it happens `limit` times.
     fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let shared = Arc::clone(self);
         let name = format!("{}-{}", self.name, queue.started + 1);
@@ -202,7 +202,7 @@ impl Shared {
                 Work::Lot(lot) => {
                     lot.run_to_the_end();
                     let host = self.lock().retire(lot);
-                    drop(host); // not under the lock (E4)
+                    drop(host); // not under the lock (POOL-4)
                 }
             });
         }
@@ -226,7 +226,7 @@ impl Shared {
         }
     }
 
-    /// E2: more work is queued, so one more worker should be up. If none can be started, those
+    /// POOL-2: more work is queued, so one more worker should be up. If none can be started, those
     /// that are there get to it.
     fn call_the_next(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         if queue.work.is_empty() {

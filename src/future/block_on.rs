@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use crate::deadlock::Blocking;
+use crate::executor::deadlock::Blocking;
 
 /// Polls a future on the calling thread until it is ready; the thread sleeps in between.
 ///

@@ -1,9 +1,9 @@
 //! A call that is made later, and its result: [`Scheduler::call_after`].
 //!
-//! - V1 The task has one end: it runs, or its closure is dropped. Either resolves the future, so none
+//! - CALL-1 The task has one end: it runs, or its closure is dropped. Either resolves the future, so none
 //!   hangs.
-//! - V2 The task does not keep the scheduler alive; the future does.
-//! - V3 Values, wakers and closures are used and dropped with nothing locked.
+//! - CALL-2 The task does not keep the scheduler alive; the future does.
+//! - CALL-3 Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::after;
-use crate::deadlock::{Waiting, runs, wait_for};
+use crate::executor::deadlock::{Waiting, runs, wait_for};
 use crate::pool::{JoinError, Outcome, PanicPayload, ResultCell, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
 

@@ -7,12 +7,12 @@
 //!      '------ drop, reset --------'
 //! ```
 //!
-//! - U1 A poll that answers `Pending` leaves an alarm that is pending, is not later than the deadline, and
+//! - SLEEP-1 A poll that answers `Pending` leaves an alarm that is pending, is not later than the deadline, and
 //!   wakes the waker of that poll. So no wake-up is lost.
-//! - U2 A deadline that moves away leaves the alarm where it is: it rings at the old time, which is one
+//! - SLEEP-2 A deadline that moves away leaves the alarm where it is: it rings at the old time, which is one
 //!   poll for nothing, and that poll sets the next. So a timeout that is put off with every message costs
 //!   two stores for each.
-//! - U3 The clock is read once for a sleep that is made and polled, because a reading is a fifth of what that
+//! - SLEEP-3 The clock is read once for a sleep that is made and polled, because a reading is a fifth of what that
 //!   costs. A first poll that comes late, on a clock that runs by itself, is so taken for one in time: it
 //!   leaves an alarm that rings at once. And of equal deadlines on several threads any may come first.
 
@@ -111,7 +111,7 @@ impl Sleep {
         self.deadline = deadline;
         self.made = None;
         if self.set.as_ref().is_none_or(|set| set.at <= deadline) {
-            return; // U2
+            return; // SLEEP-2
         }
         // If it has rung, the task that was woken will poll.
         let waker = self.set.take().and_then(|set| set.alarm.into_waker());
@@ -127,7 +127,7 @@ impl Sleep {
         &self.scheduler
     }
 
-    /// U1.
+    /// SLEEP-1.
     pub(super) fn poll_with(&mut self, waker: &Waker) -> Poll<Result<(), ScheduleError>> {
         match &self.set {
             Some(set) if set.alarm.is_pending() => {

@@ -8,25 +8,25 @@
 //!                                                        cannot wait: woken; or the loop looks
 //! ```
 //!
-//! - B1 Resting is the loop's last step before it waits. Under one lock it finds that nothing has come, also no end,
+//! - INBOX-1 Resting is the loop's last step before it waits. Under one lock it finds that nothing has come, also no end,
 //!   and says until when it rests. A poster adds its task under the same lock, so one of the two sees the other. From
 //!   then on a wake is a token that the pump keeps until it waits, so no wake between that step and the wait is lost.
 //!   The pump waits until the time that was said, and not longer.
-//! - B2 While a task, a handler or a destructor runs in a turn, the loop is awake: posts from there wake nobody. A post
+//! - INBOX-2 While a task, a handler or a destructor runs in a turn, the loop is awake: posts from there wake nobody. A post
 //!   to a loop that rests wakes it only if the task is due before `until`. This holds on the loop's own thread too,
 //!   because there somebody else's event loop has made the call.
-//! - B3 The end is decided under the lock, so each post comes either before it or after it. The loop finds what was
+//! - INBOX-3 The end is decided under the lock, so each post comes either before it or after it. The loop finds what was
 //!   taken in; what came too late is given back.
-//! - B4 While the lock is held, no closure, destructor, clock or waker is called. A job that a sweep removes has no
+//! - INBOX-4 While the lock is held, no closure, destructor, clock or waker is called. A job that a sweep removes has no
 //!   closure left.
-//! - B5 `changed` is a hint that spares the loop's thread the lock in most turns. It is Relaxed, and what it
+//! - INBOX-5 `changed` is a hint that spares the loop's thread the lock in most turns. It is Relaxed, and what it
 //!   tells of is looked up under the lock. A late hint costs one turn, because the loop always looks before it rests.
-//! - B6 A thread that posts much faster than the loop runs is held back, after its task was taken in, and with no lock
-//!   held: [`backpressure`](crate::backpressure). It counts the tasks in the inbox, and the overdue ones in the loop's
+//! - INBOX-6 A thread that posts much faster than the loop runs is held back, after its task was taken in, and with no lock
+//!   held: [`backpressure`](crate::executor::backpressure). It counts the tasks in the inbox, and the overdue ones in the loop's
 //!   own heap; a delayed task that the loop has taken over holds nobody back before its time has come. Never held
 //!   back are the loop's own thread, a wake of a future, a reply, and a scheduler that hands a task over: other
 //!   threads wait for these.
-//! - B7 A cancelled task stays in its queue, without its closure, until a sweep removes it. A cancel sweeps the inbox,
+//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. A cancel sweeps the inbox,
 //!   and the loop sweeps its own queues, each time that more have been cancelled than half of what is there, and a
 //!   few. So the memory is in proportion to what is pending, also while the loop is busy or asleep.
 
@@ -39,18 +39,18 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::agenda::{PendingTask, SMALL};
-use super::ending::End;
+use super::end::End;
+use super::queue::{PendingTask, SMALL};
 use super::turns;
-use crate::backpressure::{Backpressure, Flow};
+use crate::executor::backpressure::{Backpressure, Flow};
 use crate::job::{Job, Owner, Places, Run, Work};
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::{Clock, PanicHook, ScheduleError};
 
-/// No sweep is made for fewer cancelled tasks than this; B7.
+/// No sweep is made for fewer cancelled tasks than this; INBOX-7.
 const MIN_SWEEP: isize = 256;
 
-/// With more tasks than this in the inbox, or overdue, a poster is held back; B6.
+/// With more tasks than this in the inbox, or overdue, a poster is held back; INBOX-6.
 const MAX_AHEAD: u64 = 1 << 16;
 
 fn signed(count: usize) -> isize {
@@ -63,14 +63,14 @@ pub(super) type ToDrop = Box<dyn Any + Send>;
 pub(super) struct Shared {
     /// On cache lines of their own: posters write to this one all the time, and the loop reads the next in each call.
     inbox: CachePadded<Mutex<Inbox>>,
-    /// B5.
+    /// INBOX-5.
     changed: CachePadded<AtomicBool>,
     /// About how many cancelled tasks are in the queues: each is counted after its cancel, and discounted when it is
     /// removed. Relaxed, as is the next field, because they only tell when to sweep.
     cancelled: AtomicIsize,
-    /// Above this count they are swept; B7. It is written under the inbox's lock.
+    /// Above this count they are swept; INBOX-7. It is written under the inbox's lock.
     sweep_above: AtomicIsize,
-    /// How many tasks the loop has run or skipped; B6. On a cache line of its own, which only the loop writes. Relaxed,
+    /// How many tasks the loop has run or skipped; INBOX-6. On a cache line of its own, which only the loop writes. Relaxed,
     /// because it orders nothing.
     passed: CachePadded<AtomicU64>,
     places: Places,
@@ -94,7 +94,7 @@ struct Inbox {
     is_gone: bool,
     sequence: u64,
     wants_sweep: bool,
-    /// How many tasks of the loop's own heap were overdue at its last look; B6.
+    /// How many tasks of the loop's own heap were overdue at its last look; INBOX-6.
     overdue: usize,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Look {
 
 /// A task lies in the inbox.
 pub(super) struct Admitted {
-    /// Whether its poster should be held back; B6.
+    /// Whether its poster should be held back; INBOX-6.
     is_over: bool,
     /// Whether the loop has to be woken.
     pub(super) rings: bool,
@@ -138,7 +138,7 @@ impl Inbox {
         self.immediate.len() + self.delayed.len()
     }
 
-    /// How far the posters are ahead of the loop; B6.
+    /// How far the posters are ahead of the loop; INBOX-6.
     fn ahead(&self) -> u64 {
         (self.len() + self.overdue) as u64
     }
@@ -150,7 +150,7 @@ impl Inbox {
         }
     }
 
-    /// B2.
+    /// INBOX-2.
     fn can_wait(&self, deadline: Option<Instant>) -> bool {
         match (self.rest, deadline) {
             (Rest::Resting(Some(until)), Some(deadline)) => deadline >= until,
@@ -202,7 +202,7 @@ impl Shared {
     // ----- from any thread -----------------------------------------------------------------
 
     /// Takes a task in, or gives its work back: the loop has ended, or is full. Without a deadline it is an immediate
-    /// one. If the caller is far ahead of the loop, it waits a little; B6.
+    /// one. If the caller is far ahead of the loop, it waits a little; INBOX-6.
     pub(super) fn post<W: Work>(
         &self,
         deadline: Option<Instant>,
@@ -259,7 +259,7 @@ impl Shared {
     ) -> Result<Admitted, ScheduleError> {
         let mut inbox = self.inbox();
         if !inbox.end.takes_posts() {
-            return Err(ScheduleError::Closed); // B3
+            return Err(ScheduleError::Closed); // INBOX-3
         }
         if !take_place(&self.places) {
             return Err(ScheduleError::Full);
@@ -275,7 +275,7 @@ impl Shared {
         Ok(Admitted { is_over, rings })
     }
 
-    /// B6.
+    /// INBOX-6.
     #[cold]
     fn hold_back(&self) {
         if turns::is_current(self) {
@@ -316,11 +316,11 @@ impl Shared {
     fn tell_and_wake(&self, mut inbox: MutexGuard<'_, Inbox>) {
         self.changed.store(true, Ordering::Relaxed);
         let rings = self.is_to_be_woken(&mut inbox);
-        drop(inbox); // B4
+        drop(inbox); // INBOX-4
         self.ring(rings);
     }
 
-    /// Returns true if the loop waits, or is about to; then this caller has to [`ring`](Shared::ring). B1, B2.
+    /// Returns true if the loop waits, or is about to; then this caller has to [`ring`](Shared::ring). INBOX-1, INBOX-2.
     #[inline]
     fn is_to_be_woken(&self, inbox: &mut Inbox) -> bool {
         let rests = match inbox.rest {
@@ -334,7 +334,7 @@ impl Shared {
         rests
     }
 
-    /// Wakes the loop, if it is to be woken. Nothing is locked; B4.
+    /// Wakes the loop, if it is to be woken. Nothing is locked; INBOX-4.
     pub(super) fn ring(&self, rings: bool) {
         if rings {
             self.wakers.iter().for_each(|waker| _ = self.hook.catch(|| waker.wake_by_ref()));
@@ -347,7 +347,7 @@ impl Shared {
 
     // ----- for the loop's thread -----------------------------------------------------------
 
-    /// B5.
+    /// INBOX-5.
     pub(super) fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
@@ -373,7 +373,7 @@ impl Shared {
         Look { end: inbox.end, to_drop, wants_sweep }
     }
 
-    /// Rests, unless something has come; B1. Under the lock `changed` is exact: whatever comes, except an
+    /// Rests, unless something has come; INBOX-1. Under the lock `changed` is exact: whatever comes, except an
     /// immediate task, sets it there.
     pub(super) fn rest(&self, until: Option<Instant>) -> bool {
         let mut inbox = self.inbox();
@@ -404,7 +404,7 @@ impl Shared {
         is_empty
     }
 
-    /// The last look. Returns true if the inbox is empty: then it stays so; B3.
+    /// The last look. Returns true if the inbox is empty: then it stays so; INBOX-3.
     pub(super) fn is_gone(&self) -> bool {
         let mut inbox = self.inbox();
         inbox.is_gone = inbox.is_empty();
@@ -429,7 +429,7 @@ impl Shared {
         self.cancelled.fetch_sub(signed(count), Ordering::Relaxed);
     }
 
-    /// Whether a loop whose own queues have `len` tasks should sweep them; B7.
+    /// Whether a loop whose own queues have `len` tasks should sweep them; INBOX-7.
     pub(super) fn has_too_many_cancelled(&self, len: usize) -> bool {
         self.cancelled.load(Ordering::Relaxed) > MIN_SWEEP + signed(len) / 2
     }
@@ -478,7 +478,7 @@ impl Owner for Shared {
         self.places.free();
     }
 
-    /// The job stays in its queue, without its closure, until its turn comes, or a sweep; B7.
+    /// The job stays in its queue, without its closure, until its turn comes, or a sweep; INBOX-7.
     fn forget(&self, (): &()) {
         let cancelled = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
         if cancelled > self.sweep_above.load(Ordering::Relaxed) {

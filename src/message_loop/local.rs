@@ -3,10 +3,10 @@
 //! The closure stays here, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of other
 //! threads: so all keep their order. A future stays in the same table; see [`spawn`](super::spawn).
 //!
-//! - L1 What is local leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
-//! - L2 A ticket that is dropped without having been redeemed drops its closure. A cancel may drop a ticket on another
+//! - LOCAL-1 What is local leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
+//! - LOCAL-2 A ticket that is dropped without having been redeemed drops its closure. A cancel may drop a ticket on another
 //!   thread: then it sends the loop a message to do so.
-//! - L3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed then. It is put
+//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed then. It is put
 //!   back also after a panic, and dropped with its ticket.
 
 use std::any::{Any, type_name};
@@ -19,9 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::agenda::has_room_to_spare;
 use super::inbox::Shared;
 use super::looper::NotBound;
+use super::queue::has_room_to_spare;
 use super::runner::TaskRunner;
 use super::turns::{self, IdleKey, Turns};
 use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
@@ -251,7 +251,7 @@ impl fmt::Debug for LocalTaskRunner {
     }
 }
 
-/// What stays on the thread of a loop, closures and futures, until it has run or is dropped; L1.
+/// What stays on the thread of a loop, closures and futures, until it has run or is dropped; LOCAL-1.
 #[derive(Default)]
 pub(super) struct Locals {
     kept: RefCell<HashMap<u64, Rc<dyn Any>>>,
@@ -314,7 +314,7 @@ impl LocalPlace {
         self.turns()?.locals.take(self.number)
     }
 
-    /// Has what lies there dropped on its thread: at once, if this is that one; L2.
+    /// Has what lies there dropped on its thread: at once, if this is that one; LOCAL-2.
     pub(super) fn discard(&self) {
         self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
     }
@@ -336,7 +336,7 @@ struct Kept<C> {
     closure: Cell<Option<C>>,
 }
 
-/// Stands for a closure on its way through the inbox; L2.
+/// Stands for a closure on its way through the inbox; LOCAL-2.
 struct Ticket<C> {
     /// `None` once it is redeemed.
     place: Option<LocalPlace>,
@@ -350,7 +350,7 @@ impl<C: 'static> Ticket<C> {
         self.place.take()?.take()?.downcast_ref::<Kept<C>>()?.closure.take()
     }
 
-    /// One run of a series; L3.
+    /// One run of a series; LOCAL-3.
     fn call<R>(&self) -> R
     where
         C: FnMut() -> R,

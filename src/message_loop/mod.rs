@@ -120,12 +120,12 @@
 //! | `ending` | how a loop comes to its end: its states |
 //! | `pump` | [`MessagePump`], [`Delegate`], [`DefaultPump`] |
 
-mod agenda;
-mod ending;
+mod end;
 mod inbox;
 mod local;
 mod looper;
 mod pump;
+mod queue;
 mod run_loop;
 mod runner;
 mod spawn;

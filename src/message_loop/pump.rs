@@ -12,7 +12,7 @@
 //!     '---- the wait ends, and takes the ring ------'
 //! ```
 //!
-//! - W1 A wake that finds it asleep wakes the sleeper, whose token lasts until it sleeps; any other wake is seen
+//! - PUMP-1 A wake that finds it asleep wakes the sleeper, whose token lasts until it sleeps; any other wake is seen
 //!   before it sleeps, because it can only fall asleep from `Silent`.
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use crate::sync::{AtomicU64, LOOKS, Ordering};
+use crate::platform::sync::{AtomicU64, LOOKS, Ordering};
 use crate::{Clock, Sleeper, SystemClock};
 
 /// The loop, as its [`MessagePump`] sees it.
@@ -207,7 +207,7 @@ const SILENT: u64 = 0;
 const RUNG: u64 = 1;
 const ASLEEP: u64 = 2;
 
-/// Where a pump is that waits; W1. All is Relaxed, because a bell publishes nothing: what there is to see,
+/// Where a pump is that waits; PUMP-1. All is Relaxed, because a bell publishes nothing: what there is to see,
 /// and whether somebody waits for it, is under the lock of the inbox.
 struct Bell {
     state: AtomicU64,

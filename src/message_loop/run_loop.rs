@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::inbox::Shared;
 use super::looper::NotBound;
 use super::turns::{self, Turns};
-use crate::sync::{AtomicBool, Ordering};
+use crate::platform::sync::{AtomicBool, Ordering};
 
 /// One run of the calling thread's loop. Made inside a task, it is a nested one: a task may wait for
 /// something in it, while the loop goes on.

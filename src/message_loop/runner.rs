@@ -2,7 +2,7 @@
 //!
 //! A task on one loop may have its reply on another; each closure is dropped where it belongs:
 //!
-//! - R1 The reply travels in a [`PendingReply`]. If that is dropped, because the task panicked or will never run,
+//! - REPLY-1 The reply travels in a [`PendingReply`]. If that is dropped, because the task panicked or will never run,
 //!   it has the reply dropped on its own loop.
 
 use std::any::type_name;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ending::End;
+use super::end::End;
 use super::inbox::Shared;
 use super::turns;
 use crate::job::{NamedOnce, Once, Owner, Series, Titled, Work};
@@ -425,7 +425,7 @@ impl Work for Due {
 
 // ----- replies ----------------------------------------------------------------------------
 
-/// A reply on its way; R1.
+/// A reply on its way; REPLY-1.
 struct PendingReply<R: Send + 'static> {
     reply: Option<R>,
     replies_to: Arc<Shared>,

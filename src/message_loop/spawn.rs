@@ -15,14 +15,14 @@
 //!   from any of these: cancel --> Cancelled;  the loop is dropped --> Over
 //! ```
 //!
-//! - F1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A wake
+//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A wake
 //!   during a poll is not lost: that is what `PollAgain` is for.
-//! - F2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed; its panics are
+//! - SPAWN-2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed; its panics are
 //!   caught and reported.
-//! - F3 Whatever drops the future resolves its handle: that is the last thing that [`Spawned`] does.
-//! - F4 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
-//! - F5 No lock is taken while the stage is locked: a sweep asks for the stage with the inbox locked.
-//! - F6 A loop that takes no posts any more takes no wakes either. What was woken before is polled as an immediate
+//! - SPAWN-3 Whatever drops the future resolves its handle: that is the last thing that [`Spawned`] does.
+//! - SPAWN-4 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
+//! - SPAWN-5 No lock is taken while the stage is locked: a sweep asks for the stage with the inbox locked.
+//! - SPAWN-6 A loop that takes no posts any more takes no wakes either. What was woken before is polled as an immediate
 //!   task is run; the rest is dropped with the loop.
 
 use std::any::type_name;
@@ -39,8 +39,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::inbox::Shared;
 use super::local::{LocalPlace, LocalTaskRunner};
 use crate::job::{Owner, Places, Ran, Run};
+use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
-use crate::sync::{Mutex, lock};
 use crate::{Cancel, Cancellable, TryScheduleError};
 
 type Ended<T> = Result<T, JoinError>;
@@ -212,7 +212,7 @@ impl<T> Outcome<T> {
 
 /// A future in the table of its loop.
 struct Spawned<F: Future> {
-    /// `None` while it is polled, and once it has ended; F2.
+    /// `None` while it is polled, and once it has ended; SPAWN-2.
     future: Cell<Option<Pin<Box<F>>>>,
     outcome: Rc<Outcome<F::Output>>,
     task: Arc<LocalTask<F>>,
@@ -252,7 +252,7 @@ impl<F: Future> Drop for Spawned<F> {
         shared.catch(|| drop(self.future.take()));
         self.task.ends(Stage::Over);
         if !self.outcome.is_over.get() {
-            shared.catch(|| self.outcome.resolve(Err(JoinError::Cancelled))); // F3
+            shared.catch(|| self.outcome.resolve(Err(JoinError::Cancelled))); // SPAWN-3
         }
     }
 }
@@ -272,7 +272,7 @@ enum Stage {
     /// In the inbox, or on its way there.
     Queued,
     Polling,
-    /// It was woken while it is polled; F1.
+    /// It was woken while it is polled; SPAWN-1.
     PollAgain,
     Over,
     Cancelled,
@@ -297,7 +297,7 @@ impl<F> LocalTask<F> {
         before
     }
 
-    /// The end, unless it has ended before; F4.
+    /// The end, unless it has ended before; SPAWN-4.
     fn ends(&self, end: Stage) -> bool {
         let ends = !self.step(|stage| (!stage.is_end()).then_some(end)).is_end();
         if ends {
@@ -332,7 +332,7 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
         });
         if before == Stage::Waiting {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
-            // F4: it has its place. F6: one that is refused waits for the end of the loop.
+            // SPAWN-4: it has its place. SPAWN-6: one that is refused waits for the end of the loop.
             if let Ok(admitted) = self.shared().admit(job, None, true, |_| true) {
                 self.shared().ring(admitted.rings);
             }
@@ -370,7 +370,7 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
             Stage::Queued => self.shared().forget(&()),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }
-        self.shared().free_place(); // F4
+        self.shared().free_place(); // SPAWN-4
         if !matches!(before, Stage::Polling | Stage::PollAgain) {
             self.place.discard();
         }

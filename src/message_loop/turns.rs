@@ -6,15 +6,15 @@
 //! A run, nested or not, is a [`Level`]. The pump goes round, and calls the [`Delegate`] here; `turn` and
 //! `run_until_idle` call the same methods without a pump.
 //!
-//! - T1 Nothing here is borrowed while a task, a handler, a destructor, the clock or the pump is called: each
+//! - NEST-1 Nothing here is borrowed while a task, a handler, a destructor, the clock or the pump is called: each
 //!   of them may call the loop again.
-//! - T2 Only the innermost level is told to quit. Each outer level finds out when it is the innermost one.
-//! - T3 A level is left as soon as it is to end at once, and otherwise when it has nothing left to do.
-//! - T4 The loop ends when no level has anything left that may start. A nested level that has deferred a task ends
+//! - NEST-2 Only the innermost level is told to quit. Each outer level finds out when it is the innermost one.
+//! - NEST-3 A level is left as soon as it is to end at once, and otherwise when it has nothing left to do.
+//! - NEST-4 The loop ends when no level has anything left that may start. A nested level that has deferred a task ends
 //!   alone, and leaves that task to the outermost one.
-//! - T5 Resting is the last step of `do_idle_work` and of `turn`, after everything that could post.
-//! - I1 An idle phase begins when a task has run, and each idle handler runs once in it.
-//! - I2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
+//! - NEST-5 Resting is the last step of `do_idle_work` and of `turn`, after everything that could post.
+//! - IDLE-1 An idle phase begins when a task has run, and each idle handler runs once in it.
+//! - IDLE-2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,16 +24,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::agenda::{Agenda, PendingTask};
-use super::ending::End;
+use super::end::End;
 use super::inbox::Shared;
 use super::local::Locals;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
+use super::queue::{Agenda, PendingTask};
 use super::run_loop::Leave;
 use crate::Repeat;
 use crate::job::Ran;
-use crate::sync::local;
+use crate::platform::sync::local;
 
 /// How many cancelled tasks one call skips at most.
 const MAX_SKIPPED: usize = 64;
@@ -156,7 +156,7 @@ impl Turns {
 
     // ----- the end of a level --------------------------------------------------------------
 
-    /// T3. Whether the innermost level is to end without anything more.
+    /// NEST-3. Whether the innermost level is to end without anything more.
     fn is_to_leave_now(&self) -> bool {
         self.agenda.look_if_changed();
         self.agenda.end() == End::Now || self.is_left(Leave::is_now)
@@ -168,7 +168,7 @@ impl Turns {
         levels.last().and_then(|level| level.leave.as_deref()).is_some_and(how)
     }
 
-    /// As `is_to_leave_now`, and tells the pump; T2.
+    /// As `is_to_leave_now`, and tells the pump; NEST-2.
     fn leaves_now(&self) -> bool {
         let leaves = self.is_to_leave_now();
         if leaves {
@@ -194,7 +194,7 @@ impl Turns {
             return if is_left { Verdict::Leave } else { Verdict::Wait };
         }
         if self.is_nested() && self.agenda.has_deferred() {
-            return Verdict::Leave; // T4
+            return Verdict::Leave; // NEST-4
         }
         if self.agenda.ends_if_empty() { Verdict::Leave } else { Verdict::GoOn }
     }
@@ -331,9 +331,9 @@ pub struct IdleKey(u64);
 
 #[derive(Default)]
 struct IdleHandlers {
-    /// `None`: it runs just now; I2.
+    /// `None`: it runs just now; IDLE-2.
     handlers: RefCell<BTreeMap<u64, Option<Handler>>>,
-    /// They have run in this phase; I1.
+    /// They have run in this phase; IDLE-1.
     has_run: Cell<bool>,
 }
 
@@ -354,7 +354,7 @@ impl IdleHandlers {
         was_there
     }
 
-    /// I1.
+    /// IDLE-1.
     fn something_ran(&self) {
         self.has_run.set(false);
     }

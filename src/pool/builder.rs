@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::crew::{Staffing, ThreadFactory};
 use super::policy::ShutdownPolicy;
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
+use super::workers::{Staffing, ThreadFactory};
 use crate::job::Places;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::deadlock::Waiting;
+use crate::executor::deadlock::Waiting;
 use crate::{Cancellable, PanicHook, Sleeper};
 
 /// The result of a task to come: blocks, or is awaited under any runtime.

@@ -20,10 +20,10 @@
 //! An entry has the deadline in eight bytes, its [`Moment`]. Where two are equal, which is rare for what
 //! is in the heap, the slots are asked.
 //!
-//! - Y1 No entry comes before its parent, by (deadline, sequence).
-//! - Y2 The slot of each entry, of the heap and of the run, holds an item and the entry's position; no
+//! - HEAP-1 No entry comes before its parent, by (deadline, sequence).
+//! - HEAP-2 The slot of each entry, of the heap and of the run, holds an item and the entry's position; no
 //!   other slot holds an item.
-//! - Y3 No two items have the same sequence, now or later.
+//! - HEAP-3 No two items have the same sequence, now or later.
 
 use std::time::Instant;
 
@@ -138,7 +138,7 @@ impl<T> Heap<T> {
     /// When an item is due, if it is still here.
     pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
         let item = self.slots.get(key.slot)?;
-        (item.sequence == key.sequence && self.queue == key.queue).then_some(item.deadline) // Y3
+        (item.sequence == key.sequence && self.queue == key.queue).then_some(item.deadline) // HEAP-3
     }
 
     /// How many items are overdue: of the heap, those whose parents are, too.
@@ -261,7 +261,7 @@ impl<T> Heap<T> {
             .reduce(|one, at| if self.is_before(&entries[at], &entries[one]) { at } else { one })
     }
 
-    /// Y2.
+    /// HEAP-2.
     fn put(&mut self, at: usize, entry: Entry) {
         self.entries[at] = entry;
         self.slots.set_position(entry.slot, at as u32);
@@ -276,7 +276,7 @@ impl<T> Heap<T> {
         }
     }
 
-    /// Moves everything out. The keys of what was in here match nothing here any more (Y3).
+    /// Moves everything out. The keys of what was in here match nothing here any more (HEAP-3).
     pub(super) fn take_all(&mut self) -> Heap<T> {
         let empty = Heap {
             next_sequence: self.next_sequence,
@@ -300,17 +300,17 @@ impl<T> Heap<T> {
     /// Looks at everything; for tests.
     pub(super) fn check_invariants(&self) {
         for (at, entry) in self.entries.iter().enumerate() {
-            assert!(at == 0 || !self.is_before(entry, &self.entries[parent(at)]), "Y1");
-            assert_eq!(self.slots.position(entry.slot), u32::try_from(at).ok(), "Y2");
+            assert!(at == 0 || !self.is_before(entry, &self.entries[parent(at)]), "HEAP-1");
+            assert_eq!(self.slots.position(entry.slot), u32::try_from(at).ok(), "HEAP-2");
         }
         self.run.check_invariants(|one, next| self.is_before(one, next));
         for (entry, position) in self.run.positions() {
-            assert_eq!(self.slots.position(entry.slot), Some(position), "Y2");
+            assert_eq!(self.slots.position(entry.slot), Some(position), "HEAP-2");
         }
         for entry in self.entries.iter().chain(self.run.positions().map(|(entry, _)| entry)) {
-            let item = self.slots.get(entry.slot).expect("Y2");
+            let item = self.slots.get(entry.slot).expect("HEAP-2");
             assert_eq!(entry.moment, self.calendar.moment(item.deadline));
-            assert!(item.sequence < self.next_sequence, "Y3");
+            assert!(item.sequence < self.next_sequence, "HEAP-3");
         }
         self.slots.check_invariants(self.len());
         let room = self.entries.capacity();

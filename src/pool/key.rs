@@ -16,7 +16,7 @@ pub struct Key {
     pub(super) sequence: u64,
 }
 
-/// Where a task notes its key, again and again; T2 of [`task`](super::task) says who may when. Relaxed: the
+/// Where a task notes its key, again and again; RESULT-2 of [`task`](super::task) says who may when. Relaxed: the
 /// locks that are named there put each reader behind the last writer.
 pub(super) struct KeyNote {
     place: AtomicU64,

@@ -65,11 +65,9 @@
 //! | `shared`, `scheduled`, `builder` | what they all share; the pool as users meet it |
 
 mod builder;
-mod crew;
 mod future;
 mod heap;
 mod key;
-mod line;
 mod moment;
 mod policy;
 mod queue;
@@ -78,6 +76,8 @@ mod scheduled;
 mod shared;
 mod slots;
 mod task;
+mod waiters;
+mod workers;
 
 pub use builder::PoolBuilder;
 pub use future::{JoinError, PanicPayload, ScheduledFuture};

@@ -51,9 +51,9 @@ impl Default for ShutdownPolicy {
 
 /// Who may come in, and how many are inside: tasks that were accepted and have not ended.
 ///
-/// - G1 A task is counted before it enters the queue, and until it has ended, a periodic one until its
+/// - POLICY-1 A task is counted before it enters the queue, and until it has ended, a periodic one until its
 ///   series has. So the pool is empty when the count is zero, wherever tasks are just then.
-/// - G2 `shut` and `enter` are on one word: who comes in after it is told so. Until it has turned back
+/// - POLICY-2 `shut` and `enter` are on one word: who comes in after it is told so. Until it has turned back
 ///   it counts as well, and so it may be the last one to leave.
 pub(super) struct Gate {
     inside: AtomicU64,
@@ -70,7 +70,7 @@ impl Gate {
         Gate { inside: AtomicU64::new(0), policy: AtomicU8::new(policy.bits()) }
     }
 
-    /// G1, G2. Whoever calls this has to leave, let in or not.
+    /// POLICY-1, POLICY-2. Whoever calls this has to leave, let in or not.
     #[inline]
     pub(super) fn enter(&self) -> bool {
         self.inside.fetch_add(ONE, Ordering::SeqCst) & SHUT == 0

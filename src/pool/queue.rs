@@ -20,28 +20,28 @@
 //! | an offer becomes the head | the leader, if it would sleep longer than that |
 //! | the leader leaves: it took the head, gave up, or its clock panicked | the next one, if it would sleep past the head's deadline |
 //! | a follower leaves | nobody |
-//! | the head is taken by somebody who did not wait, removed or drained | nobody; D3 |
+//! | the head is taken by somebody who did not wait, removed or drained | nobody; QUEUE-3 |
 //! | the queue is closed | everybody |
 //!
-//! - D1 If anybody is in the line, exactly one of them leads. Nobody else sleeps towards the head's
+//! - QUEUE-1 If anybody is in the line, exactly one of them leads. Nobody else sleeps towards the head's
 //!   deadline. A leader stays one until it leaves, so while one is inside of [`Clock::sleep`] with a
 //!   deadline, no other is: an earlier head calls the leader itself, and gives it a new moment.
-//! - D2 Whenever the lock is free: the leader is awake, or it sleeps until the head's deadline or a
+//! - QUEUE-2 Whenever the lock is free: the leader is awake, or it sleeps until the head's deadline or a
 //!   moment before it. Whoever would break that, by an earlier head or by leaving, marks the leader
 //!   awake before releasing the lock, and wakes it after. So no item is without a waiter while takers
 //!   wait, and a burst of ever earlier heads wakes once.
-//! - D3 Taking items out only makes the next deadline later, which D2 does not mind. So it wakes nobody;
+//! - QUEUE-3 Taking items out only makes the next deadline later, which QUEUE-2 does not mind. So it wakes nobody;
 //!   the leader gets up once in vain at the old deadline, and lies down again. To wake it for each head
 //!   that is removed would cost more: most timeouts are removed, and many of them as heads.
-//! - D4 The present is read before the lock is taken. By then it may be past, never to come, so nothing
+//! - QUEUE-4 The present is read before the lock is taken. By then it may be past, never to come, so nothing
 //!   comes out early. If the head has become due in between, the taker lies down until a moment that has
 //!   come, gets up at once, and reads a later time: one more round, and no spinning.
-//! - D5 No user code runs under the lock: not the clock, and not the `Drop` of an item, because items are
+//! - QUEUE-5 No user code runs under the lock: not the clock, and not the `Drop` of an item, because items are
 //!   moved out first.
-//! - D6 A place in the line is given up by its `Drop`: on the normal way and when the clock panics.
-//! - D7 A call that comes between lying down and sleeping is not lost: the [`Sleeper`] keeps it.
-//! - D8 In a closed queue nothing is due. Everybody who looks leaves.
-//! - D9 How many items are overdue is counted when somebody asks, and again when as many have been taken, or
+//! - QUEUE-6 A place in the line is given up by its `Drop`: on the normal way and when the clock panics.
+//! - QUEUE-7 A call that comes between lying down and sleeping is not lost: the [`Sleeper`] keeps it.
+//! - QUEUE-8 In a closed queue nothing is due. Everybody who looks leaves.
+//! - QUEUE-9 How many items are overdue is counted when somebody asks, and again when as many have been taken, or
 //!   asked for, as were found: so it costs each of them a step. In between, those that were taken are taken
 //!   off.
 
@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 
 use super::heap::Heap;
 use super::key::Key;
-use super::line::{Line, Ticket};
+use super::waiters::{Line, Ticket};
 use crate::{Clock, Sleeper, SystemClock};
 
 /// Items that come out when they are due: an unbounded queue for any number of producers and takers.
@@ -133,7 +133,7 @@ struct State<T> {
     count: Count,
 }
 
-/// The last count of what was overdue; D9.
+/// The last count of what was overdue; QUEUE-9.
 #[derive(Default)]
 struct Count {
     overdue: usize,
@@ -146,7 +146,7 @@ struct Count {
 /// What an offer leaves behind it.
 pub(super) struct Offered {
     pub(super) key: Key,
-    /// The head's deadline, if so many items are in the queue that it may be behind; D9.
+    /// The head's deadline, if so many items are in the queue that it may be behind; QUEUE-9.
     pub(super) head: Option<Instant>,
 }
 
@@ -219,7 +219,7 @@ impl<T> DelayedWorkQueue<T> {
     }
 
     /// The same, and notes the key before anybody can take the item. Only for notes of ours: they are
-    /// made under the lock (D5).
+    /// made under the lock (QUEUE-5).
     pub(super) fn offer_noted(
         &self,
         deadline: Instant,
@@ -239,7 +239,7 @@ impl<T> DelayedWorkQueue<T> {
         Ok(Offered { key, head })
     }
 
-    /// How many items are overdue, about, if the head was due by then, and how many were ever taken; D9.
+    /// How many items are overdue, about, if the head was due by then, and how many were ever taken; QUEUE-9.
     pub(super) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
         let mut state = self.lock();
         let is_behind = state.heap.first().is_some_and(|head| head <= head_by);
@@ -254,7 +254,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// The first item if it is due. It does not wait.
     pub fn poll(&self) -> Option<T> {
-        let now = self.clock.now(); // D4
+        let now = self.clock.now(); // QUEUE-4
         self.lock().take_due(now)
     }
 
@@ -278,7 +278,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Looks, and if there is nothing, sleeps and looks again until there is.
     fn wait(&self, timeout: Option<Duration>) -> Option<T> {
-        let now = self.clock.now(); // D4
+        let now = self.clock.now(); // QUEUE-4
         let end = timeout.and_then(|timeout| now.checked_add(timeout));
         let first = self.lock().look(now, end);
         if let Break(item) = first {
@@ -307,7 +307,7 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn remove(&self, key: Key) -> Option<T> {
-        self.lock().heap.remove(key) // wakes nobody: D3
+        self.lock().heap.remove(key) // wakes nobody: QUEUE-3
     }
 
     /// The earliest deadline, come or not, on a closed queue too.
@@ -353,10 +353,10 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "drainTo")]
     pub fn drain_due(&self) -> Vec<T> {
-        let now = self.clock.now(); // D4
+        let now = self.clock.now(); // QUEUE-4
         let mut due = Vec::new();
         loop {
-            // In portions, so that others get at the lock in between. Taking wakes nobody: D3.
+            // In portions, so that others get at the lock in between. Taking wakes nobody: QUEUE-3.
             let mut state = self.lock();
             let before = due.len();
             due.extend(std::iter::from_fn(|| state.take_due(now)).take(PORTION));
@@ -371,7 +371,7 @@ impl<T> DelayedWorkQueue<T> {
     /// [`remove`](DelayedWorkQueue::remove). Closing it again does nothing.
     pub fn close(&self) {
         let mut state = self.lock();
-        state.is_closed = true; // D8
+        state.is_closed = true; // QUEUE-8
         let calls = state.line.call_all();
         drop(state);
         calls.into_iter().for_each(Waker::wake);
@@ -404,7 +404,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// The same, with the deadlines.
     pub(super) fn take_all(&self) -> Vec<(Instant, T)> {
-        let all = self.lock().heap.take_all(); // wakes nobody: D3
+        let all = self.lock().heap.take_all(); // wakes nobody: QUEUE-3
         all.into_sorted()
     }
 
@@ -412,7 +412,7 @@ impl<T> DelayedWorkQueue<T> {
         self.lock().heap.deadline_of(key)
     }
 
-    /// All items, in no order. Only for items whose `clone` is ours: it runs under the lock (D5).
+    /// All items, in no order. Only for items whose `clone` is ours: it runs under the lock (QUEUE-5).
     pub(super) fn snapshot(&self) -> Vec<T>
     where
         T: Clone,
@@ -432,7 +432,7 @@ impl<T> DelayedWorkQueue<T> {
         state.line.check_invariants(state.heap.first().filter(|_| !state.is_closed));
     }
 
-    /// Poisoning says nothing here: no user code runs under the lock (D5).
+    /// Poisoning says nothing here: no user code runs under the lock (QUEUE-5).
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -451,13 +451,13 @@ impl<T> State<T> {
     fn take_due(&mut self, now: Instant) -> Option<T> {
         let has_due = self.heap.first().is_some_and(|deadline| deadline <= now);
         if !has_due || self.is_closed {
-            return None; // D8
+            return None; // QUEUE-8
         }
         self.taken += 1;
         self.heap.pop()
     }
 
-    /// D9.
+    /// QUEUE-9.
     fn overdue(&mut self, now: Instant) -> usize {
         let taken = usize::try_from(self.taken - self.count.taken).unwrap_or(usize::MAX);
         if self.count.looks == 0 || taken > self.count.overdue / 2 {
@@ -469,13 +469,13 @@ impl<T> State<T> {
         self.count.overdue - taken
     }
 
-    /// D2, after another leader has come.
+    /// QUEUE-2, after another leader has come.
     fn call_leader(&mut self) -> Option<Waker> {
         self.line.call_leader(self.heap.first()?)
     }
 }
 
-/// A taker's place in the line; D6.
+/// A taker's place in the line; QUEUE-6.
 struct Place<'a, T> {
     queue: &'a DelayedWorkQueue<T>,
     sleeper: Sleeper,
@@ -489,10 +489,10 @@ impl<T> Place<'_, T> {
         Place { queue, sleeper, ticket }
     }
 
-    /// Says until when to sleep if there is nothing: the leader towards the head's deadline (D1), and
+    /// Says until when to sleep if there is nothing: the leader towards the head's deadline (QUEUE-1), and
     /// everybody towards the end.
     fn look_or_lie_down(&self, end: Option<Instant>) -> ControlFlow<Option<T>, Option<Instant>> {
-        let now = self.queue.clock.now(); // D4
+        let now = self.queue.clock.now(); // QUEUE-4
         let mut state = self.queue.lock();
         state.look(now, end)?;
         let head = state.heap.first().filter(|_| state.line.leads(self.ticket));

@@ -6,8 +6,8 @@
 //!     number 17      18      19      20      21      22
 //! ```
 //!
-//! - R1 Entries are in order, by deadline and by sequence.
-//! - R2 There is no hole at either end, and no more than there are entries, but for a few.
+//! - RUN-1 Entries are in order, by deadline and by sequence.
+//! - RUN-2 There is no hole at either end, and no more than there are entries, but for a few.
 //!
 //! An entry is found by its number, which stays while the holes do: when they are closed, numbers
 //! change, and the caller is told the new ones.
@@ -95,7 +95,7 @@ impl Run {
         self.tidy(moved);
     }
 
-    /// R2.
+    /// RUN-2.
     fn tidy(&mut self, moved: impl FnMut(&Entry, u32)) {
         self.trim();
         if self.holes > self.len() + SMALL {
@@ -137,14 +137,14 @@ impl Run {
         all.map(|(at, entry)| (entry, self.position(at)))
     }
 
-    /// Asserts R1 and R2.
+    /// Asserts RUN-1 and RUN-2.
     pub(super) fn check_invariants(&self, is_before: impl Fn(&Entry, &Entry) -> bool) {
         let entries: Vec<_> = self.positions().map(|(entry, _)| entry).collect();
-        assert!(entries.windows(2).all(|pair| is_before(pair[0], pair[1])), "R1");
+        assert!(entries.windows(2).all(|pair| is_before(pair[0], pair[1])), "RUN-1");
         assert_eq!(entries.len(), self.len(), "the number of holes");
         let ends = [self.entries.front(), self.entries.back()];
-        assert!(ends.into_iter().flatten().all(|end| end.slot != HOLE), "R2");
-        assert!(self.holes <= self.len() + SMALL, "R2: too many holes");
+        assert!(ends.into_iter().flatten().all(|end| end.slot != HOLE), "RUN-2");
+        assert!(self.holes <= self.len() + SMALL, "RUN-2: too many holes");
         let room = self.entries.capacity();
         assert!(room <= SMALL || self.entries.len() >= room / 4, "too much room");
     }

@@ -10,7 +10,7 @@ use super::future::ScheduledFuture;
 use super::policy::ShutdownPolicy;
 use super::shared::Shared;
 use super::task::{Call, Due, PoolTask, Run};
-use crate::deadlock::PoolThreads;
+use crate::executor::deadlock::PoolThreads;
 use crate::job::{NamedOnce, Once, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::crew::{Crew, Staffing};
 use super::key::Key;
 use super::policy::{Gate, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, FEW, Offered};
 use super::task::Run;
-use crate::backpressure::{Backpressure, Flow};
-use crate::deadlock::PoolThreads;
+use super::workers::{Crew, Staffing};
+use crate::executor::backpressure::{Backpressure, Flow};
+use crate::executor::deadlock::PoolThreads;
 use crate::job::Places;
 use crate::{Clock, PanicHook};
 

@@ -12,10 +12,10 @@
 //! The positions lie apart from the items, and one step from the list of pages: the heap writes one with
 //! each of its steps, and so what it goes through stays small, however large the items are.
 //!
-//! - U1 A page with a free slot is in `open` or in `closed`, once; a full one in neither.
-//! - U2 What is in `closed` has been given back. So may be what is in `open`: it is sorted out when it
+//! - PAGE-1 A page with a free slot is in `open` or in `closed`, once; a full one in neither.
+//! - PAGE-2 What is in `closed` has been given back. So may be what is in `open`: it is sorted out when it
 //!   comes up.
-//! - U3 In a free slot the position is the next free one of the page.
+//! - PAGE-3 In a free slot the position is the next free one of the page.
 //!
 //! It does not know whether a slot still belongs to whoever asks. The heap does.
 
@@ -63,7 +63,7 @@ impl<T> Slots<T> {
         number * PAGE as u32 + offset
     }
 
-    /// The last one of `open`; U1, U2.
+    /// The last one of `open`; PAGE-1, PAGE-2.
     fn page_with_room(&mut self) -> u32 {
         while let Some(&number) = self.open.last() {
             if self.pages[number as usize].is_some() {
@@ -151,7 +151,7 @@ impl<T> Slots<T> {
         self.pages.iter().flatten().count() * PAGE
     }
 
-    /// Asserts U1, U2 and U3, and that so many slots are taken.
+    /// Asserts PAGE-1, PAGE-2 and PAGE-3, and that so many slots are taken.
     pub(super) fn check_invariants(&self, len: usize) {
         let taken = self.pages.iter().flatten().map(|page| page.len as usize).sum::<usize>();
         assert_eq!(taken, len, "the number of slots that are taken");
@@ -161,11 +161,11 @@ impl<T> Slots<T> {
         }
         for (page, listed) in self.pages.iter().zip(listed) {
             let has_room = page.as_ref().is_none_or(|page| !page.is_full());
-            assert_eq!(listed, i32::from(has_room), "U1");
+            assert_eq!(listed, i32::from(has_room), "PAGE-1");
         }
         self.pages.iter().flatten().for_each(|page| page.check_invariants());
         let is_given_back = |number: &u32| self.pages[*number as usize].is_none();
-        assert!(self.closed.iter().all(is_given_back), "U2");
+        assert!(self.closed.iter().all(is_given_back), "PAGE-2");
         let spare = self.pages.iter().flatten().filter(|page| page.len == 0);
         assert_eq!(spare.count(), usize::from(self.has_spare), "the spare page");
         let in_use = self.pages.iter().flatten().count();
@@ -180,7 +180,7 @@ fn parts(slot: u32) -> (usize, usize) {
 
 impl<T> Page<T> {
     fn new() -> Page<T> {
-        let positions = std::array::from_fn(|at| at as u32 + 1); // U3
+        let positions = std::array::from_fn(|at| at as u32 + 1); // PAGE-3
         let items = std::iter::repeat_with(|| None).take(PAGE).collect();
         Page { free: 0, len: 0, positions, items }
     }
@@ -210,7 +210,7 @@ impl<T> Page<T> {
         assert_eq!(taken, self.len as usize, "the number of items in a page");
         let mut next = self.free;
         for _ in taken..self.items.len() {
-            assert!(self.items[next as usize].is_none(), "U3");
+            assert!(self.items[next as usize].is_none(), "PAGE-3");
             next = self.positions[next as usize];
         }
     }

@@ -2,13 +2,13 @@
 //!
 //! The job has the states, and the cell beside it the result. The pool, as the job's owner, has the queue.
 //!
-//! - T1 Whatever ends the job resolves the cell: its last run, a withdrawal, or a cancel, which is the end of a series
+//! - RESULT-1 Whatever ends the job resolves the cell: its last run, a withdrawal, or a cancel, which is the end of a series
 //!   at once, also while it runs. So no future waits in vain. The first result stands.
-//! - T2 A task's key is noted under the queue's lock, before anybody else can take the task: at its first offer, before
-//!   there is a handle; at the later ones of a series under the job's lock as well (J5 of [`job`](crate::job)), and a
+//! - RESULT-2 A task's key is noted under the queue's lock, before anybody else can take the task: at its first offer, before
+//!   there is a handle; at the later ones of a series under the job's lock as well (JOB-5 of [`job`](crate::job)), and a
 //!   handle that ends the task reads the key when it has: then there are no more offers. What the queue does with an
 //!   item under its own lock is to move it.
-//! - T3 A series waits in the queue from the moment at which its next run became possible: the later of its planned
+//! - RESULT-3 A series waits in the queue from the moment at which its next run became possible: the later of its planned
 //!   time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer than its
 //!   period would always come first, and nothing else would ever run. The phase goes by the plan.
 
@@ -22,7 +22,7 @@ use super::future::{JoinError, Outcome, PanicPayload, ResultCell};
 use super::key::KeyNote;
 use super::queue::Offered;
 use super::shared::Shared;
-use crate::deadlock::{Waiting, wait_for};
+use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{Job, NamedOnce, Once, Owner, Ran, Series, Titled, Work};
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
@@ -44,7 +44,7 @@ impl<T: Send, F: FnOnce() -> T + Send + 'static> Call for Once<F> {
     type Output = T;
 
     fn call(work: &mut Option<Self>) -> ControlFlow<T> {
-        let Once(f) = work.take().expect("a task runs once"); // J1 of `job`
+        let Once(f) = work.take().expect("a task runs once"); // JOB-1 of `job`
         ControlFlow::Break(f())
     }
 }
@@ -139,7 +139,7 @@ impl<W: Call> PoolTask<W> {
         self.job.link()
     }
 
-    /// Puts it into the queue; T2. `None` when that is closed.
+    /// Puts it into the queue; RESULT-2. `None` when that is closed.
     pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> Option<Offered> {
         let this = Arc::<Self>::clone(self);
         self.shared().offer(deadline, this, |key| self.job.place().set(key))
@@ -172,12 +172,12 @@ impl<W: Call> PoolTask<W> {
         };
         let possible = || {
             let ended = shared.now();
-            work.next_run(ended).max(ended) // T3
+            work.next_run(ended).max(ended) // RESULT-3
         };
         catch_unwind(AssertUnwindSafe(possible)).map_or_else(told, ControlFlow::Continue)
     }
 
-    /// T1.
+    /// RESULT-1.
     fn resolve(&self, result: Result<W::Output, JoinError>) {
         self.result.resolve(result).into_iter().for_each(|told| told.tell(&self.shared().on_panic));
     }

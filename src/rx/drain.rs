@@ -37,7 +37,7 @@ use super::delayed::Entry;
 use super::serial::{SerialQueue, Timers};
 use super::worker::{TaskQueue, When};
 use crate::job::Ran;
-use crate::sync::{Mutex, Ordering, local, lock};
+use crate::platform::sync::{Mutex, Ordering, local, lock};
 use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.

@@ -25,7 +25,7 @@ use super::drain::Refused;
 use super::serial::{SerialQueue, Timers};
 use super::worker::{TaskQueue, When, Worker};
 use crate::job::{Owner, Places, Ran, Run};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{
     Cancel, Executor, Inline, PanicHook, Schedule, ScheduleError, Scheduler, TaskPanic, ThreadPool,
 };

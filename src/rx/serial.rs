@@ -8,7 +8,7 @@
 //!   sets `has_drain` makes it. The drain that finds nothing queued clears the flag under the same lock. So no task
 //!   is queued without a drain, and what one task has written is seen by the next.
 //! - WORKER-2 A task that has not started is among the queued or the delayed, or is `running` (a series between two
-//!   runs). So `dispose` finds it. Its start is a step of the job's own (J1), and needs no lock of the queue.
+//!   runs). So `dispose` finds it. Its start is a step of the job's own (JOB-1), and needs no lock of the queue.
 //! - WORKER-3 A delayed task is queued by its [`Arrival`], in order of deadline. A [`Scheduler`] runs arrivals on its
 //!   tick thread, in order. Any other [`Schedule`] may run them on several threads, and out of order, so there an
 //!   arrival first queues the tasks whose deadline is earlier, or equal and older. They are due too.
@@ -20,7 +20,7 @@
 //!   entry stays behind: `cancelled` counts these entries. The drain skips them, and when they are more than half,
 //!   all of them are removed. So a cancel takes O(1), amortised, and searches nothing.
 //! - WORKER-6 Threads that bring tasks much faster than they run are held back, after their task was taken in, and
-//!   with no lock held: [`backpressure`](crate::backpressure). What counts is what has come in since the drain last
+//!   with no lock held: [`backpressure`](crate::executor::backpressure). What counts is what has come in since the drain last
 //!   looked, so delayed tasks, however many, hold nobody back before their time has come. A thread that drains,
 //!   this queue or another, is not held back: the executor may have no other.
 //! - WORKER-7 Without an executor the queue is disposed: it takes no task, and has none that waits. It disposes
@@ -37,9 +37,9 @@ use crossbeam_utils::CachePadded;
 use super::delayed::{Delayed, Entry, Position, SMALL, Slot};
 use super::drain::{self, Drain, Refused};
 use super::worker::{TaskQueue, When};
-use crate::backpressure::{Backpressure, Flow};
+use crate::executor::backpressure::{Backpressure, Flow};
 use crate::job::{Owner, Places};
-use crate::sync::{Mutex, MutexGuard, Ordering, lock};
+use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Executor, PanicHook, Period, Schedule, ScheduleError, Scheduler};
 
 /// So many tasks may come in while the drain works on others before their producers are held back; WORKER-6.

@@ -5,16 +5,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Scheduler;
-use crate::clock::{Clock, ManualClock, SystemClock};
-use crate::driver::{Driver, EngineCell};
+use crate::engine::shared::{Settings, Shared};
+use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
 use crate::error::BuildError;
 use crate::executor::{DueTask, Executor, Inline, ThreadPool};
-use crate::hub::{Hub, Settings};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
-use crate::parking::{Doorbell, Sleeper};
-use crate::tick::Timeline;
-use crate::ticker;
+use crate::scheduler::driver::{Driver, EngineCell};
+use crate::time::clock::{Clock, ManualClock, SystemClock};
+use crate::time::parking::{Doorbell, Sleeper};
+use crate::time::tick::Timeline;
 
 /// Chooses what a scheduler is made of: see [`Scheduler::builder`].
 ///
@@ -154,9 +154,9 @@ impl Builder {
         let sleeper = Sleeper::new();
         let name = self.thread_name.clone();
         let engine = self.engine(Doorbell::new(Some(sleeper.waker())), true)?;
-        let hub = Arc::clone(engine.hub());
-        ticker::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
-        Ok(Scheduler::from_hub(hub, Weak::new(), threads))
+        let shared = Arc::clone(engine.shared());
+        tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
+        Ok(Scheduler::from_hub(shared, Weak::new(), threads))
     }
 
     /// Builds a scheduler without a thread, and the [`Driver`] that turns it.
@@ -169,10 +169,10 @@ impl Builder {
         let executor = self.executor.get_or_insert_with(|| Box::new(Inline));
         let threads = executor.threads();
         let engine = self.engine(Doorbell::new(None), false)?;
-        let hub = Arc::clone(engine.hub());
+        let shared = Arc::clone(engine.shared());
         let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_hub(Arc::clone(&hub), Arc::downgrade(&cell), threads);
-        Ok((scheduler, Driver::new(hub, cell)))
+        let scheduler = Scheduler::from_hub(Arc::clone(&shared), Arc::downgrade(&cell), threads);
+        Ok((scheduler, Driver::new(shared, cell)))
     }
 
     fn engine(self, bell: Arc<Doorbell>, has_a_thread: bool) -> Result<Engine, BuildError> {
@@ -196,7 +196,7 @@ impl Builder {
             tick: u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX),
         };
         let executor = self.executor.unwrap_or_else(|| Box::new(Inline));
-        Ok(Engine::new(Hub::new(settings, bell), executor, self.precision, self.wheel_size))
+        Ok(Engine::new(Shared::new(settings, bell), executor, self.precision, self.wheel_size))
     }
 }
 

@@ -5,27 +5,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
+use crate::engine::shared::{Shared, Times};
+use crate::engine::slots::holder::Repetition;
+use crate::engine::slots::{Content, MadeOf, Named, OneShot, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own::OwnExecutor;
-use crate::handle::Cancellable;
-use crate::hub::{Hub, Times};
-use crate::key::TaskKey;
-use crate::leftovers::PendingTask;
-use crate::repeat::{Period, Repeat};
-use crate::task::holder::Repetition;
-use crate::task::{Content, MadeOf, Named, OneShot, Series};
-use crate::trace::{self, Shot, Within};
+use crate::observe::trace::{self, Shot, Within};
+use crate::scheduler::handle::Cancellable;
+use crate::scheduler::leftovers::PendingTask;
+use crate::time::repeat::{Period, Repeat};
+use crate::wheel::entry::TaskKey;
 
 /// Takes a task in; what is refused is dropped.
 #[inline(never)]
 fn admit_or_drop<T: Content>(
-    hub: &Hub,
+    shared: &Shared,
     times: Times,
     task: T,
     repetition: Repetition,
     own: Option<&Arc<OwnExecutor>>,
 ) -> Result<TaskKey, ScheduleError> {
-    hub.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
+    shared.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
 }
 
 impl Scheduler {
@@ -49,7 +49,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.hub().after(delay);
+        let times = self.shared().after(delay);
         self.admit_once(times, task)
     }
 
@@ -63,7 +63,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.hub().at(instant);
+        let times = self.shared().at(instant);
         self.admit_once(times, task)
     }
 
@@ -81,7 +81,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.hub().after(delay);
+        let times = self.shared().after(delay);
         match trace::here() {
             None => self.try_admit(times, task),
             Some(place) => {
@@ -96,9 +96,9 @@ impl Scheduler {
         times: Times,
         task: S,
     ) -> Result<Cancellable, TryScheduleError<S>> {
-        let hub = self.hub();
-        match hub.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
-            Ok(key) => Ok(Cancellable::new(key, hub.id())),
+        let shared = self.shared();
+        match shared.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
+            Ok(key) => Ok(Cancellable::new(key, shared.id())),
             Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
         }
     }
@@ -121,8 +121,8 @@ impl Scheduler {
         task: T,
         repetition: Repetition,
     ) -> Result<Cancellable, ScheduleError> {
-        let key = admit_or_drop(self.hub(), times, task, repetition, self.own.as_ref())?;
-        Ok(Cancellable::new(key, self.hub().id()))
+        let key = admit_or_drop(self.shared(), times, task, repetition, self.own.as_ref())?;
+        Ok(Cancellable::new(key, self.shared().id()))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -190,7 +190,7 @@ impl Scheduler {
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
         let series = MadeOf::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
-        self.admit_or_drop(self.hub().after(initial), Series(series), repetition)
+        self.admit_or_drop(self.shared().after(initial), Series(series), repetition)
     }
 
     // ----- boxes that know what they were made of (S31) ------------------------------------
@@ -201,7 +201,7 @@ impl Scheduler {
         delay: Duration,
         task: Box<dyn FnOnce() + Send>,
     ) -> Result<Cancellable, ScheduleError> {
-        let times = self.hub().after(delay);
+        let times = self.shared().after(delay);
         self.admit_once(times, Named { name, task })
     }
 
@@ -235,7 +235,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.hub().at(instant);
+        let times = self.shared().at(instant);
         self.admit_once(times, Named { name, task })
     }
 
@@ -252,7 +252,7 @@ impl Scheduler {
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
         let task = move || trace::in_a_root_span(&mut task);
         let series = Series(Named { name, task });
-        self.admit_or_drop(self.hub().after(initial), series, repetition)
+        self.admit_or_drop(self.shared().after(initial), series, repetition)
     }
 }
 
@@ -310,7 +310,7 @@ impl PendingTask {
         self,
         to: &Scheduler,
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
-        let moved = self.move_to(to.hub(), to.own.as_ref());
+        let moved = self.move_to(to.shared(), to.own.as_ref());
         moved.map_err(|(reason, task)| TryScheduleError::new(reason, task))
     }
 }

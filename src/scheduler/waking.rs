@@ -4,9 +4,9 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::Scheduler;
-use crate::alarm::Alarm;
 use crate::error::ScheduleError;
-use crate::key::TaskKey;
+use crate::scheduler::alarm::Alarm;
+use crate::wheel::entry::TaskKey;
 
 impl Scheduler {
     /// Wakes a waker at an instant: for those who write futures. [`sleep`](Scheduler::sleep) and its like
@@ -50,7 +50,7 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        let key = self.hub().wake_at(self.hub().at(instant), waker)?;
+        let key = self.shared().wake_at(self.shared().at(instant), waker)?;
         Ok(self.alarm(key, waker))
     }
 
@@ -67,18 +67,18 @@ impl Scheduler {
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let key = self.hub().wake_at_since(read, instant, waker)?;
+        let key = self.shared().wake_at_since(read, instant, waker)?;
         Ok(self.alarm(key, waker))
     }
 
     #[inline]
     fn alarm(&self, key: Option<TaskKey>, waker: &Waker) -> Option<Alarm> {
-        key.map(|key| Alarm::new(key, self.hub(), waker))
+        key.map(|key| Alarm::new(key, self.shared(), waker))
     }
 
     /// Whether the calling thread is inside a turn of this scheduler: the tick thread, or who turns the
     /// driver. Nothing that this scheduler has to do can be waited for there.
     pub fn is_turned_here(&self) -> bool {
-        self.hub().is_turned_here()
+        self.shared().is_turned_here()
     }
 }

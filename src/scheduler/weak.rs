@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use super::{Face, Scheduler};
+use super::{Scheduler, Service};
 use crate::executor::own::OwnExecutor;
 
 /// A [`Scheduler`] that may be gone: for tasks that know their scheduler and shall not keep it alive. An executor
@@ -25,28 +25,28 @@ use crate::executor::own::OwnExecutor;
 /// ```
 #[derive(Clone)]
 pub struct WeakScheduler {
-    face: Weak<Face>,
+    service: Weak<Service>,
     own: Option<Arc<OwnExecutor>>,
 }
 
 impl Scheduler {
     /// A handle that does not keep the service alive.
     pub fn downgrade(&self) -> WeakScheduler {
-        WeakScheduler { face: Arc::downgrade(&self.face), own: self.own.clone() }
+        WeakScheduler { service: Arc::downgrade(&self.service), own: self.own.clone() }
     }
 }
 
 impl WeakScheduler {
     /// The scheduler, unless its last handle has been dropped.
     pub fn upgrade(&self) -> Option<Scheduler> {
-        let face = self.face.upgrade()?;
-        Some(Scheduler { face, own: self.own.clone() })
+        let service = self.service.upgrade()?;
+        Some(Scheduler { service, own: self.own.clone() })
     }
 }
 
 impl fmt::Debug for WeakScheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_alive = self.face.strong_count() > 0;
+        let is_alive = self.service.strong_count() > 0;
         f.debug_struct("WeakScheduler").field("is_alive", &is_alive).finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
-//! - W1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t`
+//! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t`
 //!   is the present one or the next one; else in the far store, under its half-turn. What is of a
 //!   tick that has passed is overdue.
-//! - W2 So a bucket never holds entries of two ticks: nothing is looked at before it is due.
-//! - W3 While the far store still has entries of the next half-turn, further ones join them there.
+//! - WHEEL-2 So a bucket never holds entries of two ticks: nothing is looked at before it is due.
+//! - WHEEL-3 While the far store still has entries of the next half-turn, further ones join them there.
 //!   They are brought in from the front, so entries of one tick stay in the order of insertion.
-//! - W4 The far store has no entry of the present half-turn.
-//! - W5 A bucket's bit is set exactly when its chain is not empty.
+//! - WHEEL-4 The far store has no entry of the present half-turn.
+//! - WHEEL-5 A bucket's bit is set exactly when its chain is not empty.
 
 use std::num::NonZeroU64;
 
@@ -15,8 +15,8 @@ use super::chain::{BLOCK, Chain, Pool, Position, Timed};
 use super::far::Far;
 use super::occupancy::Occupancy;
 use crate::observe::Ring;
-use crate::sync::prefetch;
-use crate::tick::{Granularity, Tick};
+use crate::platform::cpu::prefetch;
+use crate::time::tick::{Granularity, Tick};
 
 /// A half-turn with fewer entries than that is brought near at once.
 const GREAT: usize = 8192;
@@ -138,7 +138,7 @@ impl<E: Timed> Buckets<E> {
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Files an entry; W1, W3.
+    /// Files an entry; WHEEL-1, WHEEL-3.
     #[inline]
     pub(crate) fn insert(&mut self, entry: E) {
         self.len += 1;
@@ -192,7 +192,7 @@ impl<E: Timed> Buckets<E> {
         self.move_to(Tick(self.now.0.max(until)));
     }
 
-    /// Sets the present, and brings in the whole half-turn that begins, if one does; W4.
+    /// Sets the present, and brings in the whole half-turn that begins, if one does; WHEEL-4.
     fn move_to(&mut self, now: Tick) {
         self.now = now;
         self.far.turn_to(self.present_half());
@@ -324,22 +324,22 @@ impl<E: Timed> Buckets<E> {
         let present = self.present_half();
         let mut entries = self.overdue.len();
         for (offset, chain) in self.ring.iter().enumerate() {
-            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "W5 at {offset}");
+            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "WHEEL-5 at {offset}");
             entries += self.pool.len(chain);
             for entry in self.pool.iter(chain) {
                 let tick = self.tick_of(entry.deadline());
-                assert_eq!(self.offset(tick.0), offset, "W1: tick {} at {offset}", tick.0);
-                assert!(tick > self.now, "W1: tick {} has passed", tick.0);
-                assert!(self.half_of(tick) - present <= 1, "W2: tick {} is far", tick.0);
+                assert_eq!(self.offset(tick.0), offset, "WHEEL-1: tick {} at {offset}", tick.0);
+                assert!(tick > self.now, "WHEEL-1: tick {} has passed", tick.0);
+                assert!(self.half_of(tick) - present <= 1, "WHEEL-2: tick {} is far", tick.0);
             }
         }
         for (half, later) in self.far.iter() {
-            assert!(half > present, "W4: half-turn {half} is present");
+            assert!(half > present, "WHEEL-4: half-turn {half} is present");
             assert_eq!(later.len, self.pool.len(&later.chain), "the length of half-turn {half}");
             assert!(later.len > 0, "half-turn {half} is empty");
             entries += later.len;
             for entry in self.pool.iter(&later.chain) {
-                assert_eq!(self.half_of(self.tick_of(entry.deadline())), half, "W1");
+                assert_eq!(self.half_of(self.tick_of(entry.deadline())), half, "WHEEL-1");
             }
         }
         assert_eq!(entries, self.len, "the number of entries");

@@ -8,13 +8,13 @@
 //!   chain: head ──> [ 31 entries ] ──> [ 31 entries ] ──> [ 5 entries        ] <── tail
 //! ```
 //!
-//! - C1 Entries of a chain are in the order in which they were pushed, whatever is removed.
-//! - C2 No block of a chain is empty. Two neighbours that have been swept do not fit into one.
-//! - C3 `min` is an entry that was pushed, with a deadline no later than that of any entry that is
+//! - CHAIN-1 Entries of a chain are in the order in which they were pushed, whatever is removed.
+//! - CHAIN-2 No block of a chain is empty. Two neighbours that have been swept do not fit into one.
+//! - CHAIN-3 `min` is an entry that was pushed, with a deadline no later than that of any entry that is
 //!   still there.
-//! - C4 A block is in one chain, or free, or bare (its room was given back).
+//! - CHAIN-4 A block is in one chain, or free, or bare (its room was given back).
 
-use crate::sync::prefetch;
+use crate::platform::cpu::prefetch;
 
 /// What lies in the wheel: a small value that knows its deadline.
 ///
@@ -87,7 +87,7 @@ impl<E: Timed> Chain<E> {
         self.head == NIL
     }
 
-    /// The earliest entry, or one that was earlier still and is gone; C3.
+    /// The earliest entry, or one that was earlier still and is gone; CHAIN-3.
     pub(super) fn min(&self) -> Option<E> {
         self.min.filter(|_| !self.is_empty())
     }
@@ -123,11 +123,13 @@ impl<E: Timed> Pool<E> {
     }
 
     fn block(&self, number: u32) -> &Block<E> {
-        self.blocks[number as usize].as_deref().expect("C4: a block of a chain has its room")
+        self.blocks[number as usize].as_deref().expect("CHAIN-4: a block of a chain has its room")
     }
 
     fn block_mut(&mut self, number: u32) -> &mut Block<E> {
-        self.blocks[number as usize].as_deref_mut().expect("C4: a block of a chain has its room")
+        self.blocks[number as usize]
+            .as_deref_mut()
+            .expect("CHAIN-4: a block of a chain has its room")
     }
 
     fn used(&self) -> usize {
@@ -173,7 +175,7 @@ impl<E: Timed> Pool<E> {
         self.is_bloated()
     }
 
-    /// Appends an entry; C1.
+    /// Appends an entry; CHAIN-1.
     #[inline]
     pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) {
         chain.lower_min(entry);
@@ -291,7 +293,7 @@ impl<E: Timed> Pool<E> {
     }
 
     /// Drops what is stale from the block behind `position`, and moves on; `None` at the end. A
-    /// block that is empty then, or fits into the one before, is released; C2.
+    /// block that is empty then, or fits into the one before, is released; CHAIN-2.
     pub(super) fn sweep_block(
         &mut self,
         chain: &mut Chain<E>,
@@ -331,7 +333,7 @@ impl<E: Timed> Pool<E> {
         self.release(number);
     }
 
-    /// Panics if C1 to C4 are broken for one of the chains, which must be all that there are.
+    /// Panics if CHAIN-1 to CHAIN-4 are broken for one of the chains, which must be all that there are.
     pub(super) fn check_invariants<'a>(&self, chains: impl Iterator<Item = &'a Chain<E>>)
     where
         E: 'a,
@@ -340,19 +342,25 @@ impl<E: Timed> Pool<E> {
         for chain in chains {
             let mut last = NIL;
             for number in self.numbers(chain) {
-                assert!(!std::mem::replace(&mut seen[number as usize], true), "C4: {number} twice");
-                assert!(self.block(number).len > 0, "C2: block {number} is empty");
+                assert!(
+                    !std::mem::replace(&mut seen[number as usize], true),
+                    "CHAIN-4: {number} twice"
+                );
+                assert!(self.block(number).len > 0, "CHAIN-2: block {number} is empty");
                 last = number;
             }
             assert_eq!(chain.tail, last, "the tail is the last block");
             let min = chain.min().map(|min| min.deadline());
             let early = self.iter(chain).find(|entry| Some(entry.deadline()) < min);
-            assert!(early.is_none(), "C3: an entry is earlier than the least");
+            assert!(early.is_none(), "CHAIN-3: an entry is earlier than the least");
         }
         for number in self.free.iter().chain(&self.bare) {
-            assert!(!std::mem::replace(&mut seen[*number as usize], true), "C4: {number} is free");
+            assert!(
+                !std::mem::replace(&mut seen[*number as usize], true),
+                "CHAIN-4: {number} is free"
+            );
         }
-        assert!(seen.into_iter().all(|seen| seen), "C4: a block is lost");
+        assert!(seen.into_iter().all(|seen| seen), "CHAIN-4: a block is lost");
     }
 }
 

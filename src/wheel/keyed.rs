@@ -6,8 +6,8 @@ use std::num::NonZeroU64;
 
 use super::buckets::Buckets;
 use super::chain::Timed;
-use crate::sync::prefetch;
-use crate::tick::Tick;
+use crate::platform::cpu::prefetch;
+use crate::time::tick::Tick;
 
 /// The bare data structure: values by deadline, counted in ticks of whatever length. No thread, no
 /// clock, no atomics.

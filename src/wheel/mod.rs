@@ -22,11 +22,11 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `buckets` | the wheel proper: entries by value, filed by tick; the invariants W1 to W5 |
+//! | `buckets` | the wheel proper: entries by value, filed by tick; the invariants WHEEL-1 to WHEEL-5 |
 //! | `chain` | the blocks in which entries lie |
 //! | `far` | the half-turns that are not in the ring yet |
 //! | `occupancy` | the bitmap |
-//! | `stale` | what comes first of what is alive, and the sweep |
+//! | `sweep` | what comes first of what is alive, and the sweep |
 //! | `keyed` | [`Wheel`]: values with keys on top of it |
 //!
 //! The scheduler uses `buckets` as [`Wheel`] does: both hold the values elsewhere, and small names of
@@ -35,10 +35,11 @@
 
 mod buckets;
 mod chain;
+pub(crate) mod entry;
 mod far;
 mod keyed;
 mod occupancy;
-mod stale;
+mod sweep;
 
 pub(crate) use buckets::Buckets;
 pub(crate) use chain::Timed;

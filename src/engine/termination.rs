@@ -1,0 +1,483 @@
+//! The oneshot through which the end of a scheduler is told, and what runs on behind it.
+//!
+//! ```text
+//!              the engine's last turn                the run ends, and would go on
+//!   in a run --------------------------> InRun ------------------------------------> leftover
+//!   (series)                              |  close does not wait for it
+//!                                         v
+//!                                       Taken ------> Over: the PendingTask decides, as of any leftover
+//!                                         |  the PendingTask has decided already
+//!                                         v
+//!                                       Then(decision) --> carried out behind the run
+//! ```
+//!
+//! - END-1 The end comes once. Whichever thread takes the leftovers first gets them all; all others find an end without
+//!   leftovers.
+//! - END-2 The end holds names, not a scheduler, or scheduler and end would keep each other alive. A scheduler that goes while its end still
+//!   has leftovers drops them.
+//! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
+//!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
+//!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
+//!   run. Both do so with the lock held, so the one that comes second finds what the first one has left.
+//! - END-4 A close waits for such runs. One that is called inside of a run waits neither for that run, nor for runs whose
+//!   threads wait for an end themselves, of whatever scheduler. So no two of them wait for each other.
+//! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
+//!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
+//!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
+
+use std::cell::{Cell, RefCell};
+use std::sync::PoisonError;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::engine::slots::holder;
+use crate::platform::panics::quietly;
+use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, local, lock};
+use crate::time::repeat::Kind;
+use crate::time::tick::Moment;
+use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
+
+/// A task that was pending at the end, by name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Returned {
+    pub(crate) key: TaskKey,
+    pub(crate) deadline: Moment,
+    pub(crate) kind: Kind,
+    pub(crate) period: u64,
+    /// It is a series that was in a run when it was taken out of the end.
+    pub(crate) is_in_run: bool,
+}
+
+/// The fate of a leftover that was taken in its run. It is carried out behind that run.
+pub(crate) type Decision = Box<dyn FnOnce(Returned) + Send>;
+
+/// A series that was in a run when the end came.
+struct InRun {
+    task: Returned,
+    stage: Stage,
+}
+
+enum Stage {
+    /// It will be a leftover.
+    InRun,
+    /// It is one already: somebody has its `PendingTask`.
+    Taken,
+    /// That one has decided.
+    Then(Decision),
+    /// The run has ended before the `PendingTask` has decided.
+    Over,
+}
+
+/// The end of one scheduler: it is fulfilled once, by the engine.
+#[derive(Default)]
+pub(crate) struct End {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Somebody will take the leftovers. Otherwise the engine drops them itself (S24).
+    is_wanted: bool,
+    has_come: bool,
+    leftovers: Vec<Returned>,
+    series: Vec<InRun>,
+    /// Other runs that were in progress when the end came: of one-shots, and of series that were cancelled in them.
+    last_runs: Vec<TaskKey>,
+    /// How many leftovers are being run.
+    leftover_runs: usize,
+    wakers: Vec<Waker>,
+}
+
+/// The moment when this much time has passed; `None` for never.
+pub(crate) fn after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+/// How often a waiting thread looks at the words of tasks by itself; END-5.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl State {
+    /// Forgets series that will be no leftovers. The run of one that was cancelled may go on. END-5.
+    fn forget_over(&mut self) {
+        let last_runs = &mut self.last_runs;
+        self.series.retain(|series| {
+            let key = series.task.key;
+            let stays = !matches!(series.stage, Stage::InRun) || holder::live_word(key).is_some();
+            if !stays && !holder::is_over(key) {
+                last_runs.push(key);
+            }
+            stays
+        });
+    }
+
+    /// The end has come, and no series is in a run that the calling thread has to wait for; END-4.
+    fn is_ready(&mut self) -> bool {
+        self.forget_over();
+        let in_runs = self.series.iter().filter(|series| matches!(series.stage, Stage::InRun));
+        self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
+    }
+
+    /// END-1.
+    fn take(&mut self) -> Vec<Returned> {
+        let mut leftovers = std::mem::take(&mut self.leftovers);
+        for series in &mut self.series {
+            if matches!(series.stage, Stage::InRun) {
+                series.stage = Stage::Taken;
+                leftovers.push(Returned { is_in_run: true, ..series.task });
+            }
+        }
+        leftovers.sort_by_key(|task| task.deadline);
+        leftovers
+    }
+
+    fn has_no_runs(&mut self) -> bool {
+        self.forget_over();
+        self.last_runs.retain(|key| !holder::is_over(*key));
+        let runs = |series: &InRun| !matches!(series.stage, Stage::Over);
+        self.last_runs.is_empty() && self.leftover_runs == 0 && !self.series.iter().any(runs)
+    }
+}
+
+impl End {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Notes that somebody will take the leftovers.
+    pub(crate) fn want(&self) {
+        self.lock().is_wanted = true;
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.lock().is_wanted
+    }
+
+    pub(crate) fn has_come(&self) -> bool {
+        self.lock().has_come
+    }
+
+    // ----- the engine ----------------------------------------------------------------------
+
+    /// Tells that the end has come. `handed`: the series that executors have; `give_back` makes one that has not started
+    /// a leftover. `one_shots`: those that may be in a run. How many leftovers there are, with those to come.
+    pub(crate) fn fulfil(
+        &self,
+        leftovers: Vec<Returned>,
+        one_shots: Vec<TaskKey>,
+        handed: &[Entry],
+        mut give_back: impl FnMut(Entry) -> Option<Returned>,
+        unwanted: impl Fn() -> Option<Decision>,
+    ) -> usize {
+        let mut state = self.lock();
+        state.leftovers.extend(leftovers); // behind those whose runs have ended just now
+        state.last_runs = one_shots;
+        for entry in handed {
+            if let Some(task) = give_back(*entry) {
+                state.leftovers.push(task);
+                continue;
+            }
+            let Some(word) = holder::live_word(entry.key()) else {
+                state.last_runs.push(entry.key()); // its run may go on
+                continue;
+            };
+            // In its run, or between its run and the refusal of the next one; END-3.
+            if word.is_pending() || word.is_running() {
+                let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
+                let deadline = entry.moment().after_nanos(period); // as far as can be said now
+                let task = Returned { key, deadline, kind, period, is_in_run: false };
+                let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
+                state.series.push(InRun { task, stage: stage_now });
+            }
+        }
+        state.has_come = true;
+        let count = state.leftovers.len() + state.series.len();
+        self.tell(state);
+        count
+    }
+
+    /// Wakes all who wait for what has changed.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = if state.has_come { std::mem::take(&mut state.wakers) } else { Vec::new() };
+        drop(state);
+        self.changed.notify_all();
+        for waker in wakers {
+            quietly(|| waker.wake()); // a user's code: it must not take the others' wake-ups along
+        }
+    }
+
+    /// Takes those that came behind their runs before the end did, if nobody wants them: they are to be dropped.
+    pub(crate) fn take_unwanted(&self) -> Vec<Returned> {
+        let mut state = self.lock();
+        if state.is_wanted { Vec::new() } else { std::mem::take(&mut state.leftovers) }
+    }
+
+    // ----- the runner ----------------------------------------------------------------------
+
+    /// The scheduler has closed during a run of this series, which would go on. `give_back` makes it a leftover, unless
+    /// it was cancelled. The decision about it comes back, if there is one (END-3). It counts as the run of a leftover,
+    /// which the caller ends.
+    pub(crate) fn return_from_run(
+        &self,
+        key: TaskKey,
+        give_back: impl FnOnce() -> Option<Returned>,
+        unwanted: impl FnOnce() -> Decision,
+    ) -> Option<(Decision, Returned)> {
+        let mut state = self.lock();
+        let at = state.series.iter().position(|series| series.task.key == key);
+        let listed = at.map(|at| state.series.swap_remove(at).stage);
+        let mut decided = None;
+        if let Some(task) = give_back() {
+            match listed {
+                None if state.has_come && !state.is_wanted => decided = Some((unwanted(), task)),
+                None | Some(Stage::InRun) => state.leftovers.push(task),
+                Some(Stage::Taken | Stage::Over) => {
+                    state.series.push(InRun { task, stage: Stage::Over });
+                }
+                Some(Stage::Then(decision)) => decided = Some((decision, task)),
+            }
+        }
+        state.leftover_runs += usize::from(decided.is_some()); // until it is carried out
+        self.tell(state);
+        decided
+    }
+
+    /// A run has ended, and its task with it.
+    #[cold]
+    pub(crate) fn run_is_over(&self, key: TaskKey) {
+        let mut state = self.lock();
+        let at = state.series.iter().position(|series| series.task.key == key);
+        let decided = at.map(|at| state.series.swap_remove(at));
+        state.last_runs.retain(|one| *one != key);
+        self.tell(state);
+        drop(decided); // it may be the last to hold another scheduler
+    }
+
+    /// Counts the run of a leftover, or its end.
+    pub(crate) fn runs_leftover(&self, starts: bool) {
+        let mut state = self.lock();
+        if starts {
+            state.leftover_runs += 1;
+        } else {
+            state.leftover_runs -= 1;
+            self.tell(state);
+        }
+    }
+
+    // ----- a leftover that was taken in its run ----------------------------------------------
+
+    /// Has this done with a leftover when its run has ended. If it has ended, the leftover comes back as it is now.
+    pub(crate) fn decide(
+        &self,
+        key: TaskKey,
+        decision: Decision,
+    ) -> Result<(), (Option<Returned>, Decision)> {
+        let mut state = self.lock();
+        let at = state.series.iter().position(|series| series.task.key == key);
+        let Some(at) = at else { return Err((None, decision)) };
+        if matches!(state.series[at].stage, Stage::Over) {
+            return Err((Some(state.series.swap_remove(at).task), decision));
+        }
+        state.series[at].stage = Stage::Then(decision);
+        Ok(())
+    }
+
+    /// When such a leftover is due, as far as is known.
+    pub(crate) fn deadline_of(&self, key: TaskKey) -> Option<Moment> {
+        let state = self.lock();
+        let series = state.series.iter().find(|series| series.task.key == key);
+        series.map(|series| series.task.deadline)
+    }
+
+    /// Returns this count of pending tasks without the series that are counted there and are leftovers already.
+    pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
+        let state = self.lock();
+        let runs = |series: &&InRun| !matches!(series.stage, Stage::Over);
+        count().saturating_sub(state.series.iter().filter(runs).count() as u64)
+    }
+
+    // ----- those who wait ------------------------------------------------------------------
+
+    /// Takes the leftovers, if the end has come.
+    pub(crate) fn take(&self) -> Option<Vec<Returned>> {
+        let mut state = self.lock();
+        state.has_come.then(|| state.take())
+    }
+
+    /// Waits for the end, until this moment at the latest.
+    pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Returned>> {
+        let _waits = Waits::begin();
+        let mut state = self.wait_while(until, |state| !state.is_ready())?;
+        let leftovers = state.take();
+        self.tell(state); // nobody waits any more for series that were taken in their runs
+        Some(leftovers)
+    }
+
+    /// Waits until the end has come and no run is in progress.
+    pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
+        let is_over = |state: &mut State| state.has_come && state.has_no_runs();
+        self.wait_while(until, |state| !is_over(state)).is_some()
+    }
+
+    fn wait_while(
+        &self,
+        until: Option<Instant>,
+        mut holds_up: impl FnMut(&mut State) -> bool,
+    ) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        let mut looks = false;
+        loop {
+            if !holds_up(&mut state) {
+                return Some(state);
+            }
+            looks = looks || state.has_come;
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            state = if IS_MODEL || (left.is_none() && !looks) {
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let most = if looks { LOOK } else { Duration::MAX };
+                let left = left.unwrap_or(most).min(most);
+                let woken = self.changed.wait_timeout(state, left);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Returned>> {
+        let mine = waker.clone(); // a user's code, so before the lock (S11)
+        let mut state = self.lock();
+        if state.is_ready() {
+            let leftovers = state.take();
+            self.tell(state);
+            return Poll::Ready(leftovers);
+        }
+        waits_from_now_on();
+        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
+            state.wakers.push(mine);
+        }
+        Poll::Pending
+    }
+}
+
+// ----- runs that wait (END-4) --------------------------------------------------------------------
+
+// Runs whose threads wait for the end of a scheduler, each as often as it does.
+global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
+
+/// The runs of the calling thread count as waiting, for as long as this lives.
+struct Waits(Vec<TaskKey>);
+
+impl Waits {
+    fn begin() -> Waits {
+        let runs = runs_here();
+        if !runs.is_empty() {
+            lock(&WAITING).extend(&runs);
+        }
+        Waits(runs)
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
+        let mut waiting = lock(&WAITING);
+        for run in &self.0 {
+            let at = waiting.iter().position(|waits| waits == run);
+            at.map(|at| waiting.swap_remove(at));
+        }
+    }
+}
+
+/// The same for a thread that polls: nobody knows how long it waits, so its runs count from now on.
+fn waits_from_now_on() {
+    let runs = runs_here();
+    if !runs.is_empty() {
+        let mut waiting = lock(&WAITING);
+        waiting.retain(|run| !holder::is_over(*run) && !runs.contains(run));
+        waiting.extend(&runs);
+    }
+}
+
+/// Whether the calling thread has to wait for this run.
+fn holds_up(key: TaskKey) -> bool {
+    if !is_in_a_run() {
+        return true;
+    }
+    !is_run_here(key) && !lock(&WAITING).contains(&key)
+}
+
+// ----- the runs of the calling thread ----------------------------------------------------------
+
+/// A run of a task.
+pub(crate) type Run = (SchedulerId, TaskKey);
+
+local!(
+    /// The task that this thread runs, the innermost.
+    RUN: Cell<Option<Run>> = Cell::new(None)
+);
+local!(
+    /// Those that it runs around that one.
+    OUTER: RefCell<Vec<Run>> = RefCell::new(Vec::new())
+);
+
+/// Notes that the calling thread begins to run a task. [`leave_run`] gets what comes back.
+#[inline]
+pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
+    let outer = RUN.with(|run| run.replace(Some((scheduler, key))));
+    if let Some(outer) = outer {
+        note_outer(outer);
+    }
+    outer
+}
+
+/// Notes that the run has ended.
+#[inline]
+pub(crate) fn leave_run(outer: Option<Run>) {
+    RUN.with(|run| run.set(outer));
+    if outer.is_some() {
+        forget_outer();
+    }
+}
+
+#[cold]
+fn note_outer(run: Run) {
+    let _ = OUTER.try_with(|runs| runs.borrow_mut().push(run));
+}
+
+#[cold]
+fn forget_outer() {
+    let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
+}
+
+/// Returns true if the calling thread runs a task.
+pub(crate) fn is_in_a_run() -> bool {
+    RUN.with(Cell::get).is_some()
+}
+
+/// Whether the calling thread runs a task like this. A thread that is about to end, and may not know, says yes: then
+/// nobody waits for it, which is never a deadlock.
+fn is_any_run_here(is_meant: impl Fn(&Run) -> bool) -> bool {
+    let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
+    RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
+}
+
+/// The runs that the calling thread is in.
+fn runs_here() -> Vec<TaskKey> {
+    let Some(inner) = RUN.with(Cell::get) else { return Vec::new() };
+    let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
+    outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
+}
+
+fn is_run_here(key: TaskKey) -> bool {
+    is_any_run_here(|(_, here)| *here == key)
+}
+
+/// Returns true if the calling thread runs a task of this scheduler.
+pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
+    is_any_run_here(|(here, _)| *here == scheduler)
+}

@@ -1,0 +1,317 @@
+//! Tells a deadlock before it happens: among pools whose threads join tasks, and of a thread that waits for a timer
+//! which only that thread can serve.
+//!
+//! # Joins
+//!
+//! A thread of a pool that is about to wait for a task notes which task it runs and which one it waits for.
+//!
+//! ```text
+//!   a thread of A ── waits for ──> a task in B's queue ── needs one of ──> the threads of B ── wait for ──> ...
+//!   a thread of A ── waits for ──> a task that runs ───── needs just ────> the thread that runs it
+//! ```
+//!
+//! Followed from the thread that is about to wait, these arrows either reach a thread that does not wait, and then
+//! there is hope, or they only lead to threads that wait. In the second case none of them will ever go on: the wait
+//! that would close the circle is refused.
+//!
+//! - DEADLOCK-1 The notes are read and written under one lock, so of two waits that close a circle together the second one
+//!   sees the first.
+//! - DEADLOCK-2 Only waits without an end are noted. Whoever waits with a timeout goes on.
+//! - DEADLOCK-3 A task of which nobody knows where it will run counts as hope. So a wait that is refused is a deadlock, as
+//!   long as nobody cancels one of the tasks, but not every deadlock is told: one through a channel, a lock or
+//!   somebody else's executor is not.
+//!
+//! # Timers
+//!
+//! [`block_on`](crate::future::block_on) inside a task on the tick thread blocks the thread that serves the timers of
+//! that scheduler. It is a deadlock if nobody else can wake the future. That is so when each clone of its waker lies
+//! in such a timer.
+//!
+//! - DEADLOCK-4 A timer is counted after its waker was cloned, and discounted before that clone is given away or dropped.
+//!   The clones are read before the count. So a clone that somebody else has is never taken for one in a timer.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+
+// ----- joins -------------------------------------------------------------------------------
+
+/// Names the threads of a pool, and says how many there are at most.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolThreads {
+    pool: u64,
+    limit: usize,
+}
+
+thread_local! {
+    /// The pool that the calling thread belongs to, or zero.
+    static POOL: Cell<u64> = const { Cell::new(0) };
+    /// The task that the calling thread runs, or zero.
+    static TASK: Cell<usize> = const { Cell::new(0) };
+}
+
+impl PoolThreads {
+    /// A pool of at most so many threads.
+    pub(crate) fn new(limit: usize) -> PoolThreads {
+        // Relaxed: only that the numbers differ counts.
+        static POOLS: AtomicU64 = AtomicU64::new(1);
+        PoolThreads { pool: POOLS.fetch_add(1, Ordering::Relaxed), limit }
+    }
+
+    pub(crate) fn limit(self) -> usize {
+        self.limit
+    }
+
+    /// Says that the calling thread belongs to this pool from now on.
+    pub(crate) fn join(self) {
+        POOL.set(self.pool);
+    }
+
+    /// Returns true if the calling thread belongs to this pool.
+    #[inline]
+    pub(crate) fn has_this_thread(self) -> bool {
+        POOL.try_with(Cell::get).is_ok_and(|pool| pool == self.pool)
+    }
+}
+
+/// The calling thread runs a task, until this is dropped.
+pub(crate) struct RunsTask {
+    before: usize,
+}
+
+/// Says that the calling thread runs the task at this address.
+#[inline]
+pub(crate) fn runs(task: usize) -> RunsTask {
+    RunsTask { before: TASK.replace(task) }
+}
+
+impl Drop for RunsTask {
+    #[inline]
+    fn drop(&mut self) {
+        TASK.set(self.before);
+    }
+}
+
+/// All waits of threads of pools that have no end; DEADLOCK-1, DEADLOCK-2.
+static WAITS: Mutex<Waits> = Mutex::new(Waits { all: Vec::new(), next: 0 });
+
+struct Waits {
+    all: Vec<Wait>,
+    next: u64,
+}
+
+struct Wait {
+    number: u64,
+    /// The pool of the waiting thread, and the task that it runs.
+    pool: u64,
+    runs: usize,
+    waits_for: Awaited,
+}
+
+/// A task that is waited for: its address, and the pool that runs it, if that is known.
+#[derive(Clone, Copy)]
+struct Awaited {
+    task: usize,
+    by: Option<PoolThreads>,
+}
+
+fn waits() -> MutexGuard<'static, Waits> {
+    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that the calling thread waits for a task, until this is dropped.
+pub(crate) struct Waiting {
+    /// `None` for a thread of no pool: nothing depends on it.
+    number: Option<u64>,
+}
+
+/// Notes that the calling thread waits for the task at this address, which is run by a thread of that pool. `None`
+/// says that it would wait for ever.
+pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) -> Option<Waiting> {
+    let (pool, runs) = (POOL.get(), TASK.get());
+    if pool == 0 {
+        return Some(Waiting { number: None });
+    }
+    let by = by(); // before the lock: it may take another
+    let mut waits = waits();
+    let (number, waits_for) = (waits.next, Awaited { task, by });
+    waits.next += 1;
+    waits.all.push(Wait { number, pool, runs, waits_for });
+    if waits.is_stuck(waits_for) {
+        waits.all.pop();
+        return None;
+    }
+    Some(Waiting { number: Some(number) })
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.number.is_some() {
+            waits().all.retain(|wait| Some(wait.number) != self.number);
+        }
+    }
+}
+
+impl Waits {
+    /// Returns true if no thread that goes on can be reached from this task.
+    fn is_stuck(&self, first: Awaited) -> bool {
+        let mut reached = vec![first];
+        let mut next = 0;
+        while let Some(&Awaited { task, by }) = reached.get(next) {
+            next += 1;
+            let (runs_it, in_pool): (Vec<_>, Vec<_>) = self
+                .all
+                .iter()
+                .filter(|wait| wait.runs == task || by.is_some_and(|by| wait.pool == by.pool))
+                .partition(|wait| wait.runs == task);
+            if runs_it.is_empty() && by.is_none_or(|by| in_pool.len() < by.limit) {
+                return false; // somebody goes on, or may (DEADLOCK-3)
+            }
+            let needed = if runs_it.is_empty() { in_pool } else { runs_it };
+            for wait in needed {
+                if reached.iter().all(|known| known.task != wait.waits_for.task) {
+                    reached.push(wait.waits_for);
+                }
+            }
+        }
+        true
+    }
+}
+
+// ----- timers ------------------------------------------------------------------------------
+
+/// A thread that polls a future and sleeps in between.
+pub(crate) struct Blocked {
+    thread: Thread,
+    /// Pairs a Release in `wake` with the Acquire in `sleep`: the next poll sees what was done before the wake-up.
+    is_woken: AtomicBool,
+    /// How many clones of the waker lie in timers that only this thread can serve; DEADLOCK-4.
+    own_timers: AtomicUsize,
+}
+
+thread_local! {
+    /// What the calling thread is blocked in, the innermost last, by the address that its waker has.
+    static BLOCKED: RefCell<Vec<(usize, Weak<Blocked>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread is in a [`block_on`](crate::future::block_on), until this is dropped.
+pub(crate) struct Blocking {
+    blocked: Arc<Blocked>,
+    waker: Waker,
+}
+
+impl Blocking {
+    pub(crate) fn new() -> Blocking {
+        let (is_woken, own_timers) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let blocked = Arc::new(Blocked { thread: thread::current(), is_woken, own_timers });
+        let waker = Waker::from(Arc::clone(&blocked));
+        let entry = (waker.data().addr(), Arc::downgrade(&blocked));
+        let _ = BLOCKED.try_with(|all| all.borrow_mut().push(entry));
+        Blocking { blocked, waker }
+    }
+
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Sleeps until the future is woken. False, at once, if nobody would wake it.
+    pub(crate) fn sleep(&self) -> bool {
+        // DEADLOCK-4. Two are in `self`. For each timer there are two: its waker, and an `OwnTimer`.
+        let clones = Arc::strong_count(&self.blocked);
+        fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
+        let timers = self.blocked.own_timers.load(Ordering::Acquire);
+        let is_alone = timers > 0 && clones == 2 + 2 * timers;
+        while !self.blocked.is_woken.swap(false, Ordering::Acquire) {
+            if is_alone {
+                return false;
+            }
+            thread::park();
+        }
+        true
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        let _ = BLOCKED.try_with(|all| all.borrow_mut().pop());
+    }
+}
+
+impl Wake for Blocked {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// A timer has a clone of a blocked thread's waker, and only that thread can serve the timer.
+pub(crate) struct OwnTimer(Arc<Blocked>);
+
+impl OwnTimer {
+    /// Counts a timer that has a clone of this waker, if the calling thread polls with it, and would have to serve the
+    /// timer.
+    #[inline]
+    pub(crate) fn note(waker: &Waker, is_served_here: impl FnOnce() -> bool) -> Option<OwnTimer> {
+        let is_mine = |entry: &&(usize, _)| entry.0 == waker.data().addr();
+        let mine = |all: &RefCell<Vec<(usize, Weak<_>)>>| {
+            Some(all.borrow().last().filter(is_mine)?.1.clone())
+        };
+        let mine = BLOCKED.try_with(mine).ok()?.filter(|_| is_served_here());
+        let blocked: Arc<Blocked> = mine?.upgrade()?;
+        blocked.own_timers.fetch_add(1, Ordering::AcqRel); // DEADLOCK-4
+        Some(OwnTimer(blocked))
+    }
+}
+
+impl Drop for OwnTimer {
+    fn drop(&mut self) {
+        self.0.own_timers.fetch_sub(1, Ordering::AcqRel); // DEADLOCK-4
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn wait(pool: PoolThreads, runs: usize, task: usize, by: PoolThreads) -> Wait {
+        let waits_for = Awaited { task, by: Some(by) };
+        Wait { number: 0, pool: pool.pool, runs, waits_for }
+    }
+
+    fn is_stuck(all: Vec<Wait>) -> bool {
+        let last = all.last().expect("a wait").waits_for;
+        Waits { all, next: 0 }.is_stuck(last)
+    }
+
+    #[test]
+    fn only_who_can_reach_no_thread_that_goes_on_is_stuck() {
+        let [one, other] = [1, 1].map(PoolThreads::new);
+        let two = PoolThreads::new(2);
+        assert!(is_stuck(vec![wait(one, 1, 9, one)]), "its own thread would have to run it");
+        assert!(!is_stuck(vec![wait(one, 1, 9, other)]));
+        assert!(is_stuck(vec![wait(one, 1, 9, other), wait(other, 2, 8, one)]), "crosswise");
+        assert!(!is_stuck(vec![wait(two, 1, 9, other), wait(other, 2, 8, two)]), "one is free");
+        let both = [wait(two, 1, 9, other), wait(two, 3, 9, other), wait(other, 2, 8, two)];
+        assert!(is_stuck(both.into()));
+        let free = PoolThreads::new(1);
+        let hope = [wait(two, 1, 9, other), wait(two, 3, 7, free), wait(other, 2, 8, two)];
+        assert!(!is_stuck(hope.into()), "one thread of the two will go on");
+        let runs_already = [wait(two, 1, 2, other), wait(other, 2, 1, two)];
+        assert!(is_stuck(runs_already.into()), "a free thread cannot run what runs already");
+        assert!(is_stuck(vec![wait(two, 1, 1, two)]), "itself");
+    }
+
+    #[test]
+    fn a_task_of_an_unknown_place_is_hope() {
+        let one = PoolThreads::new(1);
+        let mut unknown = wait(one, 1, 9, one);
+        unknown.waits_for.by = None;
+        assert!(!is_stuck(vec![unknown]));
+    }
+}

@@ -1,0 +1,410 @@
+//! Hooks: panics, and the turns of the tick thread.
+//!
+//! - HOOK-1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
+//! - HOOK-2 A panic is told once: to the hook, or without a hook on standard error, if the task is known by name. What has no
+//!   name and no hook stays as silent as the code that caught it wants it to be.
+
+#[cfg(feature = "metrics")]
+mod metrics;
+pub(crate) mod stats;
+pub(crate) mod trace;
+
+use std::any::Any;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::platform::panics::{Payload, caught, discard, quietly};
+
+#[cfg(feature = "metrics")]
+pub use metrics::MetricsReporter;
+pub use stats::{Lateness, Stats};
+
+/// The panic of a task, of a captured value's `Drop`, or of an executor, as
+/// [`Builder::on_panic`](crate::Builder::on_panic) is told of it.
+///
+/// ```
+/// use std::time::Duration;
+/// use std::sync::mpsc;
+/// use tickwheel::Scheduler;
+///
+/// let (report, reports) = mpsc::channel();
+/// let scheduler = Scheduler::builder()
+///     .on_panic(move |panic| {
+///         drop(report.send(format!("{}: {}", panic.name(), panic.message().unwrap_or("no text"))));
+///     })
+///     .build()?;
+/// scheduler.schedule_once(Duration::ZERO, || panic!("out of cheese"))?;
+/// assert!(reports.recv()?.ends_with(": out of cheese"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TaskPanic<'a> {
+    /// `None`: not known.
+    name: Option<&'static str>,
+    payload: &'a (dyn Any + Send),
+}
+
+/// The answer of [`TaskPanic::name`] for a task that is not known.
+const NO_NAME: &str = "a task";
+
+impl<'a> TaskPanic<'a> {
+    /// The panic that carried this payload, of a task that is not known by name: for layers that catch panics
+    /// themselves.
+    pub fn new(payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
+        TaskPanic { name: None, payload }
+    }
+
+    /// The panic that carried this payload, of a task that is known by this name: most often the
+    /// [`type_name`](std::any::type_name) of its closure.
+    ///
+    /// ```
+    /// use tickwheel::TaskPanic;
+    ///
+    /// let panic = TaskPanic::named("my_app::heartbeat", &"out of cheese");
+    /// assert_eq!((panic.name(), panic.message()), ("my_app::heartbeat", Some("out of cheese")));
+    /// assert_eq!(TaskPanic::new(&"out of cheese").name(), "a task");
+    /// ```
+    pub fn named(name: &'static str, payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
+        TaskPanic { name: Some(name), payload }
+    }
+
+    /// Returns the type name of the closure that panicked, such as `my_app::main::{{closure}}`; `"a task"` if it is
+    /// not known.
+    pub fn name(&self) -> &'static str {
+        self.name.unwrap_or(NO_NAME)
+    }
+
+    /// Returns the text that `panic!` was given, if it was given one.
+    pub fn message(&self) -> Option<&str> {
+        let text = self.payload.downcast_ref::<&'static str>().copied();
+        text.or_else(|| self.payload.downcast_ref::<String>().map(String::as_str))
+    }
+
+    /// Returns the value that the panic carried.
+    pub fn payload(&self) -> &(dyn Any + Send) {
+        self.payload
+    }
+
+    /// Writes one line on standard error. If that is closed or full, the line is lost, and nothing panics: `eprintln!`
+    /// would. One call writes all of it, so lines of several threads do not mix.
+    fn print(&self) {
+        // The panic hook of the process has written the whole message already.
+        let message = self.message().and_then(|message| message.lines().next());
+        let (colon, message) = message.map_or(("", ""), |message| (": ", message));
+        let line = format!("tickwheel: the task `{}` has panicked{colon}{message}\n", self.name());
+        _ = io::stderr().write_all(line.as_bytes());
+    }
+}
+
+impl fmt::Debug for TaskPanic<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskPanic")
+            .field("name", &self.name())
+            .field("message", &self.message())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Watches the turns of a scheduler, on the tick thread.
+///
+/// Every method has a body that does nothing, so an observer names only what it wants to see. The
+/// tick thread waits while an observer works. An `Arc<O>` or `Box<O>` of an observer is one, so a program can keep its
+/// own pointer to the observer that it gives to the builder.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::time::Duration;
+/// use tickwheel::{Observer, Scheduler};
+///
+/// #[derive(Default)]
+/// struct Handed(AtomicUsize);
+///
+/// impl Observer for Handed {
+///     fn handed_over(&self, tasks: usize) {
+///         self.0.fetch_add(tasks, Ordering::Relaxed);
+///     }
+/// }
+///
+/// let handed = Arc::new(Handed::default());
+/// let (scheduler, driver) = Scheduler::builder().observer(Arc::clone(&handed)).build_driven()?;
+/// scheduler.schedule_once(Duration::from_secs(1), || ())?;
+/// driver.advance(Duration::from_secs(1));
+/// assert_eq!(handed.0.load(Ordering::Relaxed), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// So many tasks came in through the intake.
+    fn took_in(&self, tasks: usize) {
+        let _ = tasks;
+    }
+
+    /// So many tasks were handed to an executor, or woken; those that had been cancelled meanwhile count too.
+    fn handed_over(&self, tasks: usize) {
+        let _ = tasks;
+    }
+
+    /// An executor refused so many tasks; they will be handed over again.
+    fn rejected(&self, tasks: usize) {
+        let _ = tasks;
+    }
+
+    /// There is nothing to do until this instant, or until something new comes (`None`).
+    fn will_sleep(&self, until: Option<Instant>) {
+        let _ = until;
+    }
+
+    /// A turn has ended; so the wheel stands. It is called often: look at it now and then.
+    fn turned(&self, wheel: WheelView<'_>) {
+        let _ = wheel;
+    }
+
+    /// The tick thread woke from its sleep.
+    fn woke(&self) {}
+
+    /// The scheduler has stopped, with so many tasks left over.
+    fn stopped(&self, leftovers: usize) {
+        let _ = leftovers;
+    }
+}
+
+/// A pointer to an observer is one: every method of the target.
+macro_rules! observer_behind {
+    ($($pointer:ty),*) => {$(
+        impl<O: Observer + ?Sized> Observer for $pointer {
+            fn took_in(&self, tasks: usize) {
+                (**self).took_in(tasks);
+            }
+
+            fn handed_over(&self, tasks: usize) {
+                (**self).handed_over(tasks);
+            }
+
+            fn rejected(&self, tasks: usize) {
+                (**self).rejected(tasks);
+            }
+
+            fn will_sleep(&self, until: Option<Instant>) {
+                (**self).will_sleep(until);
+            }
+
+            fn turned(&self, wheel: WheelView<'_>) {
+                (**self).turned(wheel);
+            }
+
+            fn woke(&self) {
+                (**self).woke();
+            }
+
+            fn stopped(&self, leftovers: usize) {
+                (**self).stopped(leftovers);
+            }
+        }
+    )*};
+}
+
+observer_behind!(Box<O>, Arc<O>);
+
+/// A scheduler's wheel at the end of a turn, for inspection: see [`Observer::turned`].
+///
+/// Tasks that were cancelled may be in it for a while.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use std::time::Duration;
+/// use tickwheel::{Observer, Scheduler, WheelView};
+///
+/// /// Notes how many tasks are in the wheel.
+/// #[derive(Default)]
+/// struct Filled(AtomicUsize);
+///
+/// impl Observer for Filled {
+///     fn turned(&self, wheel: WheelView<'_>) {
+///         let near: usize = (0..wheel.buckets()).map(|bucket| wheel.waiting_in(bucket)).sum();
+///         self.0.store(near + wheel.waiting_far(), Ordering::Relaxed);
+///     }
+/// }
+///
+/// let filled = Arc::new(Filled::default());
+/// let (scheduler, driver) = Scheduler::builder().observer(Arc::clone(&filled)).build_driven()?;
+/// scheduler.schedule_once(Duration::from_secs(1), || ())?;
+/// scheduler.schedule_once(Duration::from_secs(3600), || ())?;
+/// driver.turn();
+/// assert_eq!(filled.0.load(Ordering::Relaxed), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct WheelView<'a>(&'a dyn Ring);
+
+/// The questions that a wheel answers.
+pub(crate) trait Ring {
+    fn buckets(&self) -> usize;
+    fn hand(&self) -> usize;
+    fn waiting_in(&self, bucket: usize) -> usize;
+    fn waiting_far(&self) -> usize;
+}
+
+impl<'a> WheelView<'a> {
+    pub(crate) fn of(ring: &'a dyn Ring) -> WheelView<'a> {
+        WheelView(ring)
+    }
+
+    /// Returns the number of buckets.
+    pub fn buckets(&self) -> usize {
+        self.0.buckets()
+    }
+
+    /// Returns the bucket of the tick that has passed last; the next one to be served is behind it.
+    pub fn hand(&self) -> usize {
+        self.0.hand()
+    }
+
+    /// Returns how many tasks wait in a bucket; buckets are counted from zero.
+    pub fn waiting_in(&self, bucket: usize) -> usize {
+        self.0.waiting_in(bucket % self.buckets())
+    }
+
+    /// Returns how many wait for a later turn of the wheel, outside of the buckets.
+    pub fn waiting_far(&self) -> usize {
+        self.0.waiting_far()
+    }
+}
+
+impl fmt::Debug for WheelView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WheelView")
+            .field("buckets", &self.buckets())
+            .field("hand", &self.hand())
+            .field("waiting_far", &self.waiting_far())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Catches panics, and tells a closure of them: for executors and layers that run other people's code.
+///
+/// It never unwinds itself: not when the hook panics, nor when what a panic carried does so as it is
+/// dropped. Clones tell the same hook.
+///
+/// A hook that is the [default](PanicHook::default) tells no closure. It writes a line on standard error, such as
+/// ``tickwheel: the task `my_app::main::{{closure}}` has panicked: out of cheese``, if the name of the task is known, and
+/// otherwise nothing: the panic hook of the process has told the message and the place already. With the feature
+/// `tracing`, every panic is an event too.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use tickwheel::PanicHook;
+///
+/// let (report, reports) = mpsc::channel();
+/// let hook = PanicHook::new(move |panic| drop(report.send(panic.message().map(str::to_owned))));
+/// assert_eq!(hook.catch(|| 7), Some(7));
+/// assert_eq!(hook.catch(|| -> u8 { panic!("out of cheese") }), None);
+/// assert_eq!(reports.recv()?.as_deref(), Some("out of cheese"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct PanicHook(Option<Arc<Told>>);
+
+type Told = dyn Fn(TaskPanic<'_>) + Send + Sync;
+
+impl PanicHook {
+    /// A hook that tells this closure.
+    pub fn new(hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PanicHook {
+        PanicHook(Some(Arc::new(hook)))
+    }
+
+    /// Runs a piece of code. If it panics, that is reported, and `None` is returned.
+    pub fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
+        caught(code).map_err(|payload| self.report(payload)).ok()
+    }
+
+    /// Like [`catch`](PanicHook::catch), for a task that is known by this name.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use tickwheel::PanicHook;
+    ///
+    /// let (report, reports) = mpsc::channel();
+    /// let hook = PanicHook::new(move |panic| drop(report.send(panic.name())));
+    /// assert_eq!(hook.catch_named("my_app::heartbeat", || -> u8 { panic!("out of cheese") }), None);
+    /// assert_eq!(reports.recv()?, "my_app::heartbeat");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn catch_named<R>(&self, name: &'static str, code: impl FnOnce() -> R) -> Option<R> {
+        caught(code).map_err(|payload| self.report_named(name, payload)).ok()
+    }
+
+    /// Tells of a panic, and drops what it carried.
+    pub fn report(&self, payload: Box<dyn Any + Send>) {
+        self.tell(&*payload);
+        discard(payload);
+    }
+
+    /// Like [`report`](PanicHook::report), for a task that is known by this name.
+    pub fn report_named(&self, name: &'static str, payload: Box<dyn Any + Send>) {
+        self.tell_named(name, &*payload);
+        discard(payload);
+    }
+
+    /// Tells of a panic whose payload somebody else gets.
+    pub fn tell(&self, payload: &(dyn Any + Send)) {
+        self.tell_of(None, payload);
+    }
+
+    /// Like [`tell`](PanicHook::tell), for a task that is known by this name.
+    pub fn tell_named(&self, name: &'static str, payload: &(dyn Any + Send)) {
+        self.tell_of(Some(name), payload);
+    }
+
+    /// HOOK-1, HOOK-2.
+    fn tell_of(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
+        quietly(|| trace::panicked(name, TaskPanic { name, payload }.message()));
+        let panic = TaskPanic { name, payload };
+        match &self.0 {
+            Some(hook) => quietly(|| hook(panic)),
+            None if name.is_some() => quietly(|| panic.print()),
+            None => {}
+        }
+    }
+}
+
+impl fmt::Debug for PanicHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PanicHook").field("is_set", &self.0.is_some()).finish()
+    }
+}
+
+/// The hooks of a scheduler.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) on_panic: PanicHook,
+    pub(crate) observer: Option<Box<dyn Observer>>,
+}
+
+impl Hooks {
+    /// Tells of a panic, and gets rid of it.
+    pub(crate) fn report(&self, payload: Payload) {
+        self.on_panic.report(payload);
+    }
+
+    /// Tells the observer, if there is one; HOOK-1.
+    pub(crate) fn observe(&self, tell: impl FnOnce(&(dyn Observer + 'static))) {
+        if let Some(observer) = &self.observer {
+            quietly(|| tell(&**observer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_found_in_either_kind_of_text() {
+        for payload in [Box::new("text") as Payload, Box::new(String::from("text"))] {
+            assert_eq!(TaskPanic::new(&*payload).message(), Some("text"));
+        }
+        assert_eq!(TaskPanic::new(&7).message(), None);
+    }
+}

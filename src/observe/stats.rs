@@ -1,0 +1,333 @@
+//! Counters, and what they add up to.
+//!
+//! Every thread that schedules, cancels or runs has counters of its own (in its seat at the
+//! [`intake`](crate::engine::intake)), which only it writes; a snapshot adds them up. So counting costs a
+//! plain load and a plain store, and no line of cache is fought over.
+//!
+//! - COUNT-1 A counter has one writer at a time. Readers may be late, never wrong once things are quiet
+//!   (S26): an event is counted before whatever tells others of it.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::time::tick::Moment;
+
+/// A counter with one writer; COUNT-1.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Relaxed, and no read-modify-write: nobody else writes, and nothing is published by it.
+    pub(crate) fn add(&self, by: u64) {
+        self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
+    }
+
+    fn raise_to(&self, value: u64) {
+        if value > self.get() {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of one seat.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) scheduled: Counter,
+    /// Places that were given free: see S25.
+    pub(crate) left: Counter,
+    pub(crate) fired: Counter,
+    pub(crate) cancelled: Counter,
+    pub(crate) panicked: Counter,
+    pub(crate) dropped: Counter,
+    /// Only threads that run tasks have one.
+    lateness: OnceLock<Box<Histogram>>,
+}
+
+impl Counts {
+    /// How late something ran that was due then.
+    pub(crate) fn record_lateness(&self, now: Moment, due: Moment) {
+        self.lateness.get_or_init(Box::default).record(now.0.saturating_sub(due.0));
+    }
+}
+
+/// Four steps to each doubling, so a value is known within a quarter.
+const STEPS_BITS: u32 = 2;
+const STEPS: u64 = 1 << STEPS_BITS;
+const BINS: usize = 64 * STEPS as usize;
+
+struct Histogram {
+    bins: [Counter; BINS],
+    max: Counter,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { bins: std::array::from_fn(|_| Counter::default()), max: Counter::default() }
+    }
+}
+
+impl Histogram {
+    fn record(&self, nanos: u64) {
+        self.bins[bin_of(nanos)].add(1);
+        self.max.raise_to(nanos);
+    }
+}
+
+/// The bin of a value: small values have one each, later ones share.
+fn bin_of(nanos: u64) -> usize {
+    if nanos < STEPS {
+        return nanos as usize;
+    }
+    let doubling = nanos.ilog2() - STEPS_BITS;
+    let step = (nanos >> doubling) - STEPS;
+    ((u64::from(doubling) + 1) * STEPS + step) as usize
+}
+
+/// The largest value of a bin.
+fn end_of(bin: usize) -> u64 {
+    let (doubling, step) = (bin as u64 / STEPS, bin as u64 % STEPS);
+    if doubling == 0 {
+        return step;
+    }
+    let width = 1_u64 << (doubling - 1);
+    (STEPS + step).saturating_mul(width).saturating_add(width - 1)
+}
+
+/// What a scheduler has done so far: a snapshot of its counters.
+///
+/// A snapshot that is taken while tasks come and go may be a moment old in some of its numbers.
+/// Once things are quiet it is exact.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// scheduler.schedule_once(Duration::from_millis(5), || ())?;
+/// scheduler.schedule_once(Duration::from_secs(60), || ())?.cancel();
+/// driver.advance(Duration::from_millis(5));
+///
+/// let stats = scheduler.stats();
+/// assert_eq!((stats.scheduled(), stats.fired(), stats.cancelled()), (2, 1, 1));
+/// assert_eq!(stats.pending(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub(crate) scheduled: u64,
+    pub(crate) left: u64,
+    pub(crate) fired: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) rejected: u64,
+    pub(crate) panicked: u64,
+    pub(crate) dropped: u64,
+    pub(crate) wakeups: u64,
+    pub(crate) lateness: Lateness,
+}
+
+impl Stats {
+    /// Tasks that were accepted; a series counts once.
+    pub fn scheduled(&self) -> u64 {
+        self.scheduled
+    }
+
+    /// Tasks that wait for their run, and series that have not ended.
+    pub fn pending(&self) -> u64 {
+        self.scheduled.saturating_sub(self.left)
+    }
+
+    /// Runs that were started, those that panicked included.
+    pub fn fired(&self) -> u64 {
+        self.fired
+    }
+
+    /// Tasks and series that a cancel has ended.
+    pub fn cancelled(&self) -> u64 {
+        self.cancelled
+    }
+
+    /// How often an executor refused a task.
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// Runs that panicked.
+    pub fn panicked(&self) -> u64 {
+        self.panicked
+    }
+
+    /// Tasks that were dropped without a run and without a cancel: by an executor, or with the
+    /// scheduler.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// How often the tick thread woke from its sleep.
+    pub fn wakeups(&self) -> u64 {
+        self.wakeups
+    }
+
+    /// How late runs were started.
+    pub fn lateness(&self) -> &Lateness {
+        &self.lateness
+    }
+
+    /// Adds what has left by one seat. All seats are asked for this first and then for what came,
+    /// so that a task in between counts as pending rather than as minus one.
+    pub(crate) fn add_what_left(&mut self, counts: &Counts) {
+        self.left += counts.left.get();
+        self.fired += counts.fired.get();
+        self.cancelled += counts.cancelled.get();
+        self.panicked += counts.panicked.get();
+        self.dropped += counts.dropped.get();
+        if let Some(histogram) = counts.lateness.get() {
+            self.lateness.add(histogram);
+        }
+    }
+
+    /// Adds what came in by one seat.
+    pub(crate) fn add_what_came(&mut self, counts: &Counts) {
+        self.scheduled += counts.scheduled.get();
+    }
+}
+
+/// How late runs were started: a histogram, exact within a quarter.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let (scheduler, driver) = Scheduler::builder().tick(Duration::from_millis(10)).build_driven()?;
+/// scheduler.schedule_once(Duration::from_millis(1), || ())?;
+/// driver.advance(Duration::from_millis(10));
+///
+/// let stats = scheduler.stats();
+/// assert_eq!(stats.lateness().count(), 1);
+/// assert_eq!(stats.lateness().max(), Duration::from_millis(9)); // it waited for its tick
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Lateness {
+    bins: Box<[u64; BINS]>,
+    max: u64,
+}
+
+impl Lateness {
+    fn add(&mut self, histogram: &Histogram) {
+        for (sum, bin) in self.bins.iter_mut().zip(&histogram.bins) {
+            *sum += bin.get();
+        }
+        self.max = self.max.max(histogram.max.get());
+    }
+
+    /// How many runs were measured.
+    pub fn count(&self) -> u64 {
+        self.bins.iter().sum()
+    }
+
+    /// The latest of all.
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.max)
+    }
+
+    /// The lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out
+    /// one in a hundred. Zero when nothing has run.
+    pub fn quantile(&self, q: f64) -> Duration {
+        let count = self.count();
+        if count == 0 {
+            return Duration::ZERO;
+        }
+        let rank = rank_of(count, q);
+        let mut seen = 0;
+        let bin = self.bins.iter().position(|bin| {
+            seen += bin;
+            seen >= rank
+        });
+        let end = bin.map_or(self.max, end_of);
+        Duration::from_nanos(end.min(self.max))
+    }
+
+    /// The bins that are not empty: the largest lateness of each, and how many runs fell into it.
+    /// For drawing.
+    pub fn bins(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        let filled = self.bins.iter().enumerate().filter(|(_, runs)| **runs > 0);
+        filled.map(|(bin, runs)| (Duration::from_nanos(end_of(bin)), *runs))
+    }
+}
+
+/// Which of `count` values, from the lowest, is the quantile `q`; the first at least.
+#[expect(clippy::cast_precision_loss, reason = "a rank among 2^53 need not be exact")]
+#[expect(clippy::cast_sign_loss, reason = "it is at least one")]
+fn rank_of(count: u64, q: f64) -> u64 {
+    (count as f64 * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64
+}
+
+impl Default for Lateness {
+    fn default() -> Lateness {
+        Lateness { bins: Box::new([0; BINS]), max: 0 }
+    }
+}
+
+impl fmt::Debug for Lateness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lateness")
+            .field("count", &self.count())
+            .field("median", &self.quantile(0.5))
+            .field("p99", &self.quantile(0.99))
+            .field("max", &self.max())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s26_every_value_is_known_within_a_quarter() {
+        let edges = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+        for value in edges.chain([u64::MAX, 1_234_567, 999]) {
+            let end = end_of(bin_of(value));
+            assert!(end >= value, "{value} ends before itself, at {end}");
+            assert!(end - value <= value / 4, "{value} is told as {end}");
+        }
+    }
+
+    #[test]
+    fn a_bin_ends_where_the_next_begins() {
+        let last = bin_of(u64::MAX);
+        for bin in 0..last {
+            assert_eq!((bin_of(end_of(bin)), bin_of(end_of(bin) + 1)), (bin, bin + 1));
+        }
+        assert_eq!(end_of(last), u64::MAX);
+    }
+
+    #[test]
+    fn only_bins_with_something_in_them_are_told() {
+        let (mut lateness, histogram) = (Lateness::default(), Histogram::default());
+        [3, 3, 1_000_000].iter().for_each(|nanos| histogram.record(*nanos));
+        lateness.add(&histogram);
+        let bins: Vec<_> = lateness.bins().map(|(end, runs)| (end.as_nanos(), runs)).collect();
+        assert_eq!(bins, [(3, 2), (u128::from(end_of(bin_of(1_000_000))), 1)]);
+    }
+
+    #[test]
+    fn quantiles_are_told_from_the_bins() {
+        let mut lateness = Lateness::default();
+        assert_eq!(lateness.quantile(0.5), Duration::ZERO);
+        let histogram = Histogram::default();
+        (1..=100).for_each(|milli| histogram.record(milli * 1_000_000));
+        lateness.add(&histogram);
+        assert_eq!(lateness.count(), 100);
+        let median = lateness.quantile(0.5).as_secs_f64();
+        assert!((0.050..0.0625).contains(&median), "the median is {median}");
+        assert_eq!(lateness.quantile(1.0), Duration::from_millis(100));
+        assert_eq!(lateness.quantile(f64::NAN), lateness.quantile(0.0));
+    }
+}

@@ -1,0 +1,287 @@
+//! Repetition: when the next run is due.
+//!
+//! Akka keeps the planned time of each run beside the task, and subtracts the drift from the next
+//! delay. On an absolute line of time that is one addition: `planned + period` (S12). What remains
+//! is what to do when runs were missed (S13).
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use crate::time::tick::{Moment, nanos};
+
+/// How a task repeats.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::{MissedTicks, Period, Scheduler};
+///
+/// let scheduler = Scheduler::new();
+/// let every_second = Period::fixed_rate(Duration::from_secs(1)).missed(MissedTicks::Skip);
+/// scheduler.schedule_periodic(Duration::ZERO, every_second, || println!("tick"))?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a period does nothing until a task is scheduled with it"]
+pub struct Period {
+    duration: Duration,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Mode {
+    Rate(MissedTicks),
+    Gap,
+}
+
+/// How a fixed rate deals with runs that were missed.
+///
+/// A run is missed when it was due, by a tick or more, before the run ahead of it had ended:
+/// because that run took long, or because the scheduler was held up.
+///
+/// With a period of 10 ms and a run that takes 34 ms:
+///
+/// ```text
+///   due      0    10   20   30   40   50   60   70
+///   Burst    [=================]= = = =    =    =      all, as fast as they go
+///   Skip     [=================]     =    =    =       the phase stays, missed ones are left out
+///   Delay    [=================]         =    =    =   a new phase: a period from the end
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MissedTicks {
+    /// Catches up, one by one and without a pause, until the schedule is met again.
+    #[default]
+    Burst,
+    /// Leaves out what was missed, and goes on at the next due time of the old phase.
+    Skip,
+    /// Starts a new phase: the next run is due a period after the end of the late one.
+    Delay,
+}
+
+impl Period {
+    /// A period whose run `k` is due at `start + initial + k * period`, however long the runs take; see
+    /// [`missed`](Period::missed) for when they take longer than the period.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// const BEAT: Period = Period::fixed_rate(Duration::from_secs(1)).missed(MissedTicks::Skip);
+    /// assert_eq!(BEAT.duration(), Duration::from_secs(1));
+    /// ```
+    pub const fn fixed_rate(period: Duration) -> Period {
+        Period { duration: period, mode: Mode::Rate(MissedTicks::Burst) }
+    }
+
+    /// A period whose runs are each due `gap` after the end of the one before.
+    pub const fn fixed_delay(gap: Duration) -> Period {
+        Period { duration: gap, mode: Mode::Gap }
+    }
+
+    /// Chooses how missed runs are dealt with. A fixed delay misses none.
+    pub const fn missed(self, missed: MissedTicks) -> Period {
+        match self.mode {
+            Mode::Rate(_) => Period { duration: self.duration, mode: Mode::Rate(missed) },
+            Mode::Gap => self,
+        }
+    }
+
+    /// Returns the period, or the gap.
+    pub const fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// Returns when the next run is due, after one that was planned for `planned` and ended at `ended`, on a
+    /// clock without ticks: for layers that keep time themselves.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tickwheel::{MissedTicks, Period};
+    ///
+    /// let (planned, ms) = (Instant::now(), Duration::from_millis(1));
+    /// let rate = Period::fixed_rate(10 * ms);
+    /// assert_eq!(rate.next_run(planned, planned + 34 * ms), planned + 10 * ms);
+    /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
+    /// ```
+    pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
+        let ended_after = Moment(nanos(ended.saturating_duration_since(planned)));
+        let next = next_run(self.kind(), self.nanos(), Moment(0), ended_after, 1);
+        let (mut ahead, mut instant) = (Duration::from_nanos(next.0), None);
+        while instant.is_none() {
+            instant = planned.checked_add(ahead);
+            ahead /= 2; // beyond the clock's range is as far as it goes
+        }
+        instant.unwrap_or(planned)
+    }
+
+    pub(crate) fn nanos(&self) -> u64 {
+        nanos(self.duration)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.mode {
+            Mode::Rate(MissedTicks::Burst) => Kind::RateBurst,
+            Mode::Rate(MissedTicks::Skip) => Kind::RateSkip,
+            Mode::Rate(MissedTicks::Delay) => Kind::RateDelay,
+            Mode::Gap => Kind::Gap,
+        }
+    }
+}
+
+/// A fixed rate of one run per `period`: what [`Period::fixed_rate`] gives.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Period;
+///
+/// let second = Duration::from_secs(1);
+/// assert_eq!(Period::from(second), Period::fixed_rate(second));
+/// ```
+impl From<Duration> for Period {
+    fn from(period: Duration) -> Period {
+        Period::fixed_rate(period)
+    }
+}
+
+/// A value that the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
+/// of which `Break` ends the series.
+///
+/// The trait is sealed. A `bool` does not say which of its values would end the series, so it is none of them:
+///
+/// ```compile_fail,E0277
+/// use std::time::Duration;
+///
+/// let second = Duration::from_secs(1);
+/// tickwheel::Scheduler::new().schedule_repeatedly(second, second, || true)?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let second = Duration::from_secs(1);
+/// let mut left = 3;
+/// let countdown = scheduler.schedule_repeatedly(second, second, move || {
+///     left -= 1;
+///     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+/// })?;
+/// assert_eq!(driver.advance(Duration::from_secs(60)), 3);
+/// assert!(countdown.is_done());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+// `compile_fail` cannot look at the message; it reads: "a repeating task cannot return `bool`".
+#[diagnostic::on_unimplemented(
+    message = "a repeating task cannot return `{Self}`",
+    label = "its closure is to return `()` or `ControlFlow<()>`",
+    note = "return `()` to go on for ever; to end the series, return `std::ops::ControlFlow::Break(())`, and \
+            `ControlFlow::Continue(())` until then",
+    note = "a closure that ends in an expression returns its value: a `;` behind it makes that `()`"
+)]
+pub trait Repeat: sealed::Sealed {
+    /// Whether to go on.
+    #[doc(hidden)]
+    fn flow(self) -> ControlFlow<()>;
+}
+
+impl Repeat for () {
+    fn flow(self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+impl Repeat for ControlFlow<()> {
+    fn flow(self) -> ControlFlow<()> {
+        self
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl Sealed for std::ops::ControlFlow<()> {}
+}
+
+/// How a task repeats, as the word of its holder keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// It does not.
+    Once,
+    /// At a fixed rate; runs that were missed are caught up with one by one.
+    RateBurst,
+    /// At a fixed rate; runs that were missed are left out, the phase stays.
+    RateSkip,
+    /// At a fixed rate; after a miss a new phase starts.
+    RateDelay,
+    /// With a fixed gap from the end of a run to the next.
+    Gap,
+}
+
+/// When the run is due that follows one that was planned for `planned` and ended at `ended`.
+pub(crate) fn next_run(
+    kind: Kind,
+    period: u64,
+    planned: Moment,
+    ended: Moment,
+    tick: u64,
+) -> Moment {
+    let next = planned.after_nanos(period);
+    let missed = ended.0.saturating_sub(next.0) >= tick && ended > next;
+    match kind {
+        Kind::Gap => ended.after_nanos(period),
+        Kind::RateSkip if missed => {
+            // The first due time that is less than a tick ago; S13.
+            let overdue = ended.0 - tick - planned.0;
+            planned.after_nanos((overdue / period + 1).saturating_mul(period))
+        }
+        Kind::RateDelay if missed => ended.after_nanos(period),
+        Kind::Once | Kind::RateBurst | Kind::RateSkip | Kind::RateDelay => next,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: u64 = 1;
+
+    fn next(kind: Kind, planned: u64, ended: u64) -> u64 {
+        next_run(kind, 10, Moment(planned), Moment(ended), TICK).0
+    }
+
+    #[test]
+    fn s12_a_fixed_rate_counts_from_the_plan() {
+        for kind in [Kind::RateBurst, Kind::RateSkip, Kind::RateDelay] {
+            assert_eq!(next(kind, 100, 100), 110);
+            assert_eq!(next(kind, 100, 107), 110, "late, but nothing was missed");
+            assert_eq!(next(kind, 100, 110), 110, "due this moment is not missed");
+        }
+    }
+
+    #[test]
+    fn s13_missed_runs_are_caught_up_skipped_or_start_a_new_phase() {
+        assert_eq!(next(Kind::RateBurst, 100, 134), 110);
+        assert_eq!(next(Kind::RateSkip, 100, 134), 140);
+        assert_eq!(next(Kind::RateSkip, 100, 130), 130, "130 itself is not missed by a tick");
+        assert_eq!(next(Kind::RateSkip, 100, 131), 140);
+        assert_eq!(next(Kind::RateDelay, 100, 134), 144);
+        assert_eq!(next(Kind::RateDelay, 100, 111), 121);
+    }
+
+    #[test]
+    fn a_gap_counts_from_the_end() {
+        assert_eq!(next(Kind::Gap, 100, 134), 144);
+        assert_eq!(next(Kind::Gap, 100, 100), 110);
+    }
+
+    #[test]
+    fn s4_the_end_of_time_is_never() {
+        for kind in [Kind::RateBurst, Kind::RateSkip, Kind::RateDelay, Kind::Gap] {
+            let next = next_run(kind, u64::MAX, Moment(5), Moment(5), TICK);
+            assert_eq!(next, Moment::NEVER);
+        }
+    }
+}

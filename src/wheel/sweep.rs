@@ -1,0 +1,308 @@
+//! Stale entries: those of values that were removed elsewhere.
+//!
+//! The wheel does not know which of its entries are stale; it is told by who asks. Two do: who wants
+//! to know what comes [`first`](Buckets::first), and a [`sweep`](Buckets::sweep), which goes through
+//! all chains block by block and goes on where it stopped.
+
+use super::buckets::{Buckets, Place, Sweep};
+use super::chain::{Chain, Pool, Position, Timed};
+
+impl<E: Timed> Buckets<E> {
+    // ----- what comes next -----------------------------------------------------------------
+
+    /// The earliest deadline of a live entry; stale ones that it meets are dropped. When it would
+    /// have to look at more than about `budget` entries it answers with a time that is no later.
+    pub(crate) fn first(
+        &mut self,
+        mut budget: usize,
+        mut is_live: impl FnMut(&E) -> bool,
+    ) -> Option<u64> {
+        self.sweep_overdue(&mut is_live);
+        let overdue = self.overdue.iter().map(Timed::deadline).min();
+        if overdue.is_some() {
+            return overdue;
+        }
+        let near = self.first_near(&mut budget, &mut is_live);
+        let is_certain =
+            near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present_half());
+        if is_certain {
+            return near;
+        }
+        let far = self.first_far(&mut budget, &mut is_live);
+        near.into_iter().chain(far).min()
+    }
+
+    fn first_near(
+        &mut self,
+        budget: &mut usize,
+        is_live: &mut impl FnMut(&E) -> bool,
+    ) -> Option<u64> {
+        let start = self.offset(self.now.0.wrapping_add(1));
+        let last = self.ring.len() - 1;
+        loop {
+            // The ring begins at the next tick; what lies before that offset comes after its end.
+            let wrapped =
+                || self.occupancy.next(0, start.saturating_sub(1)).filter(|at| *at < start);
+            let offset = self.occupancy.next(start, last).or_else(wrapped)?;
+            let (first, dropped) =
+                first_of(&mut self.pool, &mut self.ring[offset], budget, is_live);
+            self.len -= dropped;
+            if dropped > 0 {
+                self.rewind(Place::Bucket(offset));
+            }
+            if first.is_some() {
+                return first;
+            }
+            self.occupancy.clear(offset);
+        }
+    }
+
+    fn first_far(
+        &mut self,
+        budget: &mut usize,
+        is_live: &mut impl FnMut(&E) -> bool,
+    ) -> Option<u64> {
+        loop {
+            let half = self.far.first_from(0)?;
+            let later = self.far.get_mut(half)?;
+            let (first, dropped) = first_of(&mut self.pool, &mut later.chain, budget, is_live);
+            later.len -= dropped;
+            self.len -= dropped;
+            if dropped > 0 {
+                self.rewind(Place::Half(half));
+            }
+            if first.is_some() {
+                return first;
+            }
+            self.far.remove(half);
+        }
+    }
+
+    // ----- sweeping ------------------------------------------------------------------------
+
+    /// Drops stale entries, and goes on where the last call stopped; looks at about `budget` entries.
+    /// True when this call has come to the end of a round.
+    pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
+        let mut looked_at = 0;
+        while looked_at < budget {
+            let Some(step) = self.sweep_step(&mut is_live) else {
+                self.sweep = Sweep::START;
+                self.sweep_overdue(&mut is_live);
+                return true;
+            };
+            looked_at += step;
+        }
+        false
+    }
+
+    fn sweep_overdue(&mut self, is_live: &mut impl FnMut(&E) -> bool) {
+        let before = self.overdue.len();
+        self.overdue.retain(is_live);
+        self.len -= before - self.overdue.len();
+    }
+
+    /// Sweeps one block, or goes on to the next chain; how many entries it looked at, and one for
+    /// its trouble. `None` at the end of the round.
+    fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
+        let place = self.place_from(self.sweep.place)?;
+        if place != self.sweep.place {
+            self.sweep = Sweep { place, position: Position::START };
+        }
+        let mut position = self.sweep.position;
+        let (chain, len) = match place {
+            Place::Bucket(offset) => (&mut self.ring[offset], None),
+            Place::Half(half) => {
+                let later = self.far.get_mut(half)?;
+                (&mut later.chain, Some(&mut later.len))
+            }
+        };
+        let step = self.pool.sweep_block(chain, &mut position, is_live);
+        let is_empty = chain.is_empty();
+        let dropped = step.as_ref().map_or(0, |step| step.dropped);
+        len.into_iter().for_each(|len| *len -= dropped);
+        self.len -= dropped;
+        self.sweep.position = position;
+        if is_empty {
+            self.emptied(place);
+        }
+        let Some(step) = step else {
+            self.sweep = Sweep { place: after(place)?, position: Position::START };
+            return Some(1);
+        };
+        Some(step.looked_at + 1)
+    }
+
+    /// The first place from this one on that holds something.
+    fn place_from(&mut self, place: Place) -> Option<Place> {
+        let half = match place {
+            Place::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
+                Some(offset) => return Some(Place::Bucket(offset)),
+                None => 0,
+            },
+            Place::Half(half) => half,
+        };
+        self.far.first_from(half).map(Place::Half)
+    }
+
+    /// A chain has no entries any more.
+    pub(super) fn emptied(&mut self, place: Place) {
+        match place {
+            Place::Bucket(offset) => self.occupancy.clear(offset),
+            Place::Half(half) => self.far.remove(half),
+        }
+        self.rewind(place);
+    }
+
+    /// The blocks of a chain are others now: a sweep that stands in it begins it anew.
+    pub(super) fn rewind(&mut self, place: Place) {
+        if self.sweep.place == place {
+            self.sweep.position = Position::START;
+        }
+    }
+}
+
+/// The earliest deadline of a live entry of a chain, and how many stale ones were dropped for it.
+fn first_of<E: Timed>(
+    pool: &mut Pool<E>,
+    chain: &mut Chain<E>,
+    budget: &mut usize,
+    is_live: &mut impl FnMut(&E) -> bool,
+) -> (Option<u64>, usize) {
+    let Some(min) = chain.min() else { return (None, 0) };
+    if is_live(&min) {
+        return (Some(min.deadline()), 0);
+    }
+    let Some(len) = pool.len_up_to(chain, *budget) else {
+        return (Some(min.deadline()), 0); // it is dearer to replace than to believe
+    };
+    *budget -= len;
+    let dropped = pool.prune(chain, is_live);
+    (chain.min().map(|min| min.deadline()), dropped)
+}
+
+/// The place behind a place. `None` behind the last of all, which a wheel of one bucket can have: there
+/// each tick is a half-turn.
+fn after(place: Place) -> Option<Place> {
+    match place {
+        Place::Bucket(offset) => Some(Place::Bucket(offset + 1)),
+        Place::Half(half) => half.checked_add(1).map(Place::Half),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::time::tick::Tick;
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Item {
+        deadline: u64,
+        number: usize,
+    }
+
+    impl Timed for Item {
+        fn deadline(&self) -> u64 {
+            self.deadline
+        }
+    }
+
+    /// Inserts so many of one deadline.
+    fn fill(wheel: &mut Buckets<Item>, deadline: u64, numbers: std::ops::Range<usize>) {
+        numbers.for_each(|number| wheel.insert(Item { deadline, number }));
+    }
+
+    /// What has been brought near of a half-turn may be due later than what has not.
+    #[test]
+    fn the_first_of_a_half_turn_that_is_partly_far_may_be_the_far_one() {
+        let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0));
+        fill(&mut wheel, 31, 0..500);
+        fill(&mut wheel, 30, 500..501);
+        let mut out = Vec::new();
+        wheel.advance(Tick(16), &mut out);
+        assert!(!wheel.settle(100), "most of them stay far");
+        assert_eq!(wheel.first(usize::MAX, |_| true), Some(30));
+        assert_eq!(wheel.first(usize::MAX, |item| item.number != 500), Some(31));
+    }
+
+    /// A full half-turn takes time to be brought near, so that has to begin before its first tick.
+    #[test]
+    fn s02_a_great_half_turn_asks_to_be_settled_ahead_of_its_time() {
+        const TICK: u64 = 1_000_000;
+        let granularity = NonZeroU64::new(TICK).expect("a millisecond");
+        let mut wheel = Buckets::new(16, granularity, Tick(0)); // a half-turn is 8 ticks
+        fill(&mut wheel, 40 * TICK, 0..100);
+        assert_eq!(wheel.settle_at(), None, "few entries take no time");
+        fill(&mut wheel, 41 * TICK, 100..20_000);
+        assert_eq!(wheel.settle_at(), Some(Tick(35)), "5 ms for 20,000 entries, before tick 40");
+        fill(&mut wheel, 33 * TICK, 20_000..20_001);
+        assert_eq!(wheel.settle_at(), Some(Tick(35)), "one entry before them does not hide them");
+        fill(&mut wheel, 42 * TICK, 20_001..100_000);
+        assert_eq!(
+            wheel.settle_at(),
+            Some(Tick(31)),
+            "as early as it can be: with the half-turn before"
+        );
+        let mut out = Vec::new();
+        wheel.advance(Tick(31), &mut out);
+        assert_eq!(wheel.settle_at(), None);
+        assert!(!wheel.settle(1) && wheel.settle(usize::MAX) && out.is_empty());
+        wheel.advance(Tick(41), &mut out);
+        assert_eq!(out.len(), 20_001);
+    }
+
+    #[test]
+    fn a_sweep_between_everything_else_drops_what_is_stale_and_nothing_more() {
+        for seed in 1..60_u64 {
+            let mut state = seed;
+            let mut below = |end: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+                (state >> 33) % end
+            };
+            let mut wheel = Buckets::new(1 << below(5), NonZeroU64::MIN, Tick(0));
+            let mut is_live = Vec::new();
+            let mut out = Vec::new();
+            for _ in 0..200 {
+                let budget = below(120) as usize;
+                match below(6) {
+                    0 | 1 => {
+                        let (deadline, count) = (wheel.now().0 + below(40), below(80) as usize);
+                        fill(&mut wheel, deadline, is_live.len()..is_live.len() + count);
+                        is_live.resize(is_live.len() + count, Some(deadline));
+                    }
+                    2 => {
+                        let odds = 1 + below(9);
+                        is_live
+                            .iter_mut()
+                            .for_each(|live| *live = live.filter(|_| below(odds) > 0));
+                    }
+                    3 => _ = wheel.sweep(budget, |item| is_live[item.number].is_some()),
+                    4 => {
+                        let first = wheel.first(budget, |item| is_live[item.number].is_some());
+                        let due = is_live.iter().flatten().min();
+                        assert!(first <= due.copied() || due.is_none(), "{first:?} after {due:?}");
+                        assert!(first.is_some() || due.is_none(), "{due:?} was not seen");
+                    }
+                    _ => {
+                        wheel.settle(budget);
+                        wheel.advance(Tick(wheel.now().0 + below(4)), &mut out);
+                        for item in out.drain(..) {
+                            assert!(item.deadline <= wheel.now().0, "early");
+                            is_live[item.number] = None;
+                        }
+                    }
+                }
+                wheel.check_invariants();
+            }
+            let mut rounds = 0;
+            while rounds < 2 {
+                rounds += usize::from(wheel.sweep(50, |item| is_live[item.number].is_some()));
+            }
+            wheel.drain(&mut out);
+            out.sort_by_key(|item| item.number);
+            let live = (0..is_live.len()).filter(|number| is_live[*number].is_some());
+            assert!(out.iter().map(|item| item.number).eq(live), "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The end of a scheduler whose executor runs tasks on another thread: what a close claims back, and what is in a run.
+//!
+//! A close that waits for a run of which nobody tells it that it has ended waits for ever, which loom reports as a
+//! deadlock.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use loom::thread;
+
+use crate::engine::slots::memory;
+use crate::platform::sync::{Mutex, Ordering, lock};
+use crate::{Cancellable, Driver, DueTask, Executor, PendingTask, Rejected, Scheduler};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Keeps what it is handed.
+#[derive(Clone)]
+struct Keeper(Arc<Mutex<VecDeque<DueTask>>>);
+
+impl Executor for Keeper {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        lock(&self.0).push_back(task);
+        Ok(())
+    }
+}
+
+fn scheduler() -> (Scheduler, Driver, Keeper) {
+    let keeper = Keeper(Arc::new(Mutex::new(VecDeque::new())));
+    let builder = Scheduler::builder().executor(keeper.clone()).wheel_size(1);
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    (scheduler, driver, keeper)
+}
+
+/// A thread that runs what was handed over.
+fn run(task: DueTask) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        task.run();
+        memory::put_down();
+    })
+}
+
+fn next(keeper: &Keeper) -> DueTask {
+    lock(&keeper.0).pop_front().expect("it was handed over")
+}
+
+fn end(scheduler: Scheduler, driver: Driver, keeper: Keeper) {
+    drop((driver, scheduler, keeper));
+    memory::put_down();
+}
+
+/// S29: each task that was handed over has run, or comes back.
+#[test]
+fn models_close_against_the_run_of_what_was_handed_over() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        let handle = scheduler.schedule_once(Duration::ZERO, task).expect("open");
+        driver.turn();
+        let runner = run(next(&keeper));
+        let leftovers = scheduler.close().expect("nobody waits for a one-shot");
+        let returned = leftovers.len();
+        drop(leftovers);
+        runner.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed) + returned, 1);
+        assert!(handle.is_done() && Arc::strong_count(&runs) == 1);
+        assert_eq!(scheduler.pending(), 0);
+        end(scheduler, driver, keeper);
+    });
+}
+
+/// S29, END-3: a series in its run comes back with the deadline of its next run, and one that is in the executor's queue
+/// with that of its first.
+#[test]
+fn models_close_against_the_run_of_a_series() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        let handle = scheduler.schedule_repeatedly(SECOND, SECOND, task).expect("open");
+        driver.advance(SECOND);
+        let runner = run(next(&keeper));
+        let leftovers: Vec<_> = scheduler.close().expect("loom has time").into_iter().collect();
+        assert_eq!((leftovers.len(), scheduler.pending()), (1, 0));
+        let ran = runs.load(Ordering::Relaxed);
+        assert_eq!(leftovers[0].remaining(), SECOND * u32::try_from(ran).expect("one"));
+        assert!(!handle.is_done());
+        runner.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed), ran, "one that was claimed back does not run");
+        drop(leftovers);
+        assert!(handle.is_done() && Arc::strong_count(&runs) == 1);
+        end(scheduler, driver, keeper);
+    });
+}
+
+/// END-5: a series that ends of itself during the close is no leftover, and the close does not wait for it for ever.
+#[test]
+fn models_close_against_a_series_that_breaks() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let handle =
+            scheduler.schedule_repeatedly(SECOND, SECOND, || ControlFlow::Break(())).expect("open");
+        driver.advance(SECOND);
+        let runner = run(next(&keeper));
+        let leftovers = scheduler.close().expect("loom has time");
+        let returned = leftovers.len();
+        drop(leftovers);
+        runner.join().unwrap();
+        assert!(handle.is_done() && returned <= 1);
+        assert_eq!(scheduler.pending(), 0);
+        end(scheduler, driver, keeper);
+    });
+}
+
+/// END-5: the same for one that is cancelled in its run.
+#[test]
+fn models_close_against_a_series_that_is_cancelled() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let handle = scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+        driver.advance(SECOND);
+        let runner = run(next(&keeper));
+        let canceller = {
+            let handle = handle.clone();
+            thread::spawn(move || {
+                let won = handle.cancel();
+                memory::put_down();
+                won
+            })
+        };
+        let leftovers = scheduler.close().expect("loom has time");
+        let returned = leftovers.len();
+        assert!(canceller.join().unwrap() && handle.is_done());
+        runner.join().unwrap();
+        assert!(returned <= 1 && leftovers.run_all() == 0);
+        assert_eq!(scheduler.pending(), 0);
+        end(scheduler, driver, keeper);
+    });
+}
+
+/// S29: a leftover that was returned inside of its own run, and is run elsewhere while that run ends: behind it, once.
+#[test]
+fn models_a_leftover_that_is_run_while_its_run_ends() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let given: Arc<Mutex<Option<PendingTask>>> = Arc::new(Mutex::new(None));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let (closes, gives, count) = (scheduler.clone(), Arc::clone(&given), Arc::clone(&runs));
+        let task = move || {
+            if count.fetch_add(1, Ordering::Relaxed) == 0 {
+                let leftover = closes.close().expect("its own run").into_iter().next();
+                *lock(&gives) = leftover;
+            }
+        };
+        scheduler.schedule_repeatedly(SECOND, SECOND, task).expect("open");
+        driver.advance(SECOND);
+        let runner = run(next(&keeper));
+        loop {
+            let leftover = lock(&given).take();
+            if let Some(leftover) = leftover {
+                leftover.run();
+                break;
+            }
+            thread::yield_now();
+        }
+        runner.join().unwrap();
+        assert_eq!((runs.load(Ordering::Relaxed), Arc::strong_count(&runs)), (2, 1));
+        assert!(scheduler.await_termination(Duration::ZERO) && scheduler.pending() == 0);
+        drop(given);
+        end(scheduler, driver, keeper);
+    });
+}
+
+/// S29, WORD-5: a move against a cancel. One wins, and both schedulers count right.
+#[test]
+fn models_move_against_cancel() {
+    loom::model(|| {
+        let ((first, driver, keeper), (second, other, there)) = (scheduler(), scheduler());
+        let handle = first.schedule_once(SECOND, || ()).expect("open");
+        let leftover = driver.close().into_iter().next().expect("one");
+        let canceller = {
+            let handle = handle.clone();
+            thread::spawn(move || {
+                let won = handle.cancel();
+                memory::put_down();
+                won
+            })
+        };
+        let moved: Cancellable = leftover.reschedule(&second).expect("open");
+        let won = canceller.join().unwrap();
+        assert!(won && moved == handle && moved.is_cancelled());
+        assert_eq!((first.pending(), second.pending()), (0, 0));
+        let cancels = first.stats().cancelled() + second.stats().cancelled();
+        assert_eq!((cancels, second.stats().cancelled()), (1, second.stats().scheduled()));
+        drop((first, keeper));
+        end(second, other, there);
+    });
+}
+
+/// S29: a move against an old executor that runs what it was handed: it runs nothing, before, during and after the move.
+#[test]
+fn models_move_against_an_old_run() {
+    loom::model(|| {
+        let ((first, driver, keeper), (second, other, there)) = (scheduler(), scheduler());
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        first.schedule_once(Duration::ZERO, task).expect("open");
+        driver.turn();
+        let old = next(&keeper);
+        let leftover = driver.close().into_iter().next().expect("one");
+        let runner = run(old);
+        leftover.reschedule(&second).expect("open");
+        runner.join().unwrap();
+        assert_eq!((runs.load(Ordering::Relaxed), second.pending()), (0, 1));
+        other.turn();
+        next(&there).run();
+        assert_eq!((runs.load(Ordering::Relaxed), second.pending(), first.pending()), (1, 0, 0));
+        drop((first, keeper));
+        end(second, other, there);
+    });
+}
+
+/// WORD-5: a look at the name, which holds the task for a moment, hides it from nobody.
+#[test]
+fn models_a_look_at_the_name_against_a_cancel() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let handle = scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
+        driver.turn();
+        let task = next(&keeper);
+        let looker = thread::spawn(move || {
+            let is_named = task.name().contains("closure");
+            drop(task);
+            memory::put_down();
+            is_named
+        });
+        let won = handle.cancel();
+        let is_named = looker.join().unwrap();
+        assert!(won || is_named, "if the cancel loses it is because the task was dropped");
+        assert!(handle.is_done() && handle.is_cancelled() == won);
+        end(scheduler, driver, keeper);
+    });
+}

@@ -1,0 +1,215 @@
+//! The wake event of a message loop: [`crate::message_loop`].
+//!
+//! A wake-up that is lost leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands
+//! still, so nothing else wakes it.
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
+use std::time::Duration;
+
+use loom::thread;
+
+use crate::message_loop::{MessageLoop, Next, RunLoop, TaskRunner};
+use crate::platform::sync::{AtomicBool, Ordering};
+use crate::{ManualClock, Sleeper};
+
+const LATER: Duration = Duration::from_secs(1);
+
+fn bound() -> (MessageLoop, TaskRunner) {
+    let looper = MessageLoop::builder().clock(ManualClock::new()).prepare().expect("no other one");
+    let runner = looper.runner();
+    (looper, runner)
+}
+
+fn quit() {
+    MessageLoop::current().expect("in a task").quit();
+}
+
+struct QuitOnDrop;
+impl Drop for QuitOnDrop {
+    fn drop(&mut self) {
+        quit();
+    }
+}
+
+/// INBOX-1: a post against a loop that goes to sleep.
+#[test]
+fn models_a_post_against_a_loop_that_goes_to_sleep() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        let poster = thread::spawn(move || runner.post(quit).map(drop));
+        looper.run();
+        poster.join().unwrap().expect("open");
+    });
+}
+
+/// INBOX-2: two posters, of which one wakes it, and the other finds it awake. What the last of them posts runs.
+#[test]
+fn models_two_posters_and_one_wake() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let task = |runs: &Arc<AtomicUsize>| {
+            let runs = Arc::clone(runs);
+            move || {
+                if runs.fetch_add(1, Ordering::Relaxed) == 1 {
+                    quit();
+                }
+            }
+        };
+        let (other, first) = (runner.clone(), task(&runs));
+        let poster = thread::spawn(move || other.post(first).map(drop));
+        let second = task(&runs);
+        let another = thread::spawn(move || runner.post(second).map(drop));
+        looper.run();
+        poster.join().unwrap().expect("open");
+        another.join().unwrap().expect("open");
+    });
+}
+
+/// INBOX-2: a delayed task that can wait wakes nobody, and hides nobody who comes after it.
+#[test]
+fn models_what_can_wait_hides_nothing_in_a_loop() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        runner.post_delayed(LATER, || unreachable!("the clock stands still")).expect("open");
+        let poster = thread::spawn(move || {
+            runner.post_delayed(2 * LATER, || unreachable!("the same")).expect("open");
+            runner.post(quit).map(drop).expect("open");
+        });
+        looper.run();
+        poster.join().unwrap();
+    });
+}
+
+/// INBOX-3: an end against a post. Taken in, it runs; too late, it comes back.
+#[test]
+fn models_an_end_against_a_post() {
+    loom::model(|| {
+        let (looper, runner) = bound();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let (other, count) = (runner.clone(), Arc::clone(&runs));
+        let poster = thread::spawn(move || {
+            let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+            other.post(task).is_ok()
+        });
+        let ends = thread::spawn(move || runner.quit());
+        looper.run();
+        let is_taken = poster.join().unwrap();
+        ends.join().unwrap();
+        assert_eq!(runs.load(Ordering::Relaxed), usize::from(is_taken));
+        drop(looper);
+        assert_eq!(Arc::strong_count(&runs), 1, "all are dropped");
+    });
+}
+
+/// A run that is told to quit from elsewhere, while it goes to sleep.
+#[test]
+fn models_a_quit_handle_against_a_run_that_goes_to_sleep() {
+    loom::model(|| {
+        let (_looper, _runner) = bound();
+        let run = RunLoop::new().expect("a loop");
+        let handle = run.quit_handle();
+        let other = thread::spawn(move || handle.quit());
+        run.run();
+        other.join().unwrap();
+    });
+}
+
+/// INBOX-1: somebody's own event loop, which sleeps when a turn says so, against a post and an end from elsewhere.
+#[test]
+fn models_a_host_sleeps_over_nothing() {
+    loom::model(|| {
+        let sleeper = Sleeper::new();
+        let builder = MessageLoop::builder().clock(ManualClock::new()).wake_with(sleeper.waker());
+        let looper = builder.prepare().expect("no other one");
+        let runner = looper.runner();
+        runner.post(|| ()).expect("open");
+        let other = thread::spawn(move || {
+            runner.post(|| ()).expect("open");
+            runner.quit();
+        });
+        loop {
+            match looper.turn() {
+                Next::Now => {}
+                Next::At(_) | Next::Idle => sleeper.sleep(),
+                Next::Quit => break,
+            }
+        }
+        other.join().unwrap();
+    });
+}
+
+/// A run that is told to quit when idle, while it goes to sleep.
+#[test]
+fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
+    loom::model(|| {
+        let (_looper, _runner) = bound();
+        let run = RunLoop::new().expect("a loop");
+        let handle = run.quit_handle();
+        let other = thread::spawn(move || handle.quit_when_idle());
+        run.run();
+        other.join().unwrap();
+    });
+}
+
+/// A local task that is cancelled elsewhere: its closure is dropped at home, without anybody else's wake.
+#[test]
+fn models_a_local_closure_comes_home_to_be_dropped() {
+    loom::model(|| {
+        let (looper, _runner) = bound();
+        let captured = std::rc::Rc::new(QuitOnDrop);
+        let handle = looper.local_runner().post_delayed(LATER, move || drop(captured));
+        let handle = handle.expect("open");
+        let other = thread::spawn(move || handle.cancel());
+        looper.run();
+        assert!(other.join().unwrap());
+    });
+}
+
+/// SPAWN-1: a wake from elsewhere, during the poll, after it, and while the loop goes to sleep.
+#[test]
+fn models_a_wake_against_the_poll_of_a_future() {
+    loom::model(|| {
+        let (looper, _runner) = bound();
+        let is_set = Arc::new(AtomicBool::new(false));
+        let mut other = None;
+        let waits = poll_fn(move |context| {
+            if is_set.load(Ordering::Relaxed) {
+                quit();
+                return Poll::Ready(());
+            }
+            other.get_or_insert_with(|| {
+                let (waker, sets) = (context.waker().clone(), Arc::clone(&is_set));
+                thread::spawn(move || {
+                    sets.store(true, Ordering::Relaxed);
+                    waker.wake();
+                })
+            });
+            Poll::Pending
+        });
+        let handle = looper.local_runner().spawn_local(waits).expect("open");
+        looper.run();
+        assert!(handle.is_done());
+    });
+}
+
+/// SPAWN-3: a future that is cancelled elsewhere, before its poll, during it, and after it, is dropped at home.
+#[test]
+fn models_a_cancel_against_the_poll_of_a_future() {
+    loom::model(|| {
+        let (looper, _runner) = bound();
+        let captured = QuitOnDrop;
+        let handle = looper.local_runner().spawn_local(async move {
+            let _captured = &captured;
+            pending::<()>().await;
+        });
+        let handle = handle.expect("open");
+        let cancels = handle.handle();
+        let other = thread::spawn(move || cancels.cancel());
+        looper.run();
+        assert!(other.join().unwrap() && handle.is_done());
+    });
+}
