@@ -45,7 +45,7 @@ use std::task::Waker;
 use self::dispatch::Outboxes;
 use self::registry::TurningMark;
 use self::shared::Shared;
-use crate::engine::intake::Inlet;
+use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::trim::Trims;
 use crate::engine::slots::{grow, holder, trim};
@@ -129,7 +129,7 @@ pub(crate) struct Engine {
     /// `None` once the scheduler has ended.
     executor: Option<Box<dyn Executor>>,
     precision: Precision,
-    inlet: Inlet,
+    reader: IntakeReader,
     wheel: Buckets<Entry>,
     ready: ReadyQueue,
     /// What is about to be filed. Empty between turns.
@@ -172,7 +172,7 @@ impl Engine {
             now: Moment(0),
             executor: Some(executor),
             precision,
-            inlet: Inlet::new(),
+            reader: IntakeReader::new(),
             ready: ReadyQueue::new(),
             incoming: Vec::with_capacity(INCOMING),
             given_out: Vec::new(),
@@ -209,7 +209,7 @@ impl Engine {
         let now = self.shared.now();
         self.now = now;
         let taken = self.take_in(cut);
-        if !self.shared.has_a_thread && self.inlet.is_behind(cut) {
+        if !self.shared.has_a_thread && self.reader.is_behind(cut) {
             return Next::Again; // what is still out there may be due first (S3)
         }
         self.advance(now);
@@ -247,7 +247,7 @@ impl Engine {
             earliest: Moment::NEVER,
         };
         let tasks =
-            self.inlet.take(&self.shared.intake, cut, most, |record| filing.add(record.into()));
+            self.reader.take(&self.shared.intake, cut, most, |record| filing.add(record.into()));
         filing.file_all_but(0);
         let earliest = filing.earliest;
         self.is_far_behind = tasks == most;
@@ -312,7 +312,7 @@ impl Engine {
             return false;
         }
         self.filed = 0;
-        self.look_after = (self.wheel.len() / 4).max(4 * self.inlet.seats()).max(STALE);
+        self.look_after = (self.wheel.len() / 4).max(4 * self.reader.seats()).max(STALE);
         self.wheel.len() + self.outboxes.waiting() > STALE
     }
 

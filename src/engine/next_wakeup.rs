@@ -12,7 +12,7 @@ impl Engine {
         let is_due = self.ready.next().is_some_and(|next| next <= now);
         let again_at = self.outboxes.again_at();
         let is_to_be_asked = again_at.is_some_and(|at| at <= now);
-        if is_due || !is_tidy || is_to_be_asked || self.inlet.is_behind(cut) {
+        if is_due || !is_tidy || is_to_be_asked || self.reader.is_behind(cut) {
             return Next::Again;
         }
         if !self.has_news() && self.trim(now) {
@@ -66,7 +66,7 @@ impl Engine {
         if self.shared.is_closing() {
             return false;
         }
-        if !self.inlet.has_more(&self.shared.intake) {
+        if !self.reader.has_more(&self.shared.intake) {
             return true;
         }
         let cut = self.cut();
@@ -74,13 +74,13 @@ impl Engine {
         // A clock of coarse steps may stamp at the cut what was published before the arming, and has
         // not rung: so what is left there has to be able to wait too.
         let mut earliest = taken.earliest;
-        self.inlet.each_left(|record| earliest = earliest.min(needed_at(Entry::from(record))));
-        !self.inlet.is_behind(cut) && earliest >= threshold
+        self.reader.each_left(|record| earliest = earliest.min(needed_at(Entry::from(record))));
+        !self.reader.is_behind(cut) && earliest >= threshold
     }
 
     /// Whether something has come in that no turn has taken yet.
     pub(crate) fn has_news(&self) -> bool {
-        self.shared.is_closing() || self.inlet.has_more(&self.shared.intake)
+        self.shared.is_closing() || self.reader.has_more(&self.shared.intake)
     }
 
     /// A task due before this must wake a sleeper that will wake at `at` anyway.

@@ -25,7 +25,7 @@
 //!   if it has not started (S29). It is 16 bytes. A turn looks at the oldest ones and forgets those that are over. An
 //!   executor may start its tasks in another order: so whenever twice as many are remembered as waited at the end of the
 //!   last round, a round looks at all of them, in slices. An executor that runs its tasks at once, as `Inline` does, has
-//!   none. Series stand elsewhere: see [`Outboxes`](super::hand_over::Outboxes).
+//!   none. Series stand elsewhere: see [`Outboxes`](super::dispatch::Outboxes).
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -16,7 +16,7 @@ use super::shared::Shared;
 use crate::engine::intake::lane::Refused;
 use crate::engine::intake::seat::with_seat;
 use crate::engine::slots::{Body, Phase, Running, Thrown, directory, holder};
-use crate::engine::termination::{self, Decision, Returned};
+use crate::engine::termination::{self, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::cycles;
 use crate::platform::panics::{Payload, caught};
@@ -72,7 +72,7 @@ impl Shared {
     #[cold]
     fn run_is_over(&self, key: TaskKey) {
         if holder::is_over(key) {
-            self.end.run_is_over(key);
+            self.termination.run_is_over(key);
         }
     }
 
@@ -220,11 +220,12 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, entry: Entry) {
         let give_back = || self.give_back(entry);
-        let decided = self.end.return_from_run(entry.key(), give_back, || self.drop_leftover());
+        let decided =
+            self.termination.return_from_run(entry.key(), give_back, || self.drop_leftover());
         if let Some((decision, task)) = decided {
             // A user's code: the clock of the scheduler that it moves to, say.
             caught(|| decision(task)).err().into_iter().for_each(|panic| self.hooks.report(panic));
-            self.end.runs_leftover(false);
+            self.termination.runs_leftover(false);
         }
     }
 
@@ -245,7 +246,7 @@ impl Shared {
         let thrown = body.discard();
         let key = claimed.end_in_order();
         if self.is_closing.load_in_order() {
-            self.end.run_is_over(key); // END-5 in `end`
+            self.termination.run_is_over(key); // END-5 in `end`
         }
         thrown
     }
@@ -273,11 +274,11 @@ impl Shared {
     }
 
     /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.
-    pub(crate) fn give_back(&self, entry: Entry) -> Option<Returned> {
+    pub(crate) fn give_back(&self, entry: Entry) -> Option<Leftover> {
         let (kind, period) = holder::give_back(entry)?;
         with_seat(self, |producer| producer.seat.count_left());
         let (key, deadline) = (entry.key(), entry.moment());
-        Some(Returned { key, deadline, kind, period, is_in_run: false })
+        Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 }
 

@@ -33,7 +33,7 @@ use crate::engine::ready::{Entry, Runner, Turn};
 use crate::engine::slots::closure::Closure;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Phase, Wake, holder, memory, trim};
-use crate::engine::termination::{self, End, Returned};
+use crate::engine::termination::{self, Leftover, Termination};
 use crate::error::ScheduleError;
 use crate::executor::backpressure::{Backlog, Flow};
 use crate::executor::own::{OwnExecutor, OwnExecutors};
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) intake: Intake,
     pub(crate) own_executors: Arc<OwnExecutors>,
-    pub(crate) end: End,
+    pub(crate) termination: Termination,
     pub(crate) shutdown_timeout: Duration,
     /// Written by the engine alone.
     pub(crate) wakeups: Counter,
@@ -110,12 +110,12 @@ pub(crate) struct Moved {
 }
 
 /// A place among the pending tasks of a scheduler, for one that is to move there. It is free again when this is dropped.
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     shared: Arc<Shared>,
     is_taken: bool,
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.is_taken {
             self.shared.leave_place();
@@ -137,7 +137,7 @@ impl Shared {
                 hooks: settings.hooks,
                 bell,
                 own_executors: Arc::default(),
-                end: End::default(),
+                termination: Termination::default(),
                 shutdown_timeout: settings.shutdown_timeout,
                 wakeups: Counter::default(),
                 rejected: Counter::default(),
@@ -207,19 +207,19 @@ impl Shared {
     }
 
     /// Takes a place for a leftover of another scheduler.
-    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Place, ScheduleError> {
+    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reservation, ScheduleError> {
         self.enter()?;
-        Ok(Place { shared: Arc::clone(self), is_taken: false })
+        Ok(Reservation { shared: Arc::clone(self), is_taken: false })
     }
 
     /// Takes a leftover of another scheduler in, which stays in its holder: so its handles go on working.
     pub(crate) fn admit_leftover(
         &self,
-        task: Returned,
+        task: Leftover,
         times: Times,
         executor: Option<&Arc<OwnExecutor>>,
         from: SchedulerId,
-        mut place: Place,
+        mut place: Reservation,
     ) -> Result<Moved, ScheduleError> {
         let Some((runner, turn, mut old)) = holder::move_to(task.key, self.id, executor) else {
             return Ok(Moved { was_cancelled: true, old_executor: None });
@@ -376,7 +376,7 @@ impl Shared {
         self.intake.each_seat(|seat| stats.add_what_left(&seat.counts));
         self.intake.each_seat(|seat| stats.add_what_came(&seat.counts));
         if self.is_closing() {
-            let pending = self.end.in_run(|| stats.scheduled.saturating_sub(stats.left));
+            let pending = self.termination.in_run(|| stats.scheduled.saturating_sub(stats.left));
             stats.left = stats.scheduled.saturating_sub(pending);
         }
         stats.rejected = self.rejected.get();
@@ -388,7 +388,7 @@ impl Shared {
     /// task that passes meanwhile counts rather than being missed.
     pub(crate) fn pending(&self) -> usize {
         // A series in its run is a leftover already (S29), and what is refused now is counted for a moment.
-        if self.is_closing() && self.end.has_come() {
+        if self.is_closing() && self.termination.has_come() {
             return 0;
         }
         let (mut left, mut came) = (0, 0);
@@ -430,7 +430,7 @@ impl seat::Host for Shared {
 impl Drop for Shared {
     /// Leftovers that nobody has taken go with the scheduler.
     fn drop(&mut self) {
-        let leftovers = self.end.take().unwrap_or_default();
+        let leftovers = self.termination.take().unwrap_or_default();
         for task in leftovers {
             self.drop_task(task.key, Phase::Returned);
         }

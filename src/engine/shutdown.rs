@@ -8,7 +8,7 @@ use super::Engine;
 use super::registry::TurningMark;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::{Phase, holder};
-use crate::engine::termination::Returned;
+use crate::engine::termination::Leftover;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::TaskKey;
 
@@ -21,7 +21,7 @@ impl Engine {
         self.outboxes.drain_lines(&mut entries);
         self.ready.drain(&mut entries);
         self.wheel.drain(&mut entries);
-        self.inlet.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
+        self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
         let is_waker = |entry: &Entry| entry.runner() == Runner::TickThread;
         let (wakers, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_waker);
         let mut wakers = self.shared.take_wakers(wakers.into_iter().map(Entry::key));
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Claims back the one-shots that executors have: those that have not started, and the names of those that run.
-    fn claim_back(&self, handed: &[Entry]) -> (Vec<Returned>, Vec<TaskKey>) {
+    fn claim_back(&self, handed: &[Entry]) -> (Vec<Leftover>, Vec<TaskKey>) {
         let (mut returned, mut in_a_run) = (Vec::new(), Vec::new());
         for entry in handed {
             match self.shared.give_back(*entry) {
@@ -56,23 +56,24 @@ impl Engine {
     /// here (S24). `series`: those that executors have. How many leftovers there are.
     fn fulfil(
         &self,
-        mut returned: Vec<Returned>,
+        mut returned: Vec<Leftover>,
         in_a_run: Vec<TaskKey>,
         series: &[Entry],
     ) -> usize {
         let shared = &self.shared;
-        if shared.end.is_wanted() {
+        if shared.termination.is_wanted() {
             let give_back = |entry| shared.give_back(entry);
-            return shared.end.fulfil(returned, in_a_run, series, give_back, || None);
+            return shared.termination.fulfil(returned, in_a_run, series, give_back, || None);
         }
         let keep = |entry| {
             returned.extend(shared.give_back(entry));
             None // it is dropped below, with nothing locked
         };
-        let in_their_runs =
-            shared.end.fulfil(Vec::new(), in_a_run, series, keep, || Some(shared.drop_leftover()));
+        let in_their_runs = shared
+            .termination
+            .fulfil(Vec::new(), in_a_run, series, keep, || Some(shared.drop_leftover()));
         let leftovers = returned.len() + in_their_runs;
-        returned.extend(shared.end.take_unwanted());
+        returned.extend(shared.termination.take_unwanted());
         returned.into_iter().for_each(|task| shared.drop_task(task.key, Phase::Returned));
         leftovers
     }

@@ -39,7 +39,7 @@ use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A task that was pending at the end, by name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Returned {
+pub(crate) struct Leftover {
     pub(crate) key: TaskKey,
     pub(crate) deadline: Moment,
     pub(crate) kind: Kind,
@@ -49,11 +49,11 @@ pub(crate) struct Returned {
 }
 
 /// The fate of a leftover that was taken in its run. It is carried out behind that run.
-pub(crate) type Decision = Box<dyn FnOnce(Returned) + Send>;
+pub(crate) type Decision = Box<dyn FnOnce(Leftover) + Send>;
 
 /// A series that was in a run when the end came.
 struct InRun {
-    task: Returned,
+    task: Leftover,
     stage: Stage,
 }
 
@@ -70,7 +70,7 @@ enum Stage {
 
 /// The end of one scheduler: it is fulfilled once, by the engine.
 #[derive(Default)]
-pub(crate) struct End {
+pub(crate) struct Termination {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -80,7 +80,7 @@ struct State {
     /// Somebody will take the leftovers. Otherwise the engine drops them itself (S24).
     is_wanted: bool,
     has_come: bool,
-    leftovers: Vec<Returned>,
+    leftovers: Vec<Leftover>,
     series: Vec<InRun>,
     /// Other runs that were in progress when the end came: of one-shots, and of series that were cancelled in them.
     last_runs: Vec<TaskKey>,
@@ -119,12 +119,12 @@ impl State {
     }
 
     /// END-1.
-    fn take(&mut self) -> Vec<Returned> {
+    fn take(&mut self) -> Vec<Leftover> {
         let mut leftovers = std::mem::take(&mut self.leftovers);
         for series in &mut self.series {
             if matches!(series.stage, Stage::InRun) {
                 series.stage = Stage::Taken;
-                leftovers.push(Returned { is_in_run: true, ..series.task });
+                leftovers.push(Leftover { is_in_run: true, ..series.task });
             }
         }
         leftovers.sort_by_key(|task| task.deadline);
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-impl End {
+impl Termination {
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -163,10 +163,10 @@ impl End {
     /// a leftover. `one_shots`: those that may be in a run. How many leftovers there are, with those to come.
     pub(crate) fn fulfil(
         &self,
-        leftovers: Vec<Returned>,
+        leftovers: Vec<Leftover>,
         one_shots: Vec<TaskKey>,
         handed: &[Entry],
-        mut give_back: impl FnMut(Entry) -> Option<Returned>,
+        mut give_back: impl FnMut(Entry) -> Option<Leftover>,
         unwanted: impl Fn() -> Option<Decision>,
     ) -> usize {
         let mut state = self.lock();
@@ -185,7 +185,7 @@ impl End {
             if word.is_pending() || word.is_running() {
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
                 let deadline = entry.moment().after_nanos(period); // as far as can be said now
-                let task = Returned { key, deadline, kind, period, is_in_run: false };
+                let task = Leftover { key, deadline, kind, period, is_in_run: false };
                 let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
                 state.series.push(InRun { task, stage: stage_now });
             }
@@ -207,7 +207,7 @@ impl End {
     }
 
     /// Takes those that came behind their runs before the end did, if nobody wants them: they are to be dropped.
-    pub(crate) fn take_unwanted(&self) -> Vec<Returned> {
+    pub(crate) fn take_unwanted(&self) -> Vec<Leftover> {
         let mut state = self.lock();
         if state.is_wanted { Vec::new() } else { std::mem::take(&mut state.leftovers) }
     }
@@ -220,9 +220,9 @@ impl End {
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
-        give_back: impl FnOnce() -> Option<Returned>,
+        give_back: impl FnOnce() -> Option<Leftover>,
         unwanted: impl FnOnce() -> Decision,
-    ) -> Option<(Decision, Returned)> {
+    ) -> Option<(Decision, Leftover)> {
         let mut state = self.lock();
         let at = state.series.iter().position(|series| series.task.key == key);
         let listed = at.map(|at| state.series.swap_remove(at).stage);
@@ -271,7 +271,7 @@ impl End {
         &self,
         key: TaskKey,
         decision: Decision,
-    ) -> Result<(), (Option<Returned>, Decision)> {
+    ) -> Result<(), (Option<Leftover>, Decision)> {
         let mut state = self.lock();
         let at = state.series.iter().position(|series| series.task.key == key);
         let Some(at) = at else { return Err((None, decision)) };
@@ -299,13 +299,13 @@ impl End {
     // ----- those who wait ------------------------------------------------------------------
 
     /// Takes the leftovers, if the end has come.
-    pub(crate) fn take(&self) -> Option<Vec<Returned>> {
+    pub(crate) fn take(&self) -> Option<Vec<Leftover>> {
         let mut state = self.lock();
         state.has_come.then(|| state.take())
     }
 
     /// Waits for the end, until this moment at the latest.
-    pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Returned>> {
+    pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
         let _waits = Waits::begin();
         let mut state = self.wait_while(until, |state| !state.is_ready())?;
         let leftovers = state.take();
@@ -346,7 +346,7 @@ impl End {
         }
     }
 
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Returned>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Leftover>> {
         let mine = waker.clone(); // a user's code, so before the lock (S11)
         let mut state = self.lock();
         if state.is_ready() {

@@ -1,7 +1,7 @@
 //! Spans and events for `tracing`; without the feature, nothing.
 //!
 //! The switch between the two is here and nowhere else. What the rest of the crate says is the same in both
-//! cases: it asks for the span of [`here`], and if there is one, puts the task [`Within`] it. Without the
+//! cases: it asks for the span of [`current_span`], and if there is one, puts the task [`InSpan`] it. Without the
 //! feature there never is one, and the compiler drops that half.
 //!
 //! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so nothing
@@ -16,10 +16,10 @@ use off as switch;
 #[cfg(feature = "tracing")]
 use on as switch;
 
-pub(crate) use switch::{Place, Within, here, in_a_root_span, panicked, rejected};
+pub(crate) use switch::{CurrentSpan, InSpan, current_span, in_a_root_span, panicked, rejected};
 
 /// What can be done once: a closure, or one that runs within something.
-pub(crate) trait Shot: Send + 'static {
+pub(crate) trait RunOnce: Send + 'static {
     /// A value knows a better name than that of its type.
     const IS_NAMED: bool = false;
 
@@ -32,25 +32,25 @@ pub(crate) trait Shot: Send + 'static {
         Self::type_name()
     }
 
-    fn shoot(self);
+    fn run_once(self);
 }
 
-impl<F: FnOnce() + Send + 'static> Shot for F {
+impl<F: FnOnce() + Send + 'static> RunOnce for F {
     #[inline]
-    fn shoot(self) {
+    fn run_once(self) {
         self();
     }
 }
 
-impl Place {
+impl CurrentSpan {
     /// Has a task run here.
     #[inline]
-    pub(crate) fn within<F>(self, task: F) -> Within<F> {
-        Within { place: self, task }
+    pub(crate) fn within<F>(self, task: F) -> InSpan<F> {
+        InSpan { place: self, task }
     }
 }
 
-impl<F> Within<F> {
+impl<F> InSpan<F> {
     /// The task as it was.
     pub(crate) fn into_task(self) -> F {
         self.task
@@ -61,25 +61,25 @@ impl<F> Within<F> {
 mod on {
     use tracing::Span;
 
-    use super::Shot;
+    use super::RunOnce;
 
     /// The span in which a task was scheduled.
-    pub(crate) struct Place(Span);
+    pub(crate) struct CurrentSpan(Span);
 
     /// A task that runs in a span.
-    pub(crate) struct Within<F> {
-        pub(super) place: Place,
+    pub(crate) struct InSpan<F> {
+        pub(super) place: CurrentSpan,
         pub(super) task: F,
     }
 
     /// The span of the calling thread, if there is one.
     #[inline]
-    pub(crate) fn here() -> Option<Place> {
+    pub(crate) fn current_span() -> Option<CurrentSpan> {
         let span = Span::current();
-        (!span.is_none()).then_some(Place(span))
+        (!span.is_none()).then_some(CurrentSpan(span))
     }
 
-    impl<F: Shot> Shot for Within<F> {
+    impl<F: RunOnce> RunOnce for InSpan<F> {
         const IS_NAMED: bool = F::IS_NAMED;
 
         fn type_name() -> &'static str {
@@ -90,9 +90,9 @@ mod on {
             self.task.own_name()
         }
 
-        fn shoot(self) {
-            let Within { place: Place(span), task } = self;
-            span.in_scope(|| task.shoot());
+        fn run_once(self) {
+            let InSpan { place: CurrentSpan(span), task } = self;
+            span.in_scope(|| task.run_once());
         }
     }
 
@@ -117,24 +117,24 @@ mod on {
 mod off {
     use std::convert::Infallible;
 
-    use super::Shot;
+    use super::RunOnce;
 
     /// There is none.
-    pub(crate) struct Place(Infallible);
+    pub(crate) struct CurrentSpan(Infallible);
 
     /// There is none.
-    pub(crate) struct Within<F> {
-        pub(super) place: Place,
+    pub(crate) struct InSpan<F> {
+        pub(super) place: CurrentSpan,
         pub(super) task: F,
     }
 
     #[inline]
-    pub(crate) fn here() -> Option<Place> {
+    pub(crate) fn current_span() -> Option<CurrentSpan> {
         None
     }
 
-    impl<F: Shot> Shot for Within<F> {
-        fn shoot(self) {
+    impl<F: RunOnce> RunOnce for InSpan<F> {
+        fn run_once(self) {
             match self.place.0 {}
         }
     }

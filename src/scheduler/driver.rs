@@ -191,14 +191,14 @@ impl Driver {
 
     /// Ends the scheduler, and returns what was pending.
     pub fn close(self) -> Leftovers {
-        self.shared.end.want();
+        self.shared.termination.want();
         self.shared.stop();
         self.cell.end();
-        let end = &self.shared.end;
+        let termination = &self.shared.termination;
         let until = termination::after(self.shared.shutdown_timeout);
         // Another thread that closes or stops the scheduler may have the engine now.
-        let waited = if self.shared.is_turned_here() { None } else { end.wait(until) };
-        let leftovers = waited.or_else(|| end.take()).unwrap_or_default();
+        let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
+        let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 

@@ -4,13 +4,13 @@
 //!   stop() ----> wanted, closing, bell        engine: closes all lanes, collects what is
 //!     |                                               pending, marks each as returned
 //!     v                                          |
-//!   Stopping <---------- End (oneshot) <---------' fulfil
+//!   Stopping <---------- Termination (oneshot) <---------' fulfil
 //!     | wait, wait_timeout, .await      <---------- the runs of series end
 //!     v
 //!   Leftovers --> PendingTask: run, cancel, move elsewhere, or drop
 //! ```
 //!
-//! - LEFTOVER-1 A task that was returned is in the phase `Returned`: handles can still cancel it, and
+//! - LEFTOVER-1 A task that was returned is in the phase `Leftover`: handles can still cancel it, and
 //!   whoever claims it first, a run or a cancel, has it (S8).
 
 use std::fmt;
@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::engine::shared::{Place, Shared};
+use crate::engine::shared::{Reservation, Shared};
 use crate::engine::slots::{Phase, Running, holder};
-use crate::engine::termination::{self, Decision, Returned};
+use crate::engine::termination::{self, Decision, Leftover};
 use crate::error::ScheduleError;
 use crate::executor::own::OwnExecutor;
 use crate::platform::panics::caught;
@@ -65,7 +65,7 @@ impl Stopping {
         if self.shared.is_turned_here() {
             return Leftovers::new(self.shared, Vec::new());
         }
-        let leftovers = self.shared.end.wait(None).unwrap_or_default();
+        let leftovers = self.shared.termination.wait(None).unwrap_or_default();
         Leftovers::new(self.shared, leftovers)
     }
 
@@ -76,7 +76,7 @@ impl Stopping {
     /// Gives itself back when the end has not come in time; at once, on the tick thread.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
-        match self.shared.end.wait(termination::after(timeout)) {
+        match self.shared.termination.wait(termination::after(timeout)) {
             Some(leftovers) => Ok(Leftovers::new(self.shared, leftovers)),
             None => Err(self),
         }
@@ -87,14 +87,14 @@ impl Future for Stopping {
     type Output = Leftovers;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
-        let leftovers = self.shared.end.poll(context.waker());
+        let leftovers = self.shared.termination.poll(context.waker());
         leftovers.map(|leftovers| Leftovers::new(Arc::clone(&self.shared), leftovers))
     }
 }
 
 impl fmt::Debug for Stopping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has_ended = self.shared.end.has_come();
+        let has_ended = self.shared.termination.has_come();
         f.debug_struct("Stopping").field("has_ended", &has_ended).finish_non_exhaustive()
     }
 }
@@ -120,11 +120,11 @@ impl fmt::Debug for Stopping {
 #[must_use = "leftovers that are dropped are tasks that never run"]
 pub struct Leftovers {
     shared: Arc<Shared>,
-    tasks: std::vec::IntoIter<Returned>,
+    tasks: std::vec::IntoIter<Leftover>,
 }
 
 impl Leftovers {
-    pub(crate) fn new(shared: Arc<Shared>, tasks: Vec<Returned>) -> Leftovers {
+    pub(crate) fn new(shared: Arc<Shared>, tasks: Vec<Leftover>) -> Leftovers {
         Leftovers { shared, tasks: tasks.into_iter() }
     }
 
@@ -195,7 +195,7 @@ impl ExactSizeIterator for IntoIter {}
 pub struct PendingTask {
     shared: Arc<Shared>,
     /// `None` once it was run, cancelled or moved.
-    task: Option<Returned>,
+    task: Option<Leftover>,
 }
 
 impl PendingTask {
@@ -216,7 +216,7 @@ impl PendingTask {
     fn due(&self) -> Moment {
         let Some(task) = self.task else { return Moment(0) };
         let is_in_run = task.is_in_run;
-        let known = is_in_run.then(|| self.shared.end.deadline_of(task.key)).flatten();
+        let known = is_in_run.then(|| self.shared.termination.deadline_of(task.key)).flatten();
         known.unwrap_or(task.deadline)
     }
 
@@ -299,7 +299,7 @@ impl PendingTask {
     /// Moves it into a place of another scheduler.
     fn move_into(
         mut self,
-        place: Place,
+        place: Reservation,
         shared: &Arc<Shared>,
         executor: Option<&Arc<OwnExecutor>>,
         was_in_run: bool,
@@ -331,9 +331,9 @@ impl PendingTask {
         let Some(task) = self.task.take() else { return false };
         let Some(running) = Running::claim_last(task.key) else { return false };
         let due = Entry::new(task.key, task.deadline, true, Runner::Default, None);
-        self.shared.end.runs_leftover(true);
+        self.shared.termination.runs_leftover(true);
         self.shared.run_claimed(running, due, false, false);
-        self.shared.end.runs_leftover(false);
+        self.shared.termination.runs_leftover(false);
         true
     }
 
@@ -344,11 +344,11 @@ impl PendingTask {
         let shared = Arc::clone(&self.shared);
         let decision: Decision =
             Box::new(move |task| decision(PendingTask { shared, task: Some(task) }));
-        match self.shared.end.decide(task.key, decision) {
+        match self.shared.termination.decide(task.key, decision) {
             Ok(()) => true,
             Err((now, unused)) => {
                 drop(unused);
-                self.task = Some(Returned { is_in_run: false, ..now.unwrap_or(task) });
+                self.task = Some(Leftover { is_in_run: false, ..now.unwrap_or(task) });
                 false
             }
         }

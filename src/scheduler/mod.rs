@@ -212,7 +212,7 @@ impl Scheduler {
         }
         self.begin_stop();
         let until = termination::after(shared.shutdown_timeout);
-        let leftovers = shared.end.wait(until).ok_or(CloseError::Timeout)?;
+        let leftovers = shared.termination.wait(until).ok_or(CloseError::Timeout)?;
         Ok(Leftovers::new(Arc::clone(shared), leftovers))
     }
 
@@ -263,12 +263,12 @@ impl Scheduler {
     pub fn await_termination(&self, timeout: Duration) -> bool {
         let shared = self.shared();
         let is_inside = shared.is_turned_here() || termination::is_in_a_run_of(shared.id());
-        !is_inside && shared.end.wait_for_runs(termination::after(timeout))
+        !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
     }
 
     fn begin_stop(&self) {
         let shared = self.shared();
-        shared.end.want();
+        shared.termination.want();
         shared.stop();
         if !shared.is_turned_here() {
             self.service.driven.upgrade().iter().for_each(|engine| engine.end());

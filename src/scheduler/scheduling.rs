@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::Scheduler;
 use crate::engine::shared::{Shared, Times};
 use crate::engine::slots::holder::Repetition;
-use crate::engine::slots::{Content, MadeOf, Named, OneShot, Series};
+use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own::OwnExecutor;
-use crate::observe::trace::{self, Shot, Within};
+use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
 use crate::scheduler::leftovers::PendingTask;
 use crate::time::repeat::{Period, Repeat};
@@ -82,16 +82,16 @@ impl Scheduler {
         F: FnOnce() + Send + 'static,
     {
         let times = self.shared().after(delay);
-        match trace::here() {
+        match trace::current_span() {
             None => self.try_admit(times, task),
-            Some(place) => {
-                let refused = self.try_admit(times, place.within(task));
-                refused.map_err(|error| error.map(Within::into_task))
+            Some(span) => {
+                let refused = self.try_admit(times, span.within(task));
+                refused.map_err(|error| error.map(InSpan::into_task))
             }
         }
     }
 
-    fn try_admit<S: Shot>(
+    fn try_admit<S: RunOnce>(
         &self,
         times: Times,
         task: S,
@@ -105,10 +105,10 @@ impl Scheduler {
 
     /// Takes a one-shot in, within the span of the calling thread.
     #[inline]
-    fn admit_once<S: Shot>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
-        match trace::here() {
+    fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
+        match trace::current_span() {
             None => self.admit_or_drop(times, OneShot(task), Repetition::NONE),
-            Some(place) => self.admit_or_drop(times, OneShot(place.within(task)), Repetition::NONE),
+            Some(span) => self.admit_or_drop(times, OneShot(span.within(task)), Repetition::NONE),
         }
     }
 
@@ -189,7 +189,7 @@ impl Scheduler {
             return Err(ScheduleError::ZeroPeriod);
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        let series = MadeOf::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
+        let series = NamedAfter::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
         self.admit_or_drop(self.shared().after(initial), Series(series), repetition)
     }
 

@@ -11,7 +11,7 @@ use crate::Cancellable;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{
-    Cancelled, MadeOf, OneShot, Phase, Running, Series, directory, holder, memory,
+    Cancelled, NamedAfter, OneShot, Phase, Running, Series, directory, holder, memory,
 };
 use crate::platform::sync::Ordering;
 use crate::time::repeat::Kind;
@@ -95,7 +95,7 @@ fn models_rearm_against_cancel() {
     loom::model(|| {
         let ledger = Arc::<Ledger>::default();
         let capture = Capture(Arc::clone(&ledger));
-        let task = Series(MadeOf::<(), _>::new(move || {
+        let task = Series(NamedAfter::<(), _>::new(move || {
             capture.0.runs.fetch_add(1, Ordering::Relaxed);
             ControlFlow::Continue(())
         }));

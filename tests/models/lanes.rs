@@ -7,7 +7,7 @@ use loom::thread;
 
 use crate::engine::intake::lane::{Consumer, Producer, Record};
 use crate::engine::intake::seat::Seat;
-use crate::engine::intake::{Gate, Inlet, Intake};
+use crate::engine::intake::{Gate, Intake, IntakeReader};
 use crate::platform::sync::Ordering;
 use crate::time::parking::Doorbell;
 use crate::time::tick::Moment;
@@ -59,7 +59,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
     let reader = {
         let intake = Arc::clone(&intake);
         thread::spawn(move || {
-            let (mut inlet, mut taken) = (Inlet::new(), Vec::new());
+            let (mut inlet, mut taken) = (IntakeReader::new(), Vec::new());
             for _ in 0..2 {
                 let cut = intake.cut(0);
                 inlet.take(&intake, cut, most, |record| taken.push(record.name));
@@ -104,7 +104,7 @@ fn models_a_seat_whose_lane_is_open_is_listed_once() {
         };
         push(1);
         push(2);
-        let (mut inlet, mut taken) = (Inlet::new(), Vec::new());
+        let (mut inlet, mut taken) = (IntakeReader::new(), Vec::new());
         inlet.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
         let reader = {
             let intake = Arc::clone(&intake);
@@ -151,7 +151,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
         let reader = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                let (mut inlet, mut names) = (Inlet::new(), Vec::new());
+                let (mut inlet, mut names) = (IntakeReader::new(), Vec::new());
                 let cut = intake.cut(0);
                 inlet.take(&intake, cut, usize::MAX, |record| names.push(record.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);

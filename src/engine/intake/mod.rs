@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   thread 1:  seat 0  [ lane ========> ]--.
-//!   thread 2:  seat 1  [ lane ==> ]--------+--> Inlet::take, a merge by stamp --> the wheel
+//!   thread 2:  seat 1  [ lane ==> ]--------+--> IntakeReader::take, a merge by stamp --> the wheel
 //!   thread 3:  seat 2  [ lane ]            '
 //!
 //!   ready list:  head --> seat 1 --> seat 0      the seats that have something for the reader
@@ -208,7 +208,7 @@ impl Intake {
 }
 
 /// The reader's side, owned by the engine.
-pub(crate) struct Inlet {
+pub(crate) struct IntakeReader {
     /// By number of their seats.
     lanes: Vec<Consumer>,
     /// Lanes that may hold something: the ready ones, and those of which an earlier turn has left some.
@@ -217,9 +217,9 @@ pub(crate) struct Inlet {
     heads: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
-impl Inlet {
-    pub(crate) fn new() -> Inlet {
-        Inlet { lanes: Vec::new(), open: Vec::new(), heads: BinaryHeap::new() }
+impl IntakeReader {
+    pub(crate) fn new() -> IntakeReader {
+        IntakeReader { lanes: Vec::new(), open: Vec::new(), heads: BinaryHeap::new() }
     }
 
     /// Takes what was stamped before the cut, in order, and at most so many records; INTAKE-4. How many.
@@ -357,7 +357,7 @@ mod tests {
         assert!(producer.push(record(stamp)).is_ok());
     }
 
-    fn take(inlet: &mut Inlet, intake: &Intake, cut: u64, most: usize) -> Vec<u64> {
+    fn take(inlet: &mut IntakeReader, intake: &Intake, cut: u64, most: usize) -> Vec<u64> {
         let mut stamps = Vec::new();
         let taken = inlet.take(intake, cut, most, |record| stamps.push(record.stamp));
         assert_eq!(taken, stamps.len());
@@ -368,7 +368,7 @@ mod tests {
     fn lane_4_stamps_of_a_lane_never_go_down() {
         let (intake, mut producers) = intake(1);
         [5, 3, 7].iter().for_each(|stamp| push(&mut producers[0], *stamp));
-        assert_eq!(take(&mut Inlet::new(), &intake, 100, 100), [5, 5, 7]);
+        assert_eq!(take(&mut IntakeReader::new(), &intake, 100, 100), [5, 5, 7]);
     }
 
     #[test]
@@ -380,7 +380,7 @@ mod tests {
             seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
             push(&mut producers[(seed >> 40) as usize % 3], stamp);
         }
-        let mut inlet = Inlet::new();
+        let mut inlet = IntakeReader::new();
         while inlet.has_more(&intake) {
             let most = 1 + all.len() / 3;
             let some = take(&mut inlet, &intake, 4_000, most);
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn a_seat_that_publishes_again_while_it_is_open_is_visited_once() {
         let (intake, mut producers) = intake(2);
-        let mut inlet = Inlet::new();
+        let mut inlet = IntakeReader::new();
         for round in 0..300 {
             push(&mut producers[0], 10 * round);
             push(&mut producers[1], 10 * round + 1);
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn s19_a_turn_does_not_follow_a_producer_beyond_its_cut() {
         let (intake, mut producers) = intake(1);
-        let (mut inlet, cut) = (Inlet::new(), 1_500);
+        let (mut inlet, cut) = (IntakeReader::new(), 1_500);
         (0..20_000).for_each(|stamp| push(&mut producers[0], stamp));
         assert_eq!(take(&mut inlet, &intake, cut, usize::MAX).len(), 1_500);
         assert!(!inlet.is_behind(cut) && inlet.has_more(&intake));
@@ -424,7 +424,7 @@ mod tests {
     fn s20_a_close_takes_what_no_turn_has_taken_in_order() {
         let (intake, mut producers) = intake(2);
         (0..3_000).for_each(|stamp| push(&mut producers[stamp as usize % 2], stamp));
-        let mut inlet = Inlet::new();
+        let mut inlet = IntakeReader::new();
         assert!(take(&mut inlet, &intake, 500, 300).into_iter().eq(0..300));
         let mut left = Vec::new();
         inlet.close(&intake, |record| left.push(record.stamp));
@@ -436,7 +436,7 @@ mod tests {
     fn intake_3_a_reading_that_is_not_one_goes_on_with_each_turn() {
         let (intake, _) = intake(0);
         assert_eq!(intake.reading_of_last_turn(), 0);
-        take(&mut Inlet::new(), &intake, 70, 1);
+        take(&mut IntakeReader::new(), &intake, 70, 1);
         assert_eq!(intake.reading_of_last_turn(), 70);
     }
 
@@ -452,7 +452,7 @@ mod tests {
         }
         assert_eq!(filled, [1, 2, 3, 4, 5, 6], "three of each lane");
         assert_eq!(intake.flow().ahead, 6);
-        take(&mut Inlet::new(), &intake, u64::MAX, 600);
+        take(&mut IntakeReader::new(), &intake, u64::MAX, 600);
         assert_eq!((intake.flow().ahead, intake.flow().passed), (2, 1));
     }
 

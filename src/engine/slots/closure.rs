@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::ptr;
 use std::task::Waker;
 
-use crate::observe::trace::Shot;
+use crate::observe::trace::RunOnce;
 
 /// How many bytes of a closure lie inline.
 pub(crate) const INLINE_BYTES: usize = 32;
@@ -88,7 +88,7 @@ pub(crate) struct OneShot<S>(pub(crate) S);
 pub(crate) struct Series<B>(pub(crate) B);
 
 /// A task that repeats, as a value.
-pub(crate) trait Beat: Send + 'static {
+pub(crate) trait RunRepeatedly: Send + 'static {
     /// A value knows a better name than that of its type.
     const IS_NAMED: bool = false;
 
@@ -99,33 +99,35 @@ pub(crate) trait Beat: Send + 'static {
         Self::type_name()
     }
 
-    fn beat(&mut self) -> ControlFlow<()>;
+    fn run(&mut self) -> ControlFlow<()>;
 }
 
 /// A closure that repeats, made of one of the user's type `N`.
-pub(crate) struct MadeOf<N, F> {
+pub(crate) struct NamedAfter<N, F> {
     f: F,
     _named_after: PhantomData<fn() -> N>,
 }
 
-impl<N, F> MadeOf<N, F> {
-    pub(crate) fn new(f: F) -> MadeOf<N, F> {
-        MadeOf { f, _named_after: PhantomData }
+impl<N, F> NamedAfter<N, F> {
+    pub(crate) fn new(f: F) -> NamedAfter<N, F> {
+        NamedAfter { f, _named_after: PhantomData }
     }
 }
 
-impl<N: 'static, F: FnMut() -> ControlFlow<()> + Send + 'static> Beat for MadeOf<N, F> {
+impl<N: 'static, F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly
+    for NamedAfter<N, F>
+{
     fn type_name() -> &'static str {
         std::any::type_name::<N>()
     }
 
     #[inline]
-    fn beat(&mut self) -> ControlFlow<()> {
+    fn run(&mut self) -> ControlFlow<()> {
         (self.f)()
     }
 }
 
-impl<B: Beat> Beat for Box<B> {
+impl<B: RunRepeatedly> RunRepeatedly for Box<B> {
     const IS_NAMED: bool = B::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -137,8 +139,8 @@ impl<B: Beat> Beat for Box<B> {
     }
 
     #[inline]
-    fn beat(&mut self) -> ControlFlow<()> {
-        (**self).beat()
+    fn run(&mut self) -> ControlFlow<()> {
+        (**self).run()
     }
 }
 
@@ -148,7 +150,7 @@ pub(crate) struct Named<T> {
     pub(crate) task: T,
 }
 
-impl<F: FnOnce() + Send + 'static> Shot for Named<F> {
+impl<F: FnOnce() + Send + 'static> RunOnce for Named<F> {
     const IS_NAMED: bool = true;
 
     fn own_name(&self) -> &'static str {
@@ -156,12 +158,12 @@ impl<F: FnOnce() + Send + 'static> Shot for Named<F> {
     }
 
     #[inline]
-    fn shoot(self) {
+    fn run_once(self) {
         (self.task)();
     }
 }
 
-impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Beat for Named<F> {
+impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> {
     const IS_NAMED: bool = true;
 
     fn type_name() -> &'static str {
@@ -173,7 +175,7 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Beat for Named<F> {
     }
 
     #[inline]
-    fn beat(&mut self) -> ControlFlow<()> {
+    fn run(&mut self) -> ControlFlow<()> {
         (self.task)()
     }
 }
@@ -181,8 +183,8 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> Beat for Named<F> {
 /// A waker: to run it is to wake it, and to drop it is not.
 pub(crate) struct Wake(pub(crate) Waker);
 
-impl Shot for Wake {
-    fn shoot(self) {
+impl RunOnce for Wake {
+    fn run_once(self) {
         self.0.wake();
     }
 }
@@ -190,7 +192,7 @@ impl Shot for Wake {
 /// What does not fit into the room.
 struct Large<S>(Box<S>);
 
-impl<S: Shot> Shot for Large<S> {
+impl<S: RunOnce> RunOnce for Large<S> {
     const IS_NAMED: bool = S::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -201,12 +203,12 @@ impl<S: Shot> Shot for Large<S> {
         self.0.own_name()
     }
 
-    fn shoot(self) {
-        (*self.0).shoot();
+    fn run_once(self) {
+        (*self.0).run_once();
     }
 }
 
-impl<F: Shot> Content for OneShot<F> {
+impl<F: RunOnce> Content for OneShot<F> {
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
         if fits::<F>() {
@@ -225,7 +227,7 @@ impl<F: Shot> Content for OneShot<F> {
     }
 }
 
-impl<B: Beat> Content for Series<B> {
+impl<B: RunRepeatedly> Content for Series<B> {
     const IS_SERIES: bool = true;
 
     #[inline]
@@ -368,13 +370,13 @@ impl Drop for Closure {
 struct Once<F>(PhantomData<F>);
 
 // SAFETY: each function takes the room for one that holds an `F`.
-unsafe impl<F: Shot> Lodging for Once<F> {
+unsafe impl<F: RunOnce> Lodging for Once<F> {
     type Guest = F;
     const TABLE: Table = Table {
         run_once: |room| {
             // SAFETY: the caller hands over a room that holds an `F` (CLOSURE-1), and forgets it.
             let f = unsafe { room.cast::<F>().read() };
-            f.shoot();
+            f.run_once();
         },
         run: |_| ControlFlow::Break(()),
         drop: drop_in_room::<F>,
@@ -388,18 +390,18 @@ unsafe impl<F: Shot> Lodging for Once<F> {
 struct Repeating<B>(PhantomData<B>);
 
 // SAFETY: each function takes the room for one that holds a `B`.
-unsafe impl<B: Beat> Lodging for Repeating<B> {
+unsafe impl<B: RunRepeatedly> Lodging for Repeating<B> {
     type Guest = B;
     const TABLE: Table = Table {
         run_once: |room| {
             // SAFETY: the caller hands over a room that holds a `B` (CLOSURE-1), and forgets it.
             let mut series = unsafe { room.cast::<B>().read() };
-            let _ = series.beat();
+            let _ = series.run();
         },
         run: |room| {
             // SAFETY: the caller has the room to itself, and it holds a `B` (CLOSURE-1).
             let series = unsafe { &mut *room.cast::<B>() };
-            series.beat()
+            series.run()
         },
         drop: drop_in_room::<B>,
         holds: TypeId::of::<B>,
@@ -411,7 +413,7 @@ unsafe impl<B: Beat> Lodging for Repeating<B> {
 /// # Safety
 ///
 /// The room holds an `F`.
-unsafe fn own_name_of_shot<F: Shot>(room: *const Room) -> &'static str {
+unsafe fn own_name_of_shot<F: RunOnce>(room: *const Room) -> &'static str {
     // SAFETY: as the caller promises.
     unsafe { &*room.cast::<F>() }.own_name()
 }
@@ -419,7 +421,7 @@ unsafe fn own_name_of_shot<F: Shot>(room: *const Room) -> &'static str {
 /// # Safety
 ///
 /// The room holds a `B`.
-unsafe fn own_name_of_beat<B: Beat>(room: *const Room) -> &'static str {
+unsafe fn own_name_of_beat<B: RunRepeatedly>(room: *const Room) -> &'static str {
     // SAFETY: as the caller promises.
     unsafe { &*room.cast::<B>() }.own_name()
 }
@@ -477,7 +479,7 @@ mod tests {
     #[test]
     fn a_repeating_closure_keeps_its_state_until_it_breaks() {
         let mut left = 3;
-        let mut closure = Closure::of(Series(MadeOf::<(), _>::new(move || {
+        let mut closure = Closure::of(Series(NamedAfter::<(), _>::new(move || {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })));
@@ -493,7 +495,7 @@ mod tests {
         let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
         let named = Closure::of(OneShot(Named { name: "told", task: boxed }));
         assert_eq!((named.name(), named.names().name()), ("told", "told"));
-        let series = MadeOf::<u8, _>::new(|| ControlFlow::Continue(()));
+        let series = NamedAfter::<u8, _>::new(|| ControlFlow::Continue(()));
         assert_eq!(Closure::of(Series(series)).name(), "u8");
         let weight = [1_usize; 100];
         let large = Closure::of(Series(Named {

@@ -34,6 +34,6 @@ in_models! {
     use crate::models::blocks;
 }
 
-pub(crate) use closure::{Content, MadeOf, Named, OneShot, Series, Wake};
+pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, Wake};
 pub(crate) use holder::{Body, Cancelled, Running, Thrown};
 pub(crate) use state::Phase;
