@@ -47,7 +47,7 @@ const CLOSED: Poll<Result<(), ScheduleError>> = Poll::Ready(Err(ScheduleError::C
 // ----- Sleep -------------------------------------------------------------------------------
 
 #[test]
-fn s1_a_sleep_is_ready_at_its_deadline_and_never_before() {
+fn s01_a_sleep_is_ready_at_its_deadline_and_never_before() {
     let ((scheduler, driver), task) = (exact(), Poller::new());
     let start = scheduler.now();
     let mut sleep = scheduler.sleep(SECOND);
@@ -64,7 +64,7 @@ fn s1_a_sleep_is_ready_at_its_deadline_and_never_before() {
 }
 
 #[test]
-fn s2_a_sleep_is_at_most_a_tick_late() {
+fn s02_a_sleep_is_at_most_a_tick_late() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     let mut sleep = scheduler.sleep(MILLI * 5 / 2);
     assert!(task.poll(&mut sleep).is_pending());
@@ -102,7 +102,7 @@ fn a_sleep_that_was_ready_is_ready_again() {
 }
 
 #[test]
-fn s4_any_duration_is_taken() {
+fn s04_any_duration_is_taken() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     for duration in [Duration::MAX, Duration::from_secs(u64::MAX), Duration::from_secs(1 << 40)] {
         let mut sleep = scheduler.sleep(duration);
@@ -114,7 +114,7 @@ fn s4_any_duration_is_taken() {
 }
 
 #[test]
-fn s9_dropping_a_sleep_frees_its_waker_and_its_place_at_once() {
+fn s09_dropping_a_sleep_frees_its_waker_and_its_place_at_once() {
     let ((scheduler, _driver), task) =
         (driven_by(Scheduler::builder().max_pending(1)), Poller::new());
     let mut sleep = scheduler.sleep(SECOND);
@@ -249,7 +249,7 @@ fn s24_a_sleep_keeps_its_scheduler_alive() {
 
 /// All within one tick.
 #[test]
-fn s2_s19_a_thousand_sleeps_of_one_tick_are_woken_each_at_its_own_time() {
+fn s02_s19_a_thousand_sleeps_of_one_tick_are_woken_each_at_its_own_time() {
     let ((scheduler, driver), task) = (exact(), Poller::new());
     let step = Duration::from_nanos(500);
     let mut sleeps: Vec<_> = (1..=1_000).map(|n| scheduler.sleep(step * n)).collect();
@@ -266,7 +266,7 @@ fn s2_s19_a_thousand_sleeps_of_one_tick_are_woken_each_at_its_own_time() {
 
 /// The scheduler ends with it, and must not wake what was called off.
 #[test]
-fn s9_the_last_handle_calls_its_alarm_off_before_the_scheduler_ends() {
+fn s09_the_last_handle_calls_its_alarm_off_before_the_scheduler_ends() {
     for _ in 0..500 {
         let task = Poller::new();
         let mut sleep = Scheduler::builder().build().expect("good settings").sleep(SECOND * 60);
@@ -289,7 +289,7 @@ fn s25_a_full_scheduler_is_an_error() {
 
 /// Rows of wakers, and of tasks, some of which come when their tick has been given out already.
 #[test]
-fn s3_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
+fn s03_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
     struct Note(Arc<Mutex<Vec<(u32, usize)>>>, (u32, usize));
     impl Wake for Note {
         fn wake(self: Arc<Self>) {
@@ -596,7 +596,7 @@ fn a_timeout_takes_futures_that_may_not_move_and_gives_others_back() {
 }
 
 #[test]
-fn s9_a_timeout_that_is_dropped_drops_its_future_and_its_place() {
+fn s09_a_timeout_that_is_dropped_drops_its_future_and_its_place() {
     let ((scheduler, _driver), task) = (driven(), Poller::new());
     let held = Arc::new(());
     let inside = Arc::clone(&held);
@@ -712,7 +712,7 @@ fn s15_a_zero_period_and_a_closed_scheduler_are_errors() {
 }
 
 #[test]
-fn s4_an_interval_of_any_period_is_taken() {
+fn s04_an_interval_of_any_period_is_taken() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     let start = scheduler.now();
     let mut interval = scheduler.interval(Duration::MAX);
@@ -768,7 +768,7 @@ fn a_call_whose_future_is_dropped_is_made_all_the_same() {
 }
 
 #[test]
-fn s8_s9_a_call_that_is_cancelled_drops_its_closure_and_tells() {
+fn s08_s9_a_call_that_is_cancelled_drops_its_closure_and_tells() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     let held = Arc::new(());
     let inside = Arc::clone(&held);
@@ -830,7 +830,7 @@ fn s20_a_call_that_will_not_be_made_resolves() {
 }
 
 #[test]
-fn s9_a_captured_value_that_panics_as_it_is_dropped_leaves_no_future_waiting() {
+fn s09_a_captured_value_that_panics_as_it_is_dropped_leaves_no_future_waiting() {
     silence();
     let (scheduler, _driver) = driven();
     let grenade = Grenade;

@@ -74,7 +74,7 @@ impl Future for Fickle<'_> {
 }
 
 #[test]
-fn s1_s20_a_storm_of_fickle_sleepers_loses_none() {
+fn s01_s20_a_storm_of_fickle_sleepers_loses_none() {
     let rounds = count(20, 2_000);
     for round in 0..rounds as u64 {
         let scheduler = Scheduler::new();
@@ -113,7 +113,7 @@ fn s1_s20_a_storm_of_fickle_sleepers_loses_none() {
 /// The ring of an alarm against its drop: either the waker is woken, or it is dropped unwoken, and it is
 /// gone in both cases.
 #[test]
-fn s8_a_ring_against_a_drop_leaves_nothing_behind() {
+fn s08_a_ring_against_a_drop_leaves_nothing_behind() {
     let scheduler = Scheduler::new();
     let (mut rang, mut freed) = (0, 0);
     for n in 0..count(2_000, 1_000_000) as u64 {
