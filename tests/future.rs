@@ -768,7 +768,7 @@ fn a_call_whose_future_is_dropped_is_made_all_the_same() {
 }
 
 #[test]
-fn s08_s9_a_call_that_is_cancelled_drops_its_closure_and_tells() {
+fn s08_s09_a_call_that_is_cancelled_drops_its_closure_and_tells() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
     let held = Arc::new(());
     let inside = Arc::clone(&held);

@@ -222,3 +222,21 @@ fn an_invariant_has_one_definition_and_each_citation_finds_it() {
     let unused: Vec<_> = definitions.keys().filter(|code| cited[*code] == 1).collect();
     println!("defined and cited nowhere: {unused:?}");
 }
+
+/// `s08_...` names a test that proves S8, so `cargo test s08` runs all of them.
+#[test]
+fn names_of_tests_have_one_form() {
+    let mut all = sources();
+    all.extend(read("tests", ""));
+    for source in &all {
+        for line in source.code().filter_map(|line| line.trim_start().strip_prefix("fn s")) {
+            let number = line.split('_').next().unwrap_or_default();
+            let is_number = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit());
+            assert!(
+                !is_number || number.len() == 2,
+                "{}: `fn s{line}`: use two digits",
+                source.path
+            );
+        }
+    }
+}
