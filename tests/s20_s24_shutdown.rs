@@ -5,7 +5,7 @@ mod common;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -490,4 +490,29 @@ fn s24_a_driver_that_is_dropped_lets_its_waker_go() {
     drop(driver);
     assert_eq!(told.wakers(), 0);
     drop(scheduler);
+}
+
+/// Another thread that stops the scheduler may be collecting what is pending just now. All of it comes back all the same.
+#[test]
+fn s20_a_driver_s_close_waits_for_the_thread_that_ends_its_scheduler() {
+    const TASKS: usize = 1_000;
+    for _ in 0..200 {
+        let (scheduler, driver) = driven();
+        for _ in 0..TASKS {
+            scheduler.schedule_once(Duration::from_secs(60), || ()).expect("it is open");
+        }
+        let both = Barrier::new(2);
+        let leftovers = thread::scope(|scope| {
+            scope.spawn(|| {
+                both.wait();
+                drop(scheduler.stop());
+            });
+            both.wait();
+            while !scheduler.is_closed() {
+                std::hint::spin_loop();
+            }
+            driver.close()
+        });
+        assert_eq!(leftovers.len(), TASKS);
+    }
 }
