@@ -15,7 +15,7 @@
 //! | `calls.rs` | schedule, cancel, and what comes of it |
 //! | `time.rs` | turns, moves, stalls |
 //! | `tasks.rs` | what tasks do in their runs, and when they are dropped |
-//! | `engine/termination.rs` | the ways to close, the leftovers, the ledger |
+//! | `end.rs` | the ways to close, the leftovers, the ledger |
 //! | `reports.rs` | panics that are meant, and others |
 //!
 //! `TICKWHEEL_SEED=n` repeats the run of that seed; `TICKWHEEL_RUNS=n` makes so many of them,
