@@ -1,8 +1,7 @@
-//! Time that no program should have to live in: a process that is stopped, a processor that is taken,
-//! a million tasks of one tick, delays of nothing and for ever, ten years of uptime (S1 to S6, S19, S20).
+//! Extreme conditions: a process that is stopped, a million tasks of one tick, delays of zero and of ever, ten years of uptime
+//! (S1 to S6, S19, S20).
 //!
-//! In real time and with processes of its own where that is what is tested. `TICKWHEEL_FULL=1` makes as much
-//! of it as `scripts/storms` does.
+//! Some tests need real time, and processes of their own. `TICKWHEEL_FULL=1` runs the full counts, as `scripts/storms` does.
 
 mod common;
 
@@ -24,7 +23,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 // ----- a process that stands still -----------------------------------------------------------
 
-/// What became of timeouts in real time.
+/// The outcomes of timeouts in real time.
 struct Told {
     tasks: usize,
     early: usize,
@@ -44,7 +43,7 @@ impl fmt::Display for Told {
     }
 }
 
-/// Schedules timeouts of up to `span` on a pool. When all are scheduled `ready` is called.
+/// Schedules timeouts of up to `span` on a pool. Calls `ready` when all are scheduled.
 fn timeouts(precision: Precision, span: Duration, ready: impl FnOnce()) -> Told {
     let tasks = count(20_000, 1_000_000);
     let builder = Scheduler::builder().executor(ThreadPool::new(2)).precision(precision);
@@ -68,7 +67,7 @@ fn timeouts(precision: Precision, span: Duration, ready: impl FnOnce()) -> Told 
     Told { tasks, early, lost, latest: scheduler.stats().lateness().max() }
 }
 
-/// Not a test by itself: what the next one runs in processes of its own.
+/// Not a test by itself. The next test runs it in processes of its own.
 #[test]
 fn child_with_timeouts() {
     let precision = match env::var("TICKWHEEL_CHILD").as_deref() {
@@ -110,7 +109,7 @@ fn s01_s06_s20_stopped_for_two_seconds() {
     if stopped == 0 {
         println!("skipped the stop: this system has no kill");
     }
-    thread::sleep(SECOND * 2); // real time: this is what stopped means
+    thread::sleep(SECOND * 2); // real time, because the process really stops
     for (precision, (mut child, mut output)) in children {
         assert!(signal("-CONT", &child) || stopped == 0);
         let mut text = String::new();
@@ -207,11 +206,11 @@ fn s01_s04_s20_delays_of_nothing_a_nanosecond_and_for_ever() {
 
 // ----- ten years -----------------------------------------------------------------------------
 
-/// A beat for ten years, and at each beat a timeout that runs and one that is cancelled; how late the latest
-/// was, of both.
+/// Runs a series for ten years. Each run schedules a timeout that runs, and one that is cancelled. Returns the greatest
+/// lateness of the series and of the timeouts.
 fn ten_years(scheduler: &Scheduler, driver: &Driver, beats: usize) -> Duration {
     let beats = u32::try_from(beats).expect("a moderate count");
-    let period = YEAR * 10 / beats + Duration::from_nanos(333); // on no border of a tick
+    let period = YEAR * 10 / beats + Duration::from_nanos(333); // never at the border of a tick
     let latest = Arc::new(Mutex::new(Duration::ZERO));
     let ran_at = |due: Instant, now: Instant, latest: &Mutex<Duration>| {
         let late = now.checked_duration_since(due).expect("never early");

@@ -1,7 +1,7 @@
-//! Closures that do what none should: drop the last scheduler, close their own; and captured values
-//! whose `Drop` panics, schedules or cancels (S8, S9, S11, S17, S20, S21, S24).
+//! Closures that misbehave: they drop the last scheduler, or close their own. Captured values whose `Drop` panics, schedules
+//! or cancels (S8, S9, S11, S17, S20, S21, S24).
 //!
-//! `TICKWHEEL_FULL=1` makes as much of it as `scripts/storms` does.
+//! `TICKWHEEL_FULL=1` runs the full counts, as `scripts/storms` does.
 
 mod common;
 
@@ -16,13 +16,13 @@ use tickwheel::{Builder, Cancellable, CloseError, Inline, ScheduleError, Schedul
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// One on the tick thread, then one on a pool, and so on.
+/// Returns schedulers in turn: one that runs tasks on the tick thread, one that runs them on a pool, and so on.
 fn builder(round: usize) -> Builder {
     let builder = Scheduler::builder();
     if round % 2 == 0 { builder.executor(Inline) } else { builder.executor(ThreadPool::new(2)) }
 }
 
-/// Tasks beside the one that a test is about: some are due at once, and some in an hour.
+/// Schedules tasks beside the one that a test is about. Some are due at once, and some in an hour.
 const NEIGHBOURS: usize = 8;
 
 fn neighbours(scheduler: &Scheduler) -> Arc<Ledger> {
@@ -186,7 +186,7 @@ fn s08_s11_captured_values_whose_drop_cancels() {
     assert_eq!((third.stats().cancelled(), third.pending()), (won as u64, 0));
 }
 
-/// A task whose end cancels another one, which is told later.
+/// A task whose end cancels another task, which is named later.
 fn cancels(scheduler: &Scheduler, ledger: &Arc<Ledger>, other: usize) -> (Cancellable, Slot) {
     let (slot, ledger) = (Slot::default(), Arc::clone(ledger));
     let seen = Arc::clone(&slot);

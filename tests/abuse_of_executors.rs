@@ -1,7 +1,7 @@
-//! Executors and tasks that do what none should: panic a million times, reject everything, block for
-//! ever (S6, S8, S17, S18, S20, S21).
+//! Executors and tasks that misbehave: they panic a million times, reject everything, or block for ever (S6, S8, S17, S18, S20,
+//! S21).
 //!
-//! `TICKWHEEL_FULL=1` makes as much of it as `scripts/storms` does.
+//! `TICKWHEEL_FULL=1` runs the full counts, as `scripts/storms` does.
 
 mod common;
 
@@ -114,7 +114,7 @@ fn s18_s20_an_executor_that_rejects_everything() {
         scheduler.schedule_once(Duration::from_micros(id as u64 % 3_000), task).expect("open")
     };
     let handles: Vec<_> = (0..tasks).map(schedule).collect();
-    // Those of the first batch, and then one after the other (S30).
+    // The tasks of the first batch are refused, and then one after the other (S30).
     until("it was asked again and again", || scheduler.stats().rejected() >= 8);
     assert_eq!(scheduler.pending(), tasks);
     for (id, handle) in handles.iter().enumerate().step_by(3) {
@@ -144,7 +144,7 @@ fn block_for_ever() {
     }
 }
 
-/// Closes a scheduler that cannot end; how long that took.
+/// Closes a scheduler that cannot end. Returns how long that took.
 fn close_in_vain(scheduler: &Scheduler, its_time: Duration) -> Duration {
     let start = Instant::now();
     assert_eq!(scheduler.close().unwrap_err(), CloseError::Timeout);
@@ -231,7 +231,7 @@ fn s08_s20_s21_a_pool_whose_threads_all_block_for_ever() {
     assert_eq!((cancelled, tally.of(End::Ran)), (tasks - returned, returned));
 }
 
-/// Schedules beside a tick thread that stands still, until it goes on; cancels every third.
+/// Schedules while the tick thread stands still, and cancels every third task, until the thread goes on.
 fn go_on_beside(
     scheduler: &Scheduler,
     ledger: &Arc<Ledger>,
@@ -263,7 +263,7 @@ fn s01_s06_s08_a_tick_thread_that_is_held_up_for_two_seconds() {
     let (hold, tasks) = (MILLI * count(1_000, 2_000) as u32, count(100_000, 3_000_000));
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let (ledger, early) = (Ledger::new(tasks), Arc::new(AtomicUsize::new(0)));
-    // Real time: this is what held up means.
+    // Real time, because the test is about a thread that is held up.
     scheduler.schedule_once(Duration::ZERO, move || thread::sleep(hold)).expect("open");
     let cancelled = go_on_beside(&scheduler, &ledger, &early, tasks);
     until("every task has an end", || ledger.is_closed());

@@ -66,7 +66,7 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     printable::<TaskPanic<'_>>();
     printable::<Wheel<u8>>();
     printable::<Arc<dyn Schedule>>();
-    // Whatever the task is.
+    // For every type of task.
     printable::<TryScheduleError<fn(*mut u8)>>();
     error::<ScheduleError>();
     error::<CloseError>();
@@ -137,7 +137,7 @@ fn conversions_and_defaults() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An observer behind an `Arc`, a `Box` or both hears what it would hear itself.
+/// An observer behind an `Arc`, a `Box` or both gets the same calls as the observer itself.
 #[test]
 fn observers_behind_pointers() {
     #[derive(Default)]
@@ -316,7 +316,7 @@ fn executors_of_every_kind() -> Result<(), Box<dyn Error>> {
     Inline.execute(DueTask::new(Instant::now(), || ()))?;
     let closure = |task: DueTask| task.run();
     closure.execute(DueTask::new(Instant::now(), || ()))?;
-    // An `Arc` of an executor, of whatever kind, is one.
+    // An `Arc` of any executor is an executor.
     let _ = Scheduler::builder().executor(Arc::new(ThreadPool::new(1))).executor(dynamic);
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What everything that decides *when* has in common, tried through `dyn Schedule` alone.
+//! One suite for everything that implements `Schedule`, run through `dyn Schedule` alone.
 //!
-//! A row of the suite is a test here; a column is one of the [`subjects`]. A row that cannot hold for a subject is
-//! named in the list of that subject, with the reason, and is printed by the run.
+//! A row of the suite is a test in this file, and a column is one of the [`subjects`]. If a row cannot hold for a subject,
+//! the list of that subject names the row and the reason, and the run prints both.
 
 mod common;
 #[path = "conformance/subjects.rs"]
@@ -59,7 +59,7 @@ fn s03_in_order_of_deadline_and_then_of_scheduling() {
         let every = Period::fixed_rate(SECOND);
         let said = log.clone();
         let series = subject.schedule.schedule_periodic(30 * MILLI, every, move || said.say(6));
-        // All at once: what is late keeps its order.
+        // All are overdue at once. They keep their order.
         subject.step(50 * MILLI);
         subject.says(&log, &[1, 2, 3, 4, 5, 6]);
         assert!(series.expect("open").cancel(), "{}", subject.name);
@@ -105,7 +105,7 @@ fn s05_a_zero_delay_never_runs_on_the_callers_stack() {
 
 // ----- cancel ------------------------------------------------------------------------------------------------
 
-/// What a handle says: `is_cancelled`, `is_done`, and then whether a cancel wins.
+/// Returns what a handle says: `is_cancelled`, `is_done`, and then the answer of `cancel`.
 fn said_by(handle: &Cancellable) -> [bool; 3] {
     [handle.is_cancelled(), handle.is_done(), handle.cancel()]
 }
@@ -231,7 +231,7 @@ fn s13_missed_runs_are_caught_up_skipped_or_start_a_new_phase() {
             };
             let series = subject.schedule.schedule_periodic(10 * MILLI, period, task);
             subject.step(10 * MILLI);
-            // A thread makes one run up for each of these.
+            // In each of these steps the thread catches up with one run.
             (0..5).for_each(|_| subject.step(Duration::ZERO));
             while subject.clock.now() < start + 80 * MILLI {
                 subject.step(MILLI);
@@ -308,7 +308,7 @@ fn s15_s17_a_panic_ends_its_task_alone() {
 
 // ----- refusal -----------------------------------------------------------------------------------------------
 
-/// Tries every way in, with a task each that has a page: all are refused for this reason, and each task is dropped once.
+/// Tries every scheduling method with a task of its own. All are refused for this reason, and each task is dropped once.
 #[track_caller]
 fn all_refused(schedule: &dyn Schedule, name: &str, reason: ScheduleError) {
     let ledger = Ledger::new(7);
@@ -384,7 +384,7 @@ fn s25_what_is_full_refuses_until_there_is_a_place() {
 
 // ----- shutdown ----------------------------------------------------------------------------------------------
 
-/// Runs a row on every subject once for each way to end it.
+/// Runs a row on every subject, once for each way to stop it.
 fn every_end(row: &str, test: impl Fn(&subjects::Subject, &dyn Fn(), &str)) {
     let most = AtomicUsize::new(1);
     let mut nth = 0;
@@ -407,7 +407,7 @@ fn s23_what_is_stopped_says_closed() {
         subject.schedule.schedule_once(SECOND, || ()).expect("open");
         stop();
         all_refused(&*subject.schedule, name, ScheduleError::Closed);
-        stop(); // a second time it changes nothing
+        stop(); // the second call changes nothing
         all_refused(&*subject.schedule, name, ScheduleError::Closed);
         subject.advance(2 * SECOND);
         all_refused(&*subject.schedule, name, ScheduleError::Closed);
@@ -437,7 +437,7 @@ fn s20_every_task_has_one_end_and_every_handle_resolves() {
         let handles = handles.map(|handle| handle.expect("open"));
         subject.advance(SECOND);
         subject.until("one has run", || ledger.has_run(0));
-        // What never comes due would outlast a shutdown that lets delayed tasks run.
+        // A task that never comes due would outlast a shutdown that lets delayed tasks run.
         assert!(handles[5].cancel(), "{name}");
         stop();
         subject.advance(3 * SECOND);
@@ -455,7 +455,7 @@ fn s20_every_task_has_one_end_and_every_handle_resolves() {
 
 // ----- overload ----------------------------------------------------------------------------------------------
 
-/// A series that takes three times its period, and catches up for ever, beside a one-shot that is due at 300 ms.
+/// A series whose runs take three times its period, so that it never catches up, beside a one-shot that is due at 300 ms.
 fn a_lagging_series_delays_nobody(makers: &[Make]) {
     on_each(makers.iter().copied(), None, "overload", |subject| {
         let (start, late) = (subject.schedule.now(), Arc::new(OnceLock::new()));
@@ -476,7 +476,7 @@ fn a_lagging_series_delays_nobody(makers: &[Make]) {
         subject.clock.advance(MILLI);
         subject.until("the one-shot runs", || late.get().is_some());
         let late = *late.get().expect("it has run");
-        // Some runs' length, and a tick. Of several threads another one takes the one-shot in time and then runs it when
+        // The bound is the length of some runs, and a tick. With several threads, another thread takes the one-shot in time and runs it when
         // the system lets it, while the series moves the clock: there a starved one would be late by seconds.
         let most = if subject.threads > 1 { 300 * MILLI } else { 13 * MILLI };
         assert!(late <= most, "{}: {late:?} late", subject.name);

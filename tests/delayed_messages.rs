@@ -1,6 +1,6 @@
-//! The example `delayed_messages`: its store, and the program itself, which is killed at any moment.
-//! With SQLite always, and with PostgreSQL where there is one: the server that `DATABASE_URL` names,
-//! or else a private one, from whatever is installed.
+//! The example `delayed_messages`: its store, and the program itself, which the tests kill at any moment.
+//! They always run with SQLite, and also with PostgreSQL if there is a server: the one that `DATABASE_URL` names, or a
+//! private one, started from the installed programs.
 
 #![allow(clippy::doc_markdown, reason = "SQLite and PostgreSQL are names")]
 
@@ -33,7 +33,7 @@ pub(crate) enum Database<'a> {
     Schema { server: &'a Server, name: String },
 }
 
-/// Numbers the databases of this process.
+/// The number of the next database of this process.
 fn new_name() -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("tickwheel_test_{}_{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -44,7 +44,7 @@ impl Database<'_> {
         Database::File(env::temp_dir().join(format!("{}.sqlite3", new_name())))
     }
 
-    /// A schema of its own: the tables of others are not touched.
+    /// A schema of its own, so that no other tables are touched.
     fn schema(server: &Server) -> Database<'_> {
         let database = Database::Schema { server, name: new_name() };
         if let Database::Schema { server, name } = &database {
@@ -62,7 +62,7 @@ impl Database<'_> {
         }
     }
 
-    /// Past the store.
+    /// Executes SQL directly, and not through the store.
     fn execute(&self, sql: &str) {
         match self {
             Database::File(path) => {
@@ -168,7 +168,7 @@ fn the_database_has_a_clock(database: &Database<'_>) {
     let mut store = database.open();
     let here = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis();
     let there = u128::try_from(store.now().expect("a time")).expect("after 1970");
-    // That of another machine need not be exact.
+    // The clock of another machine need not be exact.
     assert!(here.abs_diff(there) < 60_000, "{here} here, {there} there");
     thread::sleep(Duration::from_millis(20));
     assert!(u128::try_from(store.now().expect("a time")).expect("after 1970") > there);
@@ -181,7 +181,7 @@ fn a_delivery_that_fails_leaves_nothing(database: &Database<'_>) {
     database.execute("INSERT INTO tickwheel_deliveries VALUES (2, 0, 'somebody')");
     assert!(store.deliver_due(99, 9, "me").is_err());
     assert_eq!((store.waiting().expect("a number"), delivered(database)), (3, vec![2]));
-    // The connection is of use all the same.
+    // The connection can still be used.
     database.execute("DELETE FROM tickwheel_deliveries");
     assert_eq!(deliver(&mut *store, 99, 9), [1, 2, 3]);
 }
@@ -214,7 +214,7 @@ fn keep_going(store: &mut dyn Store) {
     add(store, (1..=OWN).map(|id| message(id, in_an_hour)));
 }
 
-/// Makes everything due, and so lets the program come to its end.
+/// Makes everything due, so that the program ends.
 fn let_it_end(database: &Database<'_>) {
     database.execute("UPDATE tickwheel_messages SET send_at = 0 WHERE NOT sent");
 }
@@ -236,7 +236,7 @@ fn killed_at_any_moment_it_sends_each_message_once(database: &Database<'_>) {
     let_it_end(database);
     told.extend(database.start().wait_for_the_end());
     assert_eq!((waiting(database), delivered(database)), (0, all.clone()));
-    // A kill may keep it from telling of what it has sent, but it never tells twice.
+    // After a kill some ids that were sent may be missing in the output. No id is printed twice.
     let different: BTreeSet<_> = told.iter().copied().collect();
     assert_eq!(different.len(), told.len(), "{told:?}");
     assert!(different.is_subset(&all.into_iter().collect()), "{told:?}");
@@ -273,7 +273,7 @@ fn the_first_run_brings_its_messages(database: &Database<'_>) {
     let_it_end(database);
     database.start().wait_for_the_end();
     assert_eq!((waiting(database), delivered(database)), (0, (1..=OWN).collect()));
-    // There is nothing left to do.
+    // Nothing is left to be sent.
     assert_eq!(database.start().wait_for_the_end(), []);
 }
 
@@ -286,14 +286,14 @@ fn an_error_ends_it_with_advice(database: &Database<'_>) {
     let complaint = program.wait_for_failure();
     assert!(complaint.contains("tickwheel_deliveries"), "{complaint}");
     assert!(complaint.contains("run this again"), "{complaint}");
-    // As it says, nothing is lost.
+    // Nothing is lost, as the program says.
     database.execute("ALTER TABLE gone RENAME TO tickwheel_deliveries");
     assert_eq!(database.start().wait_for_the_end(), (1..=OWN).collect::<Vec<_>>());
 }
 
 // ----- with which database -----------------------------------------------------------------
 
-/// Each as a test with SQLite, and all in a list for PostgreSQL: one server for all of them.
+/// Makes a test of each function for SQLite, and a list of all of them for PostgreSQL, which share one server.
 macro_rules! checks {
     ($($name:ident,)*) => {
         mod with_sqlite {
@@ -338,12 +338,12 @@ fn version(server: &Server) -> String {
     row.expect("it has a version").get(0)
 }
 
-/// To the terminal, past the test harness, which keeps what a test prints to itself if the test passes.
+/// Prints to the terminal directly, because the test harness hides the output of a test that passes.
 fn say(line: &str) {
     _ = writeln!(io::stderr(), "delayed_messages, with PostgreSQL: {line}");
 }
 
-/// It does not wait for the other process, nor does it take what that one has.
+/// A process neither waits for another one, nor takes the messages that the other one is sending.
 fn what_another_has_locked_is_passed_over(server: &Server) {
     let database = Database::schema(server);
     let Database::Schema { name, .. } = &database else { unreachable!("it is one") };
@@ -356,7 +356,7 @@ fn what_another_has_locked_is_passed_over(server: &Server) {
         .expect("it locks");
     assert_eq!(deliver(&mut *store, 9, 9), [2, 4]);
     assert_eq!(store.waiting().expect("a number"), 2);
-    drop(other); // as if killed
+    drop(other); // like a kill
     common::until("the server lets go of what the other had", || {
         database.open().deliver_due(9, 9, "me").expect("it delivers");
         waiting(&database) == 0

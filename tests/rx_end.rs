@@ -19,7 +19,7 @@ use tickwheel::{
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How an executor answers.
+/// The answer of an executor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mood {
     Runs,
@@ -72,7 +72,7 @@ fn on(executor: &Arc<Moody>) -> (Worker, Scheduler, Driver) {
     (ExecutorScheduler::new(Arc::clone(executor), &timers).worker(), timers, driver)
 }
 
-/// One task of each kind, each with a clone of `held`: queued, delayed, a series that waits.
+/// Schedules a queued task, a delayed task, and a series that waits, each with a clone of `held`.
 fn one_of_each(worker: &Worker, held: &Arc<()>) -> Vec<Cancellable> {
     let keep = || Arc::clone(held);
     let (queued, delayed, series) = (keep(), keep(), keep());
@@ -112,7 +112,7 @@ fn s30_a_worker_whose_executor_is_gone_disposes_itself() {
     assert_eq!(executor.asked(), asked, "it is not asked any more");
 }
 
-/// Nothing is lost: the caller is told at once.
+/// Nothing is lost, because the caller gets the refusal at once.
 #[test]
 fn s30_a_task_that_finds_the_executor_gone_comes_back() {
     let log = Log::default();
@@ -126,7 +126,7 @@ fn s30_a_task_that_finds_the_executor_gone_comes_back() {
     let (worker, _timers, _driver) = on(&Moody::new(Mood::IsGone));
     let task = Box::new(|| unreachable!("gone"));
     assert_eq!(worker.schedule_task(Duration::ZERO, task).err(), Some(ScheduleError::Closed));
-    // And so is a scheduler.
+    // The same is true for a scheduler.
     let (worker, _timers, _driver) = on(&Moody::new(Mood::IsGone));
     let said = log.task(2);
     let rejected = worker.execute(DueTask::new(Instant::now(), said)).expect_err("gone");
@@ -154,7 +154,7 @@ fn s30_a_delayed_task_that_finds_the_executor_gone_ends_the_worker() {
     assert_eq!((executor.asked(), timers.pending()), (1, 0));
 }
 
-/// The executor goes while the worker has a batch of it: the rest is cancelled.
+/// The executor ends while the worker runs a batch. The rest of the batch is cancelled.
 #[test]
 fn s30_an_executor_that_goes_between_two_batches_ends_the_worker() {
     let executor = Moody::new(Mood::Runs);
@@ -218,7 +218,7 @@ fn s30_what_nobody_holds_ends_with_its_executor() {
     assert_eq!(counts, (1, 1, 0));
 }
 
-/// Nobody can dispose a worker that nobody holds, so it gives up by itself; but not for a while.
+/// Nobody can dispose a worker without handles, so it gives up by itself, after a while.
 #[test]
 fn s30_what_nobody_holds_is_not_offered_for_ever() {
     for mood in [Mood::Refuses, Mood::Drops, Mood::Panics] {
@@ -245,7 +245,7 @@ fn s30_what_nobody_holds_is_not_offered_for_ever() {
     }
 }
 
-/// An executor that does not run its drain is asked ever more seldom, and at least every 100 ms.
+/// An executor that does not run its drain is asked less and less often, but at least every 100 ms.
 #[test]
 fn s30_an_executor_that_never_answers_costs_little() {
     for mood in [Mood::Refuses, Mood::Drops, Mood::Panics] {
@@ -266,7 +266,7 @@ fn s30_an_executor_that_never_answers_costs_little() {
     }
 }
 
-/// However many workers wait for an executor, it is asked as if they were one, and when it takes one it gets all.
+/// An executor for which many workers wait is asked as often as for one worker. When it takes one drain it gets all of them.
 #[test]
 fn s30_many_workers_on_an_executor_that_refuses_cost_as_little_as_one() {
     for mood in [Mood::Refuses, Mood::Drops, Mood::Panics] {
@@ -283,7 +283,7 @@ fn s30_many_workers_on_an_executor_that_refuses_cost_as_little_as_one() {
         driver.advance(10 * SECOND);
         assert!(executor.asked() - asked <= 200, "{mood:?}: {}", executor.asked() - asked);
         assert!(timers.stats().fired() - woken <= 200 && timers.pending() == 1, "{mood:?}");
-        // Those that are disposed wait no more, and hold nobody up.
+        // Workers that are disposed wait no more, and hold nobody up.
         workers[..500].iter().for_each(Worker::dispose);
         executor.becomes(Mood::Runs);
         driver.advance(100 * MS);
@@ -296,7 +296,7 @@ fn s30_many_workers_on_an_executor_that_refuses_cost_as_little_as_one() {
     }
 }
 
-/// Producers, cancels and a disposal against an executor that goes: each closure has one end, and all handles tell.
+/// Producers, cancels and a disposal race with an executor that ends. Each closure has one end, and each handle tells which.
 #[test]
 fn s30_a_ledger_balances_while_the_executor_goes() {
     for seed in 0..count(300, 20_000) as u64 {
@@ -345,7 +345,7 @@ fn s30_a_ledger_balances_while_the_executor_goes() {
     }
 }
 
-/// A destructor that schedules, on the worker that disposes itself, and drops of the executor with it.
+/// A destructor schedules on the worker that disposes itself, which also drops the executor.
 #[test]
 fn s30_user_code_runs_with_nothing_locked_while_a_worker_ends_itself() {
     struct Schedules(Worker, Arc<AtomicBool>);

@@ -158,7 +158,7 @@ fn sets_are_filled_and_cancelled_from_many_threads() {
     assert_eq!(scheduler.pending(), 0);
 }
 
-/// As long as its tasks end a set may live for ever: it lets them go.
+/// A set may live for ever, because it drops the handles of tasks that have ended.
 #[test]
 fn a_million_tasks_that_have_run_leave_nothing_in_a_set() {
     let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
@@ -181,7 +181,7 @@ fn a_million_tasks_that_have_run_leave_nothing_in_a_set() {
     assert!(set.is_empty() && set.cancel() == 0);
 }
 
-/// A handle that can be seen to be dropped.
+/// A handle whose drop the test can see.
 struct Ends(#[expect(dead_code, reason = "it counts")] Arc<()>, Cancellable);
 
 impl Cancel for Ends {
@@ -196,7 +196,7 @@ impl Cancel for Ends {
     }
 }
 
-/// A set looks at its handles now and then, and those may be a user's.
+/// A set looks at its handles now and then. They may be a user's own type.
 #[test]
 fn a_set_looks_at_a_user_s_handle_with_nothing_locked() {
     struct Looks(CompositeCancellable, bool);
@@ -226,7 +226,7 @@ fn a_set_looks_at_a_user_s_handle_with_nothing_locked() {
     assert!(set.remove(key).is_none(), "it was over, and is let go");
     (0..10_000).for_each(|_| _ = set.add(Cancellable::already_cancelled()));
     assert_eq!(set.len(), 2);
-    set.cancel(); // or the set would hold itself
+    set.cancel(); // otherwise the set would hold itself
 }
 
 // ----- ContextAwareScheduler --------------------------------------------------------------------
@@ -269,7 +269,7 @@ fn a_task_runs_in_the_context_of_who_scheduled_it() {
     let said = log.clone();
     worker.schedule_periodically(2 * SECOND, SECOND, move || {
         said.say(TENANT.get());
-        TENANT.set(77); // of no concern to anybody else
+        TENANT.set(77); // no other thread sees this
     });
     TENANT.set(3);
     worker.schedule_after(SECOND, || panic_on_purpose());
@@ -296,7 +296,7 @@ fn a_panic_of_a_task_is_reported_beside_that_of_the_way_back() {
     let worker = ContextAwareScheduler::new(plain, Tenant).worker();
     TENANT.set(0);
     worker.schedule_after(SECOND, || std::panic::panic_any("on purpose, of the task"));
-    TENANT.set(666); // to which the thread cannot come back
+    TENANT.set(666); // restoring this value fails
     driver.advance(SECOND);
     let said = said.lock().expect("no panic");
     assert!(
@@ -324,7 +324,7 @@ fn a_context_that_cannot_be_put_up_costs_only_its_own_task() {
     TENANT.set(666);
     let bad = worker.schedule_after(SECOND, log.task(666));
     let series = worker.schedule_periodically(SECOND, SECOND, || ());
-    // The way back can fail as well: then the task has run.
+    // Restoring the context can fail as well. By then the task has run.
     TENANT.set(1);
     worker.schedule_after(SECOND, log.task(1));
     TENANT.set(0);
@@ -339,7 +339,7 @@ fn a_context_that_cannot_be_put_up_costs_only_its_own_task() {
     assert_eq!((log.all(), worker.pending()), (vec![1, 3], 0));
 }
 
-/// The closure is dropped first, and by the hook: two panics at once would be the end of the process.
+/// The hook drops the closure first, because a panic during a panic would end the process.
 #[test]
 fn a_context_that_cannot_be_captured_is_its_caller_s_panic() {
     struct NoContext;
@@ -417,8 +417,8 @@ fn tasks_run_in_the_spans_that_they_were_scheduled_in() {
     });
 }
 
-/// A subscriber that only the scheduling thread has: what was entered is left, or the spans of the thread
-/// that runs would pile up.
+/// Only the scheduling thread has the subscriber. Each span that is entered is left again, otherwise spans would pile up on
+/// the thread that runs the task.
 #[cfg(feature = "tracing")]
 #[test]
 fn a_span_of_a_stranger_s_subscriber_is_not_left_entered() {
@@ -516,7 +516,7 @@ fn a_caller_that_waits_out_a_delay_is_freed_by_a_cancel_and_by_a_dispose() {
             });
         });
         until("it waits", || handle.lock().expect("no panic").is_some());
-        // What comes meanwhile is run by the thread that is at it.
+        // The thread that drains also runs the tasks that come in the meantime.
         worker.schedule(log.task(1));
         until("it runs there", || log.all() == [1]);
         assert!(worker.pending() == 1 && !worker.is_disposed());
@@ -550,7 +550,7 @@ fn a_trampoline_survives_panics_and_ends_series() {
     assert!(!series.cancel(), "the disposal won");
 }
 
-/// What one thread has taken from the queue, and not started, is found by another's disposal.
+/// A disposal on another thread finds a task that has been taken from the queue and has not started.
 #[test]
 fn after_a_disposal_no_cancel_wins_on_a_trampoline() {
     for _ in 0..common::count(2_000, 200_000) {

@@ -1,4 +1,5 @@
-//! Workers over anything that keeps time: a loop, a pool, a driven scheduler, something of one's own. On its clock.
+//! Workers over anything that keeps time: a loop, a pool, a driven scheduler, a schedule of the user's own. The clock is
+//! that of the schedule below.
 
 mod common;
 
@@ -25,7 +26,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The issue's own case: the delay came never, because it was kept by another clock.
+/// The delay runs on the clock of the schedule below. On any other clock it would never end here.
 #[test]
 fn a_worker_on_a_virtual_loop_keeps_its_delays_there() {
     let (clock, log) = (ManualClock::new(), Log::default());
@@ -70,7 +71,7 @@ fn a_worker_on_a_loop_thread_runs_there() {
     });
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok(true));
     assert!(start.elapsed() >= 5 * MS);
-    // A loop that quits drops what waits for its time there.
+    // A loop that quits drops the delayed tasks that wait there.
     let late = worker.schedule_after(HOUR, || unreachable!("the loop is gone"));
     ui.runner().quit();
     ui.join().expect("no panic");
@@ -87,7 +88,7 @@ fn a_worker_on_a_pool_keeps_its_order_on_many_threads() {
         let (worker, log) = (Worker::new(pool.clone()), Log::default());
         let busy = Arc::new(AtomicBool::new(false));
         for number in (0..200).rev() {
-            // In any order of their deadlines, and two of each.
+            // Deadlines in any order, and two tasks of each.
             for half in [0, 1] {
                 let (task, busy) = (log.task(2 * number + half), Arc::clone(&busy));
                 worker.schedule_after(HOUR + MS * number, move || {
@@ -107,7 +108,7 @@ fn a_worker_on_a_pool_keeps_its_order_on_many_threads() {
 
 #[test]
 fn a_worker_over_a_driven_scheduler_is_queued_on_its_tick_thread() {
-    // The scheduler's own executor is not used, whichever way it is given.
+    // The scheduler's own executor is not used, in whatever form the scheduler is passed.
     let builder = Scheduler::builder().executor_fn(|_| unreachable!("not the business of workers"));
     let (timers, driver) = builder.build_driven().expect("good");
     let log = Log::default();
@@ -125,7 +126,7 @@ fn a_worker_over_a_driven_scheduler_is_queued_on_its_tick_thread() {
     assert_eq!(timers.pending(), 0);
 }
 
-/// Keeps what it is given, and runs it when and in which order the test says.
+/// A schedule that keeps its tasks. The test says when they run, and in which order.
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Vec<(Instant, Task)>>>, ManualClock);
 
@@ -162,7 +163,7 @@ impl Executor for ByHand {
     }
 }
 
-/// A schedule of several threads may run what is due in any order, and late; then it is the worker that keeps it.
+/// A schedule with several threads may run due tasks late, and in any order. The worker restores the order.
 #[test]
 fn arrivals_that_overtake_each_other_keep_the_order_of_deadlines() {
     let (hand, log) = (ByHand::default(), Log::default());
@@ -179,7 +180,8 @@ fn arrivals_that_overtake_each_other_keep_the_order_of_deadlines() {
     assert!(log.all().into_iter().eq(0..10) && worker.pending() == 0, "each once");
 }
 
-/// A series has run with another's arrival, and waits again, when its own comes: that is not for this wait.
+/// A series has run with the arrival of another task and waits again. Its own arrival, which comes now, belongs to the earlier
+/// wait.
 #[test]
 fn an_arrival_that_comes_too_late_brings_no_run_early() {
     let (hand, log) = (ByHand::default(), Log::default());
@@ -194,7 +196,7 @@ fn an_arrival_that_comes_too_late_brings_no_run_early() {
     assert_eq!((log.all(), worker.pending()), (vec![1, 2], 1), "an hour early");
     let again = hand.take();
     assert_eq!((again.len(), series.is_done()), (1, false));
-    // One whose arrival is dropped does not run; one whose task has come before is not touched by that.
+    // A task whose arrival is dropped does not run. If the task has arrived before, the drop does not touch it.
     worker.schedule_after(SECOND, log.task(3));
     worker.schedule_after(SECOND + MS, log.task(4));
     let mut arrivals = hand.take();
@@ -206,7 +208,7 @@ fn an_arrival_that_comes_too_late_brings_no_run_early() {
     assert!(series.is_done() && !series.is_cancelled() && worker.pending() == 0);
 }
 
-/// A schedule may run out of its threads, its room or its mind while the worker asks it for a delay.
+/// A schedule may have no thread, have no room, or panic while the worker asks it for a delay.
 #[test]
 fn a_schedule_that_refuses_or_panics_loses_nothing_else() {
     struct Refuses(AtomicUsize);
@@ -253,7 +255,7 @@ fn a_schedule_that_refuses_or_panics_loses_nothing_else() {
     assert_eq!((log.all(), worker.pending()), (vec![1], 0));
 }
 
-/// Another arrival comes while the schedule refuses a task: it does not bring that along.
+/// Another arrival comes while the schedule refuses a task. The refused task does not come along with it.
 #[test]
 fn a_task_that_its_schedule_refuses_does_not_run() {
     struct RefusesLater(ByHand);
@@ -357,7 +359,7 @@ fn contexts_stack() {
     assert!(back.try_schedule(|| ()).is_err(), "and the closure comes back out of both");
 }
 
-/// A worker over a worker is as good a worker, and a series of it ends with it.
+/// A worker over a worker keeps the same promises, and its series end with it.
 #[test]
 fn a_worker_over_a_worker() {
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
@@ -377,7 +379,7 @@ fn a_worker_over_a_worker() {
     assert!(worker.schedule(|| ()).is_cancelled() && worker.is_disposed(), "S30");
 }
 
-/// Threads that schedule, cancel and dispose, over a pool that is shut down meanwhile.
+/// Threads schedule, cancel and dispose while the pool below is shut down.
 #[test]
 fn each_closure_has_one_end_over_a_pool_that_is_shut_down() {
     for round in 0..common::count(200, 5_000) {

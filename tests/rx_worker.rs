@@ -20,13 +20,13 @@ use tickwheel::{
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A worker on virtual time, that runs where its tasks come from.
+/// A worker on virtual time with an inline executor.
 fn driven() -> (Worker, Scheduler, Driver) {
     let (timers, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
     (ExecutorScheduler::new(Inline, &timers).worker(), timers, driver)
 }
 
-/// Executes what it is told to, when it is told to.
+/// An executor that keeps its tasks until the test runs them.
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Vec<DueTask>>>);
 
@@ -40,7 +40,7 @@ impl ByHand {
         self.0.lock().expect("no panic").len()
     }
 
-    /// Runs what waits; how many that were.
+    /// Runs the tasks that wait. Returns their number.
     fn run(&self) -> usize {
         let tasks = std::mem::take(&mut *self.0.lock().expect("no panic"));
         let count = tasks.len();
@@ -105,10 +105,10 @@ fn what_is_delayed_queues_behind_what_is_queued_when_its_time_comes() {
     assert_eq!(log.all(), [1, 2, 3]);
 }
 
-/// A relay over the executor would reorder equal delays: it sees drains, and nothing else.
+/// If delays went through the executor, equal delays could change places there, because it sees only drains.
 #[test]
 fn delays_do_not_go_through_the_executor() {
-    // Nor through the scheduler's own.
+    // They do not go through the scheduler's own executor either.
     let builder = Scheduler::builder().executor_fn(|_| unreachable!("not the business of workers"));
     let (timers, driver) = builder.build_driven().expect("good");
     let hand = ByHand::default();
@@ -185,7 +185,7 @@ fn workers_that_wake_each_other_on_inline_do_not_recurse() {
     assert_eq!(deepest.load(Ordering::Relaxed), 1, "one at a time");
 }
 
-/// A task that schedules on the next worker, and so on. On the stack of the first, once that has ended.
+/// Each task schedules on the next worker. All of them run on the stack of the first one, after it has ended.
 #[test]
 fn a_chain_of_workers_on_inline_keeps_a_flat_stack() {
     fn link(workers: &Arc<Vec<Worker>>, at: usize, ends: &Arc<AtomicUsize>) {
@@ -206,7 +206,7 @@ fn a_chain_of_workers_on_inline_keeps_a_flat_stack() {
         let chain = Arc::new((0..100_000).map(|_| own.worker()).collect::<Vec<_>>());
         link(&chain, 0, &count);
         assert_eq!(count.load(Ordering::Relaxed), 100_000, "before the first call returns");
-        // The same from a timer's thread, and again from inside a task.
+        // Once more from a timer's thread, and once more from inside a task.
         chain[0].schedule_after(SECOND, || ());
         let (again, counted) = (Arc::clone(&chain), Arc::clone(&count));
         own.worker().schedule_after(SECOND, move || link(&again, 0, &counted));
@@ -216,7 +216,7 @@ fn a_chain_of_workers_on_inline_keeps_a_flat_stack() {
     thread.expect("a thread").join().expect("no panic");
 }
 
-/// Two workers on one thread that never run empty leave the others their turn, and the thread to its owner.
+/// Two workers that never run empty on one thread leave turns to the others, and give the thread back to its owner.
 #[test]
 fn workers_on_inline_take_turns() {
     fn again(worker: &Worker, runs: &Arc<AtomicUsize>, limit: usize) {
@@ -241,8 +241,8 @@ fn workers_on_inline_take_turns() {
     assert!((1..=100).contains(&seen.load(Ordering::Relaxed)), "after one batch of the busy one");
 }
 
-/// A thread of an executor's own that drains is no trampoline: what its task brings to an inline worker runs in
-/// that very call, as on any other thread. And what a task runs by itself, in a nested loop, has its turn there.
+/// A drain on a thread of an executor is no trampoline: a task that it brings to an inline worker runs in that very
+/// call, as on any other thread. Tasks that a task runs by itself, in a nested loop, run there too.
 #[test]
 fn an_inline_worker_runs_in_the_call_of_a_pool_s_task() {
     let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
@@ -257,7 +257,7 @@ fn an_inline_worker_runs_in_the_call_of_a_pool_s_task() {
         own.schedule(said.task(1));
         said.say(2);
         let (inner, spoken) = (own.clone(), said.clone());
-        // A task that runs others while it runs, as a nested loop does.
+        // A task that runs others inside its own run, as a nested loop does.
         other.schedule(move || {
             inner.schedule(spoken.task(4));
             spoken.say(5);
@@ -318,7 +318,7 @@ fn s16_a_one_shot_that_runs_cannot_be_cancelled_and_a_series_can() {
     }
 }
 
-/// `RxJava` scans its queue for each.
+/// `RxJava` scans its queue for each cancel.
 #[test]
 fn fifty_thousand_queued_tasks_are_cancelled_newest_first_in_no_time() {
     let (worker, hand, _timers, _driver) = by_hand();
@@ -330,12 +330,12 @@ fn fifty_thousand_queued_tasks_are_cancelled_newest_first_in_no_time() {
     }
     let took = thread_time().saturating_sub(start);
     assert_eq!(worker.pending(), 0);
-    // A scan takes 1,250,000,000 steps. This takes 5 ms of this thread's time, 40 without optimisation.
+    // With scans this would be 1,250,000,000 steps. It takes 5 ms of this thread's time, or 40 ms without optimisation.
     assert!(took < SECOND, "{took:?}");
     assert_eq!(hand.run(), 1);
 }
 
-/// The time that this thread has had a processor: a machine that is busy with others does not count.
+/// Returns the processor time of this thread, which does not depend on the load of the machine.
 fn thread_time() -> Duration {
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat");
     let nanos = schedstat.ok().and_then(|text| text.split(' ').next()?.parse().ok());
@@ -431,7 +431,7 @@ fn destructors_may_schedule_cancel_and_dispose() {
     }
     let (worker, hand, timers, _driver) = by_hand();
     let log = Log::default();
-    // On a cancel: it schedules, and cancels another.
+    // A cancel drops a value whose `Drop` schedules, and cancels another task.
     let other = worker.schedule_after(SECOND, || unreachable!("cancelled"));
     let (again, said, victim) = (worker.clone(), log.clone(), other.clone());
     let does = Does(move || {
@@ -442,7 +442,7 @@ fn destructors_may_schedule_cancel_and_dispose() {
     assert!(other.is_cancelled());
     hand.run();
     assert_eq!(log.all(), [1]);
-    // On a dispose, and it disposes.
+    // A dispose drops a value whose `Drop` disposes.
     let (again, said) = (worker.clone(), log.clone());
     let does = Does(move || {
         again.dispose();
@@ -577,7 +577,7 @@ fn a_series_takes_turns_with_other_tasks() {
     worker.schedule(log.task(1));
     hand.run();
     assert_eq!(log.all(), [0, 1, 0, 0, 0], "what it missed comes one by one, behind the others");
-    // The one that runs is not pending.
+    // The task that runs is not pending.
     let (own, said) = (worker.clone(), log.clone());
     worker.schedule(move || said.say(u32::try_from(own.pending()).expect("few")));
     hand.run();
@@ -695,7 +695,7 @@ fn single_workers_run_in_the_order_of_submission() {
     let busy = Hold::the_single_thread();
     let (workers, log) = ([(); 3].map(|()| rx::single()), Log::default());
     for number in 0..300 {
-        // Not in turns only: two of one, then one of each.
+        // Two tasks of one worker, and then one of each.
         workers[[0, 0, 1, 2, 1, 2, 0][number as usize % 7]].schedule(log.task(number));
     }
     assert_eq!(workers.each_ref().map(Worker::pending).iter().sum::<usize>(), 300);
@@ -746,13 +746,13 @@ fn a_series_of_a_single_worker_waits_runs_and_ends() {
         worker.schedule_periodically(Duration::ZERO, Duration::from_millis(1), move || {
             assert_eq!(own.pending(), 0, "the one that runs is not pending");
             if count.fetch_add(1, Ordering::Relaxed) == 4 {
-                own.dispose(); // and it dooms the one that runs
+                own.dispose(); // the run in progress is the last one of its series
             }
         });
     until("it disposes", || worker.is_disposed());
     until("it ends", || series.is_done());
     assert!(series.is_cancelled() && runs.load(Ordering::Relaxed) == 5);
-    // Its worker is gone before its time comes, and it runs all the same.
+    // The task runs although its worker is gone before its deadline.
     let (sender, receiver) = mpsc::channel();
     let handle = rx::single()
         .schedule_after(Duration::from_millis(1), move || sender.send(()).expect("it waits"));
@@ -784,7 +784,7 @@ impl Hold {
     }
 }
 
-/// How many threads of this process have a name that begins so.
+/// Returns the number of threads of this process whose name begins so.
 #[cfg(target_os = "linux")]
 fn threads_called(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
@@ -810,7 +810,7 @@ fn the_thread_of_a_disposed_worker_ends() {
 
 // ----- at the edges -------------------------------------------------------------------------------
 
-/// A thread that ends has lost some of its thread-locals when the last of them schedule.
+/// While a thread ends, the destructor of a thread-local may schedule when others are gone already.
 #[test]
 fn a_thread_local_that_schedules_as_its_thread_ends_wedges_nothing() {
     struct AtTheEnd(Worker, Log);
@@ -825,7 +825,7 @@ fn a_thread_local_that_schedules_as_its_thread_ends_wedges_nothing() {
     let at_the_end = AtTheEnd(worker.clone(), log.clone());
     let first = worker.clone();
     let thread = thread::spawn(move || {
-        LAST.set(Some(at_the_end)); // before the thread's first drain, so it goes after
+        LAST.set(Some(at_the_end)); // set before the thread's first drain, so it is dropped after the drain's own
         first.schedule(|| ());
     });
     thread.join().expect("no panic");
@@ -884,7 +884,7 @@ fn s01_a_clock_that_panics_ends_a_series_and_makes_nothing_early() {
         let count = Arc::clone(&runs);
         worker.schedule_periodically(Duration::ZERO, 1000 * SECOND, move || {
             count.fetch_add(1, Ordering::Relaxed);
-            // The second reading after a run is that of whether the next is due.
+            // The second reading after a run tells if the next run is due.
             armed.store(breaks_at, Ordering::Relaxed);
         });
         driver.advance(SECOND);
@@ -895,7 +895,7 @@ fn s01_a_clock_that_panics_ends_a_series_and_makes_nothing_early() {
     }
 }
 
-/// A clock that is a user's may cancel: just when a series is between its run and its wait.
+/// The user's clock cancels a series between its run and its next wait.
 #[test]
 fn pending_is_right_when_a_series_is_cancelled_as_it_goes_on() {
     #[derive(Default)]
@@ -916,7 +916,7 @@ fn pending_is_right_when_a_series_is_cancelled_as_it_goes_on() {
             self.0.sleep(sleeper, until);
         }
     }
-    // The first reading after a run asks when the next is due, the second whether it is.
+    // The first reading after a run decides when the next run is due, and the second one if it is due.
     for reading in [1, 2] {
         let cancels = Arc::<Cancels>::default();
         let clock = Clocked(ManualClock::new(), Arc::clone(&cancels));
@@ -938,8 +938,8 @@ fn pending_is_right_when_a_series_is_cancelled_as_it_goes_on() {
     }
 }
 
-/// A series that cannot keep up, on `Inline`, in a call of the user's own thread: the call returns, and the series goes on
-/// where the timers run.
+/// A series that cannot keep up runs on `Inline` inside a call of the user's thread. The call returns, and the series goes
+/// on where the timers run.
 #[test]
 fn a_series_that_lags_on_inline_lets_its_caller_go() {
     let timers = Scheduler::new();

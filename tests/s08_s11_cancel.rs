@@ -1,5 +1,5 @@
-//! Cancel: exactly one wins, the closure is gone at once, no other task is ever hit, and user code
-//! finds nothing locked (S8 to S11).
+//! Cancel: exactly one caller wins, the closure is dropped at once, no other task is ever hit, and user code
+//! runs with nothing locked (S8 to S11).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -222,7 +222,7 @@ fn s10_a_stale_handle_hits_nobody_however_often_its_slot_was_used_again() {
         } else {
             assert!(next.cancel());
         }
-        // How each of them ended is known for ever, not just for as long as the slot remembers.
+        // Each handle knows for ever how its task ended, and not only for as long as the slot remembers it.
         assert!(cancelled.is_cancelled() && its_clone.is_cancelled() && cancelled.is_done());
         assert!(ran.is_done() && !ran.is_cancelled());
     }
@@ -243,7 +243,7 @@ fn s10_a_handle_outlives_its_scheduler() {
 
 #[test]
 fn s11_tasks_and_destructors_may_schedule_cancel_close_and_drop() {
-    /// Does something with the scheduler when it is dropped.
+    /// Calls the scheduler when it is dropped.
     struct OnDrop<F: FnMut()>(F);
     impl<F: FnMut()> Drop for OnDrop<F> {
         fn drop(&mut self) {
@@ -253,7 +253,7 @@ fn s11_tasks_and_destructors_may_schedule_cancel_close_and_drop() {
     let (scheduler, driver) = driven();
     let done = Arc::new(AtomicUsize::new(0));
 
-    // A destructor that schedules, out of a cancel.
+    // A cancel drops a value whose destructor schedules.
     let (inner, count) = (scheduler.clone(), Arc::clone(&done));
     let guard = OnDrop(move || {
         let count = Arc::clone(&count);
@@ -266,7 +266,7 @@ fn s11_tasks_and_destructors_may_schedule_cancel_close_and_drop() {
     assert!(handle.cancel());
     assert_eq!(scheduler.pending(), 1);
 
-    // A destructor that cancels another task, out of a run.
+    // A run drops a value whose destructor cancels another task.
     let victim = scheduler.schedule_once(HOUR, || ()).expect("open");
     let (other, count) = (victim.clone(), Arc::clone(&done));
     let guard = OnDrop(move || {
@@ -306,7 +306,7 @@ fn a_handle_to_nothing_says_that_it_was_cancelled() {
     assert!(handle.clone().is_cancelled());
 }
 
-/// A waker that does what user code may do: it schedules.
+/// A waker that schedules, as user code may.
 struct Schedules(Scheduler, AtomicUsize);
 
 impl Wake for Schedules {
@@ -321,7 +321,7 @@ fn s11_a_waker_that_schedules_finds_nothing_borrowed() {
     let (scheduler, driver) = driven();
     let waker = Arc::new(Schedules(Scheduler::new(), AtomicUsize::new(0)));
     driver.wake_with(Some(Waker::from(Arc::clone(&waker))));
-    // Now and then a cancel wakes whoever turns the driver, so that it may sweep.
+    // Now and then, a cancel wakes the thread that turns the driver, so that it may sweep.
     for _ in 0..40_000 {
         let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
         driver.turn();

@@ -62,7 +62,7 @@ fn s25_the_limit_refuses_the_next_one_and_a_place_is_free_when_it_should_be() {
     assert_eq!(scheduler.pending(), 0);
 }
 
-/// Runs, refuses, keeps or drops what it is given.
+/// An executor that runs, refuses, keeps or drops its tasks.
 struct Moody {
     queue: Arc<Mutex<Vec<DueTask>>>,
     mood: Arc<AtomicUsize>,
@@ -101,7 +101,7 @@ fn s26_every_number_is_exact() {
 
     mood.store(1, Ordering::Relaxed);
     in_a_second(3);
-    driver.advance(SECOND + MILLI * 2); // all are refused at 1000 ms, and the first one again at 1001 ms
+    driver.advance(SECOND + MILLI * 2); // all are refused at 1000 ms, and the first one once more at 1001 ms
     mood.store(0, Ordering::Relaxed);
     driver.advance(MILLI);
 
@@ -198,7 +198,7 @@ fn an_observer_sees_the_turns() {
     assert_eq!(seen.0.each_ref().map(|n| n.load(Ordering::Relaxed)), [10, 5, 5, 0]);
 }
 
-/// Eight buckets of ten milliseconds: what is due within them waits in its bucket, all else further out.
+/// The wheel has eight buckets of ten milliseconds. Tasks that are due later than these wait outside of the buckets.
 #[test]
 fn an_observer_sees_where_tasks_wait() {
     type Look = (usize, Vec<usize>, usize);
@@ -232,8 +232,8 @@ fn an_observer_sees_where_tasks_wait() {
     assert_eq!((hand, buckets[after(30)], buckets[after(31)], far), (after(28), 1, 1, 0));
 }
 
-/// Neither a task that is due later nor a cancel wakes the tick thread. So many of them do, or what they leave
-/// behind would grow for as long as nothing is due.
+/// A single task that is due later does not wake the tick thread, and a single cancel does not either. Thousands of them do,
+/// otherwise their entries would pile up for as long as nothing is due.
 #[test]
 fn s09_a_flow_that_wakes_nobody_is_taken_in_and_swept_all_the_same() {
     #[derive(Clone, Default)]
@@ -252,7 +252,7 @@ fn s09_a_flow_that_wakes_nobody_is_taken_in_and_swept_all_the_same() {
     until("it is in the wheel", || so_many() == 1);
     let later = || scheduler.schedule_once(HOUR * 2, || ()).expect("open");
     let handles: Vec<_> = (0..50_000).map(|_| later()).collect();
-    // The thread is woken once per 16,384 tasks, so as many may be on their way.
+    // The thread is woken once per 16,384 tasks, so that many may be on their way.
     until("most of them are in the wheel", || so_many() > 33_000);
     assert!(handles.iter().all(Cancellable::cancel));
     until("most of them are gone", || so_many() < 20_000);
@@ -302,7 +302,7 @@ fn s27_errors_say_what_to_do() {
     assert!(matches!(builder().tick(Duration::ZERO).build(), Err(BuildError::ZeroTick)));
     assert!(matches!(builder().wheel_size(0).build(), Err(BuildError::WheelSize(0))));
     assert!(matches!(builder().wheel_size(12).build_driven(), Err(BuildError::WheelSize(12))));
-    // Anything else that can be chosen is taken.
+    // Every other choice is accepted.
     for size in [1, 2, 1 << 40] {
         assert!(builder().wheel_size(size).tick(Duration::MAX).build_driven().is_ok());
     }

@@ -1,8 +1,8 @@
 //! Storms on real threads, each with a ledger: every task has one id, and every id has exactly one
 //! end (S8, S10, S20, S25).
 //!
-//! `TICKWHEEL_STORM=20 cargo test --release --test storms` makes them twenty times as long, and
-//! `TICKWHEEL_FULL=1` as long as `scripts/storms` does.
+//! `TICKWHEEL_STORM=20 cargo test --release --test storms` makes them twenty times as long, and `TICKWHEEL_FULL=1` as long as
+//! in `scripts/storms`.
 
 mod common;
 
@@ -28,12 +28,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 const PRODUCERS: usize = 3;
 const EACH: usize = 100;
 
-/// Schedules on a scheduler that closes meanwhile.
+/// Schedules on a scheduler that closes in the meantime.
 fn schedule(scheduler: &Scheduler, ledger: &Arc<Ledger>, ids: Range<usize>, closer: ThreadId) {
     for id in ids {
         let delay = if id % 2 == 0 { Duration::ZERO } else { HOUR };
         let book = Arc::clone(ledger);
-        // What is returned is run by the thread that closes.
+        // The thread that closes runs the leftovers.
         let task = move || {
             let is_returned = thread::current().id() == closer;
             book.book(id, if is_returned { End::Returned } else { End::Ran });
@@ -46,7 +46,7 @@ fn schedule(scheduler: &Scheduler, ledger: &Arc<Ledger>, ids: Range<usize>, clos
     }
 }
 
-/// Three producers against a close, which comes at another point of theirs each time.
+/// Three producers against a close, which comes at another moment each time.
 fn schedule_against_close(random: &mut Random) -> Tally {
     let ledger = Ledger::new(PRODUCERS * EACH);
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
@@ -92,8 +92,8 @@ fn s20_schedule_against_close_loses_none_and_doubles_none() {
 /// As many tasks as this are due at one moment.
 const TOGETHER: usize = 256;
 
-/// Tasks that are due together, each of which is cancelled once while they fire: forwards, behind
-/// the runs, or backwards, towards them.
+/// Tasks that are due together. Each of them is cancelled once while they fire: in the order of the runs, or in the opposite
+/// order.
 fn cancel_amid_fires(scheduler: &Scheduler, random: &mut Random) -> Tally {
     let ledger = Ledger::new(TOGETHER);
     let due = scheduler.now() + Duration::from_micros(30);
@@ -103,7 +103,7 @@ fn cancel_amid_fires(scheduler: &Scheduler, random: &mut Random) -> Tally {
         let task = move || {
             ledger.book(id, End::Ran);
             if id == first {
-                thread::yield_now(); // so that they meet where there is one processor, too
+                thread::yield_now(); // so that they also meet on a machine with one processor
             }
         };
         scheduler.schedule_at(due, task).expect("open")
@@ -181,7 +181,7 @@ fn schedule_and_cancel(scheduler: &Scheduler, ledger: &Arc<Ledger>, ids: Range<u
     }
 }
 
-/// Schedules and cancels from several threads, and balances the books.
+/// Schedules and cancels from several threads, and checks the sums.
 fn cancel_against_fire(executor: impl Executor, producers: usize, each: usize) {
     let ledger = Ledger::new(producers * each);
     let scheduler = Scheduler::builder().executor(executor).build().expect("a thread");
@@ -240,7 +240,7 @@ fn s12_series_against_cancels_and_a_close() {
     let scheduler = Scheduler::builder().executor(ThreadPool::new(2)).build().expect("a thread");
     let runs = Arc::new(AtomicUsize::new(0));
     let running = Arc::new(AtomicBool::new(false));
-    // One that is watched for overlaps.
+    // This series is watched for overlapping runs.
     let flag = Arc::clone(&running);
     let watched = scheduler
         .schedule_periodic(MILLI, Period::fixed_rate(MILLI / 10), move || {
@@ -276,7 +276,7 @@ fn s12_series_against_cancels_and_a_close() {
     println!("{} series cancelled after {} runs: none ran on", digits(rounds), digits(after));
 }
 
-/// Schedules as much as it is allowed to; how many were accepted, and how many refused.
+/// Schedules as much as it is allowed to. Returns how many tasks were accepted, and how many were refused.
 fn push_to_the_bound(scheduler: &Scheduler, open: &Arc<AtomicUsize>, bound: usize) -> [usize; 2] {
     let mut told = [0, 0];
     for n in 0..count(40_000, 2_000_000) {
@@ -329,7 +329,7 @@ fn s17_the_idle_threads_of_a_pool_call_each_other() {
     let met = Arc::new(AtomicUsize::new(0));
     let rounds = count(500, 50_000);
     for round in 1..=rounds {
-        // Tasks of one moment that wait for each other, so each needs a thread of its own.
+        // Tasks of one deadline that wait for each other, so each needs a thread of its own.
         let (together, due) = (Arc::new(Barrier::new(THREADS)), scheduler.now());
         for _ in 0..THREADS {
             let (together, met) = (Arc::clone(&together), Arc::clone(&met));

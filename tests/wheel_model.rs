@@ -11,7 +11,7 @@ use tickwheel::wheel::{Key, Wheel};
 
 use common::{Random, env};
 
-/// A wheel and what it should be.
+/// A wheel, and the map that says what it should hold.
 struct Pair {
     wheel: Wheel<u64>,
     model: BTreeMap<(u64, u64), Key>,
@@ -66,7 +66,7 @@ impl Pair {
         }
     }
 
-    /// Any key there ever was: of what is gone as well.
+    /// Returns any key that there ever was, also of values that are gone.
     fn remove(&mut self, random: &mut Random) {
         for _ in 0..if random.below(10) == 0 { 100 } else { 1 } {
             if self.keys.is_empty() {
@@ -135,7 +135,7 @@ fn s01_nothing_comes_out_before_its_tick() {
 #[test]
 fn s03_equal_deadlines_stay_in_order_on_their_way_from_far_to_near() {
     let mut wheel = Wheel::new(8);
-    // Far, then far while the half-turn before it passes, then near.
+    // The first one is far, the second one is far while the half-turn before it passes, and the third one is near.
     let mut expected = Vec::new();
     for id in 0..400_u64 {
         wheel.insert(40, id);
@@ -168,7 +168,7 @@ fn s04_the_last_tick_of_all_can_be_reached() {
 fn s06_a_jump_of_any_length_does_not_walk() {
     let mut wheel = Wheel::new(4096);
     for jump in 0..10_000_u64 {
-        // Ten thousand jumps of fifty-eight thousand million ticks: walked, that were centuries.
+        // Ten thousand jumps of 58,000,000,000 ticks each. Tick by tick they would take centuries.
         let to = (jump + 1) << 49;
         wheel.insert(to, jump);
         assert_eq!(wheel.advance(to).collect::<Vec<_>>(), [(to, jump)]);
@@ -182,7 +182,7 @@ fn s09_what_was_removed_leaves_nothing_that_grows() {
         let key = wheel.insert(1_000_000 + round, round);
         assert_eq!(wheel.remove(key), Some(round));
     }
-    wheel.check_invariants(); // looks at every entry, and would take long if all were still there
+    wheel.check_invariants(); // looks at every entry, so it would take long if all were still there
     assert_eq!(wheel.next_expiry(), None);
 }
 

@@ -1,4 +1,4 @@
-//! The programs of the examples, for tests that run them.
+//! The binaries of the examples, for tests that run them.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// The binary of an example. It lies beside the folder of this test's own.
+/// Returns the binary of an example. It lies beside the folder of this test's own binary.
 pub(crate) fn example(name: &'static str) -> PathBuf {
     static FOUND: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,7 +27,7 @@ fn find(name: &str) -> PathBuf {
     binary
 }
 
-/// Whether it is newer than all of its sources, which cargo lists in a file beside it.
+/// Returns true if the binary is newer than all of its sources, which cargo lists in a file beside it.
 fn is_fresh(binary: &Path) -> bool {
     let changed = |file: &Path| fs::metadata(file).and_then(|file| file.modified()).ok();
     let is_older = |file: &Path, built: SystemTime| changed(file).is_some_and(|time| time <= built);
@@ -40,7 +40,7 @@ fn is_fresh(binary: &Path) -> bool {
     sources.split_whitespace().all(|file| is_older(Path::new(&file.replace('\0', " ")), built))
 }
 
-/// `cargo test` has built it. `cargo test --test one` has not.
+/// Builds the example if it is missing or old. `cargo test` builds all examples, and `cargo test --test one` does not.
 fn build(name: &str, profile: &Path) {
     let profile = match profile.file_name().and_then(OsStr::to_str) {
         Some("debug") | None => "dev",

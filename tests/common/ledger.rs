@@ -1,4 +1,4 @@
-//! The books of a storm: every task has one id, and every id is booked exactly once.
+//! The ledger of a storm: every task has one id, and every id is booked exactly once.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -25,7 +25,7 @@ const ENDS: [(End, &str); 5] = [
     (End::Dropped, "dropped"),
 ];
 
-/// What became of each id.
+/// The end of each id.
 pub(crate) struct Ledger {
     ends: Vec<AtomicU8>,
     doubled: AtomicUsize,
@@ -37,14 +37,14 @@ impl Ledger {
         Arc::new(Ledger { ends, doubled: AtomicUsize::new(0) })
     }
 
-    /// Each id may be booked once. It does not panic at the second time: in a task nobody would see
+    /// Each id may be booked once. A second booking does not panic, because in a task nobody would see
     /// that, because a scheduler catches it.
     pub(crate) fn book(&self, id: usize, end: End) {
         let before = self.ends[id].fetch_or(1 << end as u8, Ordering::AcqRel);
         self.doubled.fetch_add(usize::from(before != 0), Ordering::Relaxed);
     }
 
-    /// A task's own page: it books the run, or that the task was dropped without one.
+    /// A page of the ledger that a task captures. It books the run of the task, or its drop without a run.
     pub(crate) fn page(self: &Arc<Self>, id: usize) -> Page {
         Page { ledger: Arc::clone(self), id, has_run: false }
     }
@@ -61,7 +61,7 @@ impl Ledger {
         self.ends[id].load(Ordering::Acquire) == 1 << End::Ran as u8
     }
 
-    /// Whether no id is left to be booked.
+    /// Returns true if all ids are booked.
     pub(crate) fn is_closed(&self) -> bool {
         (0..self.ends.len()).all(|id| self.is_booked(id))
     }
@@ -109,7 +109,7 @@ impl Tally {
         self.ends[end as usize]
     }
 
-    /// None was lost, and none was booked twice.
+    /// Checks that no id was lost, and none was booked twice.
     pub(crate) fn assert_balanced(&self) {
         assert_eq!((self.lost, self.doubled), (0, 0), "lost and doubled; {self}");
     }

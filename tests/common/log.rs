@@ -1,4 +1,4 @@
-//! What tasks have said, in the order in which they ran.
+//! A log that tasks write to, in the order in which they run.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Log(Arc<Mutex<Vec<u32>>>);
 
 impl Log {
-    /// A task that says a number.
+    /// Returns a task that writes a number.
     pub(crate) fn task(&self, number: u32) -> impl FnOnce() + Send + 'static {
         let log = self.clone();
         move || log.say(number)

@@ -1,4 +1,4 @@
-//! What several tests and benches use.
+//! Helpers that several tests and benches use.
 
 #![allow(dead_code, reason = "each of them uses a part of it")]
 
@@ -36,7 +36,7 @@ impl Random {
         self.below(chances) == 0
     }
 
-    /// Often small, sometimes huge: every order of magnitude below 2^`bits` is as likely as another.
+    /// Returns a number that is often small and sometimes huge: each order of magnitude below 2^`bits` is equally likely.
     pub(crate) fn of_any_size(&mut self, bits: u64) -> u64 {
         let bits = self.below(bits);
         self.next() >> (64 - bits).min(63)
@@ -48,15 +48,15 @@ impl Random {
     }
 }
 
-/// A number from the environment, for those who want more runs or a certain seed.
+/// Returns a number from the environment, such as a seed or a count of runs.
 pub(crate) fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 // ----- storms ------------------------------------------------------------------------------
 
-/// How much of a storm to make: the count of every day, or with `TICKWHEEL_FULL=1` the full one, as
-/// `scripts/storms` does it; either times `TICKWHEEL_STORM=n`.
+/// Returns the count for a storm: the short one, or with `TICKWHEEL_FULL=1` the full one, as `scripts/storms` does. Either is
+/// multiplied by `TICKWHEEL_STORM=n`.
 pub(crate) fn count(every_day: usize, in_full: usize) -> usize {
     let factor = env("TICKWHEEL_STORM").unwrap_or(1) as usize;
     factor * if in_full_form() { in_full } else { every_day }
@@ -74,19 +74,18 @@ pub(crate) fn digits(number: usize) -> String {
     groups.join(",")
 }
 
-/// How long a test waits for other threads before it gives up. It is long because a machine may give
-/// a test a fiftieth of its processors; whoever plants bugs that make tests wait builds them with
-/// `TICKWHEEL_IMPATIENT=1`.
+/// The time that a test waits for other threads before it gives up. It is long, because a busy machine may give a test a
+/// fiftieth of its processors. Planted bugs make tests wait, so `scripts/mutations.py` builds with `TICKWHEEL_IMPATIENT=1`.
 pub(crate) const PATIENCE: Duration =
     Duration::from_secs(if option_env!("TICKWHEEL_IMPATIENT").is_some() { 20 } else { 120 });
 
-/// Waits until something is true that other threads do.
+/// Waits until other threads have made something true.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
         let waited = start.elapsed();
         assert!(waited < PATIENCE, "it did not come about: {what}");
-        // Most of it comes at once, and storms of many rounds wait in each.
+        // Most conditions come true at once, and storms with many rounds wait in each of them.
         if waited < Duration::from_millis(2) {
             thread::yield_now();
         } else {
@@ -116,7 +115,7 @@ impl Executor for Wall {
     }
 }
 
-/// A clock that is moved by hand, and panics at the n-th reading from when that is asked for. 0: never.
+/// A clock that is moved by hand. It panics at the n-th reading after it was told to, or never if that is 0.
 pub(crate) struct Moody(pub(crate) ManualClock, pub(crate) Arc<AtomicUsize>);
 
 impl Clock for Moody {

@@ -1,5 +1,5 @@
-//! Measures what the others notice of a load: lateness, gaps, memory and processor time. Runs each scenario
-//! in a process of its own, so that its figures are its own and a crash or a hang is one figure more.
+//! Measures the effect of a load on others: lateness, gaps, memory and processor time. Each scenario runs in a process of its
+//! own, so that its figures are its own, and a crash or a hang is one more figure.
 
 #![allow(clippy::cast_precision_loss, reason = "figures are for people")]
 
@@ -14,7 +14,7 @@ use std::{env, fs, thread};
 
 // ----- what the system tells -----------------------------------------------------------------
 
-/// Returns the bytes of memory that the process has, where the system tells.
+/// Returns the bytes of memory that the process has, if the system tells.
 pub(crate) fn resident() -> Option<usize> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     Some(text.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
@@ -27,7 +27,7 @@ pub(crate) fn peak_resident() -> Option<usize> {
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? * 1024)
 }
 
-/// Returns the processor time of one thread, or with an empty name of all threads that live.
+/// Returns the processor time of the thread of this name, or of all live threads if the name is empty.
 pub(crate) fn cpu_of(thread_name: &str) -> Option<Duration> {
     let mut sum = None;
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -49,7 +49,7 @@ pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Waits until something is true, but not for ever. Returns whether it came true.
+/// Waits until something is true, but not for ever. Returns true if it came true.
 pub(crate) fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -63,8 +63,7 @@ pub(crate) fn within(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Waits until the process has less memory than that, for so long at most. Returns what it has then, in
-/// megabytes.
+/// Waits until the process has less memory than that, but no longer than the given time. Returns the memory in megabytes.
 pub(crate) fn resident_after(limit: Duration, enough: f64) -> f64 {
     let now = || resident().map_or(0.0, megabytes);
     within(limit, || now() < enough);
@@ -75,8 +74,8 @@ pub(crate) fn resident_after(limit: Duration, enough: f64) -> f64 {
 
 const NOT_YET: u64 = u64::MAX;
 
-/// How late each of a number of tasks ran. One place for each, so that a note costs little and allocates
-/// nothing; a task that runs twice or early is counted.
+/// The lateness of each of a number of tasks. Each has a cell of its own, so that a note costs little and allocates nothing.
+/// Tasks that run twice or early are counted.
 pub(crate) struct Lateness {
     nanos: Vec<AtomicU64>,
     wrong: AtomicUsize,
@@ -109,7 +108,7 @@ impl Lateness {
         self.nanos[..tasks].iter().filter(|late| late.load(Ordering::Relaxed) == NOT_YET).count()
     }
 
-    /// What the first so many tasks show.
+    /// Returns the lateness of the first tasks.
     pub(crate) fn of_first(&self, tasks: usize) -> Late {
         let all = self.nanos[..tasks].iter().map(|late| late.load(Ordering::Relaxed));
         let ran = all.filter(|late| *late != NOT_YET).map(Duration::from_nanos);
@@ -126,7 +125,7 @@ pub(crate) struct Late {
     pub(crate) worst: f64,
     /// Tasks that have not run.
     pub(crate) missing: usize,
-    /// Runs that were early, or second ones.
+    /// Runs that were early, or were the second one of a task.
     pub(crate) wrong: usize,
 }
 
@@ -139,7 +138,7 @@ impl Late {
         Late { p50: at(50), p99: at(99), worst: at(100), missing: 0, wrong: 0 }
     }
 
-    /// Writes these down in figures, under names that begin alike.
+    /// Writes these as figures whose names begin with this prefix.
     pub(crate) fn tell(&self, name: &str, figures: &mut Figures) {
         figures.set(&format!("{name} p50"), self.p50);
         figures.set(&format!("{name} p99"), self.p99);
@@ -149,8 +148,8 @@ impl Late {
     }
 }
 
-/// The most memory that a scenario may take before its guard ends it, so that code without a bound does not
-/// take the machine along.
+/// The most memory that a scenario may take before its guard ends it, so that code without a bound does not use up the memory
+/// of the machine.
 const GUARD_BYTES: usize = 6_000_000_000;
 
 /// Sleeps ten milliseconds again and again, and notes how late the system itself wakes a thread. Sets `stop` if
@@ -180,7 +179,7 @@ impl Figures {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// Returns a figure; one that is missing is worse than every bound.
+    /// Returns a figure. A missing figure is worse than every bound.
     pub(crate) fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or(f64::INFINITY)
     }
@@ -214,7 +213,7 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String
     })
 }
 
-/// Waits for a child. One that takes too long is killed.
+/// Waits for a child process, and kills it if it takes too long.
 fn has_succeeded(child: &mut Child, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
     loop {
@@ -250,7 +249,7 @@ pub(crate) fn scenario(name: &str, limit: Duration) -> Result<Figures, String> {
     Ok(Figures(figures.collect()))
 }
 
-/// What a test has to complain of. It fails at the end, when all of its scenarios have shown their figures.
+/// The complaints of a test. The test fails at the end, when all of its scenarios have printed their figures.
 #[derive(Default)]
 pub(crate) struct Complaints(Vec<String>);
 

@@ -1,4 +1,4 @@
-//! A waker that counts, for those who poll by hand.
+//! A waker that counts its wake-ups, for tests that poll by hand.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ impl Wake for Told {
     }
 }
 
-/// A task that a test plays: its waker, and how often that was woken.
+/// The part of a task, played by a test: its waker, and how often that was woken.
 #[derive(Clone, Default)]
 pub(crate) struct Poller(Arc<Told>);
 
@@ -38,7 +38,7 @@ impl Poller {
         self.0.0.load(Ordering::SeqCst)
     }
 
-    /// How many wakers of it there are.
+    /// Returns the number of its wakers.
     pub(crate) fn wakers(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }

@@ -9,16 +9,16 @@ use std::thread;
 use super::common::PATIENCE;
 use super::common::example::example;
 
-/// One that runs; killed by its `Drop`.
+/// A running process of the example. Its `Drop` kills it.
 pub(crate) struct Program {
     child: Child,
     lines: Receiver<String>,
-    /// The ids of the messages that it told of.
+    /// The ids of the messages that it has printed as sent.
     told: Vec<i64>,
 }
 
 impl Program {
-    /// Looks every ten milliseconds.
+    /// Starts the example with a period of ten milliseconds.
     pub(crate) fn start(arguments: &[&OsStr], url: Option<&str>) -> Program {
         let mut command = Command::new(example("delayed_messages"));
         command.args(["--every", "10"]).args(arguments).env_remove("DATABASE_URL");
@@ -33,7 +33,7 @@ impl Program {
         Program { child, lines, told: Vec::new() }
     }
 
-    /// The next line, until there are no more.
+    /// Returns the next line, or `None` at the end of the output.
     fn line(&mut self) -> Option<String> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => {
@@ -62,14 +62,14 @@ impl Program {
         self.wait_for(DELIVERY);
     }
 
-    /// Without any warning. Gives what it told of until then.
+    /// Kills the process without a warning. Returns the ids that it has printed until then.
     pub(crate) fn kill(mut self) -> Vec<i64> {
         self.child.kill().expect("it is a child");
         while self.line().is_some() {}
         std::mem::take(&mut self.told)
     }
 
-    /// It has to end well. Gives what it told of.
+    /// Waits for a successful end. Returns the ids that it has printed.
     pub(crate) fn wait_for_the_end(&mut self) -> Vec<i64> {
         while self.line().is_some() {}
         let status = self.child.wait().expect("it is a child");
@@ -77,7 +77,7 @@ impl Program {
         std::mem::take(&mut self.told)
     }
 
-    /// It has to end with an error. Gives what it says of it.
+    /// Waits for an end with an error. Returns the error message.
     pub(crate) fn wait_for_failure(&mut self) -> String {
         while self.line().is_some() {}
         let status = self.child.wait().expect("it is a child");
@@ -101,7 +101,7 @@ impl Drop for Program {
     }
 }
 
-/// What stands before the id of a message that was sent.
+/// The text in front of the id of a message that was sent.
 const DELIVERY: &str = " wait  #";
 
 fn id_in(line: &str) -> Option<i64> {

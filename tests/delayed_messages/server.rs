@@ -1,5 +1,5 @@
-//! A PostgreSQL server for a test: the one that `DATABASE_URL` names, or a private one, from whatever is
-//! installed. A private one has a folder of its own, with its socket in it, and no TCP.
+//! A PostgreSQL server for a test: the server that `DATABASE_URL` names, or a private one, started from the installed
+//! programs. A private server has a folder of its own with its socket in it, and listens on no TCP port.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -7,19 +7,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Why there is none.
+/// The reason why there is no server.
 pub(crate) type Reason = String;
 
 pub(crate) struct Server {
     url: String,
-    /// Only for its `Drop`.
+    /// Kept for its `Drop`, which stops the server.
     _private: Option<Private>,
 }
 
 impl Server {
     /// # Errors
     ///
-    /// Why there is no server to be had.
+    /// The reason why no server could be started.
     pub(crate) fn find() -> Result<Server, Reason> {
         if let Ok(url) = env::var("DATABASE_URL") {
             return Ok(Server { url, _private: None });
@@ -35,7 +35,7 @@ impl Server {
         &self.url
     }
 
-    /// The address of one schema of it.
+    /// Returns the address of one schema of this server.
     pub(crate) fn url_of(&self, schema: &str) -> String {
         let url = &self.url;
         if !url.starts_with("postgres:") && !url.starts_with("postgresql:") {
@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-/// The folder of `initdb`: in the path, or where Debian keeps those of each version.
+/// Returns the folder of `initdb`: one in the path, or the folder where Debian keeps the programs of a version.
 fn programs() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<_> = env::split_paths(&path).collect();
@@ -59,7 +59,7 @@ fn programs() -> Option<PathBuf> {
     })
 }
 
-/// A server that ends with this.
+/// A server process that ends when this value is dropped.
 struct Private {
     programs: PathBuf,
     folder: PathBuf,
@@ -71,7 +71,7 @@ impl Private {
         // The name is short, because the path of a socket may have no more than a hundred characters.
         let folder = env::temp_dir().join(format!("tickwheel-pg-{}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        // From here on its `Drop` clears up.
+        // From here on, the `Drop` of the value clears up.
         let server = Private { programs, owner: Owner::of(&folder)?, folder };
         server.run(
             "initdb",
@@ -87,7 +87,7 @@ impl Private {
         self.folder.join("data")
     }
 
-    /// No disk has to last longer than the test.
+    /// Options that spare the disk, because the data need not outlast the test.
     fn configure(&self) -> std::io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(self.data().join("postgresql.conf"))?;
         let socket = self.folder.to_string_lossy().replace('\'', "''");
@@ -114,7 +114,7 @@ impl Drop for Private {
     }
 }
 
-/// Whom the server runs as. It refuses to run as root; then it runs as the user `postgres`.
+/// The user that the server runs as. PostgreSQL refuses to run as root, so root starts it as the user `postgres`.
 enum Owner {
     Myself,
     #[cfg(unix)]
@@ -125,7 +125,7 @@ enum Owner {
 }
 
 impl Owner {
-    /// Gives the folder to whoever it will be.
+    /// Makes that user the owner of the folder.
     #[cfg(unix)]
     fn of(folder: &Path) -> Result<Owner, Reason> {
         use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

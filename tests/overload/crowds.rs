@@ -1,5 +1,5 @@
-//! Thousands of threads that have scheduled once and are idle since: a wake-up costs what it costs beside few
-//! (S2, S7, S26).
+//! Thousands of threads that have scheduled once and have been idle since then. A wake-up costs as much as beside a few
+//! threads (S2, S7, S26).
 
 #![allow(clippy::cast_precision_loss, reason = "figures are for people")]
 
@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const TICK_THREAD: &str = "crowded";
 const STACK: usize = 64 * 1024;
 
-/// Has so many threads schedule once, and then wait until the returned barrier is met. How many there are: a
+/// Has this many threads schedule once, and then wait until the returned barrier is met. Returns their number too, because the
 /// system may allow fewer.
 fn crowd(scheduler: &Scheduler, threads: usize) -> usize {
     let (ready, are_ready) = mpsc::channel();
@@ -28,7 +28,7 @@ fn crowd(scheduler: &Scheduler, threads: usize) -> usize {
             scheduler.schedule_once(HOUR, || ()).expect("open").cancel();
             ready.send(()).expect("the receiver lives");
             loop {
-                // Until the process ends. Not parked: the system looks through all that are, at each wake-up of one.
+                // Sleep until the process ends. If they were parked, the system would look through all of them at each wake-up of one.
                 thread::sleep(HOUR);
             }
         };
@@ -48,7 +48,7 @@ pub(crate) fn child(threads: usize) -> Figures {
     let builder = Scheduler::builder().executor(Inline).thread_name(TICK_THREAD);
     let scheduler = builder.build().expect("a tick thread");
     let started = crowd(&scheduler, threads);
-    thread::sleep(MILLI * 300); // until the sweep of what they have cancelled is over
+    thread::sleep(MILLI * 300); // until the entries of their cancelled tasks are swept
     let before = cpu_of(TICK_THREAD);
     let late = (0..SINGLE).map(|_| {
         let (due, done) = (Instant::now() + MILLI, Arc::new(Barrier::new(2)));
@@ -94,7 +94,7 @@ fn s07_s26_a_wake_up_costs_the_same_beside_thousands_of_idle_threads() {
         cost.push(get("cpu us"));
     }
     let mut complaints = Complaints::default();
-    // What the system takes for a wake-up grows with the threads of a process, too, and varies by the hour. A walk over
+    // The time that the system takes for a wake-up grows with the number of threads, too, and varies by the hour. A walk over
     // all that ever scheduled took 100 us beside 8,000; beside 1,000 it would not show.
     let (times, slack) = if in_full_form() { (1.25, 40.0) } else { (2.0, 100.0) };
     complaints.at_most(cost[0] * times + slack, cost[1], "us of the tick thread for a task");

@@ -1,5 +1,5 @@
-//! Two faults at a time (S8, S9, S10, S17, S20, S26). Each pair meets in a process of its own, because what it
-//! may do at worst is to end the process.
+//! Two faults at a time (S8, S9, S10, S17, S20, S26). Each pair meets in a process of its own, because at worst it ends the
+//! process.
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,19 +37,19 @@ pub(crate) fn child(pair: &str) -> Figures {
     figures
 }
 
-/// Waits for what others do at once, or not at all.
+/// Waits for something that other threads do soon, if they do it at all.
 fn soon(what: &str, is_so: impl Fn() -> bool) {
     assert!(within(SECOND * 20, is_so), "it did not come about: {what}");
 }
 
-/// The process of the pair survives, and finds all as it should be.
+/// Checks that the process of the pair survives and finds everything as it should be.
 fn survives(pair: &str) {
     let told = scenario(&format!("fault {pair}"), SECOND * 60);
     let figures = told.unwrap_or_else(|why| panic!("{pair}: {why}"));
     assert!(figures.get("survived") > 0.0);
 }
 
-// ----- a closure and its executor, both of which panic as they are dropped --------------------------
+// ----- a closure and its executor, which both panic while they are dropped --------------------------
 
 struct Bomb;
 
@@ -189,7 +189,7 @@ fn already_cancelled_after_a_trim() {
         let schedule = |_| scheduler.schedule_once(HOUR, || ()).expect("open");
         let handles: Vec<_> = (0..count(200_000, 2_000_000)).map(schedule).collect();
         assert!(handles.iter().all(Cancellable::cancel));
-        thread::sleep(MILLI * 700); // until the memory of the peak goes back
+        thread::sleep(MILLI * 700); // until the memory of the peak has gone back
         [&dead, &clone, &clone.clone(), &dead.clone()].into_iter().for_each(is_dead);
         is_dead(&Cancellable::already_cancelled().clone());
         is_dead(&handles[handles.len() / 2].clone());
@@ -282,9 +282,9 @@ fn s17_a_waker_that_panics_does_not_unwind_out_of_a_schedule() {
     survives("waker");
 }
 
-// ----- a task of nobody, and no place for it --------------------------------------------------------
+// ----- a foreign task, and no room for it --------------------------------------------------------
 
-/// Gives a stranger back with its first batch, and refuses its own tasks.
+/// Gives a foreign task back with its first batch, and refuses its own tasks.
 struct Host(Mutex<Vec<DueTask>>);
 
 impl Executor for Host {

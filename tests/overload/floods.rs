@@ -1,5 +1,4 @@
-//! Producers at full speed, and what the others notice: tasks of 10 ms, a series, the memory (S2, S9, S12, S19,
-//! S20).
+//! Producers at full speed, and their effect on others: tasks of 10 ms, a series, and the memory (S2, S9, S12, S19, S20).
 
 #![allow(clippy::cast_precision_loss, reason = "figures are for people")]
 
@@ -27,7 +26,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a flood lasts. `TICKWHEEL_SECONDS` says otherwise.
+/// The length of a flood, unless `TICKWHEEL_SECONDS` sets another one.
 fn length(place: &str) -> Duration {
     match (env("TICKWHEEL_SECONDS"), place) {
         (Some(seconds), _) => Duration::from_secs(seconds),
@@ -37,14 +36,14 @@ fn length(place: &str) -> Duration {
     }
 }
 
-/// How long the tasks may take that are still to run when the flood is over.
+/// The most time that the remaining tasks may take after the flood.
 fn longest_tail() -> Duration {
     SECOND * if in_full_form() { 30 } else { 10 }
 }
 
 // ----- where the producers schedule ------------------------------------------------------------
 
-/// What keeps the time in a flood.
+/// The scheduler, or the layer, that a flood goes to.
 enum Place {
     Core(Scheduler),
     Worker(Worker, Scheduler),
@@ -107,7 +106,7 @@ impl Place {
         scheduler
     }
 
-    /// What is pending, where the place tells.
+    /// Returns the number of pending tasks, if it is known.
     fn pending(&self) -> usize {
         match self {
             Place::Core(scheduler) => scheduler.pending(),
@@ -120,7 +119,7 @@ impl Place {
 
 // ----- the producers ---------------------------------------------------------------------------
 
-/// The books of one producer.
+/// The counts of one producer.
 #[derive(Clone, Copy, Default)]
 struct Books {
     scheduled: usize,
@@ -176,7 +175,7 @@ impl Producer<'_> {
         self.books
     }
 
-    /// Keeps so many, and cancels the oldest for each new one.
+    /// Keeps this many tasks pending, and cancels the oldest one for each new one.
     fn keep(&mut self, most: usize, mut make: impl FnMut(&mut Self) -> Cancellable) {
         let mut ring = VecDeque::with_capacity(most + 1);
         while self.goes_on() {
@@ -202,7 +201,7 @@ impl Producer<'_> {
 
 // ----- the others ------------------------------------------------------------------------------
 
-/// A task of 10 ms every 100 ms, until the flood is over; how many.
+/// Schedules a task of 10 ms every 100 ms until the flood is over. Returns their number.
 fn victim(place: &Place, lateness: &Arc<Lateness>, most: usize, stop: &AtomicBool) -> usize {
     for id in 0..most {
         if stop.load(Ordering::Relaxed) {
@@ -235,7 +234,7 @@ impl Gap {
     }
 
     fn longest(&self) -> Duration {
-        self.note(); // the one that has not ended
+        self.note(); // the gap that has not ended
         Duration::from_nanos(self.longest.load(Ordering::Relaxed))
     }
 }
@@ -244,7 +243,7 @@ fn most_victims(length: Duration) -> usize {
     length.as_millis() as usize / 100
 }
 
-/// What one flood has shown.
+/// The figures of one flood.
 struct Flooded {
     books: Books,
     victims: usize,
@@ -291,7 +290,8 @@ fn flood(
     flooded
 }
 
-/// The megabytes that the process has after a while. Every day the while is over when they are few enough.
+/// Returns the megabytes that the process still has after a while. The short form of the test waits only until they are few
+/// enough.
 fn settled(limit: Duration) -> f64 {
     if !in_full_form() {
         resident_after(limit, bounds().after);
@@ -332,7 +332,7 @@ pub(crate) fn child(kind: &str, place: &str, producers: usize) -> Figures {
 
 // ----- the judgement ---------------------------------------------------------------------------
 
-/// What the others may notice.
+/// The bounds for the others.
 struct Bounds {
     p50: f64,
     worst: f64,
@@ -350,7 +350,7 @@ fn bounds() -> Bounds {
 
 const PEAK_MEGABYTES: f64 = 300.0;
 
-/// Judges one flood after the other, with more and more producers.
+/// Runs floods with more and more producers, and checks each.
 fn judge(kind: &str, place: &str, producers: &[usize]) {
     let mut complaints = Complaints::default();
     for producers in producers {
@@ -394,7 +394,7 @@ fn judge_one(name: &str, figures: &Figures, complaints: &mut Complaints) {
     }
 }
 
-/// How many producers: all in full, and otherwise two on one place and eight on the other.
+/// Returns the numbers of producers: all of them in the full form, and otherwise two in one case and eight in the other.
 fn producers(every_day: usize) -> Vec<usize> {
     if in_full_form() { vec![1, 2, 8, 64] } else { vec![every_day] }
 }
@@ -449,7 +449,7 @@ fn s02_s12_s19_a_flood_of_series_on_the_default_executor() {
     judge("series", "default", &producers(8));
 }
 
-/// The layers, with fewer producers: what they stand on is the core, or a heap of their own.
+/// Floods of the layers, with fewer producers, because the layers stand on the core or on a heap of their own.
 fn judge_layer(place: &str) {
     let few = |every_day| if in_full_form() { vec![2, 8] } else { vec![every_day] };
     judge("churn", place, &few(2));

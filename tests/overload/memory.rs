@@ -1,4 +1,4 @@
-//! Memory that goes back although no scheduler lives any more (S9, S24).
+//! Memory goes back to the system although no scheduler is alive any more (S9, S24).
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ fn s09_s24_after_a_peak_and_a_close_memory_goes_back_though_no_scheduler_lives()
         figures.get("after")
     );
     let mut complaints = Complaints::default();
-    // The holders are gone. What is left of ten million is what glibc keeps of the wheel's blocks, in the arena of a
-    // thread that has ended, for the next one.
+    // The holders are gone. glibc keeps some memory of the wheel's blocks in the arena of a thread that has ended, for
+    // the next thread.
     let most = (figures.get("peak") / 5.0).max(100.0);
     complaints.at_most(most, figures.get("after"), "MB two seconds later");
     complaints.assert_none();

@@ -1,5 +1,5 @@
-//! Tenants of one wheel side by side, of which one is sick: its executor refuses. What the others notice, and
-//! what becomes of its tasks (S18, S20, S30).
+//! Several users share one wheel, and the executor of one of them refuses its tasks. The tests look at the lateness of the
+//! others and at the fate of the refused tasks (S18, S20, S30).
 
 #![allow(clippy::cast_precision_loss, reason = "figures are for people")]
 
@@ -26,7 +26,7 @@ fn inline() -> Scheduler {
     Scheduler::builder().executor(Inline).build().expect("a tick thread")
 }
 
-/// Runs the healthy tenant's tasks, spread over a second or three. How late they were.
+/// Runs the healthy tenant's tasks, spread over one or three seconds. Returns how late they were.
 fn healthy(scheduler: &Scheduler) -> Late {
     let over = SECOND * if in_full_form() { 3 } else { 1 };
     let (lateness, start) = (Lateness::new(HEALTHY), Instant::now() + MILLI * 20);
@@ -38,7 +38,7 @@ fn healthy(scheduler: &Scheduler) -> Late {
     lateness.of_first(HEALTHY)
 }
 
-/// What is measured beside a thread that only sleeps.
+/// Figures that are measured beside a thread that only sleeps.
 fn beside_a_sleeper(measured: impl FnOnce() -> Late) -> (Late, Late) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn beside_a_sleeper(measured: impl FnOnce() -> Late) -> (Late, Late) {
     })
 }
 
-/// Wake-ups of the tick thread and time of the processors, each for a second in which the program does nothing.
+/// Returns the wake-ups of the tick thread and the processor time for a second in which the program does nothing.
 fn cost_of_a_second(scheduler: &Scheduler, figures: &mut Figures) {
     let watched = SECOND * if in_full_form() { 2 } else { 1 };
     let (wakeups, cpu, start) = (scheduler.stats().wakeups(), cpu_of(""), Instant::now());
@@ -61,15 +61,15 @@ fn cost_of_a_second(scheduler: &Scheduler, figures: &mut Figures) {
     figures.set("wakeups", (scheduler.stats().wakeups() - wakeups) as f64 / over);
 }
 
-/// What a second beside a sick tenant may cost: a twentieth of a core, and some tens of wake-ups.
+/// The most that a second beside a sick tenant may cost: a twentieth of a core, and some tens of wake-ups.
 fn judge_cost(name: &str, figures: &Figures, complaints: &mut Complaints) {
     let cpu = if in_full_form() { 50.0 } else { 100.0 };
     complaints.at_most(cpu, figures.get("cpu"), &format!("{name}, ms of CPU in a second"));
     complaints.at_most(60.0, figures.get("wakeups"), &format!("{name}, wake-ups in a second"));
 }
 
-/// Milliseconds that the healthy ones may be later than alone, and what of the plain sleeper is taken off: in a
-/// short run one hiccup of the machine is more than a hundredth of it.
+/// The milliseconds by which the healthy tasks may be later than alone. The lateness of the plain sleeper is subtracted,
+/// because in a short run one hiccup of the machine is more than a hundredth of it.
 fn bounds() -> (f64, &'static str) {
     if in_full_form() { (1.0, "sleeper p99") } else { (10.0, "sleeper worst") }
 }
@@ -109,7 +109,7 @@ impl Tenant {
         within(limit, || self.order.lock().expect("no panic").len() >= self.tasks)
     }
 
-    /// How many ran behind one with a later deadline.
+    /// Returns the number of tasks that ran after a task with a later deadline.
     fn overtaken(&self) -> usize {
         let order = self.order.lock().expect("no panic");
         order.windows(2).filter(|pair| pair[0] > pair[1]).count()
@@ -130,7 +130,7 @@ impl Executor for Sick {
     }
 }
 
-/// Sleeps of 10 ms, one after the other. Those that do not end in time are missing.
+/// Sleeps for 10 ms again and again. Sleeps that do not end in time are missing in the result.
 fn naps(scheduler: &Scheduler) -> Late {
     const NAPS: usize = 20;
     let (woken, wakes) = mpsc::channel();
@@ -158,7 +158,7 @@ pub(crate) fn child_sick(tasks: usize) -> Figures {
     let from = Instant::now() + MILLI * 300;
     let in_order = tenant.schedule(&own, from, MILLI * 300);
     thread::sleep((from + MILLI * 200).saturating_duration_since(Instant::now()));
-    // The last of the sick ones come due among the first healthy ones.
+    // The last tasks of the sick tenant come due among the first healthy ones.
     let (beside, sleeper) = beside_a_sleeper(|| healthy(&scheduler));
     beside.tell("beside", &mut figures);
     sleeper.tell("sleeper", &mut figures);
@@ -213,7 +213,7 @@ fn s18_s30_a_tenant_whose_executor_refuses_costs_the_others_nothing() {
         at_most(get("alone p99") + slack * 2.0 + get(plain), "beside p99");
         at_most(2.0 + slack + get("sleeper p50"), "nap p50");
         at_most(1_000.0 + get("sleeper worst"), "recovery");
-        at_most(1.0, "overtaken"); // one batch may meet the change
+        at_most(1.0, "overtaken"); // one batch may be under way at the change
         for nothing in [
             "sick missing",
             "sick wrong",
@@ -246,7 +246,7 @@ impl Executor for Bounded {
         Ok(())
     }
 
-    /// Leaves the rest when it is full, so that nothing overtakes what it has refused.
+    /// Leaves the rest of the batch when it is full, so that no task overtakes a refused one.
     fn execute_batch(&self, batch: &mut DueBatch) {
         while let Some(task) = batch.next() {
             if let Err(refused) = self.execute(task) {
@@ -257,7 +257,7 @@ impl Executor for Bounded {
     }
 }
 
-/// Takes one a millisecond. How often there was none.
+/// Takes one task a millisecond. Returns how often there was none.
 fn serve(queue: &Bounded, tasks: usize) -> usize {
     let (mut served, mut dry, start) = (0, 0, Instant::now());
     while served < tasks && start.elapsed() < SECOND * 60 {
@@ -364,10 +364,10 @@ fn s07_s30_one_task_that_is_refused_for_good_costs_few_wake_ups() {
 
 // ----- a task that comes back with the batch of another ----------------------------------------------
 
-/// Which task ran, and inside which executor.
+/// The task that ran, and the executor that ran it.
 type Runs = Arc<Mutex<Vec<(usize, &'static str)>>>;
 
-/// Keeps so many tasks, and gives back with its next batch what others have kept.
+/// Keeps this many tasks, and gives back the tasks of other executors with its next batch.
 struct Keeper {
     name: &'static str,
     keeps: AtomicUsize,

@@ -1,5 +1,5 @@
-//! What comes after a stall: an intake of many lanes that nobody has looked at for a while, and a part of the
-//! wheel that fills up long before its turn (S2, S6, S19, S20).
+//! After a stall: an intake of many lanes that has not been read for a while, and a part of the wheel that fills up long
+//! before its turn (S2, S6, S19, S20).
 
 #![allow(clippy::cast_precision_loss, reason = "figures are for people")]
 
@@ -20,10 +20,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 // ----- an intake that was not looked at ----------------------------------------------------------
 
-/// One task in so many is due at once.
+/// One of this many tasks is due at once.
 const ONE_IS_DUE_IN: usize = 1_000;
 
-/// Counts what the tick thread takes in, and notes when that is all.
+/// Counts the tasks that the tick thread takes in, and notes when it has all of them.
 struct Watch {
     start: Instant,
     taken: AtomicUsize,
@@ -72,7 +72,7 @@ impl Observer for Counts {
     }
 }
 
-/// Schedules one lane's share beside a tick thread that stands still.
+/// Schedules one lane's share while the tick thread stands still.
 fn fill(scheduler: &Scheduler, watch: &Arc<Watch>, tasks: usize, seed: u64) {
     let mut random = Random(seed);
     for id in 0..tasks {
@@ -130,7 +130,7 @@ pub(crate) fn child_stall(lanes: usize) -> Figures {
     figures
 }
 
-/// What 16 lanes may cost beyond three times of what one costs, in nanoseconds a task.
+/// 16 lanes may cost three times as much as one lane, plus this many nanoseconds a task.
 fn slack() -> f64 {
     if in_full_form() { 20.0 } else { 500.0 }
 }
@@ -171,7 +171,7 @@ fn s06_s19_after_a_stall_many_lanes_are_taken_in_as_fast_as_one() {
             get("taken at first run"),
             &format!("{name}, taken in at the first run"),
         );
-        // Producers may be held back beside a tick thread that stands still, within reason.
+        // While the tick thread stands still producers may be held back, but not for long.
         let sane = if in_full_form() { 60.0 } else { 20.0 };
         complaints.at_most(sane, get("schedule s"), &format!("{name}, s of scheduling"));
         complaints.at_most(0.0, get("lost"), &format!("{name}, lost"));
@@ -188,7 +188,7 @@ pub(crate) fn child_far() -> Figures {
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let base = Instant::now() + ahead;
     let first: Vec<u64> = (0..tasks as u64).map(|id| id * spread / tasks as u64).collect();
-    // The first tenth of a second, one place for each.
+    // Deadlines within the first tenth of a second, each at its own place.
     let watched = first.iter().filter(|micros| **micros < 100_000).count();
     let (lateness, ran) = (Lateness::new(tasks), Arc::new(AtomicUsize::new(0)));
     let mut order: Vec<usize> = (0..tasks).collect();
