@@ -26,10 +26,10 @@ use tickwheel::{Cancellable, DueTask, Executor, Inline, Precision, Scheduler, Th
 
 use common::Random;
 
-/// How many tasks a round schedules, and how many are pending while it is measured.
+/// The number of tasks that a round schedules, and that are pending while it is measured.
 const TASKS: usize = 200_000;
 
-/// The floor, in the group that is read against it.
+/// Measures the floor in the group that is compared with it.
 fn floor(group: &mut BenchmarkGroup<'_, WallTime>) {
     let word = AtomicU64::new(0);
     group.bench_function("F: malloc, free and a swap", |bencher| {
@@ -65,7 +65,7 @@ fn in_rounds<T>(
     total
 }
 
-/// Has `count` tasks pending at once, lets them fire in random order, and waits until they have.
+/// Schedules `count` tasks, lets them fire in random order, and waits until all have run.
 fn fire_all(scheduler: &Scheduler, random: &mut Random, count: usize) {
     let soon = Instant::now() + Duration::from_millis(count as u64 / 2_000);
     for _ in 0..count {
@@ -145,7 +145,7 @@ fn schedule(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The time of the slower of two threads that schedule `count` tasks each.
+/// Returns the time of the slower of two threads that schedule `count` tasks each.
 fn two_producers(scheduler: &Scheduler, count: u64) -> Duration {
     let producer = |seed| {
         let (mut random, mut handles) = (Random(seed), Vec::new());
@@ -274,7 +274,7 @@ fn repeat(group: &mut BenchmarkGroup<'_, WallTime>) {
             while runs < count {
                 runs += driver.advance(second) as u64;
             }
-            // A round of a thousand is the least that can be advanced by.
+            // A round has at least a thousand tasks, because the clock cannot be advanced by less.
             let nanos = start.elapsed().as_nanos() * u128::from(count) / u128::from(runs);
             Duration::from_nanos(u64::try_from(nanos).expect("less than centuries"))
         });
@@ -296,7 +296,7 @@ fn tick(criterion: &mut Criterion) {
             let mut now = wheel.now();
             bencher.iter(|| {
                 now += 1;
-                // What is due goes back in for an hour later, so that the load stays.
+                // Due entries go back in, due an hour later, so that the load stays.
                 let due: Vec<_> = wheel.advance(now).collect();
                 for (_, id) in due {
                     wheel.insert(now + HOUR, id);

@@ -1,8 +1,8 @@
-//! What a task costs, in time of the processor: of the calling thread, of the tick thread, of the
-//! whole process, beside the time of the wall. Against the goals.
+//! The cost of a task in processor time: of the calling thread, of the tick thread, and of the whole process, beside the wall
+//! time. Each row is compared with its goal.
 //!
-//! `cargo bench --bench costs`; `-- churn` does only the rows whose name has that in it; `-- --test` runs
-//! each row once with few tasks, and judges nothing.
+//! `cargo bench --bench costs`. With `-- churn` it runs only the rows whose name contains that. With `-- --test` it runs each row
+//! once with few tasks, and compares nothing.
 //!
 //! Times do not hold from one machine to the next, and not from one minute to the next on a machine that
 //! is shared. So each row is measured in rounds, the median is shown, and the floor is measured again
@@ -32,12 +32,12 @@ use tickwheel::{
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// How long the background gets to finish what it was given.
+/// The time that the tick thread gets to finish its work.
 const SETTLE: Duration = Duration::from_millis(150);
 
 // ----- measuring ---------------------------------------------------------------------------
 
-/// Nanoseconds of the processor that a thread has had, by its name; all threads of that name.
+/// Returns the processor time of all threads of this name, in nanoseconds.
 fn cpu_of(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let named = tasks.filter(|task| {
@@ -50,7 +50,7 @@ fn first_number(file: &std::path::Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// Nanoseconds of the processor, to the nanosecond, also of a thread that is just running.
+/// Returns processor time in exact nanoseconds, also of a thread that is running now.
 fn cpu(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes into `time`.
@@ -111,18 +111,18 @@ fn floor() -> Floor {
 
 // ----- rows --------------------------------------------------------------------------------
 
-/// What a row is held against.
+/// The goal of a row.
 #[derive(Clone, Copy)]
 enum Goal {
-    /// So many `F` of the calling thread's time.
+    /// A multiple of `F`, for the calling thread's time.
     ThreadF(f64),
-    /// So many `F` of all threads' time.
+    /// A multiple of `F`, for all threads' time.
     ProcessF(f64),
-    /// So many `S` of the calling thread's time.
+    /// A multiple of `S`, for the calling thread's time.
     ThreadS(f64),
-    /// So many nanoseconds of the wall.
+    /// Nanoseconds of wall time.
     Wall(f64),
-    /// So many nanoseconds of the tick thread.
+    /// Nanoseconds of the tick thread.
     Tick(f64),
     None,
 }
@@ -133,7 +133,7 @@ struct Row {
     run: fn(&Size) -> Times,
 }
 
-/// How much of each to do.
+/// The number of operations in each row.
 struct Size {
     tasks: usize,
     most_pending: u64,
@@ -203,8 +203,7 @@ fn scheduler(precision: Precision) -> Scheduler {
     builder.build().expect("a tick thread")
 }
 
-/// Has `count` tasks pending at once, and lets them fire in random order: so their memory comes back as
-/// it does in a program that runs.
+/// Schedules `count` tasks, and lets them fire in random order, so that their memory comes back as in a running program.
 fn fire_all(scheduler: &Scheduler, count: usize) {
     let (mut random, soon) = (Random(7), Instant::now() + SECOND / 2);
     for _ in 0..count {
@@ -216,7 +215,7 @@ fn fire_all(scheduler: &Scheduler, count: usize) {
     }
 }
 
-/// Schedules a timeout for each delay, into room that is there.
+/// Schedules a timeout for each delay, into a vector that has room.
 fn schedule_all(scheduler: &Scheduler, delays: &[Duration], handles: &mut [Option<Cancellable>]) {
     let counter = Arc::new(AtomicU64::new(0));
     for (number, (delay, handle)) in delays.iter().zip(handles).enumerate() {
@@ -281,7 +280,7 @@ fn two_producers(size: &Size) -> Times {
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
     let wall = times[0].wall.max(times[1].wall);
     let thread = times[0].thread.midpoint(times[1].thread);
-    // What the tick thread and the process did is for the tasks of both.
+    // The times of the tick thread and of the process are for the tasks of both threads.
     Times { wall, thread, tick: times[0].tick / 2.0, process: times[0].process / 2.0 }
 }
 
@@ -311,7 +310,8 @@ fn churn(size: &Size, precision: Precision) -> Times {
     measure(size.tasks, || round(size.tasks))
 }
 
-/// Tasks that are due within so many microseconds: how long after the first is due the last has run.
+/// Schedules tasks that are due within this many microseconds. Returns the time from the first deadline to the end of the last
+/// run.
 fn fire(size: &Size, window: u64) -> Times {
     let scheduler = scheduler(Precision::Tick);
     fire_all(&scheduler, size.tasks);
@@ -332,7 +332,7 @@ fn fire(size: &Size, window: u64) -> Times {
     })
 }
 
-/// A pool that takes its tasks one by one, as an executor does that knows nothing of batches.
+/// A pool that takes its tasks one by one, like an executor without `execute_batch`.
 struct OneByOne(ThreadPool);
 
 impl Executor for OneByOne {
@@ -341,7 +341,7 @@ impl Executor for OneByOne {
     }
 }
 
-/// What handing over costs the thread that turns a driver, of tasks that are due at one instant.
+/// Measures the hand-over of tasks that are due at one instant, on the thread that turns the driver.
 fn hand_over(size: &Size, one_by_one: bool) -> Times {
     let pool = ThreadPool::new(1);
     let builder = Scheduler::builder();
@@ -371,7 +371,7 @@ fn repetition(size: &Size) -> Times {
     measure(rounds as usize * 1_000, || _ = driver.advance(SECOND * rounds))
 }
 
-/// A tick of the bare wheel, with so many pending over an hour: each that is due goes back in.
+/// Measures a tick of the bare wheel with this many entries, due over an hour. Each due entry goes back in.
 fn tick(size: &Size, pending: u64) -> Times {
     const HOUR: u64 = 3_600_000;
     let mut random = Random(1);

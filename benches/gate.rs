@@ -1,5 +1,5 @@
-//! What an operation costs in instructions and allocations: numbers that do not depend on what else the
-//! machine is doing, held against limits.
+//! The cost of an operation in instructions and allocations. These numbers do not depend on the load of the machine, and each
+//! has a limit.
 //!
 //! `cargo bench --bench gate`. It fails when a limit is passed. Instructions are counted by valgrind's
 //! callgrind; without valgrind only allocations are. After a change that is worth more instructions, raise
@@ -40,17 +40,17 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many operations are measured, after as many that are not.
+/// The number of operations that are measured, after as many that are not.
 const TIMES: u32 = 4_096;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An operation, and the most that it may cost, each time.
+/// An operation, and the most that it may cost.
 struct Operation {
     name: &'static str,
     instructions: f64,
     allocations: f64,
-    /// Does it [`TIMES`] times, inside of [`measured`].
+    /// Runs the operation [`TIMES`] times inside of [`measured`].
     run: fn(&mut Bench),
 }
 
@@ -93,7 +93,7 @@ impl Bench {
     }
 }
 
-/// The stretch that is counted: callgrind is told this function's name.
+/// The code that is counted. callgrind gets the name of this function.
 #[inline(never)]
 fn measured(work: impl FnOnce()) {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -102,10 +102,10 @@ fn measured(work: impl FnOnce()) {
     COUNTED.store(allocations, Ordering::Relaxed);
 }
 
-/// How many allocations the last measured stretch has made.
+/// Returns the number of allocations in the last call of [`measured`].
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 
-/// Twice, so that the second time finds what the first has made.
+/// Runs everything twice, so that the second time finds the memory that the first one has allocated.
 fn schedule(bench: &mut Bench) {
     bench.schedule_all();
     bench.driver.advance(SECOND * 100);

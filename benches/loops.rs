@@ -1,15 +1,15 @@
-//! How many posts a second a message loop takes, and how long a post to another thread and back takes, beside
-//! what people use for that.
+//! The posts per second that a message loop takes, and the time of a post to another thread and back, beside the usual
+//! alternatives.
 //!
-//! `cargo bench --bench loops`; `-- --test` runs each row once with few tasks.
+//! `cargo bench --bench loops`. With `-- --test` it runs each row once with few tasks.
 //!
 //! - **crossbeam**: `crossbeam-channel`, and a thread that runs what comes out.
-//! - **std mpsc**: the same with the channel of std.
+//! - **std mpsc**: `std::sync::mpsc`, and such a thread.
 //! - **tokio**: a `LocalSet` on a `current_thread` runtime, and an unbounded `tokio::sync::mpsc` into it.
 //!
-//! None of those can call a task off, or delay it, and a closed channel gives a task back only in the post. A row
-//! of posts is measured from the first to the end of the last run; in a row of round trips each task posts
-//! the next to the other of two threads, which both sleep meanwhile. The medians of rounds that take turns.
+//! None of these can cancel or delay a task, and a closed channel gives a task back only in the post. A row of posts is measured
+//! from the first post to the end of the last run. In a row of round trips, each task posts the next one to the other one of two
+//! threads, and each thread sleeps in between. The figures are medians of rounds that take turns.
 
 #![expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "for people")]
 
@@ -31,9 +31,9 @@ use tokio::task::LocalSet;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Brings tasks to a thread.
+/// Posts tasks to a thread.
 trait Post: Clone + Send + 'static {
-    /// A thread that ends when nobody can post to it any more, or by itself.
+    /// A thread that ends by itself, or when nobody can post to it any more.
     fn start() -> Self;
     fn give(&self, task: impl FnOnce() + Send + 'static);
     fn end(&self) {}
@@ -43,7 +43,7 @@ impl Post for TaskRunner {
     fn start() -> TaskRunner {
         let thread = LoopThread::spawn("loop").expect("a thread");
         let runner = thread.runner();
-        thread::spawn(|| thread.join()); // or it would quit
+        thread::spawn(|| thread.join()); // a drop would end the thread
         runner
     }
 
@@ -108,7 +108,7 @@ impl Post for Tokio {
     }
 }
 
-/// Posts by some threads to one. Nanoseconds for each.
+/// Posts from some threads to one. Returns the nanoseconds per post.
 fn posts<P: Post + Sync>(posters: usize, tasks: usize) -> f64 {
     let (there, ran) = (P::start(), Arc::new(AtomicU64::new(0)));
     there.give(|| ()); // warm: the thread runs
@@ -118,7 +118,7 @@ fn posts<P: Post + Sync>(posters: usize, tasks: usize) -> f64 {
             scope.spawn(|| {
                 for _ in 0..tasks / posters {
                     let ran = Arc::clone(&ran);
-                    // One thread runs them all: nothing is lost without an atomic step.
+                    // One thread runs all of them, so the counter needs no atomic step.
                     there.give(move || {
                         ran.store(ran.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                     });
@@ -133,7 +133,7 @@ fn posts<P: Post + Sync>(posters: usize, tasks: usize) -> f64 {
     nanos
 }
 
-/// There and back, so many times. Nanoseconds for each.
+/// Posts to the other thread and back, this many times. Returns the nanoseconds per round trip.
 fn round_trips<P: Post>(times: usize) -> f64 {
     fn bounce<P: Post>(from: P, to: &P, left: usize, tell: mpsc::Sender<()>) {
         let back = to.clone();
@@ -153,7 +153,7 @@ fn round_trips<P: Post>(times: usize) -> f64 {
     nanos
 }
 
-/// Each of the four, in turn.
+/// Runs each of the four in turn.
 fn measure(
     rounds: usize,
     rows: [(&'static str, &dyn Fn() -> f64); 4],

@@ -1,16 +1,15 @@
-//! How many tasks a second go through `rx` workers, in order, beside what people write by hand.
+//! The tasks per second that go through `rx` workers in order, beside queues that people write by hand.
 //!
-//! `cargo bench --bench workers`; `-- --test` runs each row once with few tasks.
+//! `cargo bench --bench workers`. With `-- --test` it runs each row once with few tasks.
 //!
-//! - **mutex queue**: a `Mutex<VecDeque<Box<dyn FnOnce>>>` and a flag; who finds the flag clear has the same
-//!   thread pool run it empty. It is in order, and nothing can be taken out of it.
-//! - **with flags**: the same, and each task has an `Arc<AtomicBool>` by which it can be called off; its closure
-//!   stays until its turn.
-//! - **channel**: `crossbeam-channel`, and a thread for each worker that runs what comes out.
+//! - **mutex queue**: a `Mutex<VecDeque<Box<dyn FnOnce>>>` and a flag. A producer that finds the flag clear has the thread pool
+//!   drain the queue. It keeps the order, and no task can be cancelled.
+//! - **with flags**: a mutex queue whose tasks can be cancelled by an `Arc<AtomicBool>` each. A cancelled closure stays until its
+//!   turn.
+//! - **channel**: `crossbeam-channel`, and a thread per worker that runs the tasks.
 //!
-//! A row is measured from the first schedule to the end of the last run; the median of rounds that take
-//! turns. Every task adds to a counter of its worker, without an atomic step: tasks that overlapped would
-//! miscount, and the bench says so.
+//! A row is measured from the first schedule to the end of the last run. The figures are medians of rounds that take turns. Every
+//! task adds to a counter of its worker without an atomic step, so tasks that overlap would miscount, and the bench checks that.
 
 #![expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "for people")]
 
@@ -130,10 +129,10 @@ fn channels(count: usize) -> Vec<Channel> {
     (0..count).map(channel).collect()
 }
 
-/// Tasks for each of some workers in turn, by some threads. Nanoseconds for each.
+/// Schedules tasks on some workers in turn, from some threads. Returns the nanoseconds per task.
 fn measure<W: InOrder + Sync>(workers: &[W], producers: usize, tasks: usize) -> f64 {
     let counts: Arc<Vec<AtomicU64>> = Arc::new(workers.iter().map(|_| AtomicU64::new(0)).collect());
-    // Warm: threads are started, memory is there.
+    // The first tasks start the threads and allocate the memory.
     for worker in workers {
         worker.give(|| ());
     }

@@ -1,4 +1,4 @@
-//! The example `dashboard`: what it draws, and that it leaves a terminal as it found it.
+//! The example `dashboard`: its picture, and the state of the terminal after it.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn it_draws_frames_without_a_terminal() {
     for what in ["1024 buckets", "▲", "pending", "wake-ups", "median", "q quit"] {
         assert!(picture.contains(what), "no {what:?} in\n{picture}");
     }
-    // Its load is 10,000 a second, and five frames take a quarter of one.
+    // The load is 10,000 timeouts a second, and five frames take a quarter of a second.
     let scheduled = picture.lines().find(|line| line.contains("scheduled")).expect("a line");
     let rates = scheduled.split("││").next().expect("the left panel");
     let digits: String = rates.chars().filter(char::is_ascii_digit).collect();
@@ -38,7 +38,7 @@ fn it_says_what_to_do_without_a_terminal_and_about_arguments() {
     }
 }
 
-/// A program may find the terminal of its session though none of its files is one.
+/// Starts a new session, because a program may find the terminal of its session although none of its files is a terminal.
 #[cfg(unix)]
 fn without_a_terminal(command: &mut Command) {
     use std::os::unix::process::CommandExt;
@@ -62,7 +62,7 @@ mod on_a_terminal {
     use std::sync::mpsc;
     use std::thread;
 
-    /// A terminal of 80 columns and 24 lines, and who sits before it.
+    /// A pseudo-terminal of 80 columns and 24 lines: its two ends.
     fn terminal() -> (File, OwnedFd) {
         let (mut person, mut line) = (-1, -1);
         let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
@@ -80,7 +80,7 @@ mod on_a_terminal {
         }
     }
 
-    /// How the terminal treats what is typed.
+    /// Returns the settings of the terminal.
     fn manners(line: &OwnedFd) -> (u32, u32, u32, u32) {
         // SAFETY: all zeros are settings, and it writes over them.
         let settings = unsafe {
@@ -91,7 +91,7 @@ mod on_a_terminal {
         (settings.c_iflag, settings.c_oflag, settings.c_cflag, settings.c_lflag)
     }
 
-    /// Runs it, presses these keys one after the other, and tells how it ended and what it wrote.
+    /// Runs the example, and presses these keys one after the other. Returns how it ended, and its output.
     fn play(keys: &str) -> (ExitStatus, String) {
         let (mut person, line) = terminal();
         let before = manners(&line);
@@ -104,7 +104,7 @@ mod on_a_terminal {
         let (tell, drawn) = mpsc::channel();
         let reader = thread::spawn(move || {
             let (mut all, mut bytes) = (Vec::new(), [0; 4096]);
-            // It is an error, rather than an end, once nobody has the line any more.
+            // Reading fails, rather than ends, when nobody has the other end any more.
             while let Ok(count @ 1..) = screen.read(&mut bytes) {
                 all.extend_from_slice(&bytes[..count]);
                 let _ = tell.send(());
@@ -142,7 +142,7 @@ mod on_a_terminal {
         let (status, written) = play("p");
         assert_eq!(status.code(), Some(101));
         let after = written.rsplit_once(LEAVE).map(|(_, after)| after.to_owned());
-        // The hook leaves the screen, and tells of the panic then; the end of the program leaves it again.
+        // The panic hook restores the screen and then prints the panic. The end of the program restores it again.
         let told = written.split_once(LEAVE).map(|(_, after)| after.to_owned());
         assert!(told.is_some_and(|told| told.contains("the key p was pressed")), "{written:?}");
         assert!(after.is_some());

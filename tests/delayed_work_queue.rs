@@ -1,4 +1,4 @@
-//! `pool::DelayedWorkQueue` against a sorted map, and what it promises to those who wait.
+//! `pool::DelayedWorkQueue` against a sorted map, and its promises to waiting threads.
 //!
 //! `TICKWHEEL_SEED=n` repeats the run of that seed; `TICKWHEEL_RUNS=n` makes so many of them. The storms
 //! are in `delayed_work_queue_storms.rs`.
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Name = (Instant, u64);
 
-/// A queue and what it should be.
+/// A queue, and the map that says what it should hold.
 struct Pair {
     clock: ManualClock,
     queue: DelayedWorkQueue<u64>,
@@ -70,7 +70,7 @@ impl Pair {
         }
     }
 
-    /// Any key there ever was: of what is gone as well.
+    /// Returns any key that there ever was, also of items that are gone.
     fn remove(&mut self, random: &mut Random) {
         for _ in 0..if random.one_in(10) { 300 } else { 1 } {
             if self.keys.is_empty() {
@@ -126,17 +126,17 @@ fn the_queue_does_what_a_sorted_map_does() {
     }
 }
 
-/// A manual clock that tells who sleeps on it, and can be made to panic.
+/// A manual clock that tells of the threads that sleep on it, and can be made to panic.
 #[derive(Default)]
 struct Watched {
     manual: ManualClock,
-    /// Until when those who sleep do so.
+    /// The times until which threads sleep now.
     asleep: Mutex<Vec<Option<Instant>>>,
-    /// How often anybody has lain down.
+    /// The number of sleeps so far.
     sleeps: AtomicUsize,
-    /// How many have slept with an end at a time.
+    /// The number of sleeps so far that had an end.
     most_with_end: AtomicUsize,
-    /// The next one to get up does.
+    /// The next sleep panics at its end.
     panics: AtomicBool,
 }
 
@@ -182,7 +182,7 @@ fn joined<T>(thread: JoinHandle<T>) -> thread::Result<T> {
     thread.join()
 }
 
-/// A thread that waits in the queue. It is asleep when this returns.
+/// Starts a thread that waits in the queue. The thread is asleep when this returns.
 fn asleep_in<T: Send + 'static>(
     clock: &Watched,
     queue: &Queue,
@@ -348,7 +348,7 @@ fn whoever_takes_the_head_calls_the_next() {
     let takers: Vec<_> =
         (0..5).map(|_| asleep_in(&clock, &queue, DelayedWorkQueue::take)).collect();
     for item in 0..5 {
-        queue.offer(start, item).unwrap(); // no time passes: nothing but calls wakes them
+        queue.offer(start, item).unwrap(); // no time passes, so only calls wake them
     }
     let mut given: Vec<_> = takers.into_iter().map(|taker| joined(taker).unwrap()).collect();
     given.sort();
@@ -397,7 +397,7 @@ fn s17_a_clock_that_panics_takes_nobody_else_down() {
     queue.check_invariants();
 }
 
-/// Whatever it is asked, it looks at the queue first. Whoever sleeps on it has slept already.
+/// A clock that looks at the queue whenever it is called. Its sleeps return at once.
 #[derive(Default)]
 struct Curious {
     manual: ManualClock,
@@ -471,7 +471,7 @@ fn what_is_due_is_drained_in_order_and_no_more() {
     let queue = DelayedWorkQueue::with_clock(clock.clone());
     let start = clock.now();
     assert!(queue.drain_due().is_empty());
-    // Far more than one portion, offered in another order; at equal deadlines in the order of the offers.
+    // Far more than one portion, offered in another order. Equal deadlines come in the order of the offers.
     for number in 0..10_000_u32 {
         let second = number * 7 % 100;
         queue.offer(start + Duration::from_secs(second.into()), (second, number)).expect("open");

@@ -34,7 +34,7 @@ struct Storm {
     queue: DelayedWorkQueue<Item>,
     ledger: Vec<AtomicU8>,
     ended: AtomicUsize,
-    /// Keys that somebody may try, of items that may be gone.
+    /// Keys of items that may be gone.
     keys: Mutex<Vec<(Key, usize)>>,
 }
 
@@ -77,7 +77,7 @@ impl Storm {
         }
     }
 
-    /// Some only take, others do all that takers can do.
+    /// Some threads only take, and others call every method that takes.
     fn take_all(&self, number: usize) {
         let mut random = Random(number as u64);
         while !self.queue.is_closed() {
@@ -123,7 +123,7 @@ fn join_all(what: &str, threads: Vec<JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
-/// A storm up to the point at which it is closed: when all is settled, or at a moment of its own.
+/// Runs a storm until it is closed, either when everything has been taken or at a random moment.
 fn storm(items: usize, close_after: Option<Duration>) -> Arc<Storm> {
     let storm = Storm::new(items);
     let takers: Vec<_> =
@@ -173,7 +173,7 @@ fn s20_a_close_in_between_loses_nothing() {
     assert!(rounds.sum::<usize>() > 0, "some were closed in between");
 }
 
-/// Short waits of many takers for few items: what counts is that each gets its call.
+/// Many takers wait for few items, for a short time each. Each of them has to be called.
 #[test]
 fn no_item_is_left_while_takers_wait() {
     let queue = Arc::new(DelayedWorkQueue::new());
@@ -201,7 +201,7 @@ fn no_item_is_left_while_takers_wait() {
     join_all("the takers' way home", takers);
 }
 
-/// The system's clock, and how often somebody lay down on it.
+/// The system's clock, with a count of the sleeps on it.
 struct Counting(AtomicUsize);
 
 impl Clock for Counting {

@@ -24,7 +24,7 @@ fn runs_on(executor: impl Executor) -> String {
     receiver.recv().expect("it runs").unwrap_or_default()
 }
 
-/// A panic counts, a cancel frees, and an executor that takes many loses none.
+/// A panic is counted, a cancel drops its closure, and an executor that takes many tasks loses none.
 fn keeps_the_promises(executor: impl Executor) {
     silence();
     let scheduler = Scheduler::builder().executor(executor).build().expect("good settings");
@@ -65,7 +65,7 @@ mod on_tokio {
         keeps_the_promises(TokioBlocking::new(runtime.handle().clone()));
     }
 
-    /// The runtime has one thread to turn it, which does nothing but wait.
+    /// One thread turns the runtime, and only waits.
     #[test]
     fn what_blocks_does_not_hold_up_the_runtime() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -177,7 +177,7 @@ mod spans {
     use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
     use tracing_subscriber::registry::LookupSpan;
 
-    /// Notes what a subscriber hears.
+    /// A subscriber that notes spans and events.
     #[derive(Clone, Default)]
     struct Ear(Arc<Mutex<Vec<String>>>);
 
@@ -287,7 +287,7 @@ mod spans {
                     .expect("open");
             });
             assert_eq!(ear.heard(), ["new request in none", "closed request"]);
-            // Nor does the span of who turns it grow.
+            // The span of the thread that turns the driver does not grow either.
             let turning = tracing::info_span!("turning");
             turning.in_scope(|| driver.advance(MILLI * 2));
             assert_eq!(ear.0.lock().expect("no panic").remove(0), "new turning in none");
@@ -333,7 +333,7 @@ mod spans {
         });
     }
 
-    /// A subscriber is a user's code too.
+    /// A subscriber is user code too.
     #[test]
     fn s31_the_event_of_a_panic_names_the_task() {
         listening(|ear| {
@@ -384,7 +384,7 @@ mod with_hyper {
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
     use tokio::net::{TcpListener, TcpStream};
 
-    /// A stream of tokio with the face that hyper wants.
+    /// Adapts a stream of tokio to the traits of hyper.
     struct Io(TcpStream);
 
     impl hyper::rt::Read for Io {
@@ -448,7 +448,7 @@ mod with_hyper {
             let address = listener.local_addr().expect("an address");
             tokio::spawn(serve(listener, scheduler.clone(), TIMEOUT));
 
-            // A client that asks is answered,
+            // A client that sends a request gets an answer.
             let stream = TcpStream::connect(address).await.expect("it listens");
             let (mut client, connection) =
                 hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(Io(stream))
@@ -460,7 +460,7 @@ mod with_hyper {
             let response = client.send_request(request).await.expect("an answer");
             assert!(response.status().is_success());
 
-            // and one that begins and does not end is hung up on, by the wheel.
+            // If a client does not finish its request, a timer closes the connection.
             let fired = scheduler.stats().fired();
             let start = Instant::now();
             let mut slow = TcpStream::connect(address).await.expect("it listens");

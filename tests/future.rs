@@ -170,7 +170,7 @@ fn a_sleep_that_is_brought_forward_wakes_without_another_poll() {
     assert_eq!((scheduler.pending(), task.wakers()), (1, 1));
     driver.advance(MILLI);
     assert_eq!((task.woken(), task.poll(&mut sleep)), (1, OK));
-    // To a time that has come: woken at once.
+    // To a time that has come: it is woken at once.
     sleep.reset(scheduler.now() + SECOND);
     assert!(task.poll(&mut sleep).is_pending());
     sleep.reset(scheduler.now());
@@ -195,7 +195,7 @@ fn a_reset_between_the_ring_and_the_poll_counts() {
     driver.advance(MILLI);
     sleep.reset(scheduler.now() + SECOND);
     assert!(task.poll(&mut sleep).is_pending());
-    // Brought forward after it has rung: who was woken polls.
+    // Brought forward after the alarm has rung. The task that was woken polls.
     driver.advance(SECOND);
     assert_eq!(task.woken(), 2);
     sleep.reset(scheduler.now());
@@ -264,7 +264,7 @@ fn s02_s19_a_thousand_sleeps_of_one_tick_are_woken_each_at_its_own_time() {
     assert!(sleeps.iter_mut().all(|sleep| task.poll(sleep) == OK));
 }
 
-/// The scheduler ends with it, and must not wake what was called off.
+/// The scheduler ends with its last handle, and must not wake an alarm that was called off.
 #[test]
 fn s09_the_last_handle_calls_its_alarm_off_before_the_scheduler_ends() {
     for _ in 0..500 {
@@ -287,7 +287,7 @@ fn s25_a_full_scheduler_is_an_error() {
     assert!(task.poll(&mut other).is_pending());
 }
 
-/// Rows of wakers, and of tasks, some of which come when their tick has been given out already.
+/// Rows of wakers and of tasks. Some of them come after the wheel has given out their tick.
 #[test]
 fn s03_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
     struct Note(Arc<Mutex<Vec<(u32, usize)>>>, (u32, usize));
@@ -296,7 +296,7 @@ fn s03_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
             self.0.lock().expect("no panic").push(self.1);
         }
     }
-    /// Of the turn so far, the most of a turn, and the most at once.
+    /// Tasks handed over in this turn, the most of any turn, and the most at once.
     #[derive(Clone, Default)]
     struct Shares(Arc<[AtomicUsize; 3]>);
     impl Observer for Shares {
@@ -346,7 +346,7 @@ fn s03_s19_wakers_and_tasks_keep_their_order_and_come_in_shares() {
     assert_eq!((most, at_once), (1024, 256));
 }
 
-/// It is read once more for the lateness, when the waker has left its queue.
+/// The clock is read once more for the lateness, when the waker has left its queue.
 #[test]
 fn a_clock_that_panics_loses_no_waker() {
     silence();
@@ -377,7 +377,7 @@ fn the_tick_thread_wakes_whatever_the_executor_does() {
     assert_eq!(scheduler.stats().rejected(), 0);
 }
 
-/// A waker that does something.
+/// A waker that calls a closure.
 struct Does<F>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Wake for Does<F> {
@@ -441,7 +441,7 @@ fn s17_a_waker_that_panics_takes_nobody_along() {
     driver.advance(MILLI);
     assert_eq!((task.woken(), panics.load(Ordering::Relaxed)), (2, 1));
     assert_eq!(scheduler.stats().panicked(), 1);
-    // One whose waker panics as it is dropped, by a drop and by an end.
+    // A waker panics when it is dropped, because of a drop of the sleep, and because of the end.
     let grenades = [(); 2].map(|()| {
         let grenade = Mutex::new(Grenade);
         waker(move || drop(grenade.lock()))
@@ -488,7 +488,7 @@ fn s26_a_close_that_has_returned_has_counted_the_sleepers() {
     }
 }
 
-/// On a real clock, because on another it is read anew.
+/// On a real clock, because any other clock is read again.
 #[test]
 fn a_reading_that_lies_ahead_holds_nobody_up() {
     let (scheduler, task) = (Scheduler::new(), Poller::new());
@@ -740,7 +740,7 @@ fn an_interval_is_a_stream_that_an_error_ends() {
 
 // ----- call_after --------------------------------------------------------------------------
 
-/// What a call has come to, which is not waited for for ever.
+/// Returns the outcome of a call, and does not wait for ever.
 fn ended<T>(call: ScheduledFuture<T>) -> Result<T, JoinError> {
     call.join_timeout(common::PATIENCE).expect("it resolves")
 }
@@ -803,7 +803,7 @@ fn s15_a_call_that_panics_tells_its_future_and_its_scheduler() {
     assert!(told[1].is_some());
 }
 
-/// Nobody has its result, and what it panicked with panics as it is dropped.
+/// Nobody takes the result, and the payload of the panic panics when it is dropped.
 #[test]
 fn s17_a_call_whose_panic_panics_takes_nobody_along() {
     silence();
@@ -865,7 +865,7 @@ fn a_call_that_only_threads_that_wait_could_make_is_an_error() {
     let joined = outcome(&scheduler, move || inner.call_after(MILLI, || 1).join());
     assert!(matches!(joined, Ok(Err(JoinError::WouldDeadlock))), "{joined:?}");
 
-    // On another executor, or on a thread that is free, it is made.
+    // On another executor, or on a free thread, the call is made.
     let inner = scheduler.with_executor(Inline);
     let joined = outcome(&scheduler, move || inner.call_after(MILLI, || 1).join());
     assert!(matches!(joined, Ok(Ok(1))), "{joined:?}");
@@ -876,7 +876,7 @@ fn a_call_that_only_threads_that_wait_could_make_is_an_error() {
         assert!(matches!(joined, Ok(Ok(1))), "{joined:?}");
     }
 
-    // Both wait: the second is told, and then makes what the first waits for.
+    // Both wait. The second one gets the error, and then makes the call that the first one waits for.
     let meet = Arc::new(Barrier::new(2));
     let outer = [(); 2].map(|()| {
         let (inner, meet) = (two.clone(), Arc::clone(&meet));
@@ -923,7 +923,7 @@ fn a_call_that_a_pool_would_have_to_make_crosswise_is_an_error() {
     assert_ne!(joined[0], joined[1], "one of them is told");
 }
 
-/// Runs something in a task on the tick thread of a scheduler, to which it gives a handle.
+/// Runs a closure in a task on the tick thread of a scheduler, with a handle to the scheduler.
 fn on_tick_thread<T: Send + 'static>(
     f: impl FnOnce(&Scheduler) -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -956,7 +956,7 @@ fn to_block_on_a_timer_that_only_this_thread_serves_is_a_panic() {
         on_tick_thread(|scheduler| block_on(scheduler.timeout(MILLI, pending::<()>())).is_ok());
     assert!(message(timeout).is_some());
 
-    // In a turn of a driver it is the same.
+    // A turn of a driver behaves like a tick thread.
     let (scheduler, driver) = driven();
     let inner = scheduler.clone();
     let call = scheduler.call_after(MILLI, move || block_on(inner.sleep(MILLI)).is_ok());
@@ -973,7 +973,7 @@ fn to_block_on_what_is_ready_or_woken_by_others_works_on_a_tick_thread_too() {
     let other = Scheduler::new();
     let slept = on_tick_thread(move |_| block_on(other.sleep(MILLI)));
     assert!(matches!(slept, Ok(Ok(()))));
-    // A value of another thread, with a timeout of this one.
+    // A value from another thread, with a timeout of this scheduler.
     let pool = ScheduledThreadPool::new(1);
     let value = on_tick_thread(move |scheduler| {
         let value = pool.schedule(20 * MILLI, || 1).expect("open");

@@ -14,8 +14,7 @@ use tickwheel::{MissedTicks, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
 
-/// Every kind of future once, and a crowd of sleeps; what a runtime would get wrong shows as a hang, an early
-/// end, or a lost one.
+/// Awaits every kind of future once, and many sleeps. A fault shows as a hang, an early end, or a lost wake-up.
 async fn everything(scheduler: Scheduler) {
     let start = Instant::now();
     scheduler.sleep(MILLI * 20).await.expect("open");
@@ -80,7 +79,7 @@ fn on_a_tokio_runtime_of_several_threads() {
             assert_eq!(task.await.expect("it ends"), Ok(()));
         }
     });
-    // What a runtime drops is gone from the wheel.
+    // Futures that a runtime drops are gone from the wheel.
     let task = runtime.spawn({
         let scheduler = scheduler.clone();
         async move { scheduler.sleep(Duration::from_secs(3600)).await }

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use tickwheel::future::{Sleep, block_on};
 use tickwheel::{ScheduleError, Scheduler};
 
-/// What became of the sleeps of a storm.
+/// The outcomes of the sleeps of a storm.
 #[derive(Default)]
 struct Ledger {
     ready: AtomicUsize,
@@ -24,8 +24,7 @@ struct Ledger {
     early: AtomicUsize,
 }
 
-/// Waits for the sleep, as a task would that is polled for other reasons too, moves its mind, and sometimes
-/// gives up.
+/// Waits for the sleep like a task that is also polled for other reasons, moves the sleep, and sometimes gives up.
 struct Fickle<'a> {
     sleep: Option<Sleep>,
     random: Random,
@@ -110,8 +109,7 @@ fn s01_s20_a_storm_of_fickle_sleepers_loses_none() {
     }
 }
 
-/// The ring of an alarm against its drop: either the waker is woken, or it is dropped unwoken, and it is
-/// gone in both cases.
+/// The ring of an alarm against its drop. The waker is either woken, or dropped without a wake-up. It is gone in both cases.
 #[test]
 fn s08_a_ring_against_a_drop_leaves_nothing_behind() {
     let scheduler = Scheduler::new();
@@ -134,7 +132,7 @@ fn s08_a_ring_against_a_drop_leaves_nothing_behind() {
     assert_eq!((stats.fired(), stats.cancelled()), (rang, freed));
 }
 
-/// Who is woken from another thread at the very moment of a poll does not sleep on.
+/// A task that another thread wakes at the moment of a poll does not sleep on.
 #[test]
 fn a_ring_in_the_midst_of_a_poll_is_not_lost() {
     let scheduler = Scheduler::builder().tick(Duration::from_micros(10)).build().expect("built");

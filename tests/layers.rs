@@ -196,7 +196,7 @@ fn an_invariant_has_one_definition_and_each_citation_finds_it() {
     let mut all = sources();
     all.extend(read("tests", ""));
     let mut definitions = BTreeMap::new();
-    for source in all.iter().filter(|source| !source.path.starts_with("tests/")) {
+    for source in all.iter().filter(|source| source.path != "tests/layers.rs") {
         for code in source.text.lines().filter_map(defined_in) {
             let before = definitions.insert(code.to_owned(), source.path.clone());
             assert_eq!(before, None, "{code} is defined again in {}", source.path);

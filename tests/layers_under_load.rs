@@ -1,8 +1,8 @@
-//! The layers when more comes than they do: hard bounds that are exact (S25), soft bounds that hold producers
-//! back and never lock them out, and cancelled tasks that take no memory.
+//! The layers under overload: hard limits that are exact (S25), soft limits that hold producers back and never lock them out, and
+//! cancelled tasks that take no memory.
 //!
-//! The bounds stand on virtual time, but for the storms. Floods are real: they are about threads that are faster
-//! than others.
+//! The tests of limits run on virtual time, except for the storms. Floods run in real time, because they are about threads that
+//! are faster than others.
 
 #![expect(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
 
@@ -55,12 +55,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// For tests that read what the whole process has, or that take all processors.
+/// Held by tests that read the memory of the whole process, or that take all processors.
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a task wait until the returned sender is dropped; when this returns, it runs.
+/// Starts a task that waits until the returned sender is dropped. The task is running when this returns.
 fn block(layer: &impl Schedule) -> Sender<()> {
     let (release, wait) = channel::<()>();
     let (tell, told) = channel();
@@ -75,7 +75,7 @@ fn block(layer: &impl Schedule) -> Sender<()> {
 
 // ----- max_pending -------------------------------------------------------------------------
 
-/// How many places are free: all of them are taken, and freed by cancels.
+/// Returns the number of free places. It takes all of them, and frees them by cancels.
 fn room(layer: &impl Schedule) -> usize {
     let mut taken = Vec::new();
     loop {
@@ -89,7 +89,7 @@ fn room(layer: &impl Schedule) -> usize {
     }
 }
 
-/// What a bound of three promises, on any layer. `advance` moves its clock.
+/// Checks the promises of a limit of three, on any layer. `advance` moves its clock.
 fn a_bound_of_three(layer: &(impl Schedule + Clone + 'static), advance: impl Fn(Duration)) {
     let rate = Period::fixed_rate(SECOND);
     assert_eq!(room(layer), 3);
@@ -204,7 +204,7 @@ fn s25_a_loop_refuses_the_next_one_and_a_place_is_free_when_it_should_be() {
     assert_eq!(refused.reason(), ScheduleError::Closed, "and not full");
 }
 
-/// Nobody could take a reply back, so a loop that is full takes it.
+/// Nobody could take a reply back, so a full loop accepts it.
 #[test]
 fn s25_a_reply_comes_home_to_a_loop_that_is_full() {
     let looper = MessageLoop::builder().max_pending(1).prepare().expect("no other one");
@@ -293,8 +293,8 @@ fn what_is_refused_is_offered_again(layer: &impl Schedule, executor: impl Execut
     until("it was offered again", || ran.load(Ordering::SeqCst) == 1);
 }
 
-/// Many threads that take places, cancel, and let tasks run: there are never more than the bound, and in the end
-/// all places are free.
+/// Many threads take places, cancel, and let tasks run. There are never more tasks than the limit, and in the end all places are
+/// free.
 fn a_storm_of_places(layer: &(impl Schedule + Clone + 'static), bound: usize, seed: u64) {
     let held = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -348,7 +348,7 @@ fn a_storm_of_places(layer: &(impl Schedule + Clone + 'static), bound: usize, se
     until("all places are free", || room(layer) == bound);
 }
 
-/// Real threads, because it is their races that are tested.
+/// Real threads, because the test is about their races.
 #[test]
 fn s25_a_bound_is_exact_whoever_races() {
     let _alone = alone();
@@ -380,7 +380,7 @@ fn churn(layer: &impl Schedule, delay: Duration) -> isize {
     let mut window = VecDeque::with_capacity(1_001);
     let mut most = 0;
     for round in 0..count(200_000, 5_000_000) {
-        // What is cancelled holds its closure no more; what is left is the task around it.
+        // A cancelled task holds its closure no more. Only the task around it is left.
         window.push_back(layer.schedule_task(delay, Box::new(|| ())).expect("open"));
         if window.len() > 1_000 {
             assert!(window.pop_front().is_some_and(|oldest| oldest.cancel()));
@@ -393,7 +393,7 @@ fn churn(layer: &impl Schedule, delay: Duration) -> isize {
     most
 }
 
-/// A thousand tasks that wait take some hundred kilobytes, and so may as many that were cancelled.
+/// A thousand waiting tasks take some hundred kilobytes, and so may a thousand cancelled ones.
 const LITTLE: isize = 2_000_000;
 
 #[test]
@@ -417,7 +417,7 @@ fn what_is_cancelled_takes_no_memory_on_a_loop_busy_or_asleep() {
     let keeps_it_awake = thread::spawn(move || {
         while !stopped.load(Ordering::Relaxed) {
             _ = wakes.post_delayed(MILLI / 100, || ());
-            thread::sleep(MILLI / 50); // or its own tasks would be what is measured
+            thread::sleep(MILLI / 50); // otherwise the test would measure these tasks
         }
     });
     let most = churn(&runner, HOUR);
@@ -426,7 +426,7 @@ fn what_is_cancelled_takes_no_memory_on_a_loop_busy_or_asleep() {
     assert!(most < 2 * LITTLE, "{most} bytes beside a loop that works");
 }
 
-/// Many threads that cancel, and a loop that sweeps: none of them makes the others wait for too many husks.
+/// Many threads cancel while a loop sweeps. None of them makes the others wait for too many cancelled tasks.
 #[test]
 fn what_many_threads_cancel_takes_no_memory_on_a_loop() {
     let _alone = alone();
@@ -463,8 +463,8 @@ fn what_is_cancelled_takes_no_memory_on_a_pool_and_on_a_worker() {
 
 // ----- floods ------------------------------------------------------------------------------
 
-/// A flood from four threads at full speed, of tasks that take longer than it takes to bring them. How many were
-/// pending at most. In real time: how fast threads are is what it is about.
+/// Runs a flood from four threads at full speed, of tasks that take longer to run than to schedule. Returns the most tasks that
+/// were pending. It runs in real time, because it is about the speed of threads.
 fn flood(layer: &(impl Schedule + Clone + 'static), delay: Duration) -> usize {
     let (brought, ran) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
@@ -497,9 +497,9 @@ fn flood(layer: &(impl Schedule + Clone + 'static), delay: Duration) -> usize {
     most.expect("four threads")
 }
 
-/// So many are never pending in a flood. Without push-back it would be one to four million. It is far more than the
-/// soft bounds say, because a machine that is busy may leave the consumer without a processor, and the bounds
-/// grow when it seems to stand still.
+/// The pending tasks of a flood are fewer than this. Without back-pressure there would be one to four million. It is far more than
+/// the soft limits, because a busy machine may leave the consumer without a processor, and the limits grow when it seems to stand
+/// still.
 const MANY: usize = 700_000;
 
 #[test]
@@ -531,7 +531,7 @@ fn a_flood_of_a_loop_is_held_back() {
     }
 }
 
-/// Whoever is ahead of a layer that stands still goes on, after some waits: nobody knows what the layer waits for.
+/// A producer that is ahead of a layer that stands still goes on after some waits, because the layer may wait for this producer.
 fn stands_still(layer: &(impl Schedule + Clone + 'static)) {
     let release = block(layer);
     let (ran, one_more) = counter();
@@ -544,7 +544,7 @@ fn stands_still(layer: &(impl Schedule + Clone + 'static)) {
     }
     assert!(began.elapsed() < PATIENCE, "it is no deadlock");
     assert_eq!(ran.load(Ordering::SeqCst), 0);
-    drop(release); // by the very thread that was held back
+    drop(release); // on the very thread that was held back
     until("all have run", || ran.load(Ordering::SeqCst) == posts);
 }
 
@@ -560,8 +560,8 @@ fn who_is_ahead_of_a_layer_that_stands_still_is_not_locked_out() {
     stands_still(&runner);
 }
 
-/// A task that brings others to its own layer is not held back, or the layer would wait for itself. It would
-/// show: each wait sleeps several times.
+/// A task that brings others to its own layer is not held back, otherwise the layer would wait for itself. The test counts
+/// context switches, because each wait sleeps several times.
 #[test]
 fn a_task_that_floods_its_own_layer_does_not_wait() {
     let _alone = alone();
@@ -575,7 +575,7 @@ fn a_task_that_floods_its_own_layer_does_not_wait() {
     floods_its_own(&thread.runner(), posts);
 }
 
-/// How often the calling thread has given its processor away of its own accord.
+/// Returns the number of voluntary context switches of the calling thread.
 fn waits() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
@@ -599,7 +599,7 @@ fn floods_its_own(layer: &(impl Schedule + Clone + 'static), posts: usize) {
     until("all have run", || ran.load(Ordering::SeqCst) == posts);
 }
 
-/// Tasks whose time has not come hold nobody back, however many: they are no work yet.
+/// Tasks that are not due hold nobody back, however many there are, because they are no work yet.
 #[test]
 fn pending_timers_hold_nobody_back() {
     let _alone = alone();

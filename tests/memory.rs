@@ -1,7 +1,7 @@
-//! Memory that goes back (S9): after a peak, and when schedulers come and go. One test at a time, because
-//! it reads what the whole process has; and in real time, because that is when the system takes memory.
+//! Memory goes back to the system (S9), after a peak, and when schedulers come and go. The tests run one at a time, because they
+//! read the memory of the whole process, and in real time, because the system takes memory back in real time.
 //!
-//! `TICKWHEEL_FULL=1` makes as much of it as `scripts/storms` does.
+//! `TICKWHEEL_FULL=1` runs the full counts, as `scripts/storms` does.
 
 #![expect(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
 
@@ -48,7 +48,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of memory that the process has, where the system tells.
+/// Returns the bytes of memory that the process has, if the system tells.
 fn resident() -> Option<usize> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     Some(text.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
@@ -70,8 +70,8 @@ fn counted(ran: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
     }
 }
 
-/// Schedules tasks for later. Of ten thousand each, one more is due soon: it stays while the memory around
-/// it goes. How many those are.
+/// Schedules tasks for later. For every ten thousand of them, one more is scheduled that stays while the memory around it goes.
+/// Returns the number of those.
 fn peak(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, handles: &mut [Cancellable]) -> usize {
     let soon = Duration::from_millis(count(1_500, 10_000) as u64);
     for (number, handle) in handles.iter_mut().enumerate() {
@@ -83,8 +83,8 @@ fn peak(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, handles: &mut [Cancellabl
     handles.len().div_ceil(10_000)
 }
 
-/// Uses the slots of stale handles again, and the handles with them: while the new tasks come in, and when
-/// all of them are there.
+/// Uses the slots of stale handles again, and calls the stale handles while the new tasks come in, and when all of them are
+/// there.
 fn use_again(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, stale: &[Cancellable]) {
     let soon = Duration::from_millis(count(400, 5_000) as u64);
     let use_stale = || {
@@ -109,7 +109,7 @@ fn megabytes(bytes: usize) -> String {
     format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10)
 }
 
-/// Waits until most of what a peak has taken of the system's memory is back, if the system tells.
+/// Waits until most of the memory of a peak is back at the system, if the system tells.
 fn until_resident_goes_back(before: Option<usize>, peak: Option<usize>, tasks: usize) {
     let (Some(before), Some(peak)) = (before, peak) else {
         println!("skipped what is resident: this system does not tell");
@@ -117,12 +117,12 @@ fn until_resident_goes_back(before: Option<usize>, peak: Option<usize>, tasks: u
     };
     let grown = peak - before;
     assert!(grown > tasks * 64, "the holders alone: {grown}");
-    // Half of it may be with the allocator; the holders are three quarters.
+    // The allocator may keep half of it. The holders are three quarters.
     let more = || resident().unwrap_or(0).saturating_sub(before);
     until("most of it goes back", || more() < grown / 2);
     until("the rest of it stays", || {
         let now = more();
-        thread::sleep(Duration::from_millis(100)); // real time: it goes back by and by
+        thread::sleep(Duration::from_millis(100)); // real time: memory goes back in slices
         more() >= now
     });
     println!("resident: {} more at the peak, then {}", megabytes(grown), megabytes(more()));
@@ -140,7 +140,7 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
     let staying = peak(&scheduler, &ran, &mut stale);
     let at_peak = (resident(), grown());
     assert!(stale.iter().all(Cancellable::cancel));
-    // What stays are some blocks to work with, and the tables of wheel and depot.
+    // Some blocks to work with stay, and the tables of wheel and depot.
     until("the heap is as it was", || grown() < 3_500_000 + tasks * 5 / 4);
     let (cancelled, peak, then) = (digits(tasks), megabytes(at_peak.1), megabytes(grown()));
     println!("{cancelled} scheduled and cancelled: {peak} more of heap at the peak, then {then}");
@@ -156,8 +156,7 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
     println!("after the close: {} more of heap", megabytes(grown()));
 }
 
-/// Tasks that were cancelled do not stay in a loop until their time: not in one that sleeps, nor in the inbox
-/// of one that is busy.
+/// Cancelled tasks do not stay in a loop until their deadline, neither in a loop that sleeps nor in the inbox of a busy one.
 #[test]
 fn s09_cancelled_tasks_do_not_stay_in_a_message_loop() {
     let _alone = alone();
@@ -226,7 +225,7 @@ fn after_a_peak_a_message_loop_gives_its_tables_back() {
     }
 }
 
-/// What a process has of everything that a scheduler could leave.
+/// The resources of the process that a scheduler could leak.
 struct Belongings {
     threads: Option<usize>,
     descriptors: Option<usize>,
@@ -299,11 +298,11 @@ fn s09_threads_that_come_and_go_leave_nothing() {
     let bytes = LIVE.load(Ordering::Relaxed) - before;
     println!("{} threads came and went: {bytes} bytes of heap more", digits(rounds));
     if let (Some(before), Some(after)) = (resident_before, resident()) {
-        // The slots that a thread has at hand lie in a page of their own.
+        // The slots in the magazines of a thread lie in a page of their own.
         let grown = after.saturating_sub(before);
         assert!(grown < rounds * 2_000, "{before} resident, then {after}");
     }
-    // Far less than a lane. The names of cancelled tasks stay until they are swept.
+    // Far less than a lane. The entries of cancelled tasks stay until they are swept.
     assert!(bytes < rounds as isize * 50, "{bytes} bytes");
     assert_eq!(scheduler.stats().cancelled(), 300 + rounds as u64);
 }
@@ -330,7 +329,7 @@ fn s24_schedulers_that_come_and_go_leave_nothing() {
     }
 }
 
-/// What the engine remembers of an executor's tasks goes when they are over, though nothing comes after them.
+/// The engine forgets an executor's tasks when they are over, although no further tasks come.
 #[test]
 fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
     let _alone = alone();

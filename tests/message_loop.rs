@@ -27,7 +27,7 @@ fn virtual_loop() -> (MessageLoop, TaskRunner, ManualClock) {
     (looper, runner, clock)
 }
 
-/// The loop of the thread that asks: for tasks.
+/// Returns the loop of the calling thread, for tasks.
 fn here() -> TaskRunner {
     MessageLoop::current().expect("it is called in a task")
 }
@@ -69,7 +69,7 @@ fn s01_s03_delayed_tasks_run_by_deadline_and_never_early() {
     assert_eq!(log.all(), [1, 2, 3, 4]);
 }
 
-/// The next run of a series is scheduled when one has run: behind what has been posted before.
+/// The next run of a series is scheduled after a run, behind the tasks that were posted before.
 #[test]
 fn s03_a_series_takes_its_turn_among_tasks_of_the_same_deadline() {
     let (looper, runner, clock) = virtual_loop();
@@ -89,7 +89,8 @@ fn s03_a_series_takes_its_turn_among_tasks_of_the_same_deadline() {
     assert!(series.cancel());
 }
 
-/// Finding: the run of an overloaded series always had the earliest deadline of all, and kept everything else waiting.
+/// By its plan alone, the next run of an overloaded series always has the earliest deadline, and would keep all other tasks
+/// waiting.
 #[test]
 fn s12_s13_an_overloaded_series_keeps_no_one_shot_waiting_and_stays_in_phase() {
     const MS: Duration = Duration::from_millis(1);
@@ -209,7 +210,7 @@ fn a_turn_runs_one_of_each_and_says_when_to_come_back() {
 
 // ----- ends --------------------------------------------------------------------------------
 
-/// What runs of three immediate tasks, a due and a later one, when the first of them ends the loop.
+/// Returns which of three immediate tasks, a due one and a later one run if the first one ends the loop.
 fn what_runs(end: impl FnOnce(&TaskRunner) + Send + 'static) -> Vec<u32> {
     let (looper, runner, clock) = virtual_loop();
     let log = Log::default();
@@ -226,12 +227,12 @@ fn what_runs(end: impl FnOnce(&TaskRunner) + Send + 'static) -> Vec<u32> {
     runner.post(log.task(3)).expect("open");
     looper.run();
     assert_eq!(runner.post(|| ()).expect_err("it has quit").reason(), ScheduleError::Closed);
-    looper.run(); // final: it returns
+    looper.run(); // the end is final, so it returns
     assert_eq!((looper.run_until_idle(), looper.turn()), (0, Next::Quit));
     log.all()
 }
 
-/// Does it on another thread, and waits for that.
+/// Runs a closure on another thread, and waits for it.
 fn elsewhere(f: impl FnOnce(&TaskRunner) + Send + 'static) -> impl FnOnce(&TaskRunner) + Send {
     move |runner| {
         let runner = runner.clone();
@@ -306,7 +307,7 @@ fn a_loop_that_has_quit_before_it_runs_returns_at_once() {
     looper.run();
     assert!(log.all().is_empty());
     drop(looper);
-    // From elsewhere, what was posted before runs first.
+    // If another thread ends the loop, earlier posts run first.
     let (looper, runner, _clock) = virtual_loop();
     runner.post(log.task(2)).expect("open");
     elsewhere(TaskRunner::quit)(&runner);
@@ -462,7 +463,7 @@ fn what_does_not_nest_waits_for_the_outermost_run() {
     runner.post(log.task(0)).expect("open");
     assert_eq!(looper.run_until_idle(), 6);
     assert_eq!(log.all(), [0, 2, 1, 3, 5, 4], "put by in the order of their turns");
-    // Also when the loop ends in the nested run, from elsewhere.
+    // Also if another thread ends the loop in the nested run.
     let said = log.clone();
     runner
         .post(move || {

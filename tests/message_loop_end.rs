@@ -1,4 +1,4 @@
-//! The end of a loop: what becomes of all that waits in it. The table of `message_loop`'s documentation, cell by cell.
+//! The end of a loop, and the tasks that wait in it: the table in the documentation of `message_loop`, cell by cell.
 
 mod common;
 
@@ -19,7 +19,7 @@ use tickwheel::{Cancellable, ManualClock, Period, ScheduleError, ScheduleExt, Sc
 const SECOND: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// The loop, so that its tasks can drop it.
+    /// Holds the loop, so that its tasks can drop it.
     static LOOP: RefCell<Option<MessageLoop>> = const { RefCell::new(None) };
 }
 
@@ -49,7 +49,7 @@ impl End {
     }
 }
 
-/// What a task leaves behind: how often it ran, and where it was dropped.
+/// The trace of a task: how often it ran, and where it was dropped.
 #[derive(Clone, Default)]
 struct Traces {
     runs: Arc<AtomicUsize>,
@@ -100,7 +100,7 @@ impl Case {
         self.on_loop(|looper| _ = looper.run_until_idle());
     }
 
-    /// Lets the loop end, and go. How often the task has run after the end was asked for.
+    /// Lets the loop end, and drops it. Returns how often the task has run after the end was asked for.
     fn runs_after_the_end(&self) -> usize {
         let before = self.traces.runs();
         self.end.come(&self.runner);
@@ -125,7 +125,7 @@ fn is_cancelled<T>(handle: &mut LocalJoinHandle<T>) -> bool {
     matches!(polled, Poll::Ready(Err(tickwheel::pool::JoinError::Cancelled)))
 }
 
-/// One row of the table: how often it runs after each of the ends.
+/// Checks one row of the table: how often the task runs after each of the ends.
 fn row(row: impl Fn(&Case) -> usize) -> [usize; 5] {
     ENDS.map(|end| row(&Case::new(end)))
 }
@@ -324,7 +324,7 @@ fn s20_s23_what_is_posted_after_the_end_was_asked_for() {
         let posted = case.runner.post(case.traces.leave());
         let is_taken = posted.is_ok();
         assert_eq!(is_taken, case.end == End::WhenIdle, "{:?}", case.end);
-        drop(posted); // what is refused comes back, and is dropped here
+        drop(posted); // a refused task comes back, and is dropped here
         let runs = case.run_to_the_end(0);
         assert_eq!(case.runner.post(|| ()).expect_err("over").reason(), ScheduleError::Closed);
         runs
@@ -355,7 +355,7 @@ fn s20_a_reply_that_comes_after_the_end_was_asked_for() {
                 there.join().expect("no panic");
                 return case.run_to_the_end(0);
             }
-            // Home is gone: it is dropped where it is.
+            // The loop of the reply is gone, so the reply is dropped on this thread.
             let away = there.runner();
             drop(away);
             there.join().expect("no panic");
@@ -380,7 +380,7 @@ fn s20_an_idle_handler() {
 
 // ----- posts from anywhere -----------------------------------------------------------------
 
-/// The waker of a future's handle runs while the loop drops that future: what it brings is refused.
+/// The waker of a future's handle runs while the loop drops that future. Its posts are refused.
 #[test]
 fn a_waker_that_posts_to_a_loop_that_is_dropped_is_refused() {
     struct Posts(TaskRunner, AtomicUsize);
@@ -434,7 +434,7 @@ fn a_host_s_waker_that_posts_and_turns_the_loop_finds_all_in_order() {
     drop(LOOP.take());
 }
 
-/// Finding: the reply stayed in the table of a loop that was gone, for ever if it held a runner of that loop.
+/// Otherwise the reply would stay in the table of a loop that is gone, for ever if it holds a runner of that loop.
 #[test]
 fn a_local_reply_to_a_loop_that_is_gone_comes_back() {
     let there = LoopThread::spawn("there").expect("a thread");
@@ -456,7 +456,7 @@ fn a_local_reply_to_a_loop_that_is_gone_comes_back() {
     assert_eq!(Rc::strong_count(&held), 1);
 }
 
-/// A destructor of what a loop drops at its end may call all that a task may call.
+/// A destructor that runs at the end of a loop may call everything that a task may call.
 #[test]
 fn a_destructor_at_the_end_of_a_loop_may_call_everything() {
     let calls = Arc::new(AtomicUsize::new(0));
@@ -500,7 +500,7 @@ fn a_destructor_at_the_end_of_a_loop_may_call_everything() {
     assert_eq!(calls.load(Ordering::Relaxed), 5);
 }
 
-/// A loop that is leaked ends with its thread, and what is local to it too.
+/// A loop that is leaked ends with its thread, together with its local tasks.
 #[test]
 fn a_leaked_loop_drops_what_is_local_with_its_thread() {
     let traces = Traces::default();
@@ -517,7 +517,7 @@ fn a_leaked_loop_drops_what_is_local_with_its_thread() {
         });
         let handle = handle.expect("open").handle();
         looper.run_until_idle();
-        LOOP.set(Some(looper)); // dropped with the thread, in whatever order
+        LOOP.set(Some(looper)); // dropped with the thread, in an unknown order
         (thread::current().id(), handle)
     });
     let (home, handle) = thread.join().expect("no panic");
@@ -526,7 +526,7 @@ fn a_leaked_loop_drops_what_is_local_with_its_thread() {
     assert!(handle.is_done() && !handle.cancel());
 }
 
-/// Whatever is brought to a loop while it ends has one end: nothing is kept, and every handle resolves.
+/// Every task that is posted while the loop ends has one end. Nothing is kept, and every handle resolves.
 #[test]
 fn s20_what_comes_while_a_loop_ends_is_run_refused_or_dropped() {
     let ends: [fn(&TaskRunner); 4] =

@@ -1,4 +1,4 @@
-//! A loop in somebody else's: turns, wakers, pumps.
+//! A message loop inside of another event loop: turns, wakers, pumps.
 
 mod common;
 
@@ -21,7 +21,7 @@ use tickwheel::{Clock, ManualClock};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The loop of the thread that asks: for tasks.
+/// Returns the loop of the calling thread, for tasks.
 fn here() -> TaskRunner {
     MessageLoop::current().expect("it is called in a task")
 }
@@ -75,7 +75,7 @@ fn who_turns_it_is_woken_for_what_cannot_wait() {
     assert_eq!(looper.turn(), Next::Quit);
 }
 
-/// What a turn says is how long its caller may wait, and posts believe the same; whatever is cancelled.
+/// The answer of a turn is how long its caller may wait. Posts assume the same time, whatever is cancelled in between.
 #[test]
 fn a_cancelled_deadline_hides_no_later_one() {
     let (looper, rings, clock) = hosted();
@@ -104,7 +104,7 @@ fn an_end_that_an_idle_handler_or_a_destructor_brings_is_not_slept_over() {
     }
 }
 
-/// An end from elsewhere, at any moment of a turn: the turn says so, or the waker does.
+/// Another thread ends the loop at any moment of a turn. The answer of the turn tells, or the waker does.
 #[test]
 fn an_end_from_elsewhere_is_seen_or_rung_for() {
     let rounds = count(2_000, 500_000);
@@ -145,7 +145,7 @@ fn a_run_in_between_does_not_silence_the_waker() {
     post();
     assert_eq!(rings.so_far(), 1, "before the first turn");
     assert_eq!(looper.turn(), Next::Idle);
-    looper.run_until_idle(); // somebody's event handler
+    looper.run_until_idle(); // inside an event handler
     post();
     assert_eq!(rings.so_far(), 2);
     looper.runner().post(|| ()).expect("open");
@@ -240,7 +240,7 @@ fn a_pump_sees_a_turn_as_the_contract_says_and_is_woken_from_outside_alone() {
     assert_eq!(calls.matches('q').count(), 1);
 }
 
-/// A pump like a window system's: while it waits, it dispatches events of its own.
+/// A pump like that of a window system: it dispatches its own events while it waits.
 struct Native {
     events: RefCell<VecDeque<Box<dyn FnOnce()>>>,
     quits: Cell<bool>,

@@ -1,4 +1,4 @@
-//! What stays on the thread of a loop: series and futures that are not `Send`.
+//! Series and futures that are not `Send`, and stay on the thread of a loop.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn virtual_loop() -> (MessageLoop, LocalTaskRunner, ManualClock) {
     (looper, local, clock)
 }
 
-/// The loop of the thread that asks: for tasks.
+/// Returns the loop of the calling thread, for tasks.
 fn here() -> TaskRunner {
     MessageLoop::current().expect("it is called in a task")
 }
@@ -42,7 +42,7 @@ fn every(period: Duration) -> Period {
     Period::fixed_rate(period)
 }
 
-/// What the handle says now.
+/// Returns what the handle says now.
 fn look<T>(handle: &mut LocalJoinHandle<T>) -> Poll<Result<T, JoinError>> {
     Pin::new(handle).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -187,7 +187,7 @@ fn s15_s17_a_panic_ends_a_local_series_and_is_reported_once() {
     assert_eq!(looper.run_until_idle(), 1);
     assert!(series.is_done() && !series.is_cancelled());
     assert_eq!((reports.load(Ordering::Relaxed), Rc::strong_count(&held)), (1, 1));
-    // One that drops its loop, panics, and holds what panics as well: no panic in a panic.
+    // A task that drops its loop, panics, and holds a value whose drop panics. No panic comes during a panic.
     let (run, grenade) = (RunLoop::new().expect("a loop"), Grenade);
     let kept = Rc::new(Cell::new(None));
     let own = Rc::clone(&kept);
@@ -300,7 +300,7 @@ fn a_future_that_wakes_itself_again_and_again_keeps_nobody_waiting() {
         assert_eq!(looper.turn(), Next::Now);
     }
     assert_eq!((log.all().len(), polls.get() - before), (6, 1));
-    // An end from elsewhere is one for it too.
+    // An end from another thread ends it too.
     let runner = looper.runner();
     thread::spawn(move || runner.quit()).join().expect("no panic");
     looper.run();
@@ -424,7 +424,7 @@ fn a_future_that_panics_is_reported_and_its_handle_tells() {
     let Poll::Ready(Err(JoinError::Panicked(payload))) = result else { panic!("{result:?}") };
     assert_eq!((payload.message(), Rc::strong_count(&held)), (Some("on purpose"), 1));
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [Some(String::from("on purpose"))]);
-    // What it holds may panic as it is dropped, at each of its ends.
+    // A value that the future holds panics when it is dropped, at each of its ends.
     let ready = local.spawn_local(async { _ = &Grenade }).expect("open");
     let grenade = Grenade;
     let cancelled = local.spawn_local(async move {
@@ -518,7 +518,7 @@ fn s16_a_future_may_cancel_itself() {
     }
 }
 
-/// Wakers outlive the loop, on other threads too; what the future held does not.
+/// Wakers outlive the loop, also on other threads. The values that the future held do not.
 #[test]
 fn a_future_is_dropped_with_its_loop_and_its_wakers_do_nothing_then() {
     let (drops, signal) = (Arc::default(), Signal::default());
@@ -585,7 +585,7 @@ fn a_future_that_is_refused_comes_back() {
     local.spawn_local(signal.wait()).expect("open");
     looper.run_until_idle();
     refuse(ScheduleError::Full); // S25: it holds its place until it has ended
-    signal.set(); // and a wake takes none
+    signal.set(); // a wake takes no place
     looper.run_until_idle();
     let cancelled = local.spawn_local(pending::<()>()).expect("the place is free");
     refuse(ScheduleError::Full);
@@ -595,7 +595,7 @@ fn a_future_that_is_refused_comes_back() {
     refuse(ScheduleError::Closed);
 }
 
-/// Wakes, cancels and ends at random, from several threads: each future is dropped once, at home, and each handle
+/// Random wakes, cancels and ends from several threads. Each future is dropped once, on the thread of its loop, and each handle
 /// resolves.
 #[test]
 fn a_storm_of_wakes_and_cancels_leaves_no_future_behind() {

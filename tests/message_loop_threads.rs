@@ -1,4 +1,4 @@
-//! A loop and other threads: wake-ups, order, replies, ends; and what stands on a loop.
+//! A loop and other threads: wake-ups, order, replies, ends, and schedulers that stand on a loop.
 
 mod common;
 
@@ -24,7 +24,7 @@ use tickwheel::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The loop of the thread that asks: for tasks.
+/// Returns the loop of the calling thread, for tasks.
 fn here() -> TaskRunner {
     MessageLoop::current().expect("it is called in a task")
 }
@@ -41,7 +41,7 @@ impl Drop for Dropped {
 
 #[test]
 fn a_pump_looks_again_when_its_waker_says_so() {
-    /// Has somebody else wake the pump when it looks first, and quits when it does again.
+    /// A delegate that has another thread wake the pump at its first look, and quits at the next one.
     struct Work<'a>(&'a DefaultPump, Cell<usize>);
     impl Delegate for Work<'_> {
         fn do_work(&self) -> bool {
@@ -71,7 +71,7 @@ fn a_pump_looks_again_when_its_waker_says_so() {
     assert_eq!(work.1.get(), 2);
 }
 
-/// A loop that has nothing to do sleeps until its deadline, and wakes for nothing that is due later.
+/// An idle loop sleeps until its deadline, and does not wake for tasks that are due later.
 #[test]
 fn s07_a_loop_that_waits_sleeps() {
     #[derive(Clone, Default)]
@@ -97,14 +97,14 @@ fn s07_a_loop_that_waits_sleeps() {
     let (count, deadline) = so_far();
     assert!(deadline.is_some_and(|at| at > Instant::now() + hour / 2));
     (0..100).for_each(|_| _ = thread.runner().post_delayed(hour * 2, || ()).expect("open"));
-    thread::sleep(Duration::from_millis(100)); // real time: this is what idle means
+    thread::sleep(Duration::from_millis(100)); // real time, because the test counts wake-ups of an idle loop
     assert_eq!(so_far(), (count, deadline), "they are all later");
     thread.runner().post_delayed(hour / 2, || ()).expect("open");
     until("the earlier deadline", || so_far().1 < deadline);
     assert!(so_far().0 <= count + 2, "it looks, and sleeps again");
 }
 
-/// There and back, so many times.
+/// Posts to the other loop and back, this many times.
 fn bounce(from: TaskRunner, to: &TaskRunner, left: usize, tell: Sender<()>) {
     let back = to.clone();
     let posted = to.post(move || match left {
@@ -114,7 +114,7 @@ fn bounce(from: TaskRunner, to: &TaskRunner, left: usize, tell: Sender<()>) {
     posted.expect("open");
 }
 
-/// A wake-up that is lost is a loop that sleeps on a task. The loop goes to sleep after each one.
+/// After a lost wake-up the loop would sleep although it has a task. It goes to sleep after each task.
 #[test]
 fn no_wake_up_is_lost_between_two_loops() {
     let (here, there) = (LoopThread::spawn("here"), LoopThread::spawn("there"));
@@ -124,7 +124,7 @@ fn no_wake_up_is_lost_between_two_loops() {
     told.recv_timeout(PATIENCE).expect("a wake-up is lost");
 }
 
-/// The same for delayed tasks that come in while the loop is about to wait for a later one.
+/// No wake-up is lost for delayed tasks either, which come in while the loop is about to wait for a later one.
 #[test]
 fn no_earlier_deadline_is_slept_over() {
     let thread = LoopThread::spawn("sleeper").expect("a thread");
@@ -230,8 +230,8 @@ fn a_ledger_of_posts_cancels_and_ends_balances() {
     }
 }
 
-/// A pump may not wait longer than those who post believe: also after a cancel, and after a nested run has put
-/// something by.
+/// A pump must not wait longer than the posting threads assume, also after a cancel, and after a nested run has deferred a
+/// task.
 #[test]
 fn a_loop_that_has_dropped_a_deadline_still_hears_of_earlier_ones() {
     let soon = Duration::from_millis(10);
@@ -256,7 +256,7 @@ fn a_loop_that_has_dropped_a_deadline_still_hears_of_earlier_ones() {
     };
     runner.post(nest).expect("open");
     let quit = handle.recv_timeout(PATIENCE).expect("it runs");
-    thread::sleep(4 * soon); // real time: what does not nest is put by
+    thread::sleep(4 * soon); // real time: a task that does not nest is deferred
     runner.post_delayed(soon, move || quit.quit()).expect("open");
     assert_eq!(told.recv_timeout(PATIENCE), Ok(2));
 }
@@ -291,8 +291,8 @@ fn ask_id(runner: &TaskRunner) -> ThreadId {
     told.recv_timeout(PATIENCE).expect("it runs")
 }
 
-/// Without a reply the closures still are dropped where they belong: after a panic of the task, a loop that
-/// ends before it runs, and a home that has quit meanwhile.
+/// If the reply does not run, the closures are still dropped on their threads: after a panic of the task, after the end of the
+/// loop before the task has run, and after the end of the loop of the reply.
 #[test]
 fn a_reply_that_will_not_run_is_dropped_at_home() {
     silence();
@@ -329,7 +329,7 @@ fn a_reply_that_will_not_run_is_dropped_at_home() {
         }
         may_go_on.wait();
         assert_eq!(task_drops.recv_timeout(PATIENCE), Ok(away), "{case}");
-        // It is on its way; a turn, or the end of the loop, lets it go.
+        // It is on its way. A turn, or the end of the loop, drops it.
         until(case, || {
             looper.turn();
             reply_drops.try_recv().is_ok_and(|id| id == home)
@@ -414,7 +414,7 @@ fn a_loop_thread_that_its_own_task_drops_still_runs_what_was_posted() {
 
 #[test]
 fn a_loop_that_nobody_drops_ends_with_its_thread() {
-    /// Where a sanitizer finds it, and takes it for kept.
+    /// Keeps the leaked loop reachable, so that a sanitizer does not report it.
     static KEPT: AtomicPtr<MessageLoop> = AtomicPtr::new(std::ptr::null_mut());
     let dropped = Arc::new(());
     let captured = Arc::clone(&dropped);
@@ -529,7 +529,7 @@ fn a_scheduler_runs_its_tasks_on_a_loop() {
     assert_eq!(log.all(), [1, 2, 3]);
 }
 
-/// A loop that was told to quit never runs anything again, and says so; a full one refuses for now.
+/// A loop that was told to quit refuses for good. A full loop refuses for now.
 #[test]
 fn s30_a_loop_that_has_quit_refuses_for_good_and_is_not_asked_again() {
     let ends: [fn(&TaskRunner); 3] =
@@ -543,7 +543,7 @@ fn s30_a_loop_that_has_quit_refuses_for_good_and_is_not_asked_again() {
         assert!(!full.is_for_good(), "a place may become free");
         end(&runner);
         if !runner.post(|| ()).is_err_and(|e| e.reason() == ScheduleError::Closed) {
-            // It takes posts until it has stopped; so no refusal is for good before.
+            // It takes posts until it has stopped, so no refusal is for good before that.
             assert!(!runner.execute(due()).expect_err("still full").is_for_good());
             looper.run();
         }
@@ -576,7 +576,7 @@ fn s30_a_loop_that_has_quit_refuses_for_good_and_is_not_asked_again() {
     }
 }
 
-/// The same with a tick thread, which sleeps for good.
+/// Once more with a tick thread, which sleeps for good.
 #[test]
 fn s30_a_tick_thread_sleeps_when_its_loop_has_quit() {
     let looper = LoopThread::spawn("gone").expect("a thread");
@@ -591,7 +591,7 @@ fn s30_a_tick_thread_sleeps_when_its_loop_has_quit() {
     let so_far = || (scheduler.stats().rejected(), scheduler.stats().wakeups());
     until("it sleeps", || {
         let before = so_far();
-        thread::sleep(Duration::from_millis(300)); // real time: else it would ask thrice meanwhile
+        thread::sleep(Duration::from_millis(300)); // real time: otherwise it would ask three times
         so_far() == before
     });
     assert_eq!((scheduler.pending(), scheduler.close().expect("in time").len()), (10, 10));
@@ -632,7 +632,7 @@ fn a_series_on_a_loop_thread_is_ended_from_elsewhere() {
     assert_eq!(runs.load(Ordering::Relaxed), after);
 }
 
-/// A reply that is not `Send` stays at home, whatever becomes of its task.
+/// A reply that is not `Send` stays on its thread, however its task ends.
 #[test]
 fn a_local_reply_stays_at_home() {
     silence();

@@ -1,4 +1,4 @@
-//! A panic that is reported says which task it was.
+//! The report of a panic names the task.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::{Grenade, panic_on_purpose, silence};
 use tickwheel::{PanicHook, TaskPanic};
 
-/// What a hook was told: name and message.
+/// The name and the message that a hook got.
 type Told = Arc<Mutex<Vec<(&'static str, Option<String>)>>>;
 
 fn hook_that_notes() -> (PanicHook, Told) {
@@ -68,16 +68,16 @@ const CHILD: &str = "TICKWHEEL_PANIC_CHILD";
 /// The code with which the child ends when it came to its end, and nothing has panicked but what is to panic.
 const TWO_PANICS: i32 = 37;
 
-/// How many panics the child's own panic hook was told of.
+/// The number of panics that the child's own panic hook was told of.
 static PANICS: AtomicI32 = AtomicI32::new(0);
 
 /// Panics of every kind without a hook, in a process of its own.
 #[test]
 fn the_child() {
     if env::var_os(CHILD).is_none() {
-        return; // the others start it as a process
+        return; // another test starts it as a process
     }
-    // Until the parent has done with standard error what it wants.
+    // Wait until the parent has closed or filled standard error.
     drop(std::io::stdin().read(&mut [0]));
     std::panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, Ordering::Relaxed)));
     let hook = PanicHook::default();

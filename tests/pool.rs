@@ -1,4 +1,4 @@
-//! `pool::ScheduledThreadPool`: on a clock that is moved by hand, unless threads are what is tested.
+//! `pool::ScheduledThreadPool`, on a clock that is moved by hand, except for the tests of threads.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn pool_on(clock: &ManualClock, threads: usize) -> ScheduledThreadPool {
     ScheduledThreadPool::builder().threads(threads).clock(clock.clone()).build().expect("threads")
 }
 
-/// Waits for so many messages.
+/// Waits for this many messages.
 fn receive<T>(from: &Receiver<T>, count: usize) -> Vec<T> {
     (0..count).map(|_| from.recv_timeout(PATIENCE).expect("it comes")).collect()
 }
@@ -188,7 +188,7 @@ fn a_fixed_rate_counts_from_the_plan_and_a_fixed_delay_from_the_end() {
     assert!(is_cancelled(delay));
 }
 
-/// A run that lags has the earliest planned time of all: ordered by that, it would always go first.
+/// A run that lags has the earliest planned time of all. In that order it would always go first.
 #[test]
 fn s03_an_overloaded_series_does_not_starve_a_one_shot() {
     let ms = Duration::from_millis(1);
@@ -359,7 +359,7 @@ fn a_one_shot_that_runs_is_not_cancelled_and_a_series_is() {
     assert!(series.cancel() && !series.cancel() && series.is_done());
     let told = series.join_timeout(Duration::ZERO);
     assert!(matches!(told, Ok(Err(JoinError::Cancelled))), "while it runs: {told:?}");
-    at_work.wait(); // and it does not start again, or the next barrier would hang
+    at_work.wait(); // it does not start again, otherwise the next barrier would hang
     assert_eq!(pool.submit(|| 1).expect("open").join().expect("the thread is free"), 1);
 }
 
@@ -557,7 +557,7 @@ fn threads_have_names_and_start_when_they_are_needed() {
     assert!(ScheduledThreadPool::builder().threads(0).build().is_err());
 }
 
-/// A pool on this clock, and how many of its threads live.
+/// Builds a pool on this clock. Returns it with the number of its live threads.
 fn counted(builder: PoolBuilder) -> (ScheduledThreadPool, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (alive, started) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = [Arc::clone(&alive), Arc::clone(&started)];
@@ -733,7 +733,7 @@ fn a_join_that_would_hang_says_so() {
     let result = outer.expect("open").join().expect("it returns");
     assert!(matches!(result, Err(JoinError::WouldDeadlock)), "{result:?}");
 
-    // Two threads, each of which waits for a task that only the other could run.
+    // Two threads. Each of them waits for a task that only the other one could run.
     let pool = ScheduledThreadPool::new(2);
     let meet = Arc::new(Barrier::new(2));
     let outer = [(); 2].map(|()| {
@@ -747,7 +747,7 @@ fn a_join_that_would_hang_says_so() {
     let results = outer.map(|future| future.join().expect("it returns"));
     assert_ne!(results, [false, false], "one of them has got its result");
 
-    // One thread waits for a task that the other runs: that is no deadlock, however often.
+    // One thread waits for a task that the other one runs. That is no deadlock, however often it happens.
     for round in 0..3 {
         let inner = pool.clone();
         let outer = pool.submit(move || inner.submit(move || round).expect("open").join());
@@ -874,7 +874,7 @@ fn no_delay_is_too_long() {
     assert!(never.cancel() && rarely.cancel());
 }
 
-/// Tells that it was dropped, after it has done something.
+/// Calls a closure when it is dropped, and then tells that it was dropped.
 struct WhenDropped<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for WhenDropped<F> {
@@ -988,7 +988,7 @@ fn s17_a_clock_that_panics_costs_a_thread_and_no_more() {
     assert!(pool.await_termination(PATIENCE));
 }
 
-/// The thread that waits for the first deadline takes it, and must leave somebody for the second.
+/// The thread that waits for the first deadline takes that task, and must leave another thread to wait for the second one.
 #[test]
 fn two_that_are_due_at_once_run_at_once() {
     let pool = ScheduledThreadPool::new(2);

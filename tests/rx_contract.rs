@@ -53,13 +53,13 @@ fn executors() -> Vec<(&'static str, Arc<dyn Executor>)> {
     ]
 }
 
-/// What the tasks of one worker have done. The counts are read and written in two steps, so that tasks
-/// that overlap, or do not see each other, miscount.
+/// The counts of the tasks of one worker. They are read and written in two steps, so that tasks that overlap, or do not see each
+/// other, miscount.
 #[derive(Default)]
 struct Line {
     is_busy: AtomicBool,
     runs: AtomicUsize,
-    /// By producer, the numbers in the order of their runs.
+    /// The numbers of each producer in the order of their runs.
     order: Mutex<Vec<(usize, usize)>>,
 }
 
@@ -137,7 +137,7 @@ impl Drop for Closure {
     }
 }
 
-/// Each closure has one end: it ran, or it was dropped; and `cancel` tells which.
+/// Each closure has one end: it ran, or it was dropped. `cancel` tells which.
 fn balance(name: &str, worker: &Worker, seed: u64) {
     const TASKS: usize = 200;
     let (runs, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -256,7 +256,7 @@ fn a_worker_never_touches_another_nor_the_executor() {
 
 type Answer = fn(DueTask) -> Result<(), Rejected>;
 
-/// Is bad five times, in one way, and then runs what it gets.
+/// An executor that fails five times in one way, and then runs its tasks.
 struct Bad(AtomicUsize, Answer);
 impl Executor for Bad {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
@@ -267,7 +267,7 @@ impl Executor for Bad {
     }
 }
 
-/// An executor that is full, or dead, for a while: nobody calls the worker again, and it goes on.
+/// An executor is full, or does not answer, for a while. Nobody calls the worker again, and it still goes on.
 #[test]
 fn a_refused_drain_is_handed_over_again_without_a_further_call() {
     silence();
@@ -292,14 +292,14 @@ fn a_refused_drain_is_handed_over_again_without_a_further_call() {
         assert_eq!((line.runs(), executor.0.load(Ordering::Relaxed)), (0, 5), "{name}");
         driver.advance(Duration::from_millis(1));
         assert_eq!((line.runs(), executor.0.load(Ordering::Relaxed)), (2, 6), "{name}");
-        // And that was no lasting harm.
+        // The worker goes on as before.
         worker.schedule(line.task(0, 2));
         assert_eq!((line.runs(), executor.0.load(Ordering::Relaxed)), (3, 7), "{name}");
         assert_eq!(timers.pending(), 0, "{name}");
     }
 }
 
-/// Refuses all, and tells of it.
+/// Refuses everything, and counts.
 struct Never<F>(F);
 impl<F: Fn() + Send + Sync + 'static> Executor for Never<F> {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
@@ -343,7 +343,7 @@ impl Executor for EverySecond {
     }
 }
 
-/// The pause grows with refusals in a row: a drain that has run is none.
+/// The pause grows with refusals in a row. A drain that has run ends the row.
 #[test]
 fn an_executor_that_refuses_now_and_then_is_asked_again_soon() {
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
@@ -365,7 +365,7 @@ impl Executor for Once {
     }
 }
 
-/// A scheduler that is closed keeps no time. What is queued still runs, by the next call at the latest.
+/// A closed scheduler keeps no time. Queued tasks still run, with the next call at the latest.
 #[test]
 fn without_a_clock_the_next_task_hands_over() {
     let (timers, driver) = Scheduler::builder().build_driven().expect("good");
@@ -373,7 +373,7 @@ fn without_a_clock_the_next_task_hands_over() {
     drop(driver.close());
     let line = Arc::new(Line::default());
     worker.schedule(line.task(0, 0));
-    // It waits on the scheduler that every program has.
+    // It retries on the global scheduler.
     until("it is handed over again", || line.runs() == 1);
     assert!(worker.schedule_after(Duration::from_secs(1), || ()).is_cancelled());
 }

@@ -1,4 +1,4 @@
-//! Time: never early, at most a tick late, in order, any duration, and idle is free (S1 to S7).
+//! Time: never early, at most a tick late, in order, any duration, and no cost when idle (S1 to S7).
 
 mod common;
 
@@ -219,7 +219,7 @@ fn s05_a_zero_delay_needs_no_tick_and_never_runs_on_the_callers_stack() {
     driver.turn();
     assert_eq!(log.names(), [1], "without moving the time");
 
-    // On real threads, with a tick that never comes.
+    // On real threads, with a tick so long that it never ends.
     let scheduler =
         Scheduler::builder().tick(HOUR).executor(Inline).build().expect("a tick thread");
     let (sender, receiver) = mpsc::channel();
@@ -318,7 +318,7 @@ fn s06_a_jump_of_any_length_runs_what_is_due_at_once_and_in_order() {
     assert_eq!(hand_overs.0.load(Ordering::Relaxed), 1, "at once");
 }
 
-/// Schedules tasks of one thread from the latest to the earliest; which have run, in order.
+/// Schedules tasks on one thread from the latest to the earliest. Returns the tasks that have run, in order.
 fn schedule_backwards(scheduler: &Scheduler, tasks: u64) -> Arc<Mutex<Vec<u64>>> {
     let ran = Arc::new(Mutex::new(Vec::new()));
     for number in (0..tasks).rev() {
@@ -384,7 +384,7 @@ fn s07_a_turn_says_exactly_when_to_come_back() {
     assert_eq!(driver.turn(), None, "never is no time to come back");
 }
 
-/// Until when a tick thread sleeps, by its own word.
+/// The time until which the tick thread sleeps, as it tells the observer.
 #[derive(Clone, Default)]
 struct Sleeps(Arc<Mutex<Option<Instant>>>);
 
@@ -415,7 +415,7 @@ fn s07_idle_costs_nothing_and_a_later_deadline_wakes_nobody() {
     for n in 0..100 {
         scheduler.schedule_once(HOUR * (n + 2), || ()).expect("open");
     }
-    thread::sleep(MILLI * 300); // real time: this is what idle means
+    thread::sleep(MILLI * 300); // real time, because the test counts wake-ups of an idle thread
     assert_eq!(scheduler.stats().wakeups(), asleep, "they are all later");
     scheduler.schedule_once(HOUR / 2, || ()).expect("open");
     assert_eq!(settled(HOUR / 2), asleep + 1, "this one is earlier");
@@ -424,7 +424,7 @@ fn s07_idle_costs_nothing_and_a_later_deadline_wakes_nobody() {
     assert_eq!(scheduler.stats().wakeups(), asleep + 1, "a cancel wakes nobody");
 }
 
-/// One of them is woken by what comes in, and does not take the other's waker along.
+/// A new task wakes one of two sleepers, and leaves the waker of the other one in place.
 #[test]
 fn s01_two_schedulers_sleep_on_one_manual_clock() {
     let (clock, sleeps) = (ManualClock::new(), Sleeps::default());
@@ -510,7 +510,7 @@ fn a_driver_wakes_whom_it_was_told_to() {
     assert!(told.woken() >= 2, "a stop wakes too");
 }
 
-/// What is due in the tick at whose end it comes back anyway is served then, and wakes nobody.
+/// A task that is due in the tick at whose end the thread wakes anyway does not wake it.
 #[test]
 fn s02_a_driver_of_ticks_is_woken_for_the_tick_before_and_not_for_this_one() {
     let tick = MILLI * 10;
@@ -531,7 +531,7 @@ fn s02_a_driver_of_ticks_is_woken_for_the_tick_before_and_not_for_this_one() {
     assert_eq!(driver.turn(), Some(start + tick * 9));
 }
 
-/// What a clock says about itself is asked of it, also behind an `Arc`.
+/// The scheduler asks the clock what it can do, also behind an `Arc`.
 #[test]
 fn a_clock_behind_an_arc_is_the_clock_itself() {
     struct Says(Instant, bool);
@@ -550,7 +550,7 @@ fn a_clock_behind_an_arc_is_the_clock_itself() {
             self.1
         }
     }
-    /// Says nothing of itself.
+    /// A clock with the provided methods.
     struct Plain(Instant);
     impl Clock for Plain {
         fn now(&self) -> Instant {
@@ -571,10 +571,10 @@ fn a_clock_behind_an_arc_is_the_clock_itself() {
     assert_eq!(said(&SystemClock), [false, cfg!(target_os = "linux"), true]);
 }
 
-/// So the next timeout, which is likely to be cancelled as soon and due no earlier, need not wake it.
+/// So the next timeout, which is likely to be cancelled as soon and is due no earlier, need not wake the thread.
 #[test]
 fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
-    /// Tells of each sleep, and wakes when it may.
+    /// A clock that tells of each sleep, and ends it when the test says so.
     struct Gated {
         clock: ManualClock,
         sleeps: mpsc::Sender<Option<Instant>>,
@@ -607,8 +607,8 @@ fn s07_a_thread_that_finds_a_timeout_cancelled_sleeps_as_if_it_were_not() {
     drop(go);
 }
 
-/// Each is cancelled before the tick thread has looked at it, and nothing else is pending. A thread that
-/// then slept without a deadline would be woken by the next one, and so on.
+/// Each timeout is cancelled before the tick thread has looked at it, and nothing else is pending. If the thread slept without a
+/// deadline then, each next timeout would wake it.
 #[test]
 fn s07_timeouts_that_are_cancelled_at_once_wake_the_thread_once_and_not_each() {
     const TIMEOUTS: u64 = 2_000;

@@ -1,5 +1,4 @@
-//! Repetition: the phase is kept, what was missed is treated as asked, and nothing is allocated (S12
-//! to S16).
+//! Repetition: the phase is kept, missed runs are treated as the period says, and nothing is allocated (S12 to S16).
 
 mod common;
 
@@ -51,7 +50,7 @@ fn allocations(work: impl FnOnce()) -> usize {
     ALLOCATIONS.get() - before
 }
 
-/// The begins of the first runs of a series, in milliseconds; a run takes as long as `takes` says.
+/// Returns when the first runs of a series begin, in milliseconds. `takes` says how long each run takes.
 fn begins(
     period: Period,
     until: Duration,
@@ -168,13 +167,13 @@ fn s14_nothing_is_allocated_in_the_steady_state() {
             driver.turn();
         }
     };
-    // The first rounds fetch what the later ones use again.
+    // The first rounds allocate memory that the later ones use again.
     (0..2).for_each(|_| fire(10_000));
     assert_eq!(allocations(|| fire(10_000)), 0, "schedule and fire");
     (0..3).for_each(|_| cancel(10_000));
     assert_eq!(allocations(|| cancel(10_000)), 0, "schedule and cancel");
 
-    // A sleep, too: one that fires, one that is put off, and one that is dropped.
+    // Sleeps too: one that fires, one that is moved to a later time, and one that is dropped.
     let mut context = Context::from_waker(Waker::noop());
     let mut sleep = |count: usize| {
         for _ in 0..count {
@@ -313,7 +312,7 @@ fn s16_a_task_cancels_itself() {
             let _hold = &hold;
             runs += 1;
             if runs == 2 {
-                // Out of the lock, so that the handle goes with the closure.
+                // Taken out of the mutex, so that the handle is dropped with the closure.
                 let own = inner.lock().expect("whole").take();
                 assert!(own.expect("put there before the run").cancel());
             }

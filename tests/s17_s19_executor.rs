@@ -18,7 +18,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Refuses what it is told to refuse.
+/// An executor that refuses as many tasks as the test says.
 struct Moody<F>(F);
 
 impl<F: Fn() -> bool + Send + Sync + 'static> Executor for Moody<F> {
@@ -222,7 +222,7 @@ fn a_batch_says_how_much_is_left() {
         Scheduler::builder().executor(Counts(send)).build_driven().expect("the defaults are good");
     (0..3).for_each(|_| drop(scheduler.schedule_once(SECOND, || ()).expect("open")));
     driver.advance(SECOND);
-    // Those that are cancelled by then are passed by.
+    // Tasks that are cancelled by then are left out.
     let expected = [3, 2, 1, 0].map(|left| (left, left == 0, (0, Some(left))));
     assert_eq!(said.try_iter().collect::<Vec<_>>(), expected);
 }
@@ -300,7 +300,7 @@ fn s19_a_flood_of_zero_delays_does_not_stop_the_wheel() {
                 while !is_over.load(Ordering::Relaxed) {
                     scheduler.schedule_once(Duration::ZERO, || ()).expect("open");
                     while scheduler.pending() > 100_000 {
-                        thread::yield_now(); // memory is not what this is about
+                        thread::yield_now(); // the test is not about memory
                     }
                 }
             })
@@ -332,8 +332,8 @@ fn s19_a_million_tasks_of_one_tick_all_run() {
     assert_eq!(runs.load(Ordering::Relaxed), 1_000_000);
 }
 
-/// A tick thread hands over what is due when it has taken in a quarter of a million tasks. A driver has the
-/// time: what is due first may have been scheduled last.
+/// A tick thread hands over due tasks after it has taken in a quarter of a million. A driver takes in all of them first, because
+/// the task that is due first may have been scheduled last.
 #[test]
 fn s03_a_driver_takes_in_all_that_was_scheduled_before_its_turn() {
     const TASKS: u64 = 300_000;
@@ -420,7 +420,7 @@ fn a_pool_that_is_dropped_runs_what_it_has_accepted_and_blocks_nobody() {
             DueTask::new(Instant::now(), move || sender.send(n).expect("the receiver lives"));
         pool.execute(task).expect("a thread lives");
     }
-    drop(pool); // would hang here if it waited
+    drop(pool); // it would hang here if it waited
     drop((go, sender));
     assert_eq!(receiver.iter().collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
 }
@@ -534,7 +534,7 @@ fn inline_runs_what_it_is_given() {
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
-/// What a pool cannot run stays bounded, because those who bring it are held back. It takes real threads to outrun it.
+/// The tasks that wait for a pool stay bounded, because producers are held back. It takes real threads to outrun a pool.
 #[test]
 fn s19_a_flood_for_a_pool_that_is_slow_is_held_back() {
     let scheduler = Scheduler::builder().executor(ThreadPool::new(1)).build().expect("a thread");
@@ -556,7 +556,7 @@ fn s19_a_flood_for_a_pool_that_is_slow_is_held_back() {
         is_over.store(true, Ordering::Relaxed);
     });
     let most = most.load(Ordering::Relaxed);
-    // 32,768 and what comes in until that is noticed; without a bound one or two million.
+    // 32,768, and the tasks that come in until that is noticed. Without a limit it would be one or two million.
     assert!(most < 200_000, "{most} tasks were pending");
     drop(scheduler.close());
 }

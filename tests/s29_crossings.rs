@@ -308,7 +308,7 @@ fn s24_series_that_end_their_runs_during_the_last_turn_are_dropped() {
         let drops = Arc::new(Drops::default());
         let keeper = Keeper::default();
         let scheduler = Scheduler::builder().executor(ThreadPool::new(2)).build().unwrap();
-        // An executor that keeps a task, and so the hub.
+        // An executor that keeps a task, and by that the scheduler.
         let own = scheduler.with_executor(keeper.clone());
         let _k = own.schedule_once(Duration::ZERO, || ()).unwrap();
         for _ in 0..200_000 {

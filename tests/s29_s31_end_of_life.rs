@@ -1,5 +1,5 @@
-//! The end of life, whole: every task that has not started comes back, wherever it is (S29), and a task tells where it was
-//! written (S31).
+//! The end of life: every task that has not started comes back, wherever it is (S29), and a task tells where it was written
+//! (S31).
 
 mod common;
 
@@ -23,7 +23,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// An executor that keeps what it is handed until a test runs it. Clones are the same one.
+/// An executor that keeps its tasks until the test runs them. Clones are the same executor.
 #[derive(Clone, Default)]
 struct Keeper(Arc<Mutex<VecDeque<DueTask>>>);
 
@@ -156,7 +156,7 @@ fn s29_what_was_handed_over_comes_back_in_order_of_deadline() {
     }
 }
 
-/// Millions come and go, and one stays: what is remembered stays small, and the one comes back.
+/// Millions of tasks come and go, and one stays. The memory for them stays small, and the one comes back.
 #[test]
 fn s29_a_task_that_waits_in_an_executor_behind_a_hundred_thousand_others_comes_back() {
     let keeper = Keeper::default();
@@ -178,7 +178,7 @@ fn s29_a_task_that_waits_in_an_executor_behind_a_hundred_thousand_others_comes_b
     assert_eq!((fate.told(), leftovers.run_all()), ((0, 1), 0));
 }
 
-/// The tasks keep the executor that keeps the tasks: a close breaks the circle.
+/// The tasks keep their executor, which keeps the tasks. A close breaks the cycle.
 #[test]
 fn s29_an_executor_that_keeps_its_own_tasks_goes_with_the_scheduler() {
     for closes in [false, true] {
@@ -224,7 +224,7 @@ fn s29_a_series_is_never_missing_from_the_leftovers() {
     }
 }
 
-/// What happens to a series while a close waits for its run.
+/// An event during the run of a series that a close waits for.
 #[test]
 fn s29_a_close_waits_for_the_run_of_a_series_and_finds_what_it_came_to() {
     for way in 0..4 {
@@ -293,7 +293,7 @@ fn s29_a_run_that_does_not_end_is_a_timeout_and_the_next_close_collects() {
     assert!(scheduler.await_termination(PATIENCE));
 }
 
-/// What is done with a series inside of its own run.
+/// An action on a leftover series inside of its own run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inside {
     Run,
@@ -604,7 +604,7 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Becomes {
     Returned,
-    /// By the one who closes.
+    /// Returned to the thread that closes.
     Run,
     Dropped,
     /// Its run goes on, and nobody waits for it.
@@ -649,7 +649,7 @@ fn end_it(place: Place, end: End, what: &str) -> Becomes {
     let task = move || {
         counted();
         if enter.send(()).is_ok() {
-            let _ = left.recv(); // nobody holds up the second run
+            let _ = left.recv(); // the second run is not held up
         }
     };
     let delay = if matches!(place, Place::Intake | Place::Wheel) { HOUR } else { Duration::ZERO };
@@ -669,7 +669,7 @@ fn end_it(place: Place, end: End, what: &str) -> Becomes {
         runner
     });
     drop(entered);
-    // The end may wait for the run of a series, and nobody else may.
+    // Only the end may wait for the run of a series.
     let release = is_in_a_run.then(|| {
         let is_closed = scheduler.downgrade();
         thread::spawn(move || {
@@ -713,7 +713,7 @@ fn end_it(place: Place, end: End, what: &str) -> Becomes {
     release.into_iter().for_each(|release| _ = release.join().expect("no panic"));
     runner.into_iter().for_each(|runner| runner.join().expect("no panic"));
     let before = fate.told();
-    keeper.run_all(); // what the executor has left is nothing
+    keeper.run_all(); // the executor runs nothing any more
     assert_eq!(fate.told(), before, "{what}");
     assert_eq!(fate.told().1, 1, "{what}: its closure is gone");
     assert!(handle.is_done() && !handle.is_cancelled(), "{what}");
@@ -769,7 +769,7 @@ fn s31_a_task_tells_where_it_was_written() {
     assert_eq!((leftovers.len(), names.filter(|other| *other == name).count()), (3, 2));
 }
 
-/// A look at the name takes the task in hand for a moment: nobody may miss it meanwhile.
+/// A look at the name holds the task for a moment. In this time no cancel and no run may miss the task.
 #[test]
 fn s31_a_look_at_the_name_hides_the_task_from_nobody() {
     let rounds = common::count(500, 100_000);
@@ -853,7 +853,7 @@ fn s31_a_panic_tells_whose_it_is_and_a_box_keeps_the_name() {
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [name]);
 }
 
-/// In the layers too, also through the trait, where the closure is in a box.
+/// The layers tell the names too, also through the trait, where the closure is in a box.
 #[test]
 fn s31_the_layers_tell_whose_panic_it_is() {
     use tickwheel::message_loop::MessageLoop;

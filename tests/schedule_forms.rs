@@ -1,5 +1,5 @@
-//! A scheduler behind every kind of pointer, with `ScheduleExt` in scope: which form allocates for a task, and
-//! which name a task has.
+//! A scheduler behind every kind of pointer, with `ScheduleExt` in scope. The tests count allocations, and look at the names of
+//! tasks.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::type_name_of_val;
@@ -44,7 +44,7 @@ fn work(id: u64) -> impl FnMut() + Send + 'static {
     move || assert!(id < TASKS as u64)
 }
 
-/// How many allocations a task costs. The block of the intake that comes along now and then is none of a task's.
+/// Returns the number of allocations per task, without the blocks of the intake, which come along now and then.
 fn cost(schedule: impl Fn(u64) -> Result<Cancellable, ScheduleError>) -> usize {
     let some = || (0..TASKS as u64).for_each(|id| assert!(schedule(id).expect("open").cancel()));
     some();
@@ -53,7 +53,7 @@ fn cost(schedule: impl Fn(u64) -> Result<Cancellable, ScheduleError>) -> usize {
     (ALLOCATIONS.get() - before) / TASKS
 }
 
-/// The five ways in, through a receiver of any type.
+/// The five scheduling methods, called on a receiver of any type.
 macro_rules! costs {
     ($receiver:expr) => {{
         let receiver = $receiver;
@@ -81,7 +81,7 @@ fn a_scheduler_behind_a_pointer_boxes_nothing() {
     assert_eq!(costs!(&*erased), [0; 5], "dyn Schedule");
 }
 
-/// A schedule from outside the crate that has the four methods that it must have, and counts the boxes that it gets.
+/// A schedule from outside the crate with the four required methods. It counts the boxes that it gets.
 struct Plain(Scheduler, AtomicUsize);
 
 impl Schedule for Plain {

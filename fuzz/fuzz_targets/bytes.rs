@@ -1,4 +1,4 @@
-//! Takes decisions out of bytes.
+//! Makes decisions from the bytes of the fuzzer.
 
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -9,7 +9,7 @@ impl Bytes<'_> {
         Some(*first)
     }
 
-    /// A number of any size: how many bits, and then so many.
+    /// Returns a number of any size: a count of bits, and then that many bits.
     pub fn number(&mut self) -> Option<u64> {
         let bits = u32::from(self.byte()?) % 64;
         let mut number = 0;

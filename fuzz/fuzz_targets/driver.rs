@@ -1,7 +1,7 @@
 //! The whole engine on virtual time against a model: one-shots and series, cancels from outside and
 //! inside, executors that refuse, runs that take long, stalls, a limit, and a close.
 //!
-//! What a task finds ends the process at once: libFuzzer aborts before anybody catches the panic.
+//! An assertion that fails inside a task ends the process at once, because libFuzzer aborts before anybody catches the panic.
 
 #![no_main]
 
@@ -27,19 +27,19 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(Arc::strong_count(&world), 1, "a closure has not been dropped");
 });
 
-/// More of them would say no more, and take long.
+/// The most tasks of a run. More of them would find nothing more, and take long.
 const MOST_RUNS: u64 = 500;
 
-/// What a run does beside.
+/// The action of a run.
 #[derive(Clone, Copy)]
 enum Deed {
     Nothing,
     Schedule(u64),
-    /// One of all tasks, itself included.
+    /// Cancels one of all tasks, itself included.
     Cancel(u64),
-    /// Takes so long.
+    /// Takes this long.
     Take(u64),
-    /// Ends its series.
+    /// Ends the series.
     Break,
 }
 
@@ -47,14 +47,14 @@ type Scheduled = Result<Cancellable, ScheduleError>;
 
 struct World {
     scheduler: Scheduler,
-    /// The same, with an executor of its own.
+    /// A handle with an executor of its own.
     own: Scheduler,
     stage: Arc<Stage>,
     tick: u64,
     limit: usize,
-    /// How it is to end.
+    /// The way in which it ends.
     ending: u8,
-    /// Of all tasks there ever were; and which of them were cancelled.
+    /// The handles of all tasks that there ever were, and true for those that were cancelled.
     handles: Mutex<Vec<(Arc<Cancellable>, bool)>>,
 }
 
@@ -105,7 +105,7 @@ impl World {
         Some(())
     }
 
-    /// Some ticks, or almost so many; else a time of any size.
+    /// Returns some ticks, or nearly some ticks, or a time of any size.
     fn delay(&self, bytes: &mut Bytes<'_>) -> Option<u64> {
         let choice = bytes.byte()?;
         let ticks = u64::from(choice >> 3) * self.tick;
@@ -136,13 +136,13 @@ impl World {
         self.expect(handle, self.stage.now().saturating_add(delay), None);
     }
 
-    /// Every second one is in the past.
+    /// Returns an instant. Every second one is in the past.
     fn schedule_at(self: &Arc<Self>, on: &Scheduler, delay: u64, deed: Deed) {
         let (now, distance) = (self.stage.now(), delay % LATE);
         let is_past = self.model().tasks & 1 == 0;
         let deadline = if is_past { now.saturating_sub(distance) } else { now + distance };
         let (run, instant) = (self.task(deed), self.stage.start + Duration::from_nanos(deadline));
-        // Too large for a holder: it lies in a box.
+        // Too large for a holder, so it lies in a box.
         let ballast = [deadline; 3];
         let handle = on.schedule_at(instant, move || {
             assert_eq!(ballast, [deadline; 3]);
@@ -168,7 +168,7 @@ impl World {
         Some(())
     }
 
-    /// Tells the model, unless there was no place.
+    /// Tells the model, unless the limit was reached.
     fn expect(&self, handle: Scheduled, deadline: u64, series: Option<Series>) {
         let is_full = self.model().pending.len() >= self.limit;
         assert_eq!(handle.as_ref().err(), is_full.then_some(&ScheduleError::Full));
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// By the handle, or by a clone of it.
+    /// Cancels by the handle, or by a clone of it.
     fn cancel(self: &Arc<Self>, choice: u64) {
         let tasks = self.handles().len();
         let Some(id) = (choice as usize >> 1).checked_rem(tasks) else { return };
@@ -208,14 +208,14 @@ impl World {
         assert!(!handle.cancel(), "task {id}");
         assert_eq!(handle.is_cancelled(), won || was_cancelled, "task {id}");
         self.handles()[id].1 |= won;
-        // A series that cancels itself needs its closure for the moment.
+        // A series that cancels itself still needs its closure.
         let is_dropped = won && self.model().running != Some(id);
         assert_eq!(Arc::strong_count(self), closures - usize::from(is_dropped), "task {id}");
     }
 
     // ----- time ----------------------------------------------------------------------------
 
-    /// Time passes, and nobody turns: a stall, or a run that takes long.
+    /// Lets time pass without a turn: a stall, or a run that takes long.
     fn pass(&self, time: u64) {
         let time = time.min(self.model().bound(self.stage.now()));
         self.stage.clock.advance(Duration::from_nanos(time));
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// The leftovers are what the model has, in order; each comes to one of its ends.
+    /// Checks the leftovers against the model, in order, and brings each to one of its ends.
     fn leave(self: &Arc<Self>, leftovers: Leftovers) {
         let (expected, mut kept) = (self.model().leftovers(), Vec::new());
         assert_eq!(leftovers.len(), expected.len());
@@ -266,7 +266,7 @@ impl World {
             let left = Duration::from_nanos(deadline.saturating_sub(self.stage.now()));
             let remaining = if deadline == NEVER { Duration::MAX } else { left };
             assert_eq!(task.remaining(), remaining, "task {id}");
-            // What was refused may come before others of the same deadline.
+            // Refused tasks may come before others of the same deadline.
             let is_sure = !self.model().was_refused(deadline);
             let period = expected.series.map(|series| Duration::from_nanos(series.period));
             assert!(task.period() == period || !is_sure, "task {id}");

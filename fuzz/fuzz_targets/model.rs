@@ -1,7 +1,6 @@
-//! What the engine is to do, by a map of what is pending. It never asks the engine, only the clock.
+//! The model of the engine: a map of the pending tasks. It never asks the engine, only the clock.
 //!
-//! All times are nanoseconds since the start. Virtual time is exact, so the model says of each task
-//! to the nanosecond when it will run.
+//! All times are nanoseconds since the start. Virtual time is exact, so the model knows to the nanosecond when each task runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -10,12 +9,12 @@ use std::time::Instant;
 use tickwheel::{Clock, DueTask, Executor, ManualClock, Precision, Rejected};
 
 pub const NEVER: u64 = u64::MAX;
-/// Later than that nothing is scheduled, so that no sum leaves the 64 bits.
+/// The latest time of a task, so that no sum leaves the 64 bits.
 pub const LATE: u64 = 1 << 61;
-/// So often the series may run in one step, all together.
+/// The most runs of all series in one step.
 const RUNS_OF_A_STEP: u64 = 32;
 
-/// Where the time comes from, and what is to happen.
+/// The clock, and the tasks that have to run.
 pub struct Stage {
     pub clock: ManualClock,
     pub start: Instant,
@@ -85,18 +84,18 @@ pub struct Model {
     tick: u64,
     precision: Precision,
     pub pending: BTreeMap<usize, Expected>,
-    /// How many tasks there ever were, which is the next one's name.
+    /// The number of tasks so far, which is the name of the next one.
     pub tasks: usize,
     pub numbers: u64,
     pub ran: u64,
     pub running: Option<usize>,
-    /// Where in the order the last run of this step was.
+    /// The position of the last run of this step in the order.
     last: Option<(u64, u64, u64)>,
     /// A run of this step took time, so others have come too late for their order.
     took_time: bool,
-    /// A bit for each of the next tasks that executors are offered: whether they refuse it.
+    /// A bit for each of the next tasks that executors are offered. They refuse those whose bit is set.
     pub refusals: u64,
-    /// Deadlines of which a task was refused, and until when it is offered again.
+    /// Deadlines with a refused task, and the time by which it is offered again.
     again: BTreeMap<u64, u64>,
     pub is_closed: bool,
 }
@@ -123,12 +122,12 @@ impl Model {
 
     // ----- time ----------------------------------------------------------------------------
 
-    /// The order is among what one step finds.
+    /// Begins a step. The order is checked within a step.
     pub fn begin_step(&mut self) {
         (self.last, self.took_time) = (None, false);
     }
 
-    /// How far a step may go, so that series do not run too often on the way.
+    /// Returns how far a step may go, so that series do not run too often.
     pub fn bound(&self, now: u64) -> u64 {
         let periods = self.pending.values().filter_map(|task| Some(task.series?.period));
         let series = periods.clone().count().max(1) as u64;
@@ -136,14 +135,14 @@ impl Model {
         if now < LATE { LATE.min(bound / series) } else { 0 }
     }
 
-    /// Time has passed up to now, and nobody has turned.
+    /// Notes that time has passed up to now without a turn.
     pub fn pass(&mut self, now: u64) {
         self.pending.values_mut().for_each(|task| task.at = task.at.max(now));
         self.again.values_mut().for_each(|again| *again = now + self.tick);
         self.took_time = self.running.is_some();
     }
 
-    /// Whether an executor refuses a task of that deadline.
+    /// Returns true if an executor refuses a task of that deadline.
     pub fn refuses(&mut self, now: u64, deadline: u64) -> bool {
         let refuses = self.refusals & 1 == 1;
         self.refusals >>= 1;
@@ -153,24 +152,24 @@ impl Model {
         refuses
     }
 
-    /// Whether a task of that deadline was refused; the model does not know which.
+    /// Returns true if some task of that deadline was refused. The model does not know which one.
     pub fn was_refused(&self, deadline: u64) -> bool {
         self.again.contains_key(&deadline)
     }
 
-    /// When a task has run at the latest.
+    /// Returns the latest time by which a task has run.
     fn latest(&self, task: &Expected) -> u64 {
         self.again.get(&task.deadline).map_or(task.at, |again| task.at.max(*again))
     }
 
-    /// All that was due at a step's end has run, but what was scheduled after so many `numbers`.
+    /// Checks that all tasks that were due at the end of a step have run, except those scheduled after this many `numbers`.
     pub fn check_overdue(&self, now: u64, numbers: u64) {
         let is_overdue = |task: &&Expected| self.latest(task) <= now && task.number <= numbers;
         let overdue = self.pending.values().find(is_overdue);
         assert!(self.took_time || overdue.is_none(), "at {now} it has not run: {overdue:?}");
     }
 
-    /// A turn has said when to come back: in time, and for something.
+    /// Checks the time at which a turn wants to come back.
     pub fn check_return(&self, come_back: u64, numbers: u64) {
         let needed = self.pending.values().map(|task| self.latest(task)).min().unwrap_or(NEVER);
         assert!(self.took_time || come_back <= needed, "{come_back} is too late for {needed}");
@@ -181,7 +180,7 @@ impl Model {
 
     // ----- runs ----------------------------------------------------------------------------
 
-    /// A task runs: was it to?
+    /// Checks that a task may run now.
     pub fn begin_run(&mut self, id: usize, now: u64) {
         let task = self.pending.get(&id).copied();
         let task = task.unwrap_or_else(|| panic!("task {id} ran, and was not to"));
@@ -219,7 +218,7 @@ impl Model {
 
     fn next_run(&self, Series { kind, period }: Series, planned: u64, now: u64) -> u64 {
         let next = planned + period;
-        // A run is missed that was due a tick ago.
+        // A run that was due a tick ago or more is missed.
         match (kind, now.checked_sub(next + self.tick)) {
             (Kind::Gap, _) | (Kind::Delay, Some(_)) => now + period,
             (Kind::Skip, Some(missed)) => next + (missed / period + 1) * period,
@@ -227,7 +226,7 @@ impl Model {
         }
     }
 
-    /// What a close returns, in its order.
+    /// Returns the leftovers of a close, in their order.
     pub fn leftovers(&self) -> Vec<(usize, Expected)> {
         let mut leftovers: Vec<_> = self.pending.iter().map(|(id, task)| (*id, *task)).collect();
         leftovers.sort_by_key(|(_, task)| (task.deadline, task.number));

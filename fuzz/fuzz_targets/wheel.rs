@@ -1,4 +1,4 @@
-//! The wheel against a sorted map: what comes out, in which order, and what comes next.
+//! The wheel against a sorted map: the values that come out, their order, and the next deadline.
 
 #![no_main]
 
@@ -20,16 +20,16 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// So many at once are more than a block of the wheel holds.
+/// The most values at once, more than a block of the wheel holds.
 const CROWD: usize = 40;
 
-/// A value's deadline and number: its place in the order.
+/// A value's deadline and number, which are its position in the order.
 type Place = (u64, u64);
 
 struct Pair {
     wheel: Wheel<u64>,
     model: BTreeMap<Place, Key>,
-    /// All there ever were, because a key whose value is gone must match nothing.
+    /// All keys that there ever were, because a key whose value is gone must match nothing.
     keys: Vec<(Key, Place)>,
 }
 
@@ -38,7 +38,7 @@ impl Pair {
         let choice = bytes.byte()?;
         let size = 1 << (choice % 9);
         let start = bytes.number()?;
-        // Either end of the line of ticks.
+        // Either end of the range of ticks.
         let start = if choice < 128 { start } else { u64::MAX - start };
         let wheel = Wheel::new(size).starting_at(start);
         Some(Pair { wheel, model: BTreeMap::new(), keys: Vec::new() })

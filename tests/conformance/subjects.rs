@@ -1,7 +1,7 @@
-//! What the suite is run on: everything that keeps time, each on a clock that is moved by hand, and each also behind
+//! The subjects of the suite: everything that implements `Schedule`, each on a clock that is moved by hand, and each also behind
 //! `&S`, `Box<S>` and `Arc<S>`.
 //!
-//! Left out, because they stand on the system's clock: `rx::single()` and `rx::new_thread()`, which give the same `Worker`
+//! `rx::single()` and `rx::new_thread()` are left out, because they use the system's clock. They give the same `Worker`
 //! on other executors. A trampoline blocks the thread that schedules, so its rows are in a file of their own.
 
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ use tickwheel::{
 use super::common::log::Log;
 use super::common::{silence, until};
 
-/// Makes a subject; with a number, one that holds so many tasks at most.
+/// Makes a subject. With a number, it holds at most this many tasks.
 pub(crate) type Make = fn(Option<usize>) -> Subject;
 
 pub(crate) const SCHEDULERS: &[Make] = &[driven, on_inline, on_the_default];
@@ -36,7 +36,7 @@ pub(crate) fn makers() -> impl Iterator<Item = Make> {
     columns.into_iter().flatten().copied()
 }
 
-/// Why a subject cannot have a row of the suite, or not after one of its ends.
+/// The reason why a row cannot hold for a subject, or cannot hold after one of its ends.
 type Reason = (&'static str, &'static str);
 
 const SEVERAL_THREADS: &[Reason] =
@@ -50,12 +50,12 @@ const ON_THE_CALLER: &[Reason] =
 /// A way to stop a subject, and what it is called.
 type End = (&'static str, Box<dyn Fn()>);
 
-/// Something under test, its time, and its ends.
+/// A schedule under test, with its clock and the ways to stop it.
 pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) schedule: Arc<dyn Schedule>,
     pub(crate) clock: ManualClock,
-    /// Runs what is due, where no thread of its own does it.
+    /// Runs due tasks, for a subject without a thread of its own.
     pump: Box<dyn Fn()>,
     /// How many threads of its own run tasks.
     pub(crate) threads: usize,
@@ -88,7 +88,7 @@ impl Subject {
         self
     }
 
-    /// Whether this row is not for it; prints the reason.
+    /// Returns true if the row cannot hold for this subject, and prints the reason.
     pub(crate) fn cannot(&self, row: &str) -> bool {
         let reason = self.cannot.iter().find(|(excused, _)| *excused == row);
         reason.is_some_and(|(_, reason)| {
@@ -104,14 +104,14 @@ impl Subject {
         }
     }
 
-    /// Lets time pass at once, and everything run that is due then.
+    /// Lets time pass at once, and runs everything that is due then.
     pub(crate) fn step(&self, time: Duration) {
         self.clock.advance(time);
         (self.pump)();
         self.settle();
     }
 
-    /// Occupies each of its threads with a task at the same time: all that was due before has run then.
+    /// Occupies each of its threads with a task at the same time. By then all earlier tasks have run.
     fn settle(&self) {
         let (arrived, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let gate = || {
@@ -129,7 +129,7 @@ impl Subject {
         open.store(true, Ordering::Release);
     }
 
-    /// Waits until something is true that its tasks do.
+    /// Waits until its tasks have made something true.
     pub(crate) fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         until(&format!("{}: {what}", self.name), || {
             (self.pump)();
@@ -152,7 +152,7 @@ impl Subject {
         }
     }
 
-    /// Waits until the log says so much, and compares. Of several threads each may be the first to say something.
+    /// Waits until the log has this many entries, and compares. With several threads any of them may write first.
     #[track_caller]
     pub(crate) fn says(&self, log: &Log, expected: &[u32]) {
         self.until("it speaks", || log.all().len() >= expected.len());
@@ -170,7 +170,7 @@ pub(crate) fn every(row: &str, test: impl Fn(&Subject)) {
     on_each(makers(), None, row, test);
 }
 
-/// The same on these subjects, which hold so many tasks at most.
+/// Runs a row on these subjects, which hold at most this many tasks.
 pub(crate) fn on_each(
     makers: impl Iterator<Item = Make>,
     limit: Option<usize>,
@@ -190,7 +190,7 @@ pub(crate) fn on_each(
 
 // ----- pointers ----------------------------------------------------------------------------------------------
 
-/// In an `Arc`, as every subject is.
+/// The subject in its `Arc`.
 fn itself(subject: Subject) -> Subject {
     subject
 }
@@ -233,7 +233,7 @@ impl<S: Schedule> Schedule for ByReference<S> {
 
 // ----- subjects ----------------------------------------------------------------------------------------------
 
-/// A scheduler without a thread, and what turns it; the driver is gone when its end wants that.
+/// A driven scheduler and its driver, which is gone after an end that takes it.
 fn driven_by(
     clock: &ManualClock,
     limit: Option<usize>,
@@ -244,7 +244,7 @@ fn driven_by(
     (scheduler, Rc::new(RefCell::new(Some(driver))))
 }
 
-/// Turns until nothing is due: what comes due again in a turn is left to the next.
+/// Turns until nothing is due, because a task that comes due again in a turn is left to the next turn.
 fn turns(driver: &Rc<RefCell<Option<Driver>>>) -> Box<dyn Fn()> {
     let driver = Rc::clone(driver);
     Box::new(move || {
@@ -321,14 +321,14 @@ fn worker_on_inline(limit: Option<usize>) -> Subject {
     Subject { cannot: ON_THE_CALLER, ..subject }
 }
 
-/// Its tasks run one after the other, on whichever thread.
+/// Its tasks run one after the other, on any thread.
 fn worker_on_a_pool(limit: Option<usize>) -> Subject {
     let worker = |workers: ExecutorScheduler| workers.worker();
     Subject { threads: 1, ..worker_on("worker on a pool", ThreadPool::new(3), limit, worker) }
 }
 
 fn worker_with_context(limit: Option<usize>) -> Subject {
-    /// There is nothing to take along.
+    /// A capture of nothing.
     struct Nothing;
     impl ContextCapture for Nothing {
         type Context = ();

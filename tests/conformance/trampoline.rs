@@ -4,10 +4,10 @@
 //!
 //! - S5 (a zero delay never runs on the caller's stack): running there is what a trampoline is for.
 //! - The cancel of a task that waits, from the thread that scheduled it: that thread gets the handle when the task is
-//!   over. From inside a task of the same worker it can be done, and is tried here so.
+//!   over. A cancel from inside a task of the same worker is possible, and is tested here.
 //! - S25: it has no bound, because a caller brings one task and runs it.
-//! - The overload: a one-shot beside a lagging series needs a second thread to bring it, which waits for the first one's
-//!   series; nothing of it is this trait's.
+//! - The overload: a one-shot beside a lagging series needs a second thread that schedules it. That thread waits for the series of
+//!   the first one, so the trait has no part in it.
 //! - S20 for what is pending at a stop: outside of a task nothing is pending.
 
 use std::ops::ControlFlow;

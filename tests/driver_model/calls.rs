@@ -1,7 +1,7 @@
 //! Calls to the scheduler: from outside, from tasks, and from a `Drop`.
 //!
-//! First the model is told, and says what will come of it; then the crate is asked; then both are
-//! compared. Nothing of the model is locked while the crate is called, as that calls back.
+//! Each call goes to the model first, which predicts the result. Then the crate is called, and both are compared. The model is
+//! not locked while the crate is called, because the crate calls back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::plan::{End, NEVER, Plan, Repeats, State, Time};
 use crate::tasks::{Booking, Ticket};
 use crate::world::{World, lock};
 
-/// So many are scheduled between two turns at most: some times what the engine takes in at once.
+/// The most tasks that are scheduled between two turns: several times as many as the engine takes in at once.
 const ONE_TURN: u64 = 9_000;
 
 // ----- schedule ----------------------------------------------------------------------------
 
 impl World {
-    /// A one-shot, from anywhere.
+    /// Schedules a one-shot.
     pub(crate) fn schedule_once(self: &Arc<World>) {
         let deadline = self.some_deadline();
         self.schedule(self.once(deadline));
     }
 
-    /// Many one-shots that are due within a short while.
+    /// Schedules many one-shots that are due within a short time.
     pub(crate) fn schedule_crowd(self: &Arc<World>) {
         let first = self.some_deadline();
         let room = ONE_TURN.saturating_sub(self.model().numbers_since_the_turn());
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// A one-shot that is due at once, or soon.
+    /// Schedules a one-shot that is due at once, or soon.
     pub(crate) fn schedule_soon(self: &Arc<World>) {
         let now = self.model().now;
         let deadline = self.draw(|random| match random.below(2) {
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Of any size, past and never included, and now and then that of another task (S3, S4).
+    /// Returns a deadline of any size, the past and never included, and now and then that of another task (S3, S4).
     fn some_deadline(&self) -> Time {
         let model = self.model();
         let (now, tick) = (model.now, model.settings.tick);
@@ -104,7 +104,7 @@ impl World {
         match booked {
             Ok(Ok(handle)) => lock(&self.handles).push((id, handle)),
             Ok(Err(refusal)) => assert_eq!(Err(refusal), foreseen, "task {id}"),
-            // A closure that is refused is still the caller's, and so is the panic of its drop.
+            // A closure that is refused still belongs to the caller, and so does a panic of its drop.
             Err(panic) if foreseen.is_err() => self.reports.hear(&*panic),
             Err(panic) => resume_unwind(panic),
         }
@@ -117,7 +117,7 @@ impl World {
 // ----- cancel ------------------------------------------------------------------------------
 
 impl World {
-    /// By any handle there ever was, or a clone of it.
+    /// Cancels by any handle that there ever was, or by a clone of it.
     pub(crate) fn cancel_one(&self) {
         let Some((id, handle, way)) = self.some_handle() else { return };
         self.check_handle(id, &handle);
@@ -151,13 +151,13 @@ impl World {
         Some((id, handle, way))
     }
 
-    /// What a handle says of its task.
+    /// Checks what a handle says about its task.
     pub(crate) fn check_handle(&self, id: usize, handle: &Cancellable) {
         let model = self.model();
         let task = &model.tasks[id];
         let (is_done, is_cancelled) = (handle.is_done(), handle.is_cancelled());
         match task.state {
-            // Its last run: a series that a close has returned runs once.
+            // This is its last run, because a series that a close has returned runs once.
             State::Running if model.is_last_run(id) => {
                 assert!(is_done && !is_cancelled, "task {id}: {task:?}");
             }
@@ -179,8 +179,8 @@ impl World {
 // ----- stop --------------------------------------------------------------------------------
 
 impl World {
-    /// From outside it ends at once. Inside a task nothing can be waited for (S21), and what is due
-    /// in this turn still runs.
+    /// Stops the scheduler. From outside it ends at once. Inside a task nothing can be waited for (S21), and the tasks that
+    /// are due in this turn still run.
     pub(crate) fn stop(&self) {
         let Some(scheduler) = self.scheduler(false) else { return };
         let is_turning = self.model().is_turning();

@@ -1,4 +1,4 @@
-//! The end of a world: one of the ways to close, what becomes of the leftovers, and the ledger.
+//! The end of a run: one of the ways to close, the leftovers, and the ledger.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use tickwheel::{Driver, Leftovers, PendingTask, Scheduler, Stopping};
 use crate::plan::{End, NEVER, State};
 use crate::world::World;
 
-/// Ends a world that may have been closed before.
+/// Ends a run whose scheduler may have been closed before.
 pub(crate) fn end(world: &Arc<World>, driver: Driver) {
     world.calm_down(&driver);
     let scheduler = world.scheduler(false);
@@ -63,7 +63,7 @@ fn by_close_and_run(world: &World, scheduler: &Scheduler) {
     run_all(world, || scheduler.close_and_run().expect("nobody turns it"));
 }
 
-/// S24: nobody wants the leftovers, unless somebody had stopped it before.
+/// Nobody wants the leftovers (S24), unless the scheduler was stopped before.
 fn by_dropping_the_driver(world: &Arc<World>, driver: Driver, scheduler: &Scheduler) {
     world.model().close(false);
     world.model().shut_down();
@@ -82,7 +82,7 @@ fn by_dropping_the_handles(world: &Arc<World>, driver: Driver, scheduler: Schedu
     stopping.into_iter().for_each(|stopping| settle(world, wait(world, stopping)));
 }
 
-/// The end comes, somebody wants the leftovers, and never takes them.
+/// The end comes, and the leftovers that somebody wanted are never taken.
 fn by_forgetting(world: &Arc<World>, driver: Driver, scheduler: Scheduler) {
     world.model().close(true);
     drop(scheduler.stop());
@@ -96,11 +96,11 @@ fn by_forgetting(world: &Arc<World>, driver: Driver, scheduler: Scheduler) {
 
 // ----- leftovers ---------------------------------------------------------------------------
 
-/// Each leftover comes to one of its ends.
+/// Brings each leftover to one of its ends.
 fn settle(world: &Arc<World>, leftovers: Leftovers) {
     let expected = world.model().expected_leftovers();
     assert_eq!(leftovers.len(), expected.len(), "how many are left over");
-    // Which is which can be told only by their order; M2.
+    // Only their order tells which is which (MODEL-2).
     let is_exact = world.model().is_exact;
     match world.draw(|random| random.below(4)) {
         0 => {
@@ -167,7 +167,7 @@ fn one_by_one(world: &Arc<World>, leftovers: Leftovers, expected: &[usize]) {
 
 const ROOM: usize = 5;
 
-/// Another scheduler, with room for few.
+/// Builds another scheduler, with room for a few tasks.
 fn second_scheduler(world: &World) -> (Scheduler, Driver) {
     let ears = Arc::clone(&world.reports);
     let builder = Scheduler::builder().on_panic(move |panic| ears.hear(panic.payload()));
@@ -186,7 +186,7 @@ fn check_what_it_says(world: &World, task: &PendingTask, id: usize) {
     assert_eq!(task.period(), period, "leftover {id}: {expected:?}");
 }
 
-/// Whether a leftover has not been cancelled since.
+/// Returns true if a leftover has not been cancelled in the meantime.
 fn is_live(world: &World, id: usize) -> bool {
     world.model().tasks[id].state == State::Returned
 }
@@ -199,7 +199,7 @@ fn drop_it(world: &World, task: PendingTask, id: usize) {
     assert!(!world.model().tasks[id].has_closure, "leftover {id}, dropped");
 }
 
-/// Its name, if it was moved. What is refused there comes back, or is dropped (S20, S29).
+/// Moves a leftover, and returns its name if it was accepted. A refused one comes back, or is dropped (S20, S29).
 fn move_it(world: &World, task: PendingTask, id: usize, to: &Scheduler) -> Option<usize> {
     if !is_live(world, id) {
         let handle = task.reschedule(to).expect("nothing is scheduled");

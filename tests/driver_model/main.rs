@@ -1,22 +1,20 @@
 //! The whole engine on virtual time against a model: random runs that print their seed.
 //!
-//! Each run makes a world: a scheduler with its driver, settings drawn by lot, and a model that
-//! foresees what it will do. Then things happen, drawn by lot: tasks and series of all kinds are
-//! scheduled and cancelled, from outside, from tasks, and from the `Drop` of what a closure
-//! captured; the time moves step by step, or jumps; executors refuse, tasks panic; in the middle of
-//! it the scheduler is stopped. Virtual time is exact, so the model says of each task to the
-//! nanosecond when it runs, and which runs next.
+//! Each run makes a scheduler with its driver and random settings, and a model that predicts what it will do. Then random
+//! events happen. Tasks and series of all kinds are scheduled and cancelled, from outside, from tasks, and from the `Drop` of
+//! captured values. The time moves step by step, or jumps. Executors refuse, tasks panic, and in the middle of it the scheduler
+//! is stopped. Virtual time is exact, so the model knows to the nanosecond when each task runs, and which task runs next.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `plan.rs` | what is asked of a task, and where it stands |
-//! | `model.rs`, `turns.rs` | what should happen |
-//! | `world.rs` | what a run is made of |
-//! | `calls.rs` | schedule, cancel, and what comes of it |
+//! | `plan.rs` | the plan of a task, and its state |
+//! | `model.rs`, `turns.rs` | the model |
+//! | `world.rs` | the parts of a run |
+//! | `calls.rs` | calls to the scheduler |
 //! | `time.rs` | turns, moves, stalls |
-//! | `tasks.rs` | what tasks do in their runs, and when they are dropped |
+//! | `tasks.rs` | the actions of tasks |
 //! | `end.rs` | the ways to close, the leftovers, the ledger |
-//! | `reports.rs` | panics that are meant, and others |
+//! | `reports.rs` | intended panics, and others |
 //!
 //! `TICKWHEEL_SEED=n` repeats the run of that seed; `TICKWHEEL_RUNS=n` makes so many of them,
 //! `TICKWHEEL_FIRST=n` from that seed on. `scripts/soak` makes millions.
@@ -59,7 +57,7 @@ fn step(world: &Arc<World>, driver: &Driver) {
     world.model().check_that_all_is_quiet();
 }
 
-/// One run; what is wrong, if something is.
+/// Makes one run. Returns what is wrong, if something is.
 fn run(seed: u64) -> Result<(), String> {
     let (world, driver) = World::new(Random(seed));
     let complaint = || world.reports.complaint().map_or(Ok(()), Err);

@@ -1,21 +1,20 @@
-//! What should happen: a sorted map of what waits, and a few rules, which are the crate's promises.
+//! The model: a sorted map of the tasks that wait, and a few rules, which are the promises of the crate.
 //!
-//! The model has a clock of its own, is told of every call before the crate is, and never asks the
-//! crate anything. It is computed in another way than the crate computes: it sorts all that waits
-//! for each turn, and adds period to period.
+//! The model has a clock of its own. It gets every call before the crate does, and never asks the crate anything. It computes
+//! in another way than the crate: it sorts all waiting tasks for each turn, and adds period to period.
 //!
-//! | part | what it foresees |
+//! | part | what it predicts |
 //! | --- | --- |
 //! | `plan.rs` | what is asked of a task, and where it stands |
 //! | the way in | what is refused, when a task will run, how many hold a place |
 //! | `turns.rs` | which task is next in line, when a series is due again, when to come back |
 //! | the ways out | who wins a cancel, what is left over, whose closure may be dropped |
 //!
-//! - M1 A turn runs what was scheduled before it began and is due: by deadline, and at equal
+//! - MODEL-1 A turn runs what was scheduled before it began and is due: by deadline, and at equal
 //!   deadlines in the order of scheduling (S3). A stop in the middle of it takes effect after it.
-//! - M2 While an executor refuses tasks, the promises say less: a task is not early, and may be late
+//! - MODEL-2 While an executor refuses tasks, the promises say less: a task is not early, and may be late
 //!   or out of order (S18). Then the model is not [exact](Model::is_exact).
-//! - M3 A task takes one way out, and its closure is dropped once, on that way (S20).
+//! - MODEL-3 A task takes one way out, and its closure is dropped once, on that way (S20).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -23,17 +22,17 @@ use tickwheel::{Precision, ScheduleError};
 
 use crate::plan::{End, NEVER, Plan, Repeats, State, Task, Time};
 
-/// Who runs tasks at present.
+/// The thread of control that runs tasks at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driving {
     Nobody,
     Turn,
     Advance,
-    /// Leftovers, by whoever has them.
+    /// The caller runs leftovers.
     ByHand,
 }
 
-/// What a builder is told.
+/// The settings of the builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) tick: Time,
@@ -41,7 +40,7 @@ pub(crate) struct Settings {
     pub(crate) places: Option<usize>,
 }
 
-/// How often things have happened.
+/// Counts of events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) ran: u64,
@@ -54,14 +53,14 @@ pub(crate) struct Model {
     pub(crate) settings: Settings,
     pub(crate) now: Time,
     pub(crate) tasks: Vec<Task>,
-    /// When they will run, number, and name.
+    /// The time of the run, the number, and the name of each task.
     pub(crate) waiting: BTreeSet<(Time, u64, usize)>,
     pub(crate) numbers: u64,
     pub(crate) counts: Counts,
-    /// M2.
+    /// The order may be another one than that of the promises (MODEL-2).
     pub(crate) is_exact: bool,
     pub(crate) driving: Driving,
-    /// Those of this turn that have not run yet, in order.
+    /// The tasks of this turn that have not run yet, in order.
     pub(crate) queue: VecDeque<usize>,
     /// When this turn began, and the first number that does not belong to it.
     pub(crate) turn: (Time, u64),
@@ -69,14 +68,14 @@ pub(crate) struct Model {
     pub(crate) ending: Ending,
 }
 
-/// How far a scheduler is on its way to its end.
+/// The steps of a scheduler towards its end.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     /// Nothing is accepted any more.
     pub(crate) is_closed: bool,
     /// Somebody will take the leftovers.
     pub(crate) is_wanted: bool,
-    /// The end has come; what was returned, in order.
+    /// The end has come. These tasks were returned, in order.
     pub(crate) leftovers: Option<Vec<usize>>,
     /// Leftovers are being dropped.
     pub(crate) drops: bool,
@@ -102,7 +101,7 @@ impl Model {
 
     // ----- the way in ----------------------------------------------------------------------
 
-    /// A name for a task, and whether it is accepted (S23, S25).
+    /// Returns a name for a task, and true if it is accepted (S23, S25).
     pub(crate) fn schedule(&mut self, plan: Plan) -> (usize, Result<(), ScheduleError>) {
         let is_full = self.settings.places.is_some_and(|places| self.held() >= places);
         let verdict = match () {
@@ -126,7 +125,7 @@ impl Model {
         (task.at, task.number, task.deadline, task.state) = (at, number, deadline, State::Waiting);
     }
 
-    /// When a task of this deadline runs that begins to wait now (S1, S2, S5).
+    /// Returns when a task of this deadline runs if it begins to wait now (S1, S2, S5).
     fn runs_at(&self, deadline: Time) -> Time {
         let tick = self.settings.tick;
         match self.settings.precision {
@@ -138,7 +137,7 @@ impl Model {
         }
     }
 
-    /// How many hold a place: a task until its run starts, a series until it ends (S25).
+    /// Returns how many tasks count as pending: a task until its run starts, a series until it ends (S25).
     pub(crate) fn held(&self) -> usize {
         let is_held = |id: &usize| {
             let task = &self.tasks[*id];
@@ -161,7 +160,7 @@ impl Model {
 
     // ----- the ways out --------------------------------------------------------------------
 
-    /// A cancel, by a handle or by whoever has the leftover: does it win? (S8)
+    /// Cancels by a handle, or by the leftover. Returns true if the cancel wins (S8).
     pub(crate) fn cancel(&mut self, id: usize) -> bool {
         let is_last_run = self.is_last_run(id);
         let task = &mut self.tasks[id];
@@ -181,7 +180,7 @@ impl Model {
         wins
     }
 
-    /// The same by whoever has the leftover.
+    /// Cancels a leftover by its `PendingTask`.
     pub(crate) fn call_off(&mut self, id: usize) -> bool {
         let wins = self.cancel(id);
         if wins {
@@ -190,7 +189,7 @@ impl Model {
         wins
     }
 
-    /// A leftover goes this way.
+    /// Notes the end of a leftover.
     pub(crate) fn leave(&mut self, id: usize, end: End) {
         let task = &mut self.tasks[id];
         assert_eq!(task.state, State::Returned, "task {id}");
@@ -203,15 +202,14 @@ impl Model {
         self.tasks[id].state = State::Moved;
     }
 
-    /// One that has moved is dropped there, if it was not cancelled.
+    /// A task that has moved is dropped there, if it was not cancelled.
     pub(crate) fn leave_there(&mut self, id: usize) {
         if self.tasks[id].state == State::Moved {
             self.tasks[id].state = State::Over(End::DroppedThere);
         }
     }
 
-    /// Nothing is accepted from now on (S23). Outside of a turn, an end that somebody waits for
-    /// comes at once.
+    /// From now on nothing is accepted (S23). Outside of a turn, an end that somebody waits for comes at once.
     pub(crate) fn close(&mut self, is_wanted: bool) {
         self.ending.is_closed = true;
         self.ending.is_wanted |= is_wanted;
@@ -220,7 +218,7 @@ impl Model {
         }
     }
 
-    /// The end: what waits is returned, in order of deadlines (S20).
+    /// Ends the scheduler. The tasks that wait are returned, in order of their deadlines (S20).
     pub(crate) fn shut_down(&mut self) {
         if self.ending.leftovers.is_some() {
             return;
@@ -234,17 +232,17 @@ impl Model {
         self.ending.drops = !self.ending.is_wanted; // S24
     }
 
-    /// What whoever takes the leftovers will get.
+    /// Returns the leftovers that a close gets.
     pub(crate) fn expected_leftovers(&self) -> Vec<usize> {
         self.ending.leftovers.iter().filter(|_| !self.ending.drops).flatten().copied().collect()
     }
 
-    /// Whether it is a series, and in a run after which no other will come: whoever has the leftovers runs it.
+    /// Returns true for a series in the one run that it has as a leftover.
     pub(crate) fn is_last_run(&self, id: usize) -> bool {
         self.driving == Driving::ByHand && self.tasks[id].plan.repeats != Repeats::Not
     }
 
-    /// A closure is being dropped: was it to? M3. Whether that belongs to the run of a one-shot.
+    /// Checks that a closure may be dropped now (MODEL-3). Returns true if the drop belongs to the run of a one-shot.
     pub(crate) fn closure_falls(&mut self, id: usize) -> bool {
         let is_unwanted = self.ending.is_closed && !self.ending.is_wanted;
         if is_unwanted && self.next_in_turn().is_none() && self.tasks[id].state == State::Waiting {
@@ -269,7 +267,7 @@ impl Model {
         self.tasks.iter().filter(|task| task.state == state).count()
     }
 
-    /// Between two calls: each closure that is kept has a reason (S9), and nothing runs.
+    /// Checks between two calls that each closure that is alive has a reason (S9), and that nothing runs.
     pub(crate) fn check_that_all_is_quiet(&self) {
         assert!(self.running.is_none() && self.driving == Driving::Nobody);
         for (id, task) in self.tasks.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! What is asked of a task, and where it stands.
+//! The plan of a task, and its state.
 
 /// Nanoseconds since the world began.
 pub(crate) type Time = u64;
 
 pub(crate) const NEVER: Time = Time::MAX;
 
-/// How a task repeats, and after what time.
+/// The repetition of a task, and its period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeats {
     Not,
@@ -27,12 +27,12 @@ impl Repeats {
     }
 }
 
-/// What is asked of a task.
+/// The plan of a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) deadline: Time,
     pub(crate) repeats: Repeats,
-    /// After so many runs it ends by itself.
+    /// The task ends by itself after this many runs.
     pub(crate) runs: Option<u64>,
     /// The last of them panics.
     pub(crate) panics: bool,
@@ -58,13 +58,13 @@ pub(crate) enum State {
     Over(End),
 }
 
-/// The ways out; M3.
+/// The ways to end (MODEL-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// It has run, and will not run again.
     Ran,
     Cancelled,
-    /// Cancelled by whoever had it as a leftover.
+    /// Cancelled as a leftover.
     CalledOff,
     Dropped,
     /// At another scheduler.
@@ -89,7 +89,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// One that is not accepted, as long as nobody says that it is.
+    /// A task that is not accepted, until somebody says that it is.
     pub(crate) fn new(plan: Plan) -> Task {
         Task {
             plan,

@@ -1,19 +1,18 @@
-//! Panics: those that are meant, and those that tell of an error.
+//! Panics that are intended, and panics that show an error.
 //!
-//! A task or a value's `Drop` that is to panic does so with a [`Blast`], which prints nothing and has
-//! a number: each is to be reported to `on_panic` once. Every other panic is a failed assertion,
-//! here or in the crate, perhaps in a place where it is caught and gone: so it is kept as a
-//! complaint, which ends the run.
+//! A task, or a value's `Drop`, that has to panic does so with a [`Blast`], which prints nothing and has a number. Each must be
+//! reported to `on_panic` once. Every other panic is a failed assertion, here or in the crate. Somebody may catch it, so it is
+//! kept as a complaint, which ends the run.
 
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, set_hook, take_hook};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a panic carries that is meant.
+/// The payload of an intended panic.
 pub(crate) struct Blast(u64);
 
-/// Lets every panic be printed, but those that are meant.
+/// Prints all panics except the intended ones.
 pub(crate) fn silence_blasts() {
     let print = take_hook();
     set_hook(Box::new(move |panic| {
@@ -23,7 +22,7 @@ pub(crate) fn silence_blasts() {
     }));
 }
 
-/// What panics have told.
+/// The panics so far.
 #[derive(Default)]
 pub(crate) struct Reports(Mutex<Told>);
 
@@ -39,7 +38,7 @@ impl Reports {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Panics, as it is meant to.
+    /// Panics on purpose.
     pub(crate) fn blast(&self) -> ! {
         let number = {
             let told = &mut *self.told();
@@ -50,7 +49,7 @@ impl Reports {
         panic_any(Blast(number))
     }
 
-    /// A panic has come to where it was to come.
+    /// Notes that an intended panic was reported.
     pub(crate) fn hear(&self, payload: &(dyn Any + Send)) {
         let Some(Blast(number)) = payload.downcast_ref() else {
             return self.complain(&text_of(payload));
@@ -60,7 +59,7 @@ impl Reports {
         }
     }
 
-    /// Does what is to be done without a panic, and keeps one that comes.
+    /// Runs code that must not panic, and keeps a panic that comes.
     pub(crate) fn noting<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         let done = catch_unwind(AssertUnwindSafe(work));
         done.map_err(|payload| self.complain(&text_of(&*payload))).ok()
@@ -75,12 +74,12 @@ impl Reports {
         self.told().complaint.clone()
     }
 
-    /// From here on a panic is told to nobody: the scheduler is gone.
+    /// From here on no hook is told of panics, because the scheduler is gone.
     pub(crate) fn is_over(&self) {
         self.told().unheard.clear();
     }
 
-    /// How many panics came to nobody's ears.
+    /// Returns the number of panics that nobody was told of.
     pub(crate) fn unheard(&self) -> usize {
         self.told().unheard.len()
     }

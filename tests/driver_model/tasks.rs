@@ -1,7 +1,7 @@
-//! What tasks do: in their runs, and when their closures are dropped.
+//! The actions of tasks, in their runs and when their closures are dropped.
 //!
-//! Every closure captures a [`Ticket`], which tells the model of each run and of the drop. On the way
-//! it gets in the way: schedules, cancels, stops the scheduler, takes its time, panics.
+//! Every closure captures a [`Ticket`], which tells the model of each run and of the drop. It also makes trouble: it schedules,
+//! cancels, stops the scheduler, takes time, or panics.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use tickwheel::{Cancellable, MissedTicks, Period, ScheduleError, Scheduler, TryS
 use crate::plan::{NEVER, Plan, Repeats, RunEnds};
 use crate::world::World;
 
-/// What a captured value's `Drop` does.
+/// The action of a captured value's `Drop`.
 #[derive(Clone, Copy, Debug)]
 enum Cargo {
     Nothing,
@@ -23,7 +23,7 @@ enum Cargo {
     Stops,
 }
 
-/// What every closure captures.
+/// The value that every closure captures.
 pub(crate) struct Ticket {
     world: Arc<World>,
     id: usize,
@@ -91,7 +91,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.world.reports.complaint().is_some() {
-            return; // what is left of a run that has failed
+            return; // the run has failed before
         }
         let fallen = self.world.reports.noting(|| self.fall());
         // A second panic while the first unwinds would abort.
@@ -106,7 +106,7 @@ impl Drop for Ticket {
 
 // ----- how they are scheduled --------------------------------------------------------------
 
-/// One way of scheduling or another, of those that come to the same.
+/// Schedules by one of several methods that mean the same.
 pub(crate) struct Booking<'a> {
     pub(crate) scheduler: &'a Scheduler,
     pub(crate) start: Instant,

@@ -1,7 +1,6 @@
 //! Time passes: by turns, by moves of the driver, and by a clock that jumps.
 //!
-//! After each of them all that is due has run, and the answer of the last turn is the time of the
-//! next task.
+//! After each of them all due tasks have run, and the answer of the last turn is the time of the next task.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use crate::world::World;
 const LONGEST_PAUSE: Time = 100_000_000;
 
 impl World {
-    /// A run takes its time: the clock moves on in the middle of a turn.
+    /// A run takes time, so the clock moves on in the middle of a turn.
     pub(crate) fn take_time(&self) {
         let left = self.habits.slow_runs.load(Ordering::Relaxed);
         if left > 0 && self.model().is_turning() {
@@ -30,14 +29,14 @@ impl World {
         self.model().now += distance;
     }
 
-    /// The clock jumps, and then all that has become due runs at once (S6).
+    /// The clock jumps, and then all tasks that have become due run at once (S6).
     pub(crate) fn stall_and_turn(&self, driver: &Driver) {
         self.stall(self.some_distance(100));
         self.turn_until_quiet(driver);
     }
 
-    /// Of any size, or to where something changes; but a series is to run so many times at most, or it
-    /// would take for ever.
+    /// Returns a step of any size, or one to a point where something changes. A series may run only so often in a step, otherwise
+    /// the step would take for ever.
     fn some_distance(&self, runs: u64) -> Time {
         let (most, edge) = {
             let model = self.model();
@@ -56,7 +55,7 @@ impl World {
         })
     }
 
-    /// How far it is to the nanosecond when some task is due or is missed, or one before or after.
+    /// Returns the distance to the nanosecond at which some task is due or is missed, or to one before or after that.
     fn edge(&self, model: &Model) -> Option<Time> {
         let tasks = model.tasks.len() as u64;
         let [at, periods, ticks, off] =
@@ -96,7 +95,7 @@ impl World {
         assert!(!is_exact || next.is_none_or(|next| next > self.now()), "overdue, at {next:?}");
     }
 
-    /// One turn, and when it says to come back.
+    /// Makes one turn, and checks when it says to come back.
     fn turn(&self, driver: &Driver) -> Option<Time> {
         self.model().begin(Driving::Turn);
         let answer = driver.turn().map(|at| {
@@ -107,7 +106,7 @@ impl World {
         let foreseen = model.end();
         let has_ended = model.ending.leftovers.is_some();
         if self.habits.is_crowded && model.is_exact && !has_ended {
-            // It believes in what was cancelled rather than look at more than 256 tasks.
+            // The engine may come back for a cancelled task rather than look at more than 256 tasks.
             let is_early = foreseen.is_none_or(|at| answer.is_some_and(|answer| answer <= at));
             assert!(is_early, "when to come back: {answer:?}, not {foreseen:?}");
         } else if model.is_exact || has_ended {
@@ -116,7 +115,7 @@ impl World {
         answer
     }
 
-    /// From now on the executor refuses tasks, if it is one that does; or no more.
+    /// Has the executor begin or stop to refuse tasks, if it is one that does.
     pub(crate) fn change_mood(&self, driver: &Driver) {
         if self.signs.refuses.load(Ordering::Relaxed) {
             self.calm_down(driver);
@@ -126,7 +125,7 @@ impl World {
         }
     }
 
-    /// All is accepted again, so what was refused runs within a tick or the longest pause (S18, S30).
+    /// The executor accepts everything again, so refused tasks run within a tick or the longest pause (S18, S30).
     pub(crate) fn calm_down(&self, driver: &Driver) {
         if !self.signs.refuses.swap(false, Ordering::Relaxed) || self.model().ending.is_closed {
             return;

@@ -1,7 +1,7 @@
-//! What turns do, and runs: the part of the [`Model`] that knows what is next.
+//! Turns and runs: the part of the [`Model`] that knows which task is next.
 //!
-//! A turn is a list: what waits and is due, sorted. A move of the time is one turn after another,
-//! each at the time of the first that waits.
+//! A turn is the sorted list of the tasks that are due. A move of the time is one turn after another, each at the time of the
+//! first task that waits.
 
 use crate::model::{Driving, Model};
 use crate::plan::{End, NEVER, Repeats, RunEnds, State, Time};
@@ -26,12 +26,12 @@ impl Model {
         self.queue = ids.into();
     }
 
-    /// Whether the caller is inside a turn.
+    /// Returns true if the caller is inside a turn.
     pub(crate) fn is_turning(&self) -> bool {
         matches!(self.driving, Driving::Turn | Driving::Advance)
     }
 
-    /// M1.
+    /// Returns true if a task belongs to this turn (MODEL-1).
     fn open_turn(&mut self, now: Time) {
         self.now = now;
         self.turn = (now, self.numbers);
@@ -50,7 +50,7 @@ impl Model {
         self.queue.front().copied()
     }
 
-    /// Who runs next, at the time which the model's clock then shows.
+    /// Returns the task that runs next, at the time that the model's clock then shows.
     fn next_in_line(&mut self) -> Option<usize> {
         if self.next_in_turn().is_none() && !self.ending.is_closed {
             let (began, numbers) = self.turn;
@@ -67,7 +67,7 @@ impl Model {
         self.next_in_turn()
     }
 
-    /// The turn is over; when to come back.
+    /// Ends the turn. Returns when to come back.
     pub(crate) fn end(&mut self) -> Option<Time> {
         let left_out = self.next_in_turn();
         assert!(left_out.is_none() || !self.is_exact, "left out of its turn: {left_out:?}");
@@ -85,7 +85,7 @@ impl Model {
 // ----- runs --------------------------------------------------------------------------------
 
 impl Model {
-    /// A task runs: was it to, now and here?
+    /// Checks that a task may run now and here.
     pub(crate) fn run_begins(&mut self, id: usize, now: Time, is_elsewhere: bool) {
         if self.is_exact {
             assert_eq!(self.next_in_line(), Some(id), "another one runs than is next in line");
@@ -110,7 +110,7 @@ impl Model {
         self.running = Some(id);
     }
 
-    /// The last thing that a task does in its run: what it is to return.
+    /// The last step of a run. Returns what the task has to return.
     pub(crate) fn run_ends(&mut self, id: usize) -> RunEnds {
         assert_eq!(self.running.take(), Some(id), "runs do not overlap");
         let task = &self.tasks[id];

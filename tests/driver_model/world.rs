@@ -1,7 +1,6 @@
-//! One run's world: a scheduler, its clock, and the model beside it.
+//! The parts of one run: a scheduler, its clock, and the model beside it.
 //!
-//! Here is what it is made of, and what can be compared between any two calls. What is done with it
-//! is in `calls.rs` and `time.rs`.
+//! This file has the parts, and the checks that hold between any two calls. The calls are in `calls.rs` and `time.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -20,7 +19,7 @@ use crate::reports::Reports;
 pub(crate) struct World {
     pub(crate) clock: ManualClock,
     pub(crate) start: Instant,
-    /// The scheduler, and the same with another executor. `None` once all handles are gone.
+    /// The scheduler, and a handle with another executor. `None` once all handles are gone.
     faces: Mutex<Option<[Scheduler; 2]>>,
     model: Mutex<Model>,
     random: Mutex<Random>,
@@ -31,19 +30,19 @@ pub(crate) struct World {
     pub(crate) habits: Habits,
 }
 
-/// What executors and observer show, and are told.
+/// Shared with the executors and the observer.
 #[derive(Default)]
 pub(crate) struct Signs {
     is_elsewhere: AtomicBool,
     pub(crate) refuses: AtomicBool,
     offered: AtomicU64,
     rejected: AtomicU64,
-    /// What the observer was told at the end; more than one end is one too many.
+    /// The numbers of leftovers that the observer was told at the end. More than one is an error.
     pub(crate) stopped: AtomicUsize,
     pub(crate) ends: AtomicUsize,
 }
 
-/// What happens in one world and not in another.
+/// The events that one run has and another one does not.
 pub(crate) struct Habits {
     pub(crate) has_series: bool,
     pub(crate) may_refuse: bool,
@@ -51,11 +50,11 @@ pub(crate) struct Habits {
     pub(crate) is_crowded: bool,
     /// The number of the run that stops the scheduler.
     last_order: Option<u64>,
-    /// So many runs may take their time; more would never come to an end.
+    /// The most runs that take time. With more of them the run would never end.
     pub(crate) slow_runs: AtomicU64,
 }
 
-/// Refuses one task in three while it is told to.
+/// Refuses one of three tasks while it is told to.
 struct Moody(Arc<Signs>);
 
 impl Executor for Moody {
@@ -70,7 +69,7 @@ impl Executor for Moody {
     }
 }
 
-/// Shows that it is the one that runs a task.
+/// Shows that this executor runs a task.
 struct Elsewhere(Arc<Signs>);
 
 impl Executor for Elsewhere {
@@ -91,7 +90,7 @@ impl Observer for Witness {
     }
 }
 
-/// There is one thread, so what is locked is locked by a caller of the caller.
+/// There is one thread, so a lock that is held belongs to a caller further up.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.try_lock() {
         Ok(guard) => guard,
@@ -132,8 +131,8 @@ impl World {
 impl Habits {
     fn new(random: &mut Random) -> Habits {
         let is_crowded = random.one_in(40);
-        // A turn of more than a thousand tasks looks more than once at the clock, and at whether it
-        // is to stop; so neither changes in the middle of it.
+        // A turn with more than a thousand tasks looks more than once at the clock, and at the request to stop. So neither
+        // changes in the middle of a turn.
         let slow_runs = if is_crowded { 0 } else { random.below(3) * 8 };
         let last_order = (!is_crowded && random.one_in(6)).then(|| random.of_any_size(8));
         Habits {
@@ -165,7 +164,7 @@ fn build(
     if let Some(places) = settings.places {
         builder = builder.max_pending(places);
     }
-    // Else it is `Inline`, which takes batches another way.
+    // Otherwise it is `Inline`, which takes batches in another way.
     if habits.may_refuse || random.one_in(2) {
         builder = builder.executor(Moody(Arc::clone(signs)));
     }
@@ -179,7 +178,7 @@ impl World {
         lock(&self.model)
     }
 
-    /// The same for a few words with it.
+    /// Locks the model for one statement.
     pub(crate) fn ask<R>(&self, ask: impl FnOnce(&mut Model) -> R) -> R {
         ask(&mut self.model())
     }
@@ -197,7 +196,7 @@ impl World {
         u64::try_from((self.clock.now() - self.start).as_nanos()).expect("within 500 years")
     }
 
-    /// The run that is to close the scheduler, if that is still open.
+    /// The number of the run that closes the scheduler, if that is still open.
     pub(crate) fn is_last_order(&self) -> bool {
         let model = self.model();
         self.habits.last_order == Some(model.counts.ran) && !model.ending.is_closed

@@ -188,7 +188,7 @@ pub(crate) fn child_far() -> Figures {
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let base = Instant::now() + ahead;
     let first: Vec<u64> = (0..tasks as u64).map(|id| id * spread / tasks as u64).collect();
-    // Deadlines within the first tenth of a second, each at its own place.
+    // The deadlines of the first tenth of a second are watched, each at its own place.
     let watched = first.iter().filter(|micros| **micros < 100_000).count();
     let (lateness, ran) = (Lateness::new(tasks), Arc::new(AtomicUsize::new(0)));
     let mut order: Vec<usize> = (0..tasks).collect();
