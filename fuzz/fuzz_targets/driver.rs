@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(Arc::strong_count(&world), 1, "a closure has not been dropped");
 });
 
-/// The most tasks of a run. More of them would find nothing more, and take long.
+/// The most runs. More of them would find nothing more, and take long.
 const MOST_RUNS: u64 = 500;
 
 /// The action of a run.
