@@ -112,8 +112,8 @@
 //! | `tracing` | a one-shot runs in the span where it was scheduled, each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and the histogram of lateness |
 //!
-//! [`shutdown`] tells what the end of a scheduler does with each task, [`design`] how the crate works inside, and
-//! [`coming_from`] the counterpart of each call of other timers.
+//! [`shutdown`] tells what the end of a scheduler does with each task, [`design`] how the crate works inside, [`waking`]
+//! how it sleeps, and [`coming_from`] the counterpart of each call of other timers.
 //!
 //! [`Duration`]: std::time::Duration
 
@@ -143,7 +143,7 @@ mod models;
 #[cfg(any(doc, doctest))]
 pub use docs::shutdown;
 #[cfg(doc)]
-pub use docs::{coming_from, design};
+pub use docs::{coming_from, design, waking};
 pub use engine::Precision;
 pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
 #[cfg(feature = "tokio")]

@@ -1,4 +1,5 @@
-//! Pages without code: how the crate works, what its end does, and what users of other timers look for.
+//! Pages without code: how the crate works, how it sleeps and wakes, what its end does, and what users of other timers
+//! look for.
 
 #[cfg(doc)]
 pub mod coming_from;
@@ -6,3 +7,5 @@ pub mod coming_from;
 pub mod design;
 #[cfg(any(doc, doctest))]
 pub mod shutdown;
+#[cfg(doc)]
+pub mod waking;

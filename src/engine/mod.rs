@@ -25,26 +25,26 @@
 //! | [`next_wakeup`] | when to turn again |
 //! | [`shutdown`] | the last turn |
 
+pub(crate) mod admit;
 mod dispatch;
 pub(crate) mod intake;
-pub(crate) mod limit;
 mod next_wakeup;
 mod outbox;
 pub(crate) mod ready;
-pub(crate) mod registry;
 mod run;
 pub(crate) mod shared;
 mod shutdown;
 pub(crate) mod slots;
 pub(crate) mod termination;
+pub(crate) mod this_thread;
 pub(crate) mod tick_thread;
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use self::dispatch::Outboxes;
-use self::registry::TurningMark;
 use self::shared::Shared;
+use self::this_thread::TurningMark;
 use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::trim::Trims;
@@ -306,13 +306,13 @@ impl Engine {
     }
 
     /// Returns true if so much has changed since the last time that it is worth counting what is pending. That is a walk
-    /// over all seats, however many threads there ever were, so it must not come with each turn.
+    /// over all lanes, however many threads there ever were, so it must not come with each turn.
     fn is_time_to_look(&mut self) -> bool {
         if !self.shared.intake.were_many_cancelled() && self.filed < self.look_after {
             return false;
         }
         self.filed = 0;
-        self.look_after = (self.wheel.len() / 4).max(4 * self.reader.seats()).max(STALE);
+        self.look_after = (self.wheel.len() / 4).max(4 * self.reader.lanes()).max(STALE);
         self.wheel.len() + self.outboxes.waiting() > STALE
     }
 

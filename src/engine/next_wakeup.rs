@@ -60,8 +60,8 @@ impl Engine {
         }
     }
 
-    /// The sleeper's last look, after it has armed the bell: takes in what is there, and tells
-    /// whether all of it would have left the bell alone.
+    /// Takes in what is there, and returns true if all of it can wait, because it would have left the bell alone. This is
+    /// the sleeper's last look, after it has armed the bell (WAKE-5).
     pub(crate) fn can_wait(&mut self, threshold: Moment) -> bool {
         if self.shared.is_closing() {
             return false;
@@ -71,8 +71,8 @@ impl Engine {
         }
         let cut = self.cut();
         let taken = self.take_in(cut);
-        // A clock of coarse steps may stamp at the cut what was published before the arming, and has
-        // not rung: so what is left there has to be able to wait too.
+        // A clock of coarse steps may stamp at the cut what was published before the arming and has not rung. So what is
+        // left there has to be able to wait too (WAKE-5).
         let mut earliest = taken.earliest;
         self.reader.each_left(|record| earliest = earliest.min(needed_at(Entry::from(record))));
         !self.reader.is_behind(cut) && earliest >= threshold

@@ -1,10 +1,11 @@
 //! The ways out: a task is claimed, and run or dropped.
 //!
-//! Each function here claims the task first, or is given it claimed; so each task has one end (TASK-2).
-//! The order of steps is the same everywhere: count, let the user's code run or drop, free the
-//! holder, report a panic. What others see of a task that is done is so counted before (COUNT-1 in
-//! [`stats`](crate::observe::stats)), and a hook finds the task done. A waker's holder is freed before it is woken: it
-//! has been moved out, and who is woken must not find it pending (ALARM-1 in [`alarm`](crate::scheduler::alarm)).
+//! Each function here claims the task first, or is given it claimed, so each task has one end (TASK-2 in
+//! [`shared`](super::shared)). The order of steps is the same everywhere: count, let the user's code run or drop, free the
+//! holder, report a panic. So the end of a task is counted before others can see it (COUNT-1 in
+//! [`stats`](crate::observe::stats)), and a hook finds the task done. A waker's holder is freed before it is woken: the
+//! waker has been moved out, and the woken task must not find the alarm pending (ALARM-1 in
+//! [`alarm`](crate::scheduler::Alarm)).
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -13,138 +14,82 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::shared::Shared;
+use super::this_thread::{self, with_lane};
 use crate::engine::intake::lane::Refused;
-use crate::engine::intake::seat::with_seat;
 use crate::engine::slots::{Body, Phase, Running, Thrown, directory, holder};
-use crate::engine::termination::{self, Decision, Leftover};
+use crate::engine::termination::{Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::cycles;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::InOrder;
-use crate::time::repeat::Kind;
-use crate::time::repeat::next_run;
+use crate::time::repeat::{Kind, next_run};
 use crate::time::tick::Moment;
-use crate::wheel::entry::Entry;
-use crate::wheel::entry::{SchedulerId, TaskKey};
+use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// Cycles of the processor; on a slow one it is two.
 const A_MICROSECOND: u64 = 3_000;
 
-/// What a thread's last reading of a scheduler's clock was.
+/// A thread's last reading of a scheduler's clock.
 #[derive(Clone, Copy)]
 struct Reading {
-    shared: Option<SchedulerId>,
+    scheduler: Option<SchedulerId>,
     cycles: u64,
     moment: Moment,
 }
 
 thread_local! {
     static LAST_READING: Cell<Reading> =
-        const { Cell::new(Reading { shared: None, cycles: 0, moment: Moment::NEVER }) };
+        const { Cell::new(Reading { scheduler: None, cycles: 0, moment: Moment::NEVER }) };
 }
 
 impl Shared {
-    /// Runs a task that has been claimed. For `close_and_run` too: `repeats` says whether a series
-    /// goes on.
-    pub(crate) fn run_claimed(&self, task: Running, due: Entry, repeats: bool, frees: bool) {
-        let now = self.recently_or(due.moment());
+    // ----- runs ----------------------------------------------------------------------------
+
+    /// Runs a task that has been claimed, for `close_and_run` too. `repeats`: a series goes on. `was_pending`: the task
+    /// counts as pending until now.
+    pub(crate) fn run_claimed(&self, task: Running, due: Entry, repeats: bool, was_pending: bool) {
+        let now = self.recently().unwrap_or(due.moment());
         let is_series = task.is_series();
-        with_seat(self, |producer| {
-            let seat = &producer.seat;
-            seat.counts.fired.add(1);
-            seat.counts.record_lateness(now, due.moment());
-            if frees && !is_series {
-                seat.count_left();
+        with_lane(self, |writer| {
+            let lane = &writer.lane;
+            lane.counts.fired.add(1);
+            lane.counts.record_lateness(now, due.moment());
+            if was_pending && !is_series {
+                lane.count_left();
             }
         });
-        let outer = termination::enter_run(self.id, due.key());
+        let outer = this_thread::enter_run(self.id, due.key());
         match is_series {
             false => self.run_once(task),
-            true if repeats => self.run_series(task, due, frees),
+            true if repeats => self.run_series(task, due, was_pending),
             true => self.run_last(task),
         }
-        termination::leave_run(outer); // no task unwinds to here
-        if self.is_closing() {
-            self.run_is_over(due.key());
+        this_thread::leave_run(outer); // no task unwinds to here
+        if self.is_closing() && holder::is_over(due.key()) {
+            self.termination.run_is_over(due.key());
         }
     }
 
-    #[cold]
-    fn run_is_over(&self, key: TaskKey) {
-        if holder::is_over(key) {
-            self.termination.run_is_over(key);
-        }
-    }
-
-    /// The present, or what it was a microsecond ago: good enough for the histogram of lateness. Many
-    /// short tasks in a row would else spend more on reading the clock than on anything of ours.
-    fn recently(&self) -> Moment {
+    /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness. Without
+    /// this, many short tasks in a row would spend more on reading the clock than on anything of ours. `None` if the clock
+    /// panics.
+    fn recently(&self) -> Option<Moment> {
         let Some(cycles) = cycles().filter(|_| self.is_in_real_time) else {
-            return self.now();
+            return self.try_now();
         };
         let last = LAST_READING.get();
-        if last.shared == Some(self.id) && cycles.wrapping_sub(last.cycles) < A_MICROSECOND {
-            return last.moment;
+        if last.scheduler == Some(self.id) && cycles.wrapping_sub(last.cycles) < A_MICROSECOND {
+            return Some(last.moment);
         }
-        let moment = self.now();
-        LAST_READING.set(Reading { shared: Some(self.id), cycles, moment });
-        moment
+        let moment = self.try_now()?;
+        LAST_READING.set(Reading { scheduler: Some(self.id), cycles, moment });
+        Some(moment)
     }
 
-    /// As `recently`. If the clock panics that is reported, and the other moment is taken: the task has been
-    /// claimed, and nobody else would run it.
-    fn recently_or(&self, other: Moment) -> Moment {
-        caught(|| self.recently()).unwrap_or_else(|panic| {
-            self.hooks.report(panic);
-            other
-        })
-    }
-
-    /// Wakes the wakers that are due. They are moved out of their holders first, all of them: so what each
-    /// costs is little more than its wake. `wakers` is room to do that in.
-    pub(crate) fn wake_all(
-        &self,
-        due: impl Iterator<Item = Entry>,
-        said_last: Moment,
-        wakers: &mut Vec<Waker>,
-    ) {
-        let now = self.recently_or(said_last);
-        with_seat(self, |producer| {
-            let counts = &producer.seat.counts;
-            for entry in due {
-                let Some(task) = Running::claim(entry.key(), Phase::Pending) else { continue };
-                let (waker, claimed) = task.into_waker();
-                wakers.push(waker);
-                counts.fired.add(1);
-                counts.record_lateness(now, entry.moment());
-                producer.seat.count_left();
-                claimed.end();
-            }
-        });
-        self.wake(wakers);
-    }
-
-    /// Takes the wakers that are pending at the end, whose time will not come. They count as dropped.
-    pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = TaskKey>) -> Vec<Waker> {
-        with_seat(self, |producer| {
-            let take = |key| {
-                let (waker, claimed) = Running::claim(key, Phase::Pending)?.into_waker();
-                producer.seat.counts.dropped.add(1);
-                producer.seat.count_left();
-                claimed.end();
-                Some(waker)
-            };
-            pending.filter_map(take).collect()
-        })
-    }
-
-    /// Wakes them, one after the other, whatever any of them does.
-    pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
-        let mut wakers = wakers.drain(..);
-        while let Err(panic) = caught(|| wakers.by_ref().for_each(Waker::wake)) {
-            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
-            self.hooks.report(panic);
-        }
+    /// Reads the clock. A panic is reported, and `None` is returned: the task has been claimed, and nobody else would run
+    /// it.
+    pub(super) fn try_now(&self) -> Option<Moment> {
+        caught(|| self.now()).map_err(|panic| self.hooks.report(panic)).ok()
     }
 
     fn run_once(&self, task: Running) {
@@ -153,7 +98,7 @@ impl Shared {
         let ran = caught(|| closure.run_once());
         let dropped = caught(|| drop(executor));
         if ran.is_err() {
-            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+            self.count_panic();
         }
         claimed.end();
         if ran.is_err() || dropped.is_err() {
@@ -161,53 +106,55 @@ impl Shared {
         }
     }
 
-    /// Tells of panics of a task's code (S31).
-    #[cold]
-    pub(crate) fn report(&self, name: &'static str, panics: impl IntoIterator<Item = Payload>) {
-        panics.into_iter().for_each(|panic| self.hooks.on_panic.report_named(name, panic));
-    }
-
-    /// Runs a series for the last time. A cancel prevents nothing since it was claimed, so it does not win.
+    /// Runs a series for the last time. A cancel prevents nothing since the series was claimed, so it does not win.
     fn run_last(&self, task: Running) {
         let (mut body, claimed) = task.into_body();
         let name = body.closure.name();
         let ran = caught(|| body.closure.run());
         if ran.is_err() {
-            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+            self.count_panic();
         }
         let dropped = body.discard();
         claimed.end();
-        self.report(
-            name,
-            ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)),
-        );
+        self.report_end(name, ran.err(), dropped);
     }
 
-    fn run_series(&self, mut task: Running, due: Entry, frees: bool) {
+    fn run_series(&self, mut task: Running, due: Entry, was_pending: bool) {
         let ran = caught(|| task.run_in_place());
         let over = match ran {
             Ok(ControlFlow::Continue(())) => self.rearm(task, due).err(),
             _ => Some(task),
         };
         if ran.is_err() {
-            with_seat(self, |producer| producer.seat.counts.panicked.add(1));
+            self.count_panic();
         }
         let Some(over) = over else { return };
         let name = over.name();
-        let dropped = self.finish_series(over, frees);
-        self.report(
-            name,
-            ran.err().into_iter().chain(dropped.into_iter().flat_map(|it| it.panics)),
-        );
+        let dropped = self.finish_series(over, was_pending);
+        self.report_end(name, ran.err(), dropped);
+    }
+
+    #[cold]
+    fn count_panic(&self) {
+        with_lane(self, |writer| writer.lane.counts.panicked.add(1));
+    }
+
+    /// Reports what the last run of a series, and the drop of its closure, have thrown.
+    fn report_end(&self, name: &'static str, ran: Option<Payload>, dropped: Option<Thrown>) {
+        let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
+        self.report(name, ran.into_iter().chain(dropped));
+    }
+
+    /// Reports panics of a task's code (S31).
+    #[cold]
+    pub(crate) fn report(&self, name: &'static str, panics: impl IntoIterator<Item = Payload>) {
+        panics.into_iter().for_each(|panic| self.hooks.on_panic.report_named(name, panic));
     }
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
     /// if a cancel has ended it.
     fn rearm(&self, task: Running, due: Entry) -> Result<(), Running> {
-        let now = caught(|| self.now()).unwrap_or_else(|panic| {
-            self.hooks.report(panic);
-            due.moment()
-        });
+        let now = self.try_now().unwrap_or(due.moment());
         let next = next_run(task.kind(), task.period(), due.moment(), now, self.tick);
         let entry = task.rearm(next, next <= now)?;
         if let Err(Refused) = self.announce(entry, now, false) {
@@ -216,14 +163,15 @@ impl Shared {
         Ok(())
     }
 
-    /// A series becomes a leftover behind its run (S29); END-3 in [`end`].
+    /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it (END-3 in
+    /// [`termination`](super::termination)).
     #[cold]
     fn return_from_run(&self, entry: Entry) {
         let give_back = || self.give_back(entry);
         let decided =
             self.termination.return_from_run(entry.key(), give_back, || self.drop_leftover());
         if let Some((decision, task)) = decided {
-            // A user's code: the clock of the scheduler that it moves to, say.
+            // It may run a user's code: for example the clock of the scheduler that the series moves to.
             caught(|| decision(task)).err().into_iter().for_each(|panic| self.hooks.report(panic));
             self.termination.runs_leftover(false);
         }
@@ -237,19 +185,70 @@ impl Shared {
         })
     }
 
-    /// The end of a series: drops its closure. What a panicking `Drop` has thrown comes back.
-    fn finish_series(&self, task: Running, frees: bool) -> Option<Thrown> {
+    /// Ends a series: drops its closure, and returns what a panicking `Drop` has thrown.
+    fn finish_series(&self, task: Running, was_pending: bool) -> Option<Thrown> {
         let (body, claimed) = task.into_body();
-        if frees && !claimed.was_cancelled() {
-            with_seat(self, |producer| producer.seat.count_left());
+        if was_pending && !claimed.was_cancelled() {
+            with_lane(self, |writer| writer.lane.count_left());
         }
         let thrown = body.discard();
         let key = claimed.end_in_order();
         if self.is_closing.load_in_order() {
-            self.termination.run_is_over(key); // END-5 in `end`
+            self.termination.run_is_over(key); // it may be on the list of series in their runs (END-5)
         }
         thrown
     }
+
+    // ----- wakers --------------------------------------------------------------------------
+
+    /// Wakes the wakers that are due. All of them are moved out of their holders first, into `wakers`, so each costs
+    /// little more than its wake. `said_last` stands for the present if the clock panics.
+    pub(crate) fn wake_all(
+        &self,
+        due: impl Iterator<Item = Entry>,
+        said_last: Moment,
+        wakers: &mut Vec<Waker>,
+    ) {
+        let now = self.recently().unwrap_or(said_last);
+        with_lane(self, |writer| {
+            let lane = &writer.lane;
+            for entry in due {
+                let Some(task) = Running::claim(entry.key(), Phase::Pending) else { continue };
+                let (waker, claimed) = task.into_waker();
+                wakers.push(waker);
+                lane.counts.fired.add(1);
+                lane.counts.record_lateness(now, entry.moment());
+                lane.count_left();
+                claimed.end();
+            }
+        });
+        self.wake(wakers);
+    }
+
+    /// Takes the wakers that are pending at the end. Their time will not come, so they count as dropped.
+    pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = TaskKey>) -> Vec<Waker> {
+        with_lane(self, |writer| {
+            let take = |key| {
+                let (waker, claimed) = Running::claim(key, Phase::Pending)?.into_waker();
+                writer.lane.counts.dropped.add(1);
+                writer.lane.count_left();
+                claimed.end();
+                Some(waker)
+            };
+            pending.filter_map(take).collect()
+        })
+    }
+
+    /// Wakes these wakers, one after the other, also if some of them panic.
+    pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
+        let mut wakers = wakers.drain(..);
+        while let Err(panic) = caught(|| wakers.by_ref().for_each(Waker::wake)) {
+            self.count_panic();
+            self.hooks.report(panic);
+        }
+    }
+
+    // ----- other ends ----------------------------------------------------------------------
 
     /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
     pub(crate) fn drop_task(&self, key: TaskKey, from: Phase) {
@@ -259,11 +258,12 @@ impl Shared {
         };
         let Some(task) = task else { return };
         let (body, claimed) = task.into_body();
-        let frees = from == Phase::Pending && !claimed.was_cancelled();
-        with_seat(self, |producer| {
-            producer.seat.counts.dropped.add(u64::from(!claimed.was_cancelled()));
-            if frees {
-                producer.seat.count_left();
+        let was_pending = from == Phase::Pending && !claimed.was_cancelled();
+        with_lane(self, |writer| {
+            let lane = &writer.lane;
+            lane.counts.dropped.add(u64::from(!claimed.was_cancelled()));
+            if was_pending {
+                lane.count_left();
             }
         });
         let thrown = body.discard();
@@ -273,24 +273,22 @@ impl Shared {
         }
     }
 
-    /// Marks a pending task as returned; `None` when it was cancelled. It gives its place free.
+    /// Makes a pending task a leftover; `None` if it was cancelled.
     pub(crate) fn give_back(&self, entry: Entry) -> Option<Leftover> {
         let (kind, period) = holder::give_back(entry)?;
-        with_seat(self, |producer| producer.seat.count_left());
+        with_lane(self, |writer| writer.lane.count_left());
         let (key, deadline) = (entry.key(), entry.moment());
         Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 }
 
 impl due::Host for Shared {
-    /// TASK-2.
     fn run(&self, due: Entry) {
         if let Some(task) = Running::claim_at(due.key(), self.id) {
             self.run_claimed(task, due, true, true);
         }
     }
 
-    /// TASK-2.
     fn forfeit(&self, due: Entry) {
         self.drop_task(due.key(), Phase::Pending);
     }

@@ -5,7 +5,7 @@
 //! leftover. An executor that runs one later runs nothing.
 
 use super::Engine;
-use super::registry::TurningMark;
+use super::this_thread::TurningMark;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::{Phase, holder};
 use crate::engine::termination::Leftover;
@@ -34,7 +34,7 @@ impl Engine {
         self.shared.wake(&mut wakers); // they find it closed
         self.shared.hooks.observe(|observer| observer.stopped(leftovers));
         quietly(|| drop(executor));
-        quietly(|| self.shared.bell.wakes(None)); // a waker may be a user's, and seats keep the bell
+        quietly(|| self.shared.bell.wakes(None)); // a waker may be a user's, and lanes keep the bell
         drop(self.trims.take());
     }
 

@@ -1,4 +1,4 @@
-//! The oneshot through which the end of a scheduler is told, and what runs on behind it.
+//! The end of a scheduler: a oneshot that carries the leftovers, and the runs that are still in progress then.
 //!
 //! ```text
 //!              the engine's last turn                the run ends, and would go on
@@ -13,8 +13,8 @@
 //!
 //! - END-1 The end comes once. Whichever thread takes the leftovers first gets them all; all others find an end without
 //!   leftovers.
-//! - END-2 The end holds names, not a scheduler, or scheduler and end would keep each other alive. A scheduler that goes while its end still
-//!   has leftovers drops them.
+//! - END-2 The end holds keys of tasks and no scheduler, because otherwise scheduler and end would keep each other alive.
+//!   A scheduler that goes while its end still has leftovers drops them.
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
 //!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
@@ -25,19 +25,19 @@
 //!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
 //!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
 
-use std::cell::{Cell, RefCell};
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::this_thread;
 use crate::engine::slots::holder;
 use crate::platform::panics::quietly;
-use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, local, lock};
+use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
 use crate::time::repeat::Kind;
 use crate::time::tick::Moment;
-use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
+use crate::wheel::entry::{Entry, TaskKey};
 
-/// A task that was pending at the end, by name.
+/// A task that was pending at the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leftover {
     pub(crate) key: TaskKey,
@@ -48,7 +48,7 @@ pub(crate) struct Leftover {
     pub(crate) is_in_run: bool,
 }
 
-/// The fate of a leftover that was taken in its run. It is carried out behind that run.
+/// What is to be done with a leftover that was taken in its run. It is carried out behind that run.
 pub(crate) type Decision = Box<dyn FnOnce(Leftover) + Send>;
 
 /// A series that was in a run when the end came.
@@ -60,15 +60,15 @@ struct InRun {
 enum Stage {
     /// It will be a leftover.
     InRun,
-    /// It is one already: somebody has its `PendingTask`.
+    /// It is one already: somebody has its `PendingTask`, and has not decided what to do with it.
     Taken,
-    /// That one has decided.
+    /// The owner of the `PendingTask` has decided.
     Then(Decision),
-    /// The run has ended before the `PendingTask` has decided.
+    /// The run has ended before the owner of the `PendingTask` has decided.
     Over,
 }
 
-/// The end of one scheduler: it is fulfilled once, by the engine.
+/// The end of one scheduler. The engine fulfils it, once.
 #[derive(Default)]
 pub(crate) struct Termination {
     state: Mutex<State>,
@@ -77,7 +77,7 @@ pub(crate) struct Termination {
 
 #[derive(Default)]
 struct State {
-    /// Somebody will take the leftovers. Otherwise the engine drops them itself (S24).
+    /// Somebody will take the leftovers. Otherwise the engine drops them (S24).
     is_wanted: bool,
     has_come: bool,
     leftovers: Vec<Leftover>,
@@ -89,16 +89,16 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-/// The moment when this much time has passed; `None` for never.
+/// Returns the instant when this much time has passed; `None` for never.
 pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// How often a waiting thread looks at the words of tasks by itself; END-5.
+/// How often a waiting thread looks at the words of tasks by itself (END-5).
 const LOOK: Duration = Duration::from_millis(5);
 
 impl State {
-    /// Forgets series that will be no leftovers. The run of one that was cancelled may go on. END-5.
+    /// Forgets series that are over and will be no leftovers (END-5). The run of one that was cancelled may go on.
     fn forget_over(&mut self) {
         let last_runs = &mut self.last_runs;
         self.series.retain(|series| {
@@ -111,14 +111,14 @@ impl State {
         });
     }
 
-    /// The end has come, and no series is in a run that the calling thread has to wait for; END-4.
+    /// Returns true if the end has come, and no series is in a run that the calling thread has to wait for (END-4).
     fn is_ready(&mut self) -> bool {
         self.forget_over();
         let in_runs = self.series.iter().filter(|series| matches!(series.stage, Stage::InRun));
         self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
     }
 
-    /// END-1.
+    /// Takes all leftovers, by deadline (END-1). Series in their runs become leftovers by this.
     fn take(&mut self) -> Vec<Leftover> {
         let mut leftovers = std::mem::take(&mut self.leftovers);
         for series in &mut self.series {
@@ -131,6 +131,7 @@ impl State {
         leftovers
     }
 
+    /// Returns true if no run is in progress, of whatever kind.
     fn has_no_runs(&mut self) -> bool {
         self.forget_over();
         self.last_runs.retain(|key| !holder::is_over(*key));
@@ -159,8 +160,11 @@ impl Termination {
 
     // ----- the engine ----------------------------------------------------------------------
 
-    /// Tells that the end has come. `handed`: the series that executors have; `give_back` makes one that has not started
-    /// a leftover. `one_shots`: those that may be in a run. How many leftovers there are, with those to come.
+    /// Tells that the end has come. Returns how many leftovers there are, with those to come.
+    ///
+    /// `handed` are the series that executors have, and `give_back` makes one of them a leftover if it has not started.
+    /// `one_shots` are those that may be in a run. `unwanted` returns what is to be done with a leftover that nobody will
+    /// take, and `None` if somebody will.
     pub(crate) fn fulfil(
         &self,
         leftovers: Vec<Leftover>,
@@ -181,7 +185,7 @@ impl Termination {
                 state.last_runs.push(entry.key()); // its run may go on
                 continue;
             };
-            // In its run, or between its run and the refusal of the next one; END-3.
+            // It is in its run, or between its run and the refusal of the next one (END-3).
             if word.is_pending() || word.is_running() {
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
                 let deadline = entry.moment().after_nanos(period); // as far as can be said now
@@ -192,21 +196,21 @@ impl Termination {
         }
         state.has_come = true;
         let count = state.leftovers.len() + state.series.len();
-        self.tell(state);
+        self.notify(state);
         count
     }
 
-    /// Wakes all who wait for what has changed.
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
+    /// Releases the lock, and wakes all threads and wakers that wait for a change.
+    fn notify(&self, mut state: MutexGuard<'_, State>) {
         let wakers = if state.has_come { std::mem::take(&mut state.wakers) } else { Vec::new() };
         drop(state);
         self.changed.notify_all();
         for waker in wakers {
-            quietly(|| waker.wake()); // a user's code: it must not take the others' wake-ups along
+            quietly(|| waker.wake()); // its panic must not keep the others from being woken
         }
     }
 
-    /// Takes those that came behind their runs before the end did, if nobody wants them: they are to be dropped.
+    /// Takes the leftovers that came behind their runs before the end did, if nobody will take them. The caller drops them.
     pub(crate) fn take_unwanted(&self) -> Vec<Leftover> {
         let mut state = self.lock();
         if state.is_wanted { Vec::new() } else { std::mem::take(&mut state.leftovers) }
@@ -214,9 +218,11 @@ impl Termination {
 
     // ----- the runner ----------------------------------------------------------------------
 
-    /// The scheduler has closed during a run of this series, which would go on. `give_back` makes it a leftover, unless
-    /// it was cancelled. The decision about it comes back, if there is one (END-3). It counts as the run of a leftover,
-    /// which the caller ends.
+    /// Takes a series back behind its run, because the scheduler has closed in the meantime. `give_back` makes it a
+    /// leftover, unless it was cancelled.
+    ///
+    /// Returns what has been decided about it, if anything (END-3). The caller carries that out, which counts as the run
+    /// of a leftover until the caller ends it.
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
@@ -238,19 +244,19 @@ impl Termination {
             }
         }
         state.leftover_runs += usize::from(decided.is_some()); // until it is carried out
-        self.tell(state);
+        self.notify(state);
         decided
     }
 
-    /// A run has ended, and its task with it.
+    /// Notes that a run has ended, and its task with it.
     #[cold]
     pub(crate) fn run_is_over(&self, key: TaskKey) {
         let mut state = self.lock();
         let at = state.series.iter().position(|series| series.task.key == key);
         let decided = at.map(|at| state.series.swap_remove(at));
         state.last_runs.retain(|one| *one != key);
-        self.tell(state);
-        drop(decided); // it may be the last to hold another scheduler
+        self.notify(state);
+        drop(decided); // it may hold the last handle to another scheduler
     }
 
     /// Counts the run of a leftover, or its end.
@@ -260,13 +266,14 @@ impl Termination {
             state.leftover_runs += 1;
         } else {
             state.leftover_runs -= 1;
-            self.tell(state);
+            self.notify(state);
         }
     }
 
     // ----- a leftover that was taken in its run ----------------------------------------------
 
-    /// Has this done with a leftover when its run has ended. If it has ended, the leftover comes back as it is now.
+    /// Has this done with a leftover when its run has ended. If it has ended already, the decision comes back, with the
+    /// leftover as it is now.
     pub(crate) fn decide(
         &self,
         key: TaskKey,
@@ -282,21 +289,22 @@ impl Termination {
         Ok(())
     }
 
-    /// When such a leftover is due, as far as is known.
+    /// Returns when such a leftover is due, as far as is known.
     pub(crate) fn deadline_of(&self, key: TaskKey) -> Option<Moment> {
         let state = self.lock();
         let series = state.series.iter().find(|series| series.task.key == key);
         series.map(|series| series.task.deadline)
     }
 
-    /// Returns this count of pending tasks without the series that are counted there and are leftovers already.
+    /// Returns this count of pending tasks less the series in their runs, which count as pending and are leftovers
+    /// already.
     pub(crate) fn in_run(&self, count: impl FnOnce() -> u64) -> u64 {
         let state = self.lock();
         let runs = |series: &&InRun| !matches!(series.stage, Stage::Over);
         count().saturating_sub(state.series.iter().filter(runs).count() as u64)
     }
 
-    // ----- those who wait ------------------------------------------------------------------
+    // ----- waiting -------------------------------------------------------------------------
 
     /// Takes the leftovers, if the end has come.
     pub(crate) fn take(&self) -> Option<Vec<Leftover>> {
@@ -304,16 +312,16 @@ impl Termination {
         state.has_come.then(|| state.take())
     }
 
-    /// Waits for the end, until this moment at the latest.
+    /// Waits for the end, and takes the leftovers; `None` if it has not come by then.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
         let _waits = Waits::begin();
         let mut state = self.wait_while(until, |state| !state.is_ready())?;
         let leftovers = state.take();
-        self.tell(state); // nobody waits any more for series that were taken in their runs
+        self.notify(state); // nobody waits any more for series that were taken in their runs
         Some(leftovers)
     }
 
-    /// Waits until the end has come and no run is in progress.
+    /// Waits until the end has come and no run is in progress; false if that is not so by then.
     pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
         let is_over = |state: &mut State| state.has_come && state.has_no_runs();
         self.wait_while(until, |state| !is_over(state)).is_some()
@@ -346,12 +354,13 @@ impl Termination {
         }
     }
 
+    /// Takes the leftovers if the end has come. Otherwise the waker is woken when it comes.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Leftover>> {
-        let mine = waker.clone(); // a user's code, so before the lock (S11)
+        let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
         let mut state = self.lock();
         if state.is_ready() {
             let leftovers = state.take();
-            self.tell(state);
+            self.notify(state);
             return Poll::Ready(leftovers);
         }
         waits_from_now_on();
@@ -362,17 +371,17 @@ impl Termination {
     }
 }
 
-// ----- runs that wait (END-4) --------------------------------------------------------------------
+// ----- runs that wait --------------------------------------------------------------------------
 
-// Runs whose threads wait for the end of a scheduler, each as often as it does.
+// The runs whose threads wait for the end of a scheduler, each as often as it waits (END-4).
 global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 
-/// The runs of the calling thread count as waiting, for as long as this lives.
+/// The runs of the calling thread, which count as waiting until this is dropped.
 struct Waits(Vec<TaskKey>);
 
 impl Waits {
     fn begin() -> Waits {
-        let runs = runs_here();
+        let runs = this_thread::all_runs();
         if !runs.is_empty() {
             lock(&WAITING).extend(&runs);
         }
@@ -393,9 +402,9 @@ impl Drop for Waits {
     }
 }
 
-/// The same for a thread that polls: nobody knows how long it waits, so its runs count from now on.
+/// Counts the runs of a thread that polls as waiting from now on, because nobody knows how long it waits.
 fn waits_from_now_on() {
-    let runs = runs_here();
+    let runs = this_thread::all_runs();
     if !runs.is_empty() {
         let mut waiting = lock(&WAITING);
         waiting.retain(|run| !holder::is_over(*run) && !runs.contains(run));
@@ -403,81 +412,7 @@ fn waits_from_now_on() {
     }
 }
 
-/// Whether the calling thread has to wait for this run.
+/// Returns true if the calling thread has to wait for this run (END-4).
 fn holds_up(key: TaskKey) -> bool {
-    if !is_in_a_run() {
-        return true;
-    }
-    !is_run_here(key) && !lock(&WAITING).contains(&key)
-}
-
-// ----- the runs of the calling thread ----------------------------------------------------------
-
-/// A run of a task.
-pub(crate) type Run = (SchedulerId, TaskKey);
-
-local!(
-    /// The task that this thread runs, the innermost.
-    RUN: Cell<Option<Run>> = Cell::new(None)
-);
-local!(
-    /// Those that it runs around that one.
-    OUTER: RefCell<Vec<Run>> = RefCell::new(Vec::new())
-);
-
-/// Notes that the calling thread begins to run a task. [`leave_run`] gets what comes back.
-#[inline]
-pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
-    let outer = RUN.with(|run| run.replace(Some((scheduler, key))));
-    if let Some(outer) = outer {
-        note_outer(outer);
-    }
-    outer
-}
-
-/// Notes that the run has ended.
-#[inline]
-pub(crate) fn leave_run(outer: Option<Run>) {
-    RUN.with(|run| run.set(outer));
-    if outer.is_some() {
-        forget_outer();
-    }
-}
-
-#[cold]
-fn note_outer(run: Run) {
-    let _ = OUTER.try_with(|runs| runs.borrow_mut().push(run));
-}
-
-#[cold]
-fn forget_outer() {
-    let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
-}
-
-/// Returns true if the calling thread runs a task.
-pub(crate) fn is_in_a_run() -> bool {
-    RUN.with(Cell::get).is_some()
-}
-
-/// Whether the calling thread runs a task like this. A thread that is about to end, and may not know, says yes: then
-/// nobody waits for it, which is never a deadlock.
-fn is_any_run_here(is_meant: impl Fn(&Run) -> bool) -> bool {
-    let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
-    RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
-}
-
-/// The runs that the calling thread is in.
-fn runs_here() -> Vec<TaskKey> {
-    let Some(inner) = RUN.with(Cell::get) else { return Vec::new() };
-    let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
-    outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
-}
-
-fn is_run_here(key: TaskKey) -> bool {
-    is_any_run_here(|(_, here)| *here == key)
-}
-
-/// Returns true if the calling thread runs a task of this scheduler.
-pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
-    is_any_run_here(|(here, _)| *here == scheduler)
+    !this_thread::is_in_a_run() || !(this_thread::runs(key) || lock(&WAITING).contains(&key))
 }

@@ -1,10 +1,10 @@
-//! The tick thread: a loop around [`Engine::turn`].
+//! The tick thread: a loop around [`Engine::turn`], which sleeps between the turns.
 
 use std::io;
 use std::sync::Arc;
 
-use super::registry::TurningMark;
 use super::shared::Shared;
+use super::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::observe::Observer;
 use crate::platform::panics::quietly;
@@ -20,7 +20,7 @@ pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<
         wake_on_time();
         ticker.run();
     };
-    let name = name.replace('\0', ""); // the system takes none, and std would panic
+    let name = name.replace('\0', ""); // std would panic
     sync::spawn(name, run)
 }
 
@@ -32,7 +32,7 @@ struct Ticker {
 
 impl Ticker {
     fn run(mut self) {
-        // Also what observers and clocks do between the turns is on the tick thread (S21).
+        // What observers and clocks do between the turns is on the tick thread as well (S21).
         let _mark = TurningMark::new(&self.shared);
         loop {
             let cut = self.engine.cut();
@@ -45,13 +45,13 @@ impl Ticker {
         }
     }
 
-    /// Sleeps, unless what has come in since the turn cannot wait: arm, look, sleep, in this order
-    /// (WAKE-1). What comes in after the arming rings for itself, so a flow of tasks that are due later
-    /// does not keep the thread up.
+    /// Sleeps, unless what has come in since the turn cannot wait: arm, look, sleep, in this order (WAKE-1). What comes in
+    /// after the arming rings for itself, so a flow of tasks that are due later does not keep the thread awake (WAKE-5).
     fn sleep(&mut self, until: Option<Moment>) {
         let until_instant = until.map(|at| self.shared.timeline.instant(at));
         self.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
         let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
+        self.shared.will_wake_at(until.unwrap_or(Moment::NEVER));
         self.shared.bell.arm(threshold);
         if !self.engine.can_wait(threshold) {
             self.shared.bell.disarm();

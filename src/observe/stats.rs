@@ -1,6 +1,6 @@
 //! Counters, and what they add up to.
 //!
-//! Every thread that schedules, cancels or runs has counters of its own (in its seat at the
+//! Every thread that schedules, cancels or runs has counters of its own (in its lane at the
 //! [`intake`](crate::engine::intake)), which only it writes; a snapshot adds them up. So counting costs a
 //! plain load and a plain store, and no line of cache is fought over.
 //!
@@ -35,7 +35,7 @@ impl Counter {
     }
 }
 
-/// The counters of one seat.
+/// The counters of one lane.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) scheduled: Counter,
@@ -178,7 +178,7 @@ impl Stats {
         &self.lateness
     }
 
-    /// Adds what has left by one seat. All seats are asked for this first and then for what came,
+    /// Adds what has left by one lane. All lanes are asked for this first and then for what came,
     /// so that a task in between counts as pending rather than as minus one.
     pub(crate) fn add_what_left(&mut self, counts: &Counts) {
         self.left += counts.left.get();
@@ -191,7 +191,7 @@ impl Stats {
         }
     }
 
-    /// Adds what came in by one seat.
+    /// Adds what came in by one lane.
     pub(crate) fn add_what_came(&mut self, counts: &Counts) {
         self.scheduled += counts.scheduled.get();
     }

@@ -12,8 +12,7 @@
 use std::fmt;
 use std::task::Waker;
 
-use crate::engine::registry;
-use crate::engine::shared::Shared;
+use crate::engine::shared::{self, Shared};
 use crate::engine::slots::{Cancelled, Content, Phase, Thrown, Wake, holder};
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
@@ -72,7 +71,7 @@ impl Alarm {
     fn call_off(&mut self) -> Option<Wake> {
         self.own_timer = None; // before anybody else has the waker
         let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
-        registry::count_cancel(self.scheduler, was == Phase::Pending);
+        shared::count_cancel(self.scheduler, was == Phase::Pending);
         Some(Wake::take_back(body.closure))
     }
 }
@@ -81,7 +80,7 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         let waker = self.call_off();
         if let Err(panic) = caught(|| drop(waker)) {
-            registry::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] }); // S9
+            shared::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] }); // S9
         }
     }
 }

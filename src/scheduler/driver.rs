@@ -96,17 +96,20 @@ impl Taken<'_> {
         }
     }
 
-    /// When a sleeper would have to be woken, armed for it.
+    /// Arms the doorbell for the time until `next`, and rings it if something came in between the turn and the arming: arm,
+    /// then look (WAKE-8).
     fn arm(&self, next: Next) {
         let Some(engine) = &self.engine else { return };
-        let bell = &engine.shared().bell;
-        match next {
-            Next::At(at) => bell.arm(engine.threshold(at)),
-            Next::Idle => bell.arm(Moment::NEVER),
+        let (at, threshold) = match next {
+            Next::At(at) => (at, engine.threshold(at)),
+            Next::Idle => (Moment::NEVER, Moment::NEVER),
             Next::Again | Next::Ended => return,
-        }
+        };
+        let shared = engine.shared();
+        shared.will_wake_at(at);
+        shared.bell.arm(threshold);
         if engine.has_news() {
-            bell.ring_if_asleep(); // it came between the turn and the arming
+            shared.bell.ring_if_asleep();
         }
     }
 
@@ -230,7 +233,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// The bell may outlive it in the seats of threads; a user's waker must not.
+    /// The bell may outlive it in the lanes of threads; a user's waker must not.
     fn drop(&mut self) {
         quietly(|| self.shared.bell.wakes(None));
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock};
 
 use once_cell::race::OnceBox;
 
-use crate::engine::registry;
+use crate::engine::shared;
 use crate::engine::slots::{Cancelled, Phase, holder};
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -309,7 +309,7 @@ impl TaskHandle {
             Cancelled::Doomed { moved_to } => {
                 self.cancelled.store_in_order(true);
                 self.tell_family();
-                registry::count_cancel(moved_to.unwrap_or(self.scheduler), true);
+                shared::count_cancel(moved_to.unwrap_or(self.scheduler), true);
             }
             Cancelled::Won { was, body, slot, moved_to } => {
                 let scheduler = moved_to.unwrap_or(self.scheduler);
@@ -317,9 +317,9 @@ impl TaskHandle {
                 self.cancelled.store(true, Ordering::Relaxed);
                 self.tell_family();
                 drop(slot);
-                registry::count_cancel(scheduler, was == Phase::Pending);
+                shared::count_cancel(scheduler, was == Phase::Pending);
                 if let Some(thrown) = body.discard() {
-                    registry::report(scheduler, thrown); // S9
+                    shared::report(scheduler, thrown); // S9
                 }
             }
         }

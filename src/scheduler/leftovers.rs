@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::engine::shared::{Reservation, Shared};
+use crate::engine::admit::Reservation;
+use crate::engine::shared::Shared;
 use crate::engine::slots::{Phase, Running, holder};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::error::ScheduleError;

@@ -26,7 +26,7 @@ use once_cell::sync::OnceCell;
 use self::driver::EngineCell;
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
-use crate::engine::termination;
+use crate::engine::{termination, this_thread};
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
@@ -262,7 +262,7 @@ impl Scheduler {
     /// ```
     pub fn await_termination(&self, timeout: Duration) -> bool {
         let shared = self.shared();
-        let is_inside = shared.is_turned_here() || termination::is_in_a_run_of(shared.id());
+        let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id());
         !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
     }
 
@@ -290,6 +290,13 @@ impl Scheduler {
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
         self.shared().stats()
+    }
+
+    /// Describes the doorbell, the lanes and the engine's sleep, for a person who looks at a hang. The text may change
+    /// with any version.
+    #[doc(hidden)]
+    pub fn dump(&self) -> String {
+        self.shared().dump()
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
-use crate::engine::shared::{Shared, Times};
+use crate::engine::admit::Times;
+use crate::engine::shared::Shared;
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
 use crate::error::{ScheduleError, TryScheduleError};

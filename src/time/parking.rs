@@ -1,25 +1,17 @@
-//! Sleep and wake, without a lost wake-up.
+//! Sleep and wake: the [`Doorbell`], the [`Parker`], and the [`Sleeper`] that clocks sleep with.
 //!
-//! The tick thread (or whoever turns a [`Driver`](crate::Driver)) sleeps towards a moment. A
-//! producer that schedules something earlier has to wake it, every other producer must leave it
-//! alone (S7), and between "nothing to do" and "asleep" no task may slip through.
-//!
-//! The [`Doorbell`] holds one word, the **threshold**:
+//! The thread that turns an engine sleeps until a moment. A schedule of something earlier has to wake it, and every other
+//! schedule must leave it alone (S7). The doorbell holds one word for that, the **threshold**:
 //!
 //! ```text
-//!            arm(t): sleeper            ring: whoever swaps it back also wakes
+//!            arm(t): the sleeper        ring: whoever exchanges it for AWAKE also wakes
 //!   AWAKE ------------------> t > 0 ------------------------------------------> AWAKE
 //!                               |                                                 ^
-//!                               +------------- disarm: sleeper -------------------+
+//!                               +------------- disarm: the sleeper ---------------+
 //! ```
 //!
-//! - WAKE-1 A producer first publishes its task, then loads the threshold. A sleeper first stores the
-//!   threshold, then looks for published tasks. All four are `SeqCst`, so in their single order
-//!   either the producer's load comes after the sleeper's store, and it rings, or the sleeper's
-//!   look comes after the producer's publication, and it stays up, unless all it sees can wait.
-//! - WAKE-2 Only who turns the threshold from `t` to `AWAKE` wakes, so a burst of earlier deadlines
-//!   costs one wake-up.
-//! - WAKE-3 The [`Parker`] keeps a token: a wake that comes before the sleep ends it at once.
+//! Why no wake-up is lost is told in [`waking`](crate::docs::waking), for all files that take part in it (WAKE-1 and
+//! WAKE-2 for the doorbell, WAKE-3 for the parker).
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -30,47 +22,47 @@ use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
 use crate::time::tick::Moment;
 
-/// One thread's bed: a token and a condition variable.
+/// Puts one thread to sleep: a token and a condition variable.
 #[derive(Debug)]
 pub(crate) struct Parker {
     token: Mutex<bool>,
-    bell: Condvar,
+    left: Condvar,
 }
 
 impl Parker {
     pub(crate) fn new() -> Parker {
-        Parker { token: Mutex::new(false), bell: Condvar::new() }
+        Parker { token: Mutex::new(false), left: Condvar::new() }
     }
 
-    /// Sleeps until there is a token, and takes it. May return early, as every sleep may.
+    /// Sleeps until there is a token, and takes it. It may return early, as every sleep may.
     pub(crate) fn park(&self) {
         let mut token = lock(&self.token);
         if !*token {
-            token = self.bell.wait(token).unwrap_or_else(PoisonError::into_inner);
+            token = self.left.wait(token).unwrap_or_else(PoisonError::into_inner);
         }
         *token = false;
     }
 
-    /// The same, for this long at most.
+    /// Sleeps as `park` does, for this long at most.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
         let mut token = lock(&self.token);
         if !*token {
-            let woken = self.bell.wait_timeout(token, timeout);
+            let woken = self.left.wait_timeout(token, timeout);
             token = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         *token = false;
     }
 
-    /// Leaves a token, and wakes whoever sleeps; WAKE-3.
+    /// Leaves a token, and wakes the thread if it sleeps. The token stays for a sleep that comes later (WAKE-3).
     pub(crate) fn unpark(&self) {
         *lock(&self.token) = true;
-        self.bell.notify_one();
+        self.left.notify_one();
     }
 }
 
 /// What a [`Clock`](crate::Clock) puts the tick thread to sleep with.
 ///
-/// A sleeper keeps a token: a wake that comes before the sleep ends it at once, so a clock that
+/// A sleeper keeps a token: a wake that comes before the sleep ends it at once. So a clock that
 /// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up.
 #[derive(Debug)]
 pub struct Sleeper {
@@ -78,22 +70,22 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// A sleeper for the calling thread.
+    /// Makes a sleeper for the calling thread.
     pub fn new() -> Sleeper {
         Sleeper { parker: Arc::new(ParkerWaker(Parker::new())) }
     }
 
-    /// Sleeps until woken. May return early.
+    /// Sleeps until woken. It may return early.
     pub fn sleep(&self) {
         self.parker.0.park();
     }
 
-    /// Sleeps until woken, for this long at most. May return early.
+    /// Sleeps until woken, for this long at most. It may return early.
     pub fn sleep_for(&self, timeout: Duration) {
         self.parker.0.park_timeout(timeout);
     }
 
-    /// What ends the sleep, from any thread.
+    /// Returns a waker that ends the sleep, from any thread.
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.parker))
     }
@@ -119,12 +111,14 @@ impl Wake for ParkerWaker {
     }
 }
 
-/// The threshold of somebody who is up and will look for tasks before going to sleep.
+/// The threshold of a thread that is awake, and will look for tasks before it sleeps.
 const AWAKE: u64 = 0;
 
-/// Wakes the one who turns the engine, when it is worth it.
+/// Wakes the thread that turns an engine, if that is worth it.
 pub(crate) struct Doorbell {
+    /// What is due before this wakes the sleeper, as a [`Moment`]; [`AWAKE`] if nobody sleeps.
     threshold: AtomicU64,
+    /// What is woken.
     /// Behind an `Arc`, so that no user's `clone` runs under the lock (S11).
     wakes: Mutex<Option<Arc<Waker>>>,
 }
@@ -137,25 +131,26 @@ impl Doorbell {
         })
     }
 
-    /// Names who is woken from now on.
+    /// Sets the waker that is woken from now on.
     pub(crate) fn wakes(&self, waker: Option<Waker>) {
         let before = std::mem::replace(&mut *lock(&self.wakes), waker.map(Arc::new));
         drop(before); // a waker's `Drop` is user code, so it runs with the lock released (S11)
     }
 
-    /// The sleeper's first step: from now on whatever is due before `threshold` rings. It must
-    /// look for tasks once more before it sleeps; WAKE-1.
+    /// Lets everything ring from now on that is due before `threshold`: the sleeper's first step. It must look for tasks
+    /// once more before it sleeps (WAKE-1).
     pub(crate) fn arm(&self, threshold: Moment) {
         self.threshold.store_in_order(threshold.0.max(AWAKE + 1));
     }
 
-    /// The sleeper is up. Relaxed: a producer that still sees the old threshold rings for nothing.
+    /// Lets nothing ring any more: the sleeper is awake. Relaxed: a producer that still sees the old threshold rings for
+    /// nothing.
     pub(crate) fn disarm(&self) {
         self.threshold.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// A producer's last step, after its task is published; WAKE-1. What is `due_now` rings at any
-    /// threshold.
+    /// Wakes the sleeper if it sleeps for too long: a producer's last step, after its task is published (WAKE-1). What is
+    /// `due_now` rings at any threshold.
     #[inline]
     pub(crate) fn ring_if_earlier(&self, deadline: Moment, due_now: bool) {
         let threshold = self.threshold.load_in_order();
@@ -164,7 +159,7 @@ impl Doorbell {
         }
     }
 
-    /// Rings whoever sleeps, whatever it waits for.
+    /// Wakes the sleeper if it sleeps, whatever it waits for.
     pub(crate) fn ring_if_asleep(&self) {
         let threshold = self.threshold.load_in_order();
         if threshold != AWAKE {
@@ -172,10 +167,11 @@ impl Doorbell {
         }
     }
 
-    /// WAKE-2. When the exchange fails, another producer woke the sleeper, or the sleeper went round
-    /// and armed the bell anew: then it has seen what was published before the load above.
+    /// Rings if this caller turns the threshold to `AWAKE` (WAKE-2). If the exchange fails, another producer has woken the
+    /// sleeper, or the sleeper has armed the bell anew. Either way the sleeper arms the bell after the caller's load, and
+    /// its look behind that sees what the caller has published.
     ///
-    /// Relaxed: it only decides who wakes; what the sleeper must see is ordered by the parker's lock.
+    /// Relaxed: the exchange only decides who wakes, and the parker's lock orders what the sleeper must see.
     #[cold]
     fn answer(&self, threshold: u64) {
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -185,19 +181,24 @@ impl Doorbell {
         }
     }
 
-    /// Wakes, asleep or not: for a stop, which must not wait.
+    /// Wakes the sleeper, also if it seems to be awake: for a stop (WAKE-7).
     pub(crate) fn ring(&self) {
         let waker = lock(&self.wakes).clone();
         if let Some(waker) = waker {
-            quietly(|| waker.wake_by_ref()); // perhaps a user's: whoever rings has been served already
+            quietly(|| waker.wake_by_ref()); // if it is a user's and panics, that is not the caller's business
         }
+    }
+
+    /// Returns the threshold; `None` if the sleeper is awake. Relaxed: it is only shown.
+    pub(crate) fn threshold(&self) -> Option<Moment> {
+        let threshold = self.threshold.load(Ordering::Relaxed);
+        (threshold != AWAKE).then_some(Moment(threshold))
     }
 }
 
 impl fmt::Debug for Doorbell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let threshold = self.threshold.load(Ordering::Relaxed); // only shown
-        f.debug_struct("Doorbell").field("threshold", &threshold).finish_non_exhaustive()
+        f.debug_struct("Doorbell").field("threshold", &self.threshold()).finish_non_exhaustive()
     }
 }
 
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn s7_only_an_earlier_deadline_rings_and_only_once() {
+    fn s07_only_an_earlier_deadline_rings_and_only_once() {
         let count = Arc::new(Count::default());
         let bell = Doorbell::new(Some(Waker::from(Arc::clone(&count))));
         let rung = || count.0.load(Ordering::Relaxed);
@@ -238,6 +239,6 @@ mod tests {
     fn a_token_ends_the_next_sleep_at_once() {
         let sleeper = Sleeper::new();
         sleeper.waker().wake();
-        sleeper.sleep(); // would hang without WAKE-3
+        sleeper.sleep(); // it would hang without the token (WAKE-3)
     }
 }

@@ -1,4 +1,4 @@
-//! Alarms: a ring against a look and a drop, and one that is set against the end.
+//! Alarms: a ring against a look and a drop, and a new alarm against the end.
 //!
 //! A ring that is lost leaves a thread asleep for ever, which loom reports as a deadlock.
 
@@ -12,7 +12,7 @@ use crate::{Clock, Inline, ManualClock, ScheduleError, Scheduler, Sleeper};
 
 const LATER: Duration = Duration::from_secs(1);
 
-/// A scheduler, and the clock that it goes by.
+/// Returns a scheduler, and its clock.
 fn scheduler() -> (Scheduler, ManualClock) {
     let clock = ManualClock::new();
     let builder = Scheduler::builder().executor(Inline).clock(clock.clone()).wheel_size(1);
@@ -24,7 +24,7 @@ fn end(scheduler: Scheduler) {
     threads::end();
 }
 
-/// ALARM-1: who finds an alarm pending will be woken after that look.
+/// A thread that finds an alarm pending will be woken after that look (ALARM-1).
 #[test]
 fn models_a_ring_against_a_look() {
     loom::model(|| {
@@ -41,7 +41,7 @@ fn models_a_ring_against_a_look() {
     });
 }
 
-/// S20: an alarm that is set against a stop. Accepted means woken, refused means an error.
+/// An alarm is set against a stop. Accepted means woken, refused means an error (S20).
 #[test]
 fn models_an_alarm_against_a_stop() {
     loom::model(|| {
@@ -68,7 +68,7 @@ fn models_an_alarm_against_a_stop() {
     });
 }
 
-/// S8, S9: a ring against a drop. The waker is woken or not, and gone in both cases.
+/// An alarm rings against its drop. The waker is woken or not, and gone in both cases (S8, S9).
 #[test]
 fn models_a_ring_against_a_drop() {
     loom::model(|| {

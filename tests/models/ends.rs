@@ -1,7 +1,6 @@
 //! The end of a scheduler whose executor runs tasks on another thread: what a close claims back, and what is in a run.
 //!
-//! A close that waits for a run of which nobody tells it that it has ended waits for ever, which loom reports as a
-//! deadlock.
+//! A close that is not told of the end of a run waits for ever, which loom reports as a deadlock.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -35,7 +34,7 @@ fn scheduler() -> (Scheduler, Driver, Keeper) {
     (scheduler, driver, keeper)
 }
 
-/// A thread that runs what was handed over.
+/// Starts a thread that runs this task.
 fn run(task: DueTask) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         task.run();
@@ -52,7 +51,7 @@ fn end(scheduler: Scheduler, driver: Driver, keeper: Keeper) {
     memory::put_down();
 }
 
-/// S29: each task that was handed over has run, or comes back.
+/// Each task that was handed over has run, or comes back (S29).
 #[test]
 fn models_close_against_the_run_of_what_was_handed_over() {
     loom::model(|| {
@@ -74,8 +73,8 @@ fn models_close_against_the_run_of_what_was_handed_over() {
     });
 }
 
-/// S29, END-3: a series in its run comes back with the deadline of its next run, and one that is in the executor's queue
-/// with that of its first.
+/// A series in its run comes back with the deadline of its next run, and one that is in the executor's queue with that of
+/// its first (S29, END-3).
 #[test]
 fn models_close_against_the_run_of_a_series() {
     loom::model(|| {
@@ -99,7 +98,7 @@ fn models_close_against_the_run_of_a_series() {
     });
 }
 
-/// END-5: a series that ends of itself during the close is no leftover, and the close does not wait for it for ever.
+/// A series that ends of itself during the close is no leftover, and the close does not wait for it for ever (END-5).
 #[test]
 fn models_close_against_a_series_that_breaks() {
     loom::model(|| {
@@ -118,7 +117,7 @@ fn models_close_against_a_series_that_breaks() {
     });
 }
 
-/// END-5: the same for one that is cancelled in its run.
+/// A series that is cancelled in its run during the close does not keep the close for ever either (END-5).
 #[test]
 fn models_close_against_a_series_that_is_cancelled() {
     loom::model(|| {
@@ -144,7 +143,8 @@ fn models_close_against_a_series_that_is_cancelled() {
     });
 }
 
-/// S29: a leftover that was returned inside of its own run, and is run elsewhere while that run ends: behind it, once.
+/// A leftover that was returned inside of its own run, and is run elsewhere while that run ends, runs once, behind that
+/// run (S29).
 #[test]
 fn models_a_leftover_that_is_run_while_its_run_ends() {
     loom::model(|| {
@@ -177,7 +177,7 @@ fn models_a_leftover_that_is_run_while_its_run_ends() {
     });
 }
 
-/// S29, WORD-5: a move against a cancel. One wins, and both schedulers count right.
+/// A move against a cancel: one wins, and both schedulers count right (S29, WORD-5).
 #[test]
 fn models_move_against_cancel() {
     loom::model(|| {
@@ -203,7 +203,8 @@ fn models_move_against_cancel() {
     });
 }
 
-/// S29: a move against an old executor that runs what it was handed: it runs nothing, before, during and after the move.
+/// A move against an old executor that runs what it was handed. It runs nothing, before, during and after the move
+/// (S29).
 #[test]
 fn models_move_against_an_old_run() {
     loom::model(|| {
@@ -227,7 +228,7 @@ fn models_move_against_an_old_run() {
     });
 }
 
-/// WORD-5: a look at the name, which holds the task for a moment, hides it from nobody.
+/// A look at the name, which holds the task for a moment, hides it from nobody (WORD-5).
 #[test]
 fn models_a_look_at_the_name_against_a_cancel() {
     loom::model(|| {

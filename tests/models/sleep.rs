@@ -9,8 +9,8 @@ use crate::platform::sync::InOrder;
 use crate::time::parking::{Doorbell, Sleeper};
 use crate::time::tick::Moment;
 
-/// WAKE-1: a producer publishes and rings; the sleeper arms, looks, and sleeps. A lost wake-up is a
-/// deadlock, which loom reports.
+/// A producer publishes and rings, and the sleeper arms, looks, and sleeps (WAKE-1). A lost wake-up is a deadlock, which
+/// loom reports.
 #[test]
 fn models_no_wake_up_is_lost() {
     loom::model(|| {
@@ -36,8 +36,8 @@ fn models_no_wake_up_is_lost() {
     });
 }
 
-/// WAKE-1: the sleeper sleeps although something has come in, if that can wait. What comes next and cannot
-/// wakes it.
+/// The sleeper sleeps although something has come in, if that can wait. What comes next and cannot wait wakes it
+/// (WAKE-5).
 #[test]
 fn models_what_can_wait_hides_nothing() {
     loom::model(|| {

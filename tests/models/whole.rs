@@ -20,7 +20,7 @@ fn scheduler() -> Scheduler {
     builder.build().expect("a tick thread")
 }
 
-/// Schedules a task that counts its runs; how many were accepted.
+/// Schedules a task that counts its runs. Returns how many were accepted: one or none.
 fn schedule(scheduler: &Scheduler, delay: Duration, runs: &Arc<AtomicUsize>) -> usize {
     let runs = Arc::clone(runs);
     let task = move || _ = runs.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ fn schedule(scheduler: &Scheduler, delay: Duration, runs: &Arc<AtomicUsize>) -> 
     }
 }
 
-/// S20: a schedule against a close. Accepted means run or returned, refused means an error.
+/// A schedule against a close. Accepted means run or returned, refused means an error (S20).
 fn schedule_against_close(delay: Duration) {
     let runs = Arc::new(AtomicUsize::new(0));
     let scheduler = scheduler();
@@ -67,7 +67,7 @@ fn models_schedule_at_once_against_close() {
     loom::model(|| schedule_against_close(Duration::ZERO));
 }
 
-/// S20: a stop against a close. Whoever was first, who waits gets the leftovers.
+/// A stop against a close. Whichever comes first, the close gets the leftovers (S20).
 #[test]
 fn models_stop_against_close() {
     loom::model(|| {
@@ -85,7 +85,7 @@ fn models_stop_against_close() {
     });
 }
 
-/// S5, S7: a task that is due now wakes the tick thread, and one that can wait does not hide it.
+/// A task that is due now wakes the tick thread, and one that can wait does not hide it (S5, S7).
 #[test]
 fn models_what_is_due_runs() {
     loom::model(|| {
@@ -100,7 +100,7 @@ fn models_what_is_due_runs() {
     });
 }
 
-/// S8, S25: a cancel against the run, and the place that either of them frees.
+/// A cancel against the run: either of them ends the task, and counts it out (S8, S25).
 #[test]
 fn models_cancel_against_fire() {
     loom::model(|| {

@@ -1,0 +1,296 @@
+//! The way in: how a task is admitted, and what holds its producer back.
+//!
+//! A schedule reads the clock, counts the task towards the limit, fills a slot, publishes a record in the calling thread's
+//! lane, and rings the doorbell if the engine sleeps for too long (TASK-1 in [`shared`](super::shared)).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::shared::Shared;
+use super::this_thread::{self, with_lane};
+use crate::engine::intake::Intake;
+use crate::engine::intake::lane::{Filled, Pushed, Refused};
+use crate::engine::ready::{Entry, Runner, Turn};
+use crate::engine::slots::closure::Closure;
+use crate::engine::slots::holder::{Repetition, Vacancy};
+use crate::engine::slots::{Content, Wake, holder, memory};
+use crate::engine::termination::Leftover;
+use crate::error::ScheduleError;
+use crate::executor::backpressure::Flow;
+use crate::executor::own::OwnExecutor;
+use crate::time::tick::Moment;
+use crate::wheel::entry::{SchedulerId, TaskKey};
+
+/// A task that is due within so many nanoseconds adds to what is overdue; a later one does not yet.
+const SOON: u64 = 100_000_000;
+
+/// How many tasks may be pending (S25): the one count that all threads share, and only if
+/// [`Builder::max_pending`](crate::Builder::max_pending) asks for it.
+///
+/// All accesses are Relaxed: the count is exact by itself, and nothing is published by it.
+pub(crate) struct Limit {
+    most: u64,
+    pending: AtomicU64,
+}
+
+impl Limit {
+    pub(crate) fn new(most: usize) -> Limit {
+        Limit { most: most as u64, pending: AtomicU64::new(0) }
+    }
+
+    /// Counts a task that comes; false if there are as many as there may be.
+    fn add(&self) -> bool {
+        let next = |pending: u64| (pending < self.most).then_some(pending + 1);
+        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// Counts a task that has left.
+    pub(crate) fn remove(&self) {
+        let before = self.pending.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a task leaves once");
+    }
+}
+
+/// When a task was scheduled, and when it is to run.
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    now: Moment,
+    deadline: Moment,
+}
+
+/// The outcome of a move.
+pub(crate) struct Moved {
+    /// In the meantime.
+    pub(crate) was_cancelled: bool,
+    /// To be dropped where nothing is locked.
+    pub(crate) old_executor: Option<Arc<OwnExecutor>>,
+}
+
+/// The right to one more pending task at a scheduler, for a task that is to move there. It is given back on drop.
+pub(crate) struct Reservation {
+    shared: Arc<Shared>,
+    is_used: bool,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.shared.count_out();
+        }
+    }
+}
+
+impl Shared {
+    /// Returns the times of a task that is to run after a delay. Callers call it before anything else that takes time
+    /// (S1).
+    #[inline]
+    pub(crate) fn after(&self, delay: Duration) -> Times {
+        let now = self.now();
+        Times { now, deadline: now.after(delay) }
+    }
+
+    /// Returns the times of a task that is to run at an instant.
+    pub(crate) fn at(&self, instant: Instant) -> Times {
+        Times { now: self.now(), deadline: self.timeline.moment(instant) }
+    }
+
+    /// Takes a task in, or gives it back with the reason (TASK-1).
+    pub(crate) fn admit<T: Content>(
+        &self,
+        times: Times,
+        task: T,
+        repetition: Repetition,
+        executor: Option<&Arc<OwnExecutor>>,
+    ) -> Result<TaskKey, (ScheduleError, T)> {
+        let Times { now, deadline } = times;
+        let vacancy = match self.vacancy() {
+            Ok(vacancy) => vacancy,
+            Err(reason) => return Err((reason, task)),
+        };
+        let key = vacancy.fill(task, repetition, executor);
+        let runner = match executor {
+            _ if T::IS_WAKER => Runner::TickThread,
+            None => Runner::Default,
+            Some(_) => Runner::Own,
+        };
+        let turn = T::IS_SERIES.then_some(Turn::Even);
+        let entry = Entry::new(key, deadline, deadline <= now, runner, turn);
+        match self.announce(entry, now, true) {
+            Ok(pushed) => {
+                if pushed.filled {
+                    self.hold_back(times, executor, T::IS_WAKER);
+                }
+                Ok(key)
+            }
+            Err(Refused) => Err((ScheduleError::Closed, T::take_back(self.take_back(key)))),
+        }
+    }
+
+    /// Reserves room for a leftover of another scheduler.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reservation, ScheduleError> {
+        self.count_in()?;
+        Ok(Reservation { shared: Arc::clone(self), is_used: false })
+    }
+
+    /// Takes in a leftover of another scheduler. It stays in its holder, so its handles go on working.
+    pub(crate) fn admit_leftover(
+        &self,
+        task: Leftover,
+        times: Times,
+        executor: Option<&Arc<OwnExecutor>>,
+        from: SchedulerId,
+        mut reservation: Reservation,
+    ) -> Result<Moved, ScheduleError> {
+        let Some((runner, turn, mut old)) = holder::move_to(task.key, self.id, executor) else {
+            return Ok(Moved { was_cancelled: true, old_executor: None });
+        };
+        let is_due = times.deadline <= times.now;
+        let entry = Entry::new(task.key, times.deadline, is_due, runner, turn);
+        reservation.is_used = true; // whoever ends the task counts it out
+        if self.announce(entry, times.now, true).is_ok() {
+            return Ok(Moved { was_cancelled: false, old_executor: old });
+        }
+        if holder::come_back(task.key, from, &mut old) {
+            reservation.is_used = false;
+            return Err(ScheduleError::Closed);
+        }
+        // A cancel has found the task here, and has counted itself and the task's leaving here.
+        with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
+        Ok(Moved { was_cancelled: true, old_executor: old })
+    }
+
+    /// Takes a waker in; `None` if the instant has come.
+    pub(crate) fn wake_at(
+        &self,
+        times: Times,
+        waker: &Waker,
+    ) -> Result<Option<TaskKey>, ScheduleError> {
+        if times.deadline <= times.now {
+            return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(None) };
+        }
+        let admitted = self.admit(times, Wake(waker.clone()), Repetition::NONE, None);
+        admitted.map(Some).map_err(|(reason, _)| reason)
+    }
+
+    /// Like `wake_at`, for a caller that has read the clock a moment ago. A clock that does not run by itself is read
+    /// again: it costs little, and a test that moves the clock by hand relies on it.
+    pub(crate) fn wake_at_since(
+        &self,
+        read: Instant,
+        instant: Instant,
+        waker: &Waker,
+    ) -> Result<Option<TaskKey>, ScheduleError> {
+        let deadline = self.timeline.moment(instant);
+        if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
+            return self.wake_at(self.at(instant), waker);
+        }
+        // The caller's reading is no stamp: one that lies ahead would hold up this thread's lane.
+        let now = Moment(self.intake.reading_of_last_turn());
+        self.wake_at(Times { now, deadline }, waker)
+    }
+
+    /// Counts a task in, and returns a free slot for it.
+    fn vacancy(&self) -> Result<Vacancy, ScheduleError> {
+        self.count_in()?;
+        memory::vacancy().ok_or_else(|| {
+            self.count_out();
+            ScheduleError::Full
+        })
+    }
+
+    /// Counts a task towards the limit, unless the scheduler is closed or full.
+    fn count_in(&self) -> Result<(), ScheduleError> {
+        if self.is_closing() {
+            return Err(ScheduleError::Closed);
+        }
+        if self.limit.as_ref().is_some_and(|limit| !limit.add()) {
+            return Err(ScheduleError::Full);
+        }
+        Ok(())
+    }
+
+    fn count_out(&self) {
+        self.limit.iter().for_each(|limit| limit.remove());
+    }
+
+    /// Undoes what was done for a task that the engine has refused.
+    #[cold]
+    fn take_back(&self, key: TaskKey) -> Closure {
+        self.count_out();
+        // The executor is not dropped by this, because the caller has it too.
+        holder::withdraw(key).closure
+    }
+
+    /// Tells the engine of a pending task, and wakes it if need be. A task that `is_new` is counted as scheduled before
+    /// anybody can see it run (COUNT-1).
+    ///
+    /// The task is published before the doorbell is looked at (WAKE-1).
+    pub(super) fn announce(
+        &self,
+        entry: Entry,
+        now: Moment,
+        is_new: bool,
+    ) -> Result<Pushed, Refused> {
+        let record = entry.record(self.intake.stamp(now.0));
+        let pushed = with_lane(self, |writer| {
+            let counts = &writer.lane.counts;
+            counts.scheduled.add(u64::from(is_new));
+            let pushed = writer.push(record);
+            if pushed.is_err() {
+                writer.lane.counts.scheduled.add(u64::from(is_new).wrapping_neg());
+            }
+            pushed
+        })?;
+        let is_much = pushed.filled && Intake::is_much(self.filled());
+        self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
+        Ok(pushed)
+    }
+
+    /// Returns the block that the calling thread has filled last.
+    #[cold]
+    fn filled(&self) -> Filled {
+        with_lane(self, |writer| writer.filled())
+    }
+
+    /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is to
+    /// run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
+    ///
+    /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. Nor is a thread
+    /// that runs a task held for an executor: it may be one of those that the others wait for.
+    #[cold]
+    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>, is_waker: bool) {
+        let is_exempt = !self.has_a_thread || this_thread::is_turning();
+        if is_exempt || self.intake.is_slow(self.filled(), times.now.0) {
+            return;
+        }
+        let goes_on = || {
+            self.bell.ring_if_asleep();
+            !self.is_closing()
+        };
+        let pressure = self.intake.pressure();
+        if pressure.is_over(self.intake.flow().ahead) {
+            pressure.hold_back(|| if goes_on() { self.intake.flow() } else { Flow::NONE });
+        } else if !is_waker
+            && !this_thread::is_in_a_run()
+            && times.deadline <= times.now.after_nanos(SOON)
+        {
+            executor.map_or(&self.backlog, |own| own.backlog()).hold_back(goes_on);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s25_a_limit_is_exact() {
+        let limit = Limit::new(2);
+        assert_eq!([limit.add(), limit.add(), limit.add()], [true, true, false]);
+        limit.remove();
+        assert!(limit.add());
+        assert!(!Limit::new(0).add());
+    }
+}

@@ -1,0 +1,192 @@
+//! What the calling thread has at schedulers and does for them: its lanes, the tasks that it runs, and the engines that
+//! it turns.
+//!
+//! All of it is thread-local. A thread that is about to end may have lost it already. Then it borrows a lane for the length
+//! of one call, and what it cannot know is answered so that nobody waits for it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Weak;
+
+use super::shared::Shared;
+use crate::engine::intake::lane::{Lane, LaneWriter};
+use crate::platform::sync::local;
+use crate::wheel::entry::{SchedulerId, TaskKey};
+
+// ----- lanes -----------------------------------------------------------------------------------
+
+/// A lane that this thread has.
+struct Held {
+    scheduler: SchedulerId,
+    serial: u64,
+    shared: Weak<Shared>,
+    writer: LaneWriter,
+}
+
+/// All lanes of this thread. The one that was used last is in front.
+struct Lanes(RefCell<Vec<Held>>);
+
+local!(LANES: Lanes = Lanes(RefCell::new(Vec::new())));
+
+impl Drop for Lanes {
+    /// Leaves the lanes to other threads.
+    fn drop(&mut self) {
+        for Held { shared, writer, .. } in self.0.get_mut().drain(..) {
+            if let Some(shared) = shared.upgrade() {
+                shared.intake.leave_lane(writer);
+            }
+        }
+    }
+}
+
+/// Gives the calling thread's lane at this scheduler to `work`, which must not run user code.
+#[inline]
+pub(crate) fn with_lane<R>(shared: &Shared, work: impl FnOnce(&mut LaneWriter) -> R) -> R {
+    let mut work = Some(work);
+    let mut do_work = |writer: &mut LaneWriter| work.take().map(|work| work(writer));
+    let done = LANES.try_with(|lanes| {
+        let lanes = &mut *lanes.0.borrow_mut();
+        if lanes.first().is_none_or(|held| held.serial != shared.serial) {
+            bring_to_front(lanes, shared);
+        }
+        do_work(&mut lanes[0].writer)
+    });
+    let done = done.unwrap_or_else(|_| {
+        let mut writer = shared.take_lane();
+        let result = do_work(&mut writer);
+        shared.intake.leave_lane(writer);
+        result
+    });
+    done.expect("the work is done once, on either way")
+}
+
+/// Gives the calling thread's lane at the scheduler of this id to `work`, if it has one.
+#[inline]
+pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -> R) -> Option<R> {
+    let done = LANES.try_with(|lanes| {
+        let lanes = lanes.0.borrow();
+        let held = lanes.iter().find(|held| held.scheduler == scheduler)?;
+        Some(work(&held.writer.lane))
+    });
+    done.ok().flatten()
+}
+
+/// Puts the lane at this scheduler first, and takes one if the thread has none.
+#[cold]
+fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
+    let at = lanes.iter().position(|held| held.serial == shared.serial).unwrap_or_else(|| {
+        // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them remembers few.
+        lanes.retain(|held| held.shared.strong_count() > 0);
+        let (scheduler, serial) = (shared.id, shared.serial);
+        let (shared, writer) = (shared.me.clone(), shared.take_lane());
+        lanes.push(Held { scheduler, serial, shared, writer });
+        lanes.len() - 1
+    });
+    lanes.swap(0, at);
+}
+
+// ----- runs ------------------------------------------------------------------------------------
+
+/// A run of a task.
+pub(crate) type Run = (SchedulerId, TaskKey);
+
+local!(
+    /// The task that this thread runs, the innermost.
+    RUN: Cell<Option<Run>> = Cell::new(None)
+);
+local!(
+    /// The tasks that it runs around that one.
+    OUTER: RefCell<Vec<Run>> = RefCell::new(Vec::new())
+);
+
+/// Notes that the calling thread begins to run a task. [`leave_run`] gets what this returns.
+#[inline]
+pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
+    let outer = RUN.with(|run| run.replace(Some((scheduler, key))));
+    if let Some(outer) = outer {
+        note_outer(outer);
+    }
+    outer
+}
+
+/// Notes that the run has ended.
+#[inline]
+pub(crate) fn leave_run(outer: Option<Run>) {
+    RUN.with(|run| run.set(outer));
+    if outer.is_some() {
+        forget_outer();
+    }
+}
+
+#[cold]
+fn note_outer(run: Run) {
+    let _ = OUTER.try_with(|runs| runs.borrow_mut().push(run));
+}
+
+#[cold]
+fn forget_outer() {
+    let _ = OUTER.try_with(|runs| runs.borrow_mut().pop());
+}
+
+/// Returns true if the calling thread runs a task.
+pub(crate) fn is_in_a_run() -> bool {
+    RUN.with(Cell::get).is_some()
+}
+
+/// Returns true if the calling thread runs a task of this scheduler.
+pub(crate) fn is_in_a_run_of(scheduler: SchedulerId) -> bool {
+    is_any_run(|(here, _)| *here == scheduler)
+}
+
+/// Returns true if the calling thread runs this task.
+pub(super) fn runs(key: TaskKey) -> bool {
+    is_any_run(|(_, here)| *here == key)
+}
+
+/// Returns true if the calling thread runs a task like this. A thread that runs one and has lost the others answers yes:
+/// then nobody waits for it, which is never a deadlock.
+fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
+    let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
+    RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
+}
+
+/// Returns the tasks that the calling thread runs, the innermost last.
+pub(super) fn all_runs() -> Vec<TaskKey> {
+    let Some(inner) = RUN.with(Cell::get) else { return Vec::new() };
+    let outer = OUTER.try_with(|runs| runs.borrow().clone()).unwrap_or_default();
+    outer.into_iter().chain([inner]).map(|(_, key)| key).collect()
+}
+
+// ----- turns -----------------------------------------------------------------------------------
+
+local!(
+    /// The schedulers whose engines this thread turns, the innermost last.
+    TURNING: RefCell<Vec<SchedulerId>> = RefCell::new(Vec::new())
+);
+
+/// Marks the calling thread as the one that turns this scheduler's engine, until it is dropped.
+pub(crate) struct TurningMark(());
+
+impl TurningMark {
+    pub(crate) fn new(shared: &Shared) -> TurningMark {
+        let _ = TURNING.try_with(|turning| turning.borrow_mut().push(shared.id));
+        TurningMark(())
+    }
+}
+
+impl Drop for TurningMark {
+    fn drop(&mut self) {
+        let _ = TURNING.try_with(|turning| turning.borrow_mut().pop());
+    }
+}
+
+/// Returns true if the calling thread is inside a turn of some scheduler's engine.
+pub(super) fn is_turning() -> bool {
+    TURNING.try_with(|turning| !turning.borrow().is_empty()).unwrap_or(false)
+}
+
+impl Shared {
+    /// Returns true if the calling thread is inside a turn of this scheduler's engine.
+    pub(crate) fn is_turned_here(&self) -> bool {
+        TURNING.try_with(|turning| turning.borrow().contains(&self.id)).unwrap_or(false)
+    }
+}
