@@ -7,7 +7,7 @@
 //!               claim                 end
 //!   Waiting ------------> Running ------------> Done
 //!    | | ^                 |   |                 ^
-//!    | '-|-- forfeit, or taken back -------------'
+//!    | '-|-- withdraw, or take_back -------------'
 //!    |   |                 |   |
 //!    |   '---- go on ------'   | cancel of a series
 //!    |       (a series)        v
@@ -39,37 +39,37 @@ use crate::{Cancel, PanicHook, Period, Repeat, Task};
 
 /// The places for the tasks of a layer: how many may be pending (S25).
 ///
-/// Without a bound nothing is counted. Relaxed: the count is exact by itself, and publishes nothing.
+/// Without a limit nothing is counted. Relaxed: the count is exact by itself, and publishes nothing.
 #[derive(Debug)]
-pub(crate) struct Places {
-    bound: Option<usize>,
-    taken: AtomicUsize,
+pub(crate) struct PendingLimit {
+    limit: Option<usize>,
+    pending: AtomicUsize,
 }
 
-impl Places {
-    pub(crate) fn new(bound: Option<usize>) -> Places {
-        Places { bound, taken: AtomicUsize::new(0) }
+impl PendingLimit {
+    pub(crate) fn new(limit: Option<usize>) -> PendingLimit {
+        PendingLimit { limit, pending: AtomicUsize::new(0) }
     }
 
     /// Takes a place; false if there is none.
     #[inline]
-    pub(crate) fn take(&self) -> bool {
-        let Some(bound) = self.bound else { return true };
-        let next = |taken: usize| (taken < bound).then(|| taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    pub(crate) fn enter(&self) -> bool {
+        let Some(limit) = self.limit else { return true };
+        let next = |pending: usize| (pending < limit).then(|| pending + 1);
+        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
-    /// Takes a place beyond the bound, for a task that nobody could take back.
-    pub(crate) fn take_anyway(&self) {
-        if self.bound.is_some() {
-            self.taken.fetch_add(1, Ordering::Relaxed);
+    /// Takes a place beyond the limit, for a task that nobody could take back.
+    pub(crate) fn enter_anyway(&self) {
+        if self.limit.is_some() {
+            self.pending.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[inline]
-    pub(crate) fn free(&self) {
-        if self.bound.is_some() {
-            self.taken.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn leave(&self) {
+        if self.limit.is_some() {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -77,7 +77,7 @@ impl Places {
 /// What a job belongs to.
 pub(crate) trait Owner: Send + Sync {
     /// Where a job is in it. A job keeps one for life.
-    type Place: Default + Send + Sync + 'static;
+    type Position: Default + Send + Sync + 'static;
 
     fn now(&self) -> Instant;
 
@@ -85,22 +85,22 @@ pub(crate) trait Owner: Send + Sync {
     fn hook(&self) -> &PanicHook;
 
     /// A job does not need its place any more; JOB-3.
-    fn free_place(&self) {}
+    fn no_longer_pending(&self) {}
 
     /// A job has ended before its time: it lets it go, if it has it.
-    fn forget(&self, place: &Self::Place);
+    fn remove(&self, position: &Self::Position);
 
     /// A job has ended, one way or the other; JOB-4.
     fn has_ended(&self) {}
 }
 
 /// The name of a job in reports of panics (S31).
-pub(crate) trait Titled: Send + 'static {
+pub(crate) trait Named: Send + 'static {
     fn name(&self) -> &'static str;
 }
 
 /// What a job does when it runs.
-pub(crate) trait Work: Titled + Sized {
+pub(crate) trait Work: Named + Sized {
     const IS_PERIODIC: bool = false;
 
     /// Runs it, or what of it is to run now. `Break` is the end.
@@ -115,7 +115,7 @@ pub(crate) trait Work: Titled + Sized {
 /// A closure that is called once.
 pub(crate) struct Once<F>(pub(crate) F);
 
-impl<F: Send + 'static> Titled for Once<F> {
+impl<F: Send + 'static> Named for Once<F> {
     fn name(&self) -> &'static str {
         type_name::<F>()
     }
@@ -136,7 +136,7 @@ pub(crate) struct NamedOnce {
     pub(crate) task: Task,
 }
 
-impl Titled for NamedOnce {
+impl Named for NamedOnce {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -157,7 +157,7 @@ pub(crate) struct Series<F> {
     pub(crate) f: F,
 }
 
-impl<F: Send + 'static> Titled for Series<F> {
+impl<F: Send + 'static> Named for Series<F> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -192,30 +192,30 @@ pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     /// Runs it, if it still waits.
     fn run(&self, owner: &O) -> Ran;
     /// Drops it: its time will not come.
-    fn forfeit(&self);
-    fn place(&self) -> &O::Place;
+    fn withdraw(&self);
+    fn position(&self) -> &O::Position;
 }
 
 /// How a job finds its owner: by a [`Weak`], or by an `Arc`, for which the owner must see to it that no circle stays.
-pub(crate) trait Link<O: ?Sized>: Send + Sync + 'static {
-    fn owner(&self) -> Option<impl Deref<Target = O>>;
+pub(crate) trait OwnerRef<O: ?Sized>: Send + Sync + 'static {
+    fn get(&self) -> Option<impl Deref<Target = O>>;
 }
 
-impl<O: Owner + ?Sized + 'static> Link<O> for Weak<O> {
-    fn owner(&self) -> Option<impl Deref<Target = O>> {
+impl<O: Owner + ?Sized + 'static> OwnerRef<O> for Weak<O> {
+    fn get(&self) -> Option<impl Deref<Target = O>> {
         self.upgrade()
     }
 }
 
-impl<O: Owner + ?Sized + 'static> Link<O> for Arc<O> {
-    fn owner(&self) -> Option<impl Deref<Target = O>> {
+impl<O: Owner + ?Sized + 'static> OwnerRef<O> for Arc<O> {
+    fn get(&self) -> Option<impl Deref<Target = O>> {
         Some(&**self)
     }
 }
 
 pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
-    link: L,
-    place: O::Place,
+    owner: L,
+    position: O::Position,
     is_periodic: bool,
     /// It has ended, and not by a cancel before its time. It is Released after all else, and `is_done`
     /// Acquires it: who finds it set sees what the task has done.
@@ -251,25 +251,25 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     }
 }
 
-impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
+impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
     /// One that may be a part of something greater, which knows how to run its work.
-    pub(crate) fn with(link: L, work: W, is_periodic: bool) -> Self {
-        let (place, is_over) = (O::Place::default(), AtomicBool::new(false));
-        Job { link, place, is_periodic, is_over, stage: Mutex::new(Stage::Waiting(work)) }
+    pub(crate) fn with(owner: L, work: W, is_periodic: bool) -> Self {
+        let (position, is_over) = (O::Position::default(), AtomicBool::new(false));
+        Job { owner, position, is_periodic, is_over, stage: Mutex::new(Stage::Waiting(work)) }
     }
 
-    pub(crate) fn link(&self) -> &L {
-        &self.link
+    pub(crate) fn owner_ref(&self) -> &L {
+        &self.owner
     }
 
-    pub(crate) fn place(&self) -> &O::Place {
-        &self.place
+    pub(crate) fn position(&self) -> &O::Position {
+        &self.position
     }
 
     /// Looks at its place, if it waits; JOB-5.
-    pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Place) -> R) -> Option<R> {
+    pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Position) -> R) -> Option<R> {
         let stage = lock(&self.stage);
-        matches!(*stage, Stage::Waiting(_)).then(|| look(&self.place))
+        matches!(*stage, Stage::Waiting(_)).then(|| look(&self.position))
     }
 
     /// Takes the work back of a job that nobody has taken in, and that has no place.
@@ -279,7 +279,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
 
     /// Runs it, if it still waits: `run` does so, catches panics, and says when the work is due again. If it is,
     /// `put_back` is called with the job's lock held; JOB-5.
-    pub(crate) fn run_by(
+    pub(crate) fn run_with(
         &self,
         owner: &O,
         run: impl FnOnce(&mut Option<W>) -> Option<Instant>,
@@ -287,7 +287,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
     ) -> Ran {
         let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
         if !self.is_periodic {
-            owner.free_place(); // JOB-3
+            owner.no_longer_pending(); // JOB-3
         }
         let mut work = Some(work);
         let due = run(&mut work);
@@ -334,17 +334,17 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
             *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
             drop(stage);
             if !was_doomed {
-                owner.free_place(); // JOB-3
+                owner.no_longer_pending(); // JOB-3
             }
         }
     }
 
     /// The work of a job that has left `Waiting` before its time.
     fn drop_unstarted(&self, work: W) {
-        match self.link.owner() {
+        match self.owner.get() {
             Some(owner) => {
-                owner.free_place(); // JOB-3
-                owner.forget(&self.place);
+                owner.no_longer_pending(); // JOB-3
+                owner.remove(&self.position);
                 owner.hook().catch_named(work.name(), || drop(work));
                 owner.has_ended(); // JOB-4
             }
@@ -367,26 +367,26 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
                 ControlFlow::Break(()) => None,
             }
         };
-        self.run_by(owner, run, |_| ())
+        self.run_with(owner, run, |_| ())
     }
 
-    fn forfeit(&self) {
-        self.withdraw();
+    fn withdraw(&self) {
+        Job::withdraw(self);
     }
 
-    fn place(&self) -> &O::Place {
-        &self.place
+    fn position(&self) -> &O::Position {
+        &self.position
     }
 }
 
-impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L> {
+impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W, O, L> {
     fn cancel(&self) -> bool {
         // In one step: a series that goes on in between must not escape.
         let mut stage = lock(&self.stage);
         if self.is_periodic && matches!(*stage, Stage::Running) {
             *stage = Stage::Doomed;
             drop(stage);
-            self.link.owner().into_iter().for_each(|owner| owner.free_place()); // JOB-3
+            self.owner.get().into_iter().for_each(|owner| owner.no_longer_pending()); // JOB-3
             return true;
         }
         let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
@@ -410,18 +410,18 @@ mod tests {
 
     #[test]
     fn s25_a_place_is_taken_once_and_a_task_that_must_may_go_beyond() {
-        let places = Places::new(Some(2));
-        assert_eq!([places.take(), places.take(), places.take()], [true, true, false]);
-        places.free();
-        assert!(places.take());
-        places.take_anyway();
-        places.free();
-        assert!(!places.take(), "there are still two");
-        places.free();
-        assert!(places.take() && !places.take());
-        assert!(!Places::new(Some(0)).take());
-        let unbounded = Places::new(None);
-        assert!((0..100).all(|_| unbounded.take()));
-        assert_eq!(unbounded.taken.load(Ordering::Relaxed), 0, "nobody counts");
+        let limit = PendingLimit::new(Some(2));
+        assert_eq!([limit.enter(), limit.enter(), limit.enter()], [true, true, false]);
+        limit.leave();
+        assert!(limit.enter());
+        limit.enter_anyway();
+        limit.leave();
+        assert!(!limit.enter(), "there are still two");
+        limit.leave();
+        assert!(limit.enter() && !limit.enter());
+        assert!(!PendingLimit::new(Some(0)).enter());
+        let unbounded = PendingLimit::new(None);
+        assert!((0..100).all(|_| unbounded.enter()));
+        assert_eq!(unbounded.pending.load(Ordering::Relaxed), 0, "nobody counts");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::job::{Titled, Work};
+use crate::job::{Named, Work};
 
 /// How to take hold of a context that threads have, and how to put it up elsewhere.
 ///
@@ -168,7 +168,7 @@ pub(super) struct Within<W> {
     pub(super) work: W,
 }
 
-impl<W: Work> Titled for Within<W> {
+impl<W: Work> Named for Within<W> {
     fn name(&self) -> &'static str {
         self.work.name()
     }

@@ -99,7 +99,7 @@ impl Delayed {
     /// Takes a task in, and returns its ticket.
     pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
         self.last_ticket += 1;
-        job.place().set(Position::Delayed(self.last_ticket));
+        job.position().set(Position::Delayed(self.last_ticket));
         self.waits.insert(self.last_ticket, Wait { job, deadline, timer: None });
         self.last_ticket
     }
@@ -134,7 +134,7 @@ impl Delayed {
     /// Takes a task out, with its timer.
     pub(super) fn remove(&mut self, ticket: u64) -> Option<(Entry, Option<Cancellable>)> {
         let wait = self.waits.remove(&ticket)?;
-        wait.job.place().set(Position::Gone);
+        wait.job.position().set(Position::Gone);
         if let Some(deadline) = wait.deadline {
             self.by_deadline.remove(&(deadline, ticket));
         }
@@ -194,9 +194,9 @@ mod tests {
         assert!(delayed.set_timer(ticket, timer()).is_some(), "it waits again");
         assert!(delayed.first_before(ticket).is_none() && delayed.remove(ticket).is_none());
         assert!(delayed.set_timer(again, timer()).is_none());
-        assert_eq!((job.place().get(), delayed.len()), (Position::Delayed(again), 1));
+        assert_eq!((job.position().get(), delayed.len()), (Position::Delayed(again), 1));
         assert!(delayed.remove(again).is_some_and(|(_, timer)| timer.is_some()));
-        assert!(job.place().get() == Position::Gone && delayed.into_all().next().is_none());
+        assert!(job.position().get() == Position::Gone && delayed.into_all().next().is_none());
     }
 
     #[test]

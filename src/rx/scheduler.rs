@@ -24,7 +24,7 @@ use super::delayed::{Entry, Position, Slot};
 use super::drain::Refused;
 use super::serial::{SerialQueue, Timers};
 use super::worker::{TaskQueue, When, Worker};
-use crate::job::{Owner, Places, Ran, Run};
+use crate::job::{Owner, PendingLimit, Ran, Run};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{
     Cancel, Executor, Inline, PanicHook, Schedule, ScheduleError, Scheduler, TaskPanic, ThreadPool,
@@ -163,8 +163,8 @@ impl ExecutorScheduler {
 
     fn queue(&self) -> Arc<SerialQueue> {
         let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
-        let (places, refused) = (Places::new(self.max_pending), Arc::clone(&self.refused));
-        SerialQueue::new(executor, timers, self.hook.clone(), places, refused)
+        let (limit, refused) = (PendingLimit::new(self.max_pending), Arc::clone(&self.refused));
+        SerialQueue::new(executor, timers, self.hook.clone(), limit, refused)
     }
 }
 
@@ -264,7 +264,7 @@ struct Tasks {
 impl Tasks {
     fn add(&mut self, shared: Arc<Shared>) {
         self.last_number += 1;
-        shared.job.place().set(Position::Delayed(self.last_number));
+        shared.job.position().set(Position::Delayed(self.last_number));
         self.waiting.insert(self.last_number, shared);
     }
 
@@ -281,7 +281,7 @@ impl Member {
 }
 
 impl Owner for Member {
-    type Place = Slot;
+    type Position = Slot;
 
     fn now(&self) -> Instant {
         self.queue.now()
@@ -291,9 +291,9 @@ impl Owner for Member {
         self.queue.hook()
     }
 
-    fn forget(&self, slot: &Slot) {
+    fn remove(&self, slot: &Slot) {
         let shared = self.tasks().remove(slot);
-        shared.into_iter().for_each(|shared| self.queue.forget(&shared.slot));
+        shared.into_iter().for_each(|shared| self.queue.remove(&shared.slot));
     }
 }
 
@@ -309,9 +309,9 @@ impl TaskQueue for Member {
         drop(tasks);
         let taken = self.queue.take_in(Arc::clone(&shared) as Entry, when);
         if taken.is_err() {
-            drop(self.tasks().remove(shared.job.place()));
+            drop(self.tasks().remove(shared.job.position()));
         } else if shared.is_done() {
-            self.queue.forget(&shared.slot); // disposed in the meantime; SHARE-2
+            self.queue.remove(&shared.slot); // disposed in the meantime; SHARE-2
         }
         taken
     }
@@ -328,7 +328,7 @@ impl TaskQueue for Member {
         running.into_iter().for_each(|shared| _ = shared.cancel());
         for shared in waiting.into_values() {
             shared.cancel();
-            self.queue.forget(&shared.slot);
+            self.queue.remove(&shared.slot);
         }
     }
 
@@ -352,7 +352,7 @@ struct Shared {
 impl Run<dyn TaskQueue> for Shared {
     fn run(&self, _queue: &dyn TaskQueue) -> Ran {
         let mut tasks = self.member.tasks();
-        let Some(shared) = tasks.remove(self.job.place()) else { return Ran::Not };
+        let Some(shared) = tasks.remove(self.job.position()) else { return Ran::Not };
         tasks.running = Some(shared);
         drop(tasks);
         let ran = self.job.run(&*self.member);
@@ -364,16 +364,16 @@ impl Run<dyn TaskQueue> for Shared {
             if !self.is_done() {
                 return ran;
             }
-            drop(self.member.tasks().remove(self.job.place())); // cancelled in the meantime; SHARE-2
+            drop(self.member.tasks().remove(self.job.position())); // cancelled in the meantime; SHARE-2
         }
         Ran::ForTheLastTime
     }
 
-    fn forfeit(&self) {
-        self.job.forfeit();
+    fn withdraw(&self) {
+        self.job.withdraw();
     }
 
-    fn place(&self) -> &Slot {
+    fn position(&self) -> &Slot {
         &self.slot
     }
 }

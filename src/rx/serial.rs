@@ -38,7 +38,7 @@ use super::delayed::{Delayed, Entry, Position, SMALL, Slot};
 use super::drain::{self, Drain, Refused};
 use super::worker::{TaskQueue, When};
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Owner, Places};
+use crate::job::{Owner, PendingLimit};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Executor, PanicHook, Period, Schedule, ScheduleError, Scheduler};
 
@@ -63,7 +63,7 @@ pub(super) struct SerialQueue {
     /// How many entries in both queues are of cancelled tasks; WORKER-8. An entry is counted before its slot says that
     /// the task has gone, so the count is never too low. Relaxed, because the slot publishes it.
     cancelled: AtomicUsize,
-    places: Places,
+    limit: PendingLimit,
     pressure: Backpressure,
     /// Where the drain waits if its executor does not run it.
     pub(super) refused: Arc<Refused>,
@@ -82,7 +82,7 @@ pub(super) struct State {
 
 impl State {
     fn push(&mut self, job: Entry) {
-        job.place().set(Position::Queued);
+        job.position().set(Position::Queued);
         self.incoming.push_back(job);
     }
 }
@@ -100,7 +100,7 @@ impl SerialQueue {
         executor: Arc<dyn Executor>,
         timers: Timers,
         hook: PanicHook,
-        places: Places,
+        limit: PendingLimit,
         refused: Arc<Refused>,
     ) -> Arc<SerialQueue> {
         Arc::new_cyclic(|me| SerialQueue {
@@ -111,7 +111,7 @@ impl SerialQueue {
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
             cancelled: AtomicUsize::new(0),
-            places,
+            limit,
             pressure: Backpressure::new(AHEAD),
             refused,
         })
@@ -132,7 +132,7 @@ impl SerialQueue {
         let state = self.state();
         match state.executor {
             None => Err(ScheduleError::Closed),
-            Some(_) if !self.places.take() => Err(ScheduleError::Full),
+            Some(_) if !self.limit.enter() => Err(ScheduleError::Full),
             Some(_) => Ok(state),
         }
     }
@@ -213,7 +213,7 @@ impl SerialQueue {
         }
         // It may have been cancelled when it was in no queue.
         if job.is_done() {
-            self.forget(job.place());
+            self.remove(job.position());
         }
     }
 
@@ -227,7 +227,7 @@ impl SerialQueue {
         while self.has_tasks(&mut outgoing) {
             let job = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            if job.place().leave() == Position::Queued {
+            if job.position().leave() == Position::Queued {
                 outgoing.running = Some(Arc::clone(&job));
                 return Some(job);
             }
@@ -248,7 +248,7 @@ impl SerialQueue {
     fn has_tasks(&self, outgoing: &mut Outgoing) -> bool {
         loop {
             while let Some(job) = outgoing.tasks.front() {
-                if job.place().get() != Position::Gone {
+                if job.position().get() != Position::Gone {
                     return true;
                 }
                 outgoing.tasks.pop_front();
@@ -275,7 +275,7 @@ impl SerialQueue {
         if self.cancelled.load(Ordering::Relaxed) > HOLES + entries / 2 {
             for tasks in [&mut outgoing.tasks, &mut state.incoming] {
                 let before = tasks.len();
-                tasks.retain(|job| job.place().get() != Position::Gone);
+                tasks.retain(|job| job.position().get() != Position::Gone);
                 let removed = before - tasks.len();
                 self.cancelled.fetch_sub(removed, Ordering::Relaxed);
                 tasks.shrink_to(SMALL.max(2 * tasks.len()));
@@ -292,11 +292,11 @@ impl SerialQueue {
             let mut state = self.state();
             // There it has not started; and nobody has a handle to cancel it by.
             let at = state.incoming.iter().rposition(|other| Arc::ptr_eq(other, &job))?;
-            job.place().leave();
+            job.position().leave();
             state.incoming.remove(at)
         });
         if newest.is_some() {
-            self.places.free();
+            self.limit.leave();
         }
         self.dispose();
         newest
@@ -304,7 +304,7 @@ impl SerialQueue {
 }
 
 impl Owner for SerialQueue {
-    type Place = Slot;
+    type Position = Slot;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -314,11 +314,11 @@ impl Owner for SerialQueue {
         &self.hook
     }
 
-    fn free_place(&self) {
-        self.places.free();
+    fn no_longer_pending(&self) {
+        self.limit.leave();
     }
 
-    fn forget(&self, slot: &Slot) {
+    fn remove(&self, slot: &Slot) {
         let mut state = self.state();
         let counted = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
         match slot.leave() {
@@ -422,7 +422,7 @@ impl Drop for Arrival {
         let waited = queue.state().delayed.remove(ticket);
         // If it does not wait, it has come with another one, or a disposal is on its way to it.
         if waited.is_some() {
-            job.forfeit();
+            job.withdraw();
         }
     }
 }
@@ -499,8 +499,8 @@ mod tests {
         let never_runs = move |task: DueTask| lock(&keep).push(task);
         let timers = Timers::Wheel(timers.with_executor(Inline));
         let hook = PanicHook::default();
-        let (places, refused) = (Places::new(None), Refused::new(timers.clone()));
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, places, refused);
+        let (limit, refused) = (PendingLimit::new(None), Refused::new(timers.clone()));
+        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, refused);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once(|| ()));

@@ -126,14 +126,14 @@ impl Trampoline {
             drop(state);
             // It waited already, so a cancel may have looked for it in vain.
             if job.is_done() {
-                self.forget(job.place());
+                self.remove(job.position());
             }
         }
     }
 }
 
 impl Owner for Trampoline {
-    type Place = Slot;
+    type Position = Slot;
 
     fn now(&self) -> Instant {
         Instant::now()
@@ -143,7 +143,7 @@ impl Owner for Trampoline {
         &self.hook
     }
 
-    fn forget(&self, slot: &Slot) {
+    fn remove(&self, slot: &Slot) {
         let Position::Delayed(ticket) = slot.get() else { return };
         let job = self.state().tasks.remove(ticket);
         drop(job);

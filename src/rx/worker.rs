@@ -11,7 +11,7 @@ use super::context::{Capture, Within};
 use super::delayed::{Entry, Slot};
 use super::scheduler::ExecutorScheduler;
 use super::serial::Timers;
-use crate::job::{Job, NamedOnce, Once, Owner, Series, Titled, Work};
+use crate::job::{Job, Named, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -29,7 +29,7 @@ pub(super) enum When {
 
 /// Where a worker's tasks wait, and how they come to run: on an executor, among those of other workers, or on the
 /// caller's thread.
-pub(super) trait TaskQueue: Owner<Place = Slot> {
+pub(super) trait TaskQueue: Owner<Position = Slot> {
     /// Takes a job in, which waits. When it is refused nothing has become of it, unless it is the clock of a
     /// delay that refuses: then it is dropped.
     ///
@@ -390,7 +390,7 @@ impl Executor for Worker {
 /// A task of a scheduler.
 struct Due(DueTask);
 
-impl Titled for Due {
+impl Named for Due {
     fn name(&self) -> &'static str {
         self.0.name()
     }
