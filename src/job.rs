@@ -1,7 +1,7 @@
 //! One task of a layer that runs tasks itself: of a worker, a message loop or a pool.
 //!
-//! The job's [`Owner`] keeps it in a queue and calls [`Run::run`] when the job's turn has come. A pool, whose tasks have
-//! results, calls [`Job::run_with`].
+//! The job's [`Owner`] keeps it in a queue and calls [`Run::run`] when the job's turn has come. A pool, whose tasks
+//! have results, calls [`Job::run_with`].
 //!
 //! ```text
 //!               claim                 end
@@ -16,8 +16,8 @@
 //!    '------------------- cancel ---------------> Cancelled
 //! ```
 //!
-//! Nobody can cancel a one-shot that runs, so it stays `Running` after its end. That saves a turn of the lock. `is_over`
-//! beside the stage says that it has ended.
+//! Nobody can cancel a one-shot that runs, so it stays `Running` after its end. That saves a turn of the lock.
+//! `is_over` beside the stage says that it has ended.
 //!
 //! - JOB-1 The thread that takes a job out of `Waiting` owns its work, and runs or drops it. So a task starts once, and
 //!   a task whose cancel wins never starts.
@@ -219,8 +219,8 @@ pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
     owner: L,
     position: O::Position,
     is_periodic: bool,
-    /// The job has ended, and no cancel has won. The Release stores in `run_with` and `withdraw` come after all else and
-    /// pair with the Acquire in `is_done`: a thread that finds it set sees what the task did.
+    /// The job has ended, and no cancel has won. The Release stores in `run_with` and `withdraw` come after all else
+    /// and pair with the Acquire in `is_done`: a thread that finds it set sees what the task did.
     is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
 }
@@ -280,8 +280,8 @@ impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
-    /// Runs the job, if it still waits. `run` runs the work, catches its panics, and returns when the work is due again.
-    /// If it is, `put_back` is called with the job's lock held (JOB-5).
+    /// Runs the job, if it still waits. `run` runs the work, catches its panics, and returns when the work is due
+    /// again. If it is, `put_back` is called with the job's lock held (JOB-5).
     pub(crate) fn run_with(
         &self,
         owner: &O,

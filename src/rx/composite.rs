@@ -10,9 +10,9 @@ use crate::{Cancel, Cancellable, PanicHook};
 
 /// A set of handles that are cancelled together: those of a request, a session or a screen.
 ///
-/// Clones are handles to the same set. The set keeps a handle until it is removed or cancelled. From time to time it also
-/// drops the handles whose tasks are over, so a set may live for ever and take in task after task. Dropping the set
-/// cancels nothing. A set may be part of another set, because it implements [`Cancel`].
+/// Clones are handles to the same set. The set keeps a handle until it is removed or cancelled. From time to time it
+/// also drops the handles whose tasks are over, so a set may live for ever and take in task after task. Dropping the
+/// set cancels nothing. A set may be part of another set, because it implements [`Cancel`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,8 +40,8 @@ pub struct CompositeCancellable {
 
 #[derive(Default)]
 struct Set {
-    /// By age. A handle may run a user's code when it is asked, cancelled or dropped, so none of these happens under the
-    /// lock. `prune` works on a copy of this map.
+    /// By age. A handle may run a user's code when it is asked, cancelled or dropped, so none of these happens under
+    /// the lock. `prune` works on a copy of this map.
     handles: BTreeMap<u64, Arc<Cancellable>>,
     /// With this many handles, the set is pruned.
     prune_at: usize,
@@ -114,16 +114,16 @@ impl CompositeCancellable {
         left
     }
 
-    /// Removes a handle without cancelling it. Returns `None` if it is not in the set any more: it was removed before, the
-    /// set was cancelled, or the handle's task was over and the set has dropped it.
+    /// Removes a handle without cancelling it. Returns `None` if it is not in the set any more: it was removed before,
+    /// the set was cancelled, or the handle's task was over and the set has dropped it.
     pub fn remove(&self, key: CompositeKey) -> Option<Cancellable> {
         let handle = self.set().handles.remove(&key.0)?;
         // `prune` of another thread may hold it too.
         Some(Arc::try_unwrap(handle).unwrap_or_else(|shared| (*shared).clone()))
     }
 
-    /// Cancels all handles in the set, the oldest first, and from now on each handle that is added. Returns how many tasks
-    /// this has prevented from running.
+    /// Cancels all handles in the set, the oldest first, and from now on each handle that is added. Returns how many
+    /// tasks this has prevented from running.
     pub fn cancel(&self) -> usize {
         let mut set = self.set();
         set.is_cancelled = true;

@@ -43,7 +43,8 @@ pub trait ContextCapture: Send + Sync + 'static {
     /// What is captured.
     type Context: Clone + Send + 'static;
 
-    /// Returns the context of the calling thread. It is called when a task is scheduled, on the thread that schedules it.
+    /// Returns the context of the calling thread. It is called when a task is scheduled, on the thread that schedules
+    /// it.
     fn capture(&self) -> Self::Context;
 
     /// Installs a context on the calling thread, and returns the one before. The thread that runs a task calls it twice
@@ -54,8 +55,8 @@ pub trait ContextCapture: Send + Sync + 'static {
 /// Gives out workers whose tasks run in the context of the thread that scheduled them.
 ///
 /// The context is captured when a task is scheduled, with or without a delay or a period, and installed for each of its
-/// runs. After a run, or a panic, the thread has its own context again. If such a worker is the executor of a scheduler,
-/// its tasks have the context of the tick thread, which hands them over.
+/// runs. After a run, or a panic, the thread has its own context again. If such a worker is the executor of a
+/// scheduler, its tasks have the context of the tick thread, which hands them over.
 ///
 /// It wraps anything that gives out workers: [`over`](ContextAwareScheduler::over) takes a closure, so it works with
 /// [`single`](super::single), [`new_thread`](super::new_thread), a trampoline's `worker` and a loop.
@@ -71,8 +72,8 @@ impl ContextAwareScheduler {
         ContextAwareScheduler::over(move || inner.worker(), capture)
     }
 
-    /// Adds a context to the workers that a closure returns. If they have a context already, this one is installed inside
-    /// of it.
+    /// Adds a context to the workers that a closure returns. If they have a context already, this one is installed
+    /// inside of it.
     ///
     /// ```
     /// # use tickwheel::rx::{ContextAwareScheduler, ContextCapture, TrampolineScheduler, Worker, single};

@@ -38,8 +38,8 @@ impl AtomicPosition {
     const QUEUED: u64 = u64::MAX - 1;
     const GONE: u64 = u64::MAX;
 
-    /// Returns the position. The Acquire pairs with the Release in `leave`: a thread that sees that a task has gone also
-    /// sees what was counted before.
+    /// Returns the position. The Acquire pairs with the Release in `leave`: a thread that sees that a task has gone
+    /// also sees what was counted before.
     pub(super) fn get(&self) -> Position {
         AtomicPosition::decode(self.0.load(Ordering::Acquire))
     }
@@ -99,7 +99,8 @@ impl Delayed {
         self.by_ticket.len()
     }
 
-    /// Adds a task, and returns its ticket. Other tasks ignore its deadline until [`put_in_order`](Delayed::put_in_order).
+    /// Adds a task, and returns its ticket. Other tasks ignore its deadline until
+    /// [`put_in_order`](Delayed::put_in_order).
     pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
         self.last_ticket += 1;
         job.position().set(Position::Delayed(self.last_ticket));
@@ -127,8 +128,8 @@ impl Delayed {
         self.by_deadline.first().copied()
     }
 
-    /// Returns the ticket of the task that has to be queued first when the task with this ticket is due: an earlier one,
-    /// or the task itself. Returns `None` if the task has left.
+    /// Returns the ticket of the task that has to be queued first when the task with this ticket is due: an earlier
+    /// one, or the task itself. Returns `None` if the task has left.
     pub(super) fn first_before(&self, ticket: u64) -> Option<u64> {
         let Some(deadline) = self.by_ticket.get(&ticket)?.deadline else { return Some(ticket) };
         let itself = (deadline, ticket);
@@ -192,14 +193,6 @@ impl Timers {
         match self {
             Timers::Wheel(scheduler) => scheduler.now(),
             Timers::Any(schedule) => schedule.now(),
-        }
-    }
-
-    /// Returns true if the timers may need the calling thread, which runs a task, before they can run anything.
-    pub(super) fn need_this_thread(&self) -> bool {
-        match self {
-            Timers::Wheel(scheduler) => scheduler.is_turned_here(),
-            Timers::Any(_) => true, // that is not known here
         }
     }
 

@@ -24,7 +24,8 @@
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns.
 //! - DRAIN-4 A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
-//!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for it.
+//!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
+//!   it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -42,8 +43,8 @@ use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
 
-/// How long a drain that was not run waits before the next attempt. After each [`FAILURES_PER_PAUSE`] failed attempts the
-/// pause doubles, six times at most (DRAIN-1).
+/// How long a drain that was not run waits before the next attempt. After each [`FAILURES_PER_PAUSE`] failed attempts
+/// the pause doubles, six times at most (DRAIN-1).
 const PAUSE: Duration = Duration::from_millis(1);
 const FAILURES_PER_PAUSE: u32 = 16;
 
@@ -87,13 +88,9 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 }
 
 /// The right to run the tasks of a queue. If it is dropped before it has run, it is handed over again (DRAIN-1).
-pub(super) struct Drain(Option<Arc<SerialQueue>>);
+pub(super) struct Drain(pub(super) Option<Arc<SerialQueue>>);
 
 impl Drain {
-    pub(super) fn new(queue: Arc<SerialQueue>) -> Drain {
-        Drain(Some(queue))
-    }
-
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned.
@@ -129,7 +126,8 @@ impl Drain {
         with_state(state, || {
             let mut next = Some(self);
             while let Some(drain) = next {
-                // The panics of tasks are caught in there. This is for destructors that run with the queue's last owner.
+                // The panics of tasks are caught in there. This is for destructors that run with the queue's last
+                // owner.
                 PanicHook::default().catch(|| drain.run_batch());
                 let waiting = || WAITING.with(|drains| drains.borrow_mut().pop_front());
                 next = is_inline.then(waiting).flatten();
@@ -143,11 +141,12 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         for _ in 0..BATCH {
             let Some(job) = queue.next() else { return };
-            let passed = cfg!(debug_assertions).then(|| queue.passed());
+            let passed = || queue.passed.load(Ordering::Relaxed);
+            let before = cfg!(debug_assertions).then(passed);
             if let Ran::Again(due) = job.run(&*queue) {
                 queue.run_again(&job, due);
             }
-            debug_assert_eq!(passed, Some(queue.passed()), "no other drain runs (WORKER-1)");
+            debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
         if queue.has_more() {
             let executor = queue.state().executor.clone();

@@ -48,15 +48,15 @@ impl ExecutorScheduler {
     /// task. The scheduler's own executor is not used.
     ///
     /// On [`Inline`], a task runs in the call that schedules it. There is one exception: if a task that runs inline
-    /// schedules another one, the call returns at once, and the new task runs on the same stack after that task's batch.
-    /// So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait* for a
-    /// task of another inline worker, because that one cannot start on this thread before the first has ended.
+    /// schedules another one, the call returns at once, and the new task runs on the same stack after that task's
+    /// batch. So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait*
+    /// for a task of another inline worker, because that one cannot start on this thread before the first has ended.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
         ExecutorScheduler::with(Arc::new(executor), Timers::of(scheduler))
     }
 
-    /// Returns workers that run on this executor, and whose delays are kept by anything that keeps time: a loop, a pool,
-    /// another worker. Delays go by its clock, virtual or not. With a [`Scheduler`] it is the same as
+    /// Returns workers that run on this executor, and whose delays are kept by anything that keeps time: a loop, a
+    /// pool, another worker. Delays go by its clock, virtual or not. With a [`Scheduler`] it is the same as
     /// [`new`](ExecutorScheduler::new). If `executor` and `schedule` are one, use [`Worker::new`].
     ///
     /// `schedule` runs a timer for each delayed task, and the task runs on the executor. Delayed tasks keep their order
@@ -94,8 +94,8 @@ impl ExecutorScheduler {
         ExecutorScheduler { executor, timers, retries, hook, max_pending: None }
     }
 
-    /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, of the `Drop` of a
-    /// captured value, and of the executor.
+    /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, of the `Drop` of
+    /// a captured value, and of the executor.
     #[must_use]
     pub fn on_panic(
         self,
@@ -106,13 +106,14 @@ impl ExecutorScheduler {
 
     /// Limits each worker that is made from now on: it refuses a task if `tasks` of its own are pending.
     ///
-    /// A task is pending until its run starts, a series until it ends, and both until they are cancelled. On a full worker,
-    /// [`try_schedule`](Worker::try_schedule) gives the closure back with [`ScheduleError::Full`](crate::ScheduleError::Full).
-    /// [`schedule`](Worker::schedule) and the other methods without an error drop the closure and return a handle that
-    /// says that the task was cancelled. A scheduler whose executor is the worker keeps a refused task and offers it again.
+    /// A task is pending until its run starts, a series until it ends, and both until they are cancelled. On a full
+    /// worker, [`try_schedule`](Worker::try_schedule) gives the closure back with
+    /// [`ScheduleError::Full`](crate::ScheduleError::Full). [`schedule`](Worker::schedule) and the other methods
+    /// without an error drop the closure and return a handle that says that the task was cancelled. A scheduler whose
+    /// executor is the worker keeps a refused task and offers it again.
     ///
-    /// By default there is no limit. Then a thread that schedules much faster than its worker runs waits a little in some
-    /// of its calls, at most 100 ms in one.
+    /// By default there is no limit. Then a thread that schedules much faster than its worker runs waits a little in
+    /// some of its calls, at most 100 ms in one.
     ///
     /// ```
     /// use std::time::Duration;

@@ -6,12 +6,11 @@
 //! ```
 //!
 //! `RxJava` counts the queued tasks in an atomic number, and the call that takes it from zero to one hands the drain to
-//! the executor. Here a flag under the lock of the incoming tasks does that: `has_drain`. The file [`drain`] tells how
-//! the drain comes to a thread.
+//! the executor. Here the flag `has_drain` does that, under a lock. How the drain comes to a thread is in [`drain`].
 //!
-//! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread that
-//!   sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So no
-//!   task is queued without a drain, and a task sees what the task before has written.
+//! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread
+//!   that sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So
+//!   no task is queued without a drain, and a task sees what the task before has written.
 //! - WORKER-2 A task that has not started is queued or delayed, or it is `running` (a series between two runs). So
 //!   `dispose` finds it. A task starts by a step of its job (JOB-1), without a lock of the queue.
 //! - WORKER-3 A delayed task is queued by its [`DelayTimer`], in order of deadline. A [`Scheduler`](crate::Scheduler)
@@ -20,16 +19,16 @@
 //!   they are due too.
 //! - WORKER-4 The executor, the clock, tasks, and destructors of any of these are called with no lock held.
 //! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
-//!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is kept,
-//!   and the threads that bring tasks seldom meet the one that runs them.
+//!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is
+//!   kept, and the threads that bring tasks seldom meet the one that runs them.
 //! - WORKER-6 A thread that brings tasks much faster than they run is held back, after its task was taken in and with
-//!   no lock held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks hold
-//!   nobody back before they are due. A thread that drains this queue or another is never held back, because the
+//!   no lock held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks
+//!   hold nobody back before they are due. A thread that drains this queue or another is never held back, because the
 //!   executor may have no other thread.
-//! - WORKER-7 A disposed queue has no executor. It takes no task, and none waits in it. A queue disposes itself when its
-//!   executor is gone for good, and when nobody can reach it and its drain is not run (DRAIN-2).
-//! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its entry
-//!   stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
+//! - WORKER-7 A disposed queue has no executor. It takes no task, and none waits in it. A queue disposes itself when
+//!   its executor is gone for good, and when nobody can reach it and its drain is not run (DRAIN-2).
+//! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its
+//!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
 //!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
 
 use std::collections::VecDeque;
@@ -64,7 +63,7 @@ pub(super) struct SerialQueue {
     outgoing: CachePadded<Mutex<Outgoing>>,
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
-    passed: AtomicU64,
+    pub(super) passed: AtomicU64,
     /// How many entries in both queues are of cancelled tasks (WORKER-8). An entry is counted before its position says
     /// that the task has gone, so the count is never too low. Relaxed suffices, because the position publishes it.
     cancelled: AtomicUsize,
@@ -126,11 +125,6 @@ impl SerialQueue {
         lock(&self.state)
     }
 
-    /// Returns how many tasks the drain has taken out so far.
-    pub(super) fn passed(&self) -> u64 {
-        self.passed.load(Ordering::Relaxed)
-    }
-
     fn me(&self) -> Arc<SerialQueue> {
         self.me.upgrade().expect("the caller holds it")
     }
@@ -147,8 +141,8 @@ impl SerialQueue {
         }
     }
 
-    /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued, if
-    /// the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
+    /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
+    /// if the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
     fn start_drain(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -160,7 +154,7 @@ impl SerialQueue {
         }
         let executor = state.executor.clone();
         drop(state);
-        Drain::new(self.me()).hand_over(executor, newest)
+        Drain(Some(self.me())).hand_over(executor, newest)
     }
 
     fn delay(&self, job: &Entry, when: When) -> Result<bool, ScheduleError> {
@@ -187,14 +181,18 @@ impl SerialQueue {
         // If the clock panics, it does so again below, and the series ends.
         let overdue_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
         // A series that lags must not keep this thread from running the timers, or from returning to its caller. If it
-        // could, the series takes the way by the timers, behind all that is due. A thread of the executor's own is safe.
-        let is_busy_here = self.timers.need_this_thread() || drain::this_thread().is_inline;
+        // could do so, the next run takes the way by the timers, behind all that is due. Other threads may go on.
+        let is_needed_elsewhere = drain::this_thread().is_inline
+            || match &self.timers {
+                Timers::Wheel(scheduler) => scheduler.is_turned_here(),
+                Timers::Any(_) => true, // perhaps
+            };
         let (when, deadline) = self.timers.with_deadline(When::At(overdue_at.unwrap_or(due)));
         let mut state = self.state();
         if state.executor.is_none() {
             drop(state);
             job.cancel();
-        } else if overdue_at.is_some() && !is_busy_here {
+        } else if overdue_at.is_some() && !is_needed_elsewhere {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             drop(state);
         } else {
@@ -217,7 +215,7 @@ impl SerialQueue {
         _before = outgoing.running.take();
         while self.has_next(&mut outgoing) {
             let job = outgoing.tasks.pop_front()?;
-            self.passed.store(self.passed() + 1, Ordering::Relaxed);
+            self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             if job.position().leave() == Position::Queued {
                 outgoing.running = Some(Arc::clone(&job));
                 return Some(job);
@@ -303,8 +301,8 @@ impl SerialQueue {
 
     /// Disposes the queue, because its executor is gone for good. The caller holds the drain.
     ///
-    /// Before that, it takes out `newest`, the task that has just come, and returns it for its caller. It returns `None`
-    /// if the task has left: a disposal has cancelled it, or the executor has run the drain that it refused.
+    /// Before that, it takes out `newest`, the task that has just come, and returns it for its caller. It returns
+    /// `None` if the task has left: a disposal has cancelled it, or the executor has run the drain that it refused.
     pub(super) fn executor_is_gone(&self, newest: Option<Entry>) -> Option<Entry> {
         let newest = newest.and_then(|job| {
             let mut state = self.state();
@@ -384,7 +382,7 @@ impl TaskQueue for SerialQueue {
         }
         self.pressure.hold_back(|| {
             let ahead = self.state().incoming.len() as u64;
-            Flow { ahead, passed: self.passed() }
+            Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
         });
     }
 

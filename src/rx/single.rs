@@ -9,10 +9,10 @@
 //!                       '--|---SubTask ---> [ a1 | b1 | a2 | b2 ]  the one queue
 //! ```
 //!
-//! - SINGLE-1 Until a task starts or is cancelled, it is in `waiting` of its sub-queue, and a [`SubTask`] for it is in the
-//!   queue. The task that has started is `running`, so a disposal finds a series there.
-//! - SINGLE-2 The lock of a sub-queue is never held together with a lock of the queue. So a task may leave one of them while
-//!   it is added to the other. A thread that adds a task to one looks again afterwards whether the task is over.
+//! - SINGLE-1 Until a task starts or is cancelled, it is in `waiting` of its sub-queue, and a [`SubTask`] for it is in
+//!   the queue. The task that has started is `running`, so a disposal finds a series there.
+//! - SINGLE-2 The lock of a sub-queue is never held together with a lock of the queue. So a task may leave one of them
+//!   while it is added to the other. A thread that adds a task to one looks again afterwards whether the task is over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -34,7 +34,8 @@ impl ContextCapture for TracingSpans {
         Spans(if span.is_none() { Vec::new() } else { vec![span] })
     }
 
-    /// Leaves the spans of the thread and enters the new ones. A task that was scheduled outside of any span runs in none.
+    /// Leaves the spans of the thread and enters the new ones. A task that was scheduled outside of any span runs in
+    /// none.
     fn replace(&self, Spans(new): Spans) -> Spans {
         let mut old = Vec::new();
         loop {

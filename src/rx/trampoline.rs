@@ -88,15 +88,6 @@ impl Trampoline {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs all tasks, and waits for those that are delayed (TRAMPOLINE-1).
-    fn drain(&self) {
-        while let Some(job) = self.next() {
-            if let Ran::Again(due) = job.run(self) {
-                self.run_again(&job, due);
-            }
-        }
-    }
-
     /// Takes out the next task when it is due. If it returns `None`, no task is left, and the drain has ended.
     fn next(&self) -> Option<Entry> {
         let mut state = self.state();
@@ -173,8 +164,13 @@ impl TaskQueue for Trampoline {
         drop(state);
         if has_drain {
             self.changed.notify_one();
-        } else {
-            self.drain();
+            return Ok(false);
+        }
+        // This thread drains: it runs all tasks, and waits for those that are delayed (TRAMPOLINE-1).
+        while let Some(job) = self.next() {
+            if let Ran::Again(due) = job.run(self) {
+                self.run_again(&job, due);
+            }
         }
         Ok(false)
     }

@@ -21,8 +21,8 @@ pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue: Owner<Position = AtomicPosition> {
-    /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job is
-    /// withdrawn.
+    /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
+    /// is withdrawn.
     ///
     /// `Ok(true)` means that too many tasks are queued: the caller should [`hold_back`](TaskQueue::hold_back) its
     /// thread.
@@ -54,14 +54,14 @@ pub(super) trait TaskQueue: Owner<Position = AtomicPosition> {
 ///
 /// A worker and its delayed tasks keep its scheduler, or whatever else keeps its time, alive. When that scheduler is
 /// closed, the delayed tasks are among the leftovers. A leftover that is run queues its task, and one that is dropped
-/// drops it. Leftovers that nobody takes, because the [`Stopping`](crate::Stopping) of a `stop` was thrown away, keep the
-/// worker alive, and the worker keeps them. Dispose such a worker.
+/// drops it. Leftovers that nobody takes, because the [`Stopping`](crate::Stopping) of a `stop` was thrown away, keep
+/// the worker alive, and the worker keeps them. Dispose such a worker.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers the work again: sixteen times after a
 /// millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so a
 /// thousand of them cost the executor no more than one. If the executor says that it is gone for good
-/// ([`Rejected::for_good`]), the worker disposes itself. A worker without any handle also disposes itself if its executor
-/// has run nothing for about a minute.
+/// ([`Rejected::for_good`]), the worker disposes itself. A worker without any handle also disposes itself if its
+/// executor has run nothing for about a minute.
 ///
 /// ```
 /// use std::time::Duration;
@@ -134,11 +134,11 @@ impl Worker {
         self.schedule_after(Duration::ZERO, f)
     }
 
-    /// Runs a task after `delay`, when the tasks that are queued by then have run. With a delay of zero it is the same as
-    /// [`schedule`](Worker::schedule).
+    /// Runs a task after `delay`, when the tasks that are queued by then have run. With a delay of zero it is the same
+    /// as [`schedule`](Worker::schedule).
     ///
-    /// If the worker is disposed or full, or if its scheduler takes no more tasks, the closure is dropped, and the handle
-    /// says that the task was cancelled. [`Schedule::schedule_task`] returns the reason.
+    /// If the worker is disposed or full, or if its scheduler takes no more tasks, the closure is dropped, and the
+    /// handle says that the task was cancelled. [`Schedule::schedule_task`] returns the reason.
     pub fn schedule_after(
         &self,
         delay: Duration,
@@ -147,11 +147,11 @@ impl Worker {
         self.or_cancelled(self.give(When::After(delay), Once(f)))
     }
 
-    /// Runs a task again and again. Run `k` is queued at `initial + k * period`, however long the runs take. Missed runs
-    /// are made up for, one by one.
+    /// Runs a task again and again. Run `k` is queued at `initial + k * period`, however long the runs take. Missed
+    /// runs are made up for, one by one.
     ///
-    /// If the period is zero, the handle says that the task was cancelled. [`Schedule::schedule_series`] returns an error
-    /// then, and takes every [`Period`].
+    /// If the period is zero, the handle says that the task was cancelled. [`Schedule::schedule_series`] returns an
+    /// error then, and takes every [`Period`].
     #[doc(alias = "schedulePeriodically")]
     pub fn schedule_periodically<R: Repeat>(
         &self,
@@ -267,11 +267,11 @@ impl Worker {
 
     // ----- the end, and the state ----------------------------------------------------------
 
-    /// Cancels all tasks that have not started, and takes no more. When it returns, their closures are dropped. A task that
-    /// runs is not interrupted, and a series that runs does not run again.
+    /// Cancels all tasks that have not started, and takes no more. When it returns, their closures are dropped. A task
+    /// that runs is not interrupted, and a series that runs does not run again.
     ///
-    /// It may be called from anywhere, also from a task of this worker or from a destructor. A second call does nothing,
-    /// and does not wait for the first.
+    /// It may be called from anywhere, also from a task of this worker or from a destructor. A second call does
+    /// nothing, and does not wait for the first.
     pub fn dispose(&self) {
         self.queue.dispose();
     }
@@ -282,8 +282,8 @@ impl Worker {
         self.queue.is_disposed()
     }
 
-    /// Returns how many tasks wait for their time or for their turn. A series counts as one. The task that runs does not
-    /// count.
+    /// Returns how many tasks wait for their time or for their turn. A series counts as one. The task that runs does
+    /// not count.
     pub fn pending(&self) -> usize {
         self.queue.pending()
     }
@@ -368,9 +368,9 @@ impl Schedule for Worker {
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 impl Executor for Worker {
-    /// Queues a task of a scheduler. A disposed worker refuses it for good, and the scheduler keeps the task and returns it
-    /// when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The calling thread is
-    /// never held back, because most often it is a tick thread.
+    /// Queues a task of a scheduler. A disposed worker refuses it for good, and the scheduler keeps the task and
+    /// returns it when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The
+    /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         match self.give_without_wait(NOW, task) {
             Err((ScheduleError::Full, Some(task))) => Err(Rejected::new(task)),
