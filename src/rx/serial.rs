@@ -1,8 +1,8 @@
 //! The queue of a worker on an executor: how tasks come in, and how they leave.
 //!
 //! ```text
-//!   due now ------------------------> incoming ---> outgoing ---> the drain runs them, on the executor
-//!   delayed ---> delayed ---timer--------^    swapped
+//!   due now --------------------------> incoming -----> outgoing -----> the drain runs them,
+//!   due later ---> delayed ---timer------^       swapped                on the executor
 //! ```
 //!
 //! `RxJava` counts the queued tasks in an atomic number, and the call that takes it from zero to one hands the drain to
@@ -166,8 +166,8 @@ impl SerialQueue {
         self.arm(job, ticket, when).map(|()| is_too_long)
     }
 
-    /// Starts the timer of a delayed task (WORKER-3). If it is refused, it is dropped and withdraws the task, which no
-    /// other timer can have queued yet.
+    /// Starts the timer of a delayed task (WORKER-3). A timer that is refused is dropped, and withdraws its task. No
+    /// other timer can have queued the task by then.
     fn arm(&self, job: &Entry, ticket: u64, when: When) -> Result<(), ScheduleError> {
         let timer = DelayTimer(Some((self.me(), Arc::clone(job), ticket)));
         let timer = self.timers.schedule(when, move || timer.fire())?;
