@@ -1,32 +1,32 @@
-//! One task of a layer that runs tasks itself: of a worker, of a message loop, of a pool.
+//! One task of a layer that runs tasks itself: of a worker, a message loop or a pool.
 //!
-//! What it belongs to, its [`Owner`], keeps it where it waits, and calls [`Run::run`] when its turn has come. A pool,
-//! whose tasks have results, calls [`Job::run_by`].
+//! The job's [`Owner`] keeps it in a queue and calls [`Run::run`] when the job's turn has come. A pool, whose tasks
+//! have results, calls [`Job::run_with`].
 //!
 //! ```text
 //!               claim                 end
 //!   Waiting ------------> Running ------------> Done
 //!    | | ^                 |   |                 ^
-//!    | '-|-- forfeit, or taken back -------------'
+//!    | '-|-- withdraw, or take_back -------------'
 //!    |   |                 |   |
-//!    |   '---- go on ------'   | cancel of a series
+//!    |   '--- next run ----'   | cancel of a series
 //!    |       (a series)        v
-//!    |                      Doomed ------ end ------.
+//!    |                      LastRun ----- end ------.
 //!    |                                              v
 //!    '------------------- cancel ---------------> Cancelled
 //! ```
 //!
-//! A one-shot, which nobody can doom, stays `Running` when it is done, and saves a turn of the lock: what
-//! tells of an end is `is_over`, beside the stage.
+//! Nobody can cancel a one-shot that runs, so it stays `Running` after its end. That saves a turn of the lock.
+//! `is_over` beside the stage says that it has ended.
 //!
-//! - JOB-1 Whoever takes a job out of `Waiting` has its work, and runs or drops it. So a task starts once,
-//!   and a cancel that wins means that it does not start.
-//! - JOB-2 User code runs, and is dropped, with nothing locked; its panics are caught and reported.
-//! - JOB-3 A job frees its place (S25) once: a one-shot with the step out of `Waiting`, a series with the step
-//!   to `Doomed`, `Done` or `Cancelled`, whichever comes first.
-//! - JOB-4 A job tells its owner once that it has ended, when its closure is gone.
-//! - JOB-5 An owner may put a series back under the job's lock, together with the step to `Waiting`. Then a cancel that
-//!   comes after finds the job in its place. The owner's lock is taken inside of the job's, never the other way round.
+//! - JOB-1 The thread that takes a job out of `Waiting` owns its work, and runs or drops it. So a task starts once, and
+//!   a task whose cancel wins never starts.
+//! - JOB-2 User code runs, and is dropped, while nothing is locked. Its panics are caught and reported.
+//! - JOB-3 A job stops being pending (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
+//!   `LastRun`, `Done` or `Cancelled`, whichever comes first.
+//! - JOB-4 A job tells its owner once that it has ended, after its closure was dropped.
+//! - JOB-5 An owner may queue a series again under the job's lock, together with the step to `Waiting`. Then a later
+//!   cancel finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
 
 use std::any::type_name;
 use std::ops::{ControlFlow, Deref};
@@ -37,76 +37,77 @@ use std::time::Instant;
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, PanicHook, Period, Repeat, Task};
 
-/// The places for the tasks of a layer: how many may be pending (S25).
+/// How many tasks of a layer may be pending (S25), and how many are. Without a limit nothing is counted.
 ///
-/// Without a bound nothing is counted. Relaxed: the count is exact by itself, and publishes nothing.
+/// All accesses are Relaxed: each step on the count is atomic, and the count publishes nothing.
 #[derive(Debug)]
-pub(crate) struct Places {
-    bound: Option<usize>,
-    taken: AtomicUsize,
+pub(crate) struct PendingLimit {
+    limit: Option<usize>,
+    pending: AtomicUsize,
 }
 
-impl Places {
-    pub(crate) fn new(bound: Option<usize>) -> Places {
-        Places { bound, taken: AtomicUsize::new(0) }
+impl PendingLimit {
+    pub(crate) fn new(limit: Option<usize>) -> PendingLimit {
+        PendingLimit { limit, pending: AtomicUsize::new(0) }
     }
 
-    /// Takes a place; false if there is none.
+    /// Counts one more pending task. Returns false if the limit is reached.
     #[inline]
-    pub(crate) fn take(&self) -> bool {
-        let Some(bound) = self.bound else { return true };
-        let next = |taken: usize| (taken < bound).then(|| taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    pub(crate) fn enter(&self) -> bool {
+        let Some(limit) = self.limit else { return true };
+        let next = |pending: usize| (pending < limit).then(|| pending + 1);
+        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
-    /// Takes a place beyond the bound, for a task that nobody could take back.
-    pub(crate) fn take_anyway(&self) {
-        if self.bound.is_some() {
-            self.taken.fetch_add(1, Ordering::Relaxed);
+    /// Counts one more pending task, beyond the limit if need be. It is for a task that cannot be refused.
+    pub(crate) fn enter_anyway(&self) {
+        if self.limit.is_some() {
+            self.pending.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    /// Counts one pending task less.
     #[inline]
-    pub(crate) fn free(&self) {
-        if self.bound.is_some() {
-            self.taken.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn leave(&self) {
+        if self.limit.is_some() {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// What a job belongs to.
+/// The queue that a job belongs to: a worker's, a loop's, or a pool's.
 pub(crate) trait Owner: Send + Sync {
-    /// Where a job is in it. A job keeps one for life.
-    type Place: Default + Send + Sync + 'static;
+    /// Says where in the owner a job is. A job keeps the same one for life.
+    type Position: Default + Send + Sync + 'static;
 
     fn now(&self) -> Instant;
 
-    /// Who is told of panics.
+    /// Returns the hook that is told of panics.
     fn hook(&self) -> &PanicHook;
 
-    /// A job does not need its place any more; JOB-3.
-    fn free_place(&self) {}
+    /// A job is no longer pending (JOB-3), so the limit has room for another one.
+    fn no_longer_pending(&self) {}
 
-    /// A job has ended before its time: it lets it go, if it has it.
-    fn forget(&self, place: &Self::Place);
+    /// Removes a job that has ended before its turn, now or later. The job may have left already.
+    fn remove(&self, position: &Self::Position);
 
-    /// A job has ended, one way or the other; JOB-4.
+    /// A job has ended, in whatever way (JOB-4).
     fn has_ended(&self) {}
 }
 
-/// The name of a job in reports of panics (S31).
-pub(crate) trait Titled: Send + 'static {
+/// Something with a name for reports of panics (S31).
+pub(crate) trait Named: Send + 'static {
     fn name(&self) -> &'static str;
 }
 
 /// What a job does when it runs.
-pub(crate) trait Work: Titled + Sized {
+pub(crate) trait Work: Named + Sized {
     const IS_PERIODIC: bool = false;
 
-    /// Runs it, or what of it is to run now. `Break` is the end.
+    /// Runs it once. A one-shot takes itself out of `work`. `Break` means that it does not run again.
     fn run(work: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()>;
 
-    /// When it is due again, after a run that has ended now.
+    /// Returns when it is due again, after a run that ended at `ended`.
     fn next_run(&mut self, ended: Instant) -> Instant {
         ended
     }
@@ -115,7 +116,7 @@ pub(crate) trait Work: Titled + Sized {
 /// A closure that is called once.
 pub(crate) struct Once<F>(pub(crate) F);
 
-impl<F: Send + 'static> Titled for Once<F> {
+impl<F: Send + 'static> Named for Once<F> {
     fn name(&self) -> &'static str {
         type_name::<F>()
     }
@@ -130,13 +131,13 @@ impl<F: FnOnce() + Send + 'static> Work for Once<F> {
     }
 }
 
-/// A box that is called once, and has lost the type of its closure, but not the name.
+/// A boxed closure that is called once. It keeps the name that the type of the closure had.
 pub(crate) struct NamedOnce {
     pub(crate) name: &'static str,
     pub(crate) task: Task,
 }
 
-impl Titled for NamedOnce {
+impl Named for NamedOnce {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -149,7 +150,7 @@ impl Work for NamedOnce {
     }
 }
 
-/// A closure that is called until it breaks.
+/// A closure that is called again and again until it breaks.
 pub(crate) struct Series<F> {
     pub(crate) name: &'static str,
     pub(crate) due: Instant,
@@ -157,7 +158,7 @@ pub(crate) struct Series<F> {
     pub(crate) f: F,
 }
 
-impl<F: Send + 'static> Titled for Series<F> {
+impl<F: Send + 'static> Named for Series<F> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -176,71 +177,73 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
     }
 }
 
-/// What has become of a job that was to run.
+/// What a call of [`Run::run`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
-    /// Nothing: it had ended before.
+    /// It did nothing, because the job had ended before.
     Not,
-    /// It has run for the last time.
+    /// The job has run, and does not run again.
     ForTheLastTime,
-    /// It has run, and is due again.
+    /// The job has run, and is due again then.
     Again(Instant),
 }
 
-/// A job as its owner has it, without its work.
+/// A job as its owner has it, without the type of its work.
 pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
-    /// Runs it, if it still waits.
+    /// Runs the job, if it still waits.
     fn run(&self, owner: &O) -> Ran;
-    /// Drops it: its time will not come.
-    fn forfeit(&self);
-    fn place(&self) -> &O::Place;
+    /// Ends the job without a run, if it still waits.
+    fn withdraw(&self);
+    fn position(&self) -> &O::Position;
 }
 
-/// How a job finds its owner: by a [`Weak`], or by an `Arc`, for which the owner must see to it that no circle stays.
-pub(crate) trait Link<O: ?Sized>: Send + Sync + 'static {
-    fn owner(&self) -> Option<impl Deref<Target = O>>;
+/// How a job finds its owner: by a [`Weak`], or by an `Arc`. With an `Arc` the owner must break the reference cycle: it
+/// drops each job in the end.
+pub(crate) trait OwnerRef<O: ?Sized>: Send + Sync + 'static {
+    fn get(&self) -> Option<impl Deref<Target = O>>;
 }
 
-impl<O: Owner + ?Sized + 'static> Link<O> for Weak<O> {
-    fn owner(&self) -> Option<impl Deref<Target = O>> {
+impl<O: Owner + ?Sized + 'static> OwnerRef<O> for Weak<O> {
+    fn get(&self) -> Option<impl Deref<Target = O>> {
         self.upgrade()
     }
 }
 
-impl<O: Owner + ?Sized + 'static> Link<O> for Arc<O> {
-    fn owner(&self) -> Option<impl Deref<Target = O>> {
+impl<O: Owner + ?Sized + 'static> OwnerRef<O> for Arc<O> {
+    fn get(&self) -> Option<impl Deref<Target = O>> {
         Some(&**self)
     }
 }
 
 pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
-    link: L,
-    place: O::Place,
+    owner: L,
+    position: O::Position,
     is_periodic: bool,
-    /// It has ended, and not by a cancel before its time. It is Released after all else, and `is_done`
-    /// Acquires it: who finds it set sees what the task has done.
+    /// The job has ended, and no cancel has won. The Release stores in `run_with` and `withdraw` come after all else
+    /// and pair with the Acquire in `is_done`: a thread that finds it set sees what the task did.
     is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
 }
 
 enum Stage<W> {
-    /// With its work; JOB-1.
+    /// For its turn, with its work (JOB-1).
     Waiting(W),
     Running,
-    Doomed,
+    /// A series runs, and was cancelled in this run.
+    LastRun,
     Done,
     Cancelled,
 }
 
 impl<W> Stage<W> {
-    /// JOB-1.
+    /// Leaves `Waiting` for `next`, and returns the work (JOB-1). In another stage nothing happens.
     fn leave_waiting(&mut self, next: Stage<W>) -> Option<W> {
-        if !matches!(self, Stage::Waiting(_)) {
-            return None;
-        }
         match std::mem::replace(self, next) {
             Stage::Waiting(work) => Some(work),
-            _ => None,
+            other => {
+                *self = other;
+                None
+            }
         }
     }
 }
@@ -251,35 +254,35 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     }
 }
 
-impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
-    /// One that may be a part of something greater, which knows how to run its work.
-    pub(crate) fn with(link: L, work: W, is_periodic: bool) -> Self {
-        let (place, is_over) = (O::Place::default(), AtomicBool::new(false));
-        Job { link, place, is_periodic, is_over, stage: Mutex::new(Stage::Waiting(work)) }
+impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
+    /// Returns a job as a part of something greater, which runs it with [`run_with`](Job::run_with).
+    pub(crate) fn with(owner: L, work: W, is_periodic: bool) -> Self {
+        let (position, is_over) = (O::Position::default(), AtomicBool::new(false));
+        Job { owner, position, is_periodic, is_over, stage: Mutex::new(Stage::Waiting(work)) }
     }
 
-    pub(crate) fn link(&self) -> &L {
-        &self.link
+    pub(crate) fn owner_ref(&self) -> &L {
+        &self.owner
     }
 
-    pub(crate) fn place(&self) -> &O::Place {
-        &self.place
+    pub(crate) fn position(&self) -> &O::Position {
+        &self.position
     }
 
-    /// Looks at its place, if it waits; JOB-5.
-    pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Place) -> R) -> Option<R> {
+    /// Calls `look` with the position of the job, under its lock (JOB-5). Returns `None` if the job does not wait.
+    pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Position) -> R) -> Option<R> {
         let stage = lock(&self.stage);
-        matches!(*stage, Stage::Waiting(_)).then(|| look(&self.place))
+        matches!(*stage, Stage::Waiting(_)).then(|| look(&self.position))
     }
 
-    /// Takes the work back of a job that nobody has taken in, and that has no place.
+    /// Takes the work back out of a job that its owner could not take in. Returns `None` if the job has left `Waiting`.
     pub(crate) fn take_back(&self) -> Option<W> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
-    /// Runs it, if it still waits: `run` does so, catches panics, and says when the work is due again. If it is,
-    /// `put_back` is called with the job's lock held; JOB-5.
-    pub(crate) fn run_by(
+    /// Runs the job, if it still waits. `run` runs the work, catches its panics, and returns when the work is due
+    /// again. If it is, `put_back` is called with the job's lock held (JOB-5).
+    pub(crate) fn run_with(
         &self,
         owner: &O,
         run: impl FnOnce(&mut Option<W>) -> Option<Instant>,
@@ -287,38 +290,37 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
     ) -> Ran {
         let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
         if !self.is_periodic {
-            owner.free_place(); // JOB-3
+            owner.no_longer_pending(); // JOB-3: before the run
         }
         let mut work = Some(work);
         let due = run(&mut work);
-        let rest = match (work, due) {
-            (Some(work), Some(due)) => match self.go_on(work, || put_back(due)) {
-                Ok(()) => return Ran::Again(due),
-                Err(doomed) => Some(doomed),
-            },
-            (rest, _) => rest,
-        };
-        self.has_run(owner);
-        if let Some(rest) = rest {
+        debug_assert!(self.is_periodic || due.is_none(), "only a series is due again");
+        if self.is_periodic {
+            let mut stage = lock(&self.stage);
+            let is_cancelled = matches!(*stage, Stage::LastRun);
+            match (due, work.take()) {
+                (Some(due), Some(next)) if !is_cancelled => {
+                    *stage = Stage::Waiting(next);
+                    put_back(due);
+                    return Ran::Again(due);
+                }
+                (_, rest) => work = rest,
+            }
+            *stage = if is_cancelled { Stage::Cancelled } else { Stage::Done };
+            drop(stage);
+            if !is_cancelled {
+                owner.no_longer_pending(); // JOB-3: otherwise the cancel has said so
+            }
+        }
+        if let Some(rest) = work {
             owner.hook().catch_named(rest.name(), || drop(rest));
         }
         self.is_over.store(true, Ordering::Release);
-        owner.has_ended(); // JOB-4
+        owner.has_ended(); // last of all (JOB-4)
         Ran::ForTheLastTime
     }
 
-    /// Waits for its next run, unless it was cancelled in this one; then its work comes back.
-    fn go_on(&self, work: W, put_back: impl FnOnce()) -> Result<(), W> {
-        let mut stage = lock(&self.stage);
-        if matches!(*stage, Stage::Doomed) {
-            return Err(work);
-        }
-        *stage = Stage::Waiting(work);
-        put_back();
-        Ok(())
-    }
-
-    /// Ends it, if it waits: its time will not come. False if it does not.
+    /// Ends the job without a run, if it still waits. Returns false if it does not.
     pub(crate) fn withdraw(&self) -> bool {
         let Some(work) = lock(&self.stage).leave_waiting(Stage::Done) else { return false };
         self.drop_unstarted(work);
@@ -326,29 +328,16 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Job<W, O, L> {
         true
     }
 
-    /// It has run for the last time: from now on no cancel wins.
-    fn has_run(&self, owner: &O) {
-        if self.is_periodic {
-            let mut stage = lock(&self.stage);
-            let was_doomed = matches!(*stage, Stage::Doomed);
-            *stage = if was_doomed { Stage::Cancelled } else { Stage::Done };
-            drop(stage);
-            if !was_doomed {
-                owner.free_place(); // JOB-3
-            }
-        }
-    }
-
-    /// The work of a job that has left `Waiting` before its time.
+    /// Drops the work of a job that has left `Waiting` without a run.
     fn drop_unstarted(&self, work: W) {
-        match self.link.owner() {
+        match self.owner.get() {
             Some(owner) => {
-                owner.free_place(); // JOB-3
-                owner.forget(&self.place);
+                owner.no_longer_pending(); // JOB-3: it has left `Waiting`
+                owner.remove(&self.position);
                 owner.hook().catch_named(work.name(), || drop(work));
-                owner.has_ended(); // JOB-4
+                owner.has_ended(); // last of all (JOB-4)
             }
-            // Its owner ends, and all jobs in it.
+            // The owner ends, with all its jobs, so nobody needs to be told.
             None => _ = PanicHook::default().catch_named(work.name(), || drop(work)),
         }
     }
@@ -367,26 +356,26 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
                 ControlFlow::Break(()) => None,
             }
         };
-        self.run_by(owner, run, |_| ())
+        self.run_with(owner, run, |_| ())
     }
 
-    fn forfeit(&self) {
-        self.withdraw();
+    fn withdraw(&self) {
+        Job::withdraw(self);
     }
 
-    fn place(&self) -> &O::Place {
-        &self.place
+    fn position(&self) -> &O::Position {
+        &self.position
     }
 }
 
-impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L> {
+impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W, O, L> {
     fn cancel(&self) -> bool {
-        // In one step: a series that goes on in between must not escape.
+        // Both cases under one lock, or a series whose run ends in between would escape.
         let mut stage = lock(&self.stage);
         if self.is_periodic && matches!(*stage, Stage::Running) {
-            *stage = Stage::Doomed;
+            *stage = Stage::LastRun;
             drop(stage);
-            self.link.owner().into_iter().for_each(|owner| owner.free_place()); // JOB-3
+            self.owner.get().into_iter().for_each(|owner| owner.no_longer_pending()); // at once, JOB-3
             return true;
         }
         let Some(work) = stage.leave_waiting(Stage::Cancelled) else { return false };
@@ -396,7 +385,7 @@ impl<W: Titled, O: Owner + ?Sized + 'static, L: Link<O>> Cancel for Job<W, O, L>
     }
 
     fn is_cancelled(&self) -> bool {
-        matches!(*lock(&self.stage), Stage::Doomed | Stage::Cancelled)
+        matches!(*lock(&self.stage), Stage::LastRun | Stage::Cancelled)
     }
 
     fn is_done(&self) -> bool {
@@ -409,19 +398,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s25_a_place_is_taken_once_and_a_task_that_must_may_go_beyond() {
-        let places = Places::new(Some(2));
-        assert_eq!([places.take(), places.take(), places.take()], [true, true, false]);
-        places.free();
-        assert!(places.take());
-        places.take_anyway();
-        places.free();
-        assert!(!places.take(), "there are still two");
-        places.free();
-        assert!(places.take() && !places.take());
-        assert!(!Places::new(Some(0)).take());
-        let unbounded = Places::new(None);
-        assert!((0..100).all(|_| unbounded.take()));
-        assert_eq!(unbounded.taken.load(Ordering::Relaxed), 0, "nobody counts");
+    fn s25_a_full_limit_refuses_all_but_the_tasks_that_must_enter() {
+        let limit = PendingLimit::new(Some(2));
+        assert_eq!([limit.enter(), limit.enter(), limit.enter()], [true, true, false]);
+        limit.leave();
+        assert!(limit.enter());
+        limit.enter_anyway();
+        limit.leave();
+        assert!(!limit.enter(), "there are still two");
+        limit.leave();
+        assert!(limit.enter() && !limit.enter());
+        assert!(!PendingLimit::new(Some(0)).enter());
+        let unbounded = PendingLimit::new(None);
+        assert!((0..100).all(|_| unbounded.enter()));
+        assert_eq!(unbounded.pending.load(Ordering::Relaxed), 0, "nothing is counted");
     }
 }

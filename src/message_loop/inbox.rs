@@ -43,7 +43,7 @@ use super::end::End;
 use super::queue::{PendingTask, SMALL};
 use super::turns;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Job, Owner, Places, Run, Work};
+use crate::job::{Job, Owner, PendingLimit, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::{Clock, PanicHook, ScheduleError};
 
@@ -73,7 +73,7 @@ pub(super) struct Shared {
     /// How many tasks the loop has run or skipped; INBOX-6. On a cache line of its own, which only the loop writes. Relaxed,
     /// because it orders nothing.
     passed: CachePadded<AtomicU64>,
-    places: Places,
+    limit: PendingLimit,
     pressure: Backpressure,
     clock: Arc<dyn Clock>,
     wakers: Vec<Waker>,
@@ -173,7 +173,7 @@ impl Shared {
         clock: Arc<dyn Clock>,
         wakers: Vec<Waker>,
         hook: PanicHook,
-        places: Places,
+        limit: PendingLimit,
     ) -> Arc<Shared> {
         Arc::new_cyclic(|me| Shared {
             inbox: CachePadded::default(),
@@ -181,7 +181,7 @@ impl Shared {
             cancelled: AtomicIsize::new(0),
             sweep_above: AtomicIsize::new(MIN_SWEEP),
             passed: CachePadded::new(AtomicU64::new(0)),
-            places,
+            limit,
             pressure: Backpressure::new(MAX_AHEAD),
             clock,
             wakes_a_host: wakers.len() > 1,
@@ -209,7 +209,7 @@ impl Shared {
         nests: bool,
         work: W,
     ) -> Result<Arc<Job<W, Shared>>, (ScheduleError, W)> {
-        let (job, is_over) = self.take_in(deadline, nests, work, Places::take)?;
+        let (job, is_over) = self.take_in(deadline, nests, work, PendingLimit::enter)?;
         if is_over {
             self.hold_back();
         }
@@ -218,16 +218,16 @@ impl Shared {
 
     /// As `post`, for a task of a scheduler, whose thread must not be held back.
     pub(super) fn hand_over<W: Work>(&self, work: W) -> Result<(), (ScheduleError, W)> {
-        self.take_in(None, true, work, Places::take).map(drop)
+        self.take_in(None, true, work, PendingLimit::enter).map(drop)
     }
 
     /// As `post`, for a reply. A full loop takes it too, because nobody could take it back.
     pub(super) fn post_reply<W: Work>(&self, work: W) -> Result<(), W> {
-        let take = |places: &Places| {
-            places.take_anyway();
+        let enter = |limit: &PendingLimit| {
+            limit.enter_anyway();
             true
         };
-        self.take_in(None, true, work, take).map(drop).map_err(|(_, work)| work)
+        self.take_in(None, true, work, enter).map(drop).map_err(|(_, work)| work)
     }
 
     fn take_in<W: Work>(
@@ -235,11 +235,11 @@ impl Shared {
         deadline: Option<Instant>,
         nests: bool,
         work: W,
-        take_place: impl FnOnce(&Places) -> bool,
+        enter: impl FnOnce(&PendingLimit) -> bool,
     ) -> Posted<W> {
         let job = Job::new(Weak::clone(&self.me), work);
         let given = Arc::clone(&job) as Arc<dyn Run<Shared>>;
-        match self.admit(given, deadline, nests, take_place) {
+        match self.admit(given, deadline, nests, enter) {
             Ok(admitted) => {
                 self.ring(admitted.rings);
                 Ok((job, admitted.is_over))
@@ -255,13 +255,13 @@ impl Shared {
         job: Arc<dyn Run<Shared>>,
         deadline: Option<Instant>,
         nests: bool,
-        take_place: impl FnOnce(&Places) -> bool,
+        enter: impl FnOnce(&PendingLimit) -> bool,
     ) -> Result<Admitted, ScheduleError> {
         let mut inbox = self.inbox();
         if !inbox.end.takes_posts() {
             return Err(ScheduleError::Closed); // INBOX-3
         }
-        if !take_place(&self.places) {
+        if !enter(&self.limit) {
             return Err(ScheduleError::Full);
         }
         inbox.sequence += 1;
@@ -464,7 +464,7 @@ impl Shared {
 }
 
 impl Owner for Shared {
-    type Place = ();
+    type Position = ();
 
     fn now(&self) -> Instant {
         self.clock.now()
@@ -474,12 +474,12 @@ impl Owner for Shared {
         &self.hook
     }
 
-    fn free_place(&self) {
-        self.places.free();
+    fn no_longer_pending(&self) {
+        self.limit.leave();
     }
 
     /// The job stays in its queue, without its closure, until its turn comes, or a sweep; INBOX-7.
-    fn forget(&self, (): &()) {
+    fn remove(&self, (): &()) {
         let cancelled = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
         if cancelled > self.sweep_above.load(Ordering::Relaxed) {
             self.sweep_inbox();

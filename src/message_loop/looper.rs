@@ -16,7 +16,7 @@ use super::local::LocalTaskRunner;
 use super::pump::{DefaultPump, MessagePump};
 use super::runner::TaskRunner;
 use super::turns::{self, IdleKey, Turns};
-use crate::job::Places;
+use crate::job::PendingLimit;
 use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 
 /// A thread's queue of tasks, immediate and delayed, and what runs them.
@@ -288,7 +288,7 @@ impl LoopBuilder {
         let LoopBuilder { pump, clock, waker, on_panic, max_pending } = self;
         let pump = pump.unwrap_or_else(|| Box::new(DefaultPump::on(Arc::clone(&clock))));
         let wakers = std::iter::once(pump.waker()).chain(waker).collect();
-        let shared = Shared::new(clock, wakers, on_panic, Places::new(max_pending));
+        let shared = Shared::new(clock, wakers, on_panic, PendingLimit::new(max_pending));
         let turns = Turns::new(shared, pump);
         if turns::bind(&turns) { Ok(MessageLoop { turns }) } else { Err(AlreadyBound) }
     }

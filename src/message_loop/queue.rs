@@ -209,7 +209,7 @@ impl Agenda {
         loop {
             self.look();
             let pending = self.queues.borrow_mut().take_all();
-            pending.into_iter().for_each(|task| task.job.forfeit());
+            pending.into_iter().for_each(|task| task.job.withdraw());
             if self.shared.is_gone() {
                 return;
             }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::end::End;
 use super::inbox::Shared;
 use super::turns;
-use crate::job::{NamedOnce, Once, Owner, Series, Titled, Work};
+use crate::job::{Named, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -408,7 +408,7 @@ impl Executor for TaskRunner {
 /// A task of a scheduler.
 struct Due(DueTask);
 
-impl Titled for Due {
+impl Named for Due {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -468,7 +468,7 @@ impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
     }
 }
 
-impl<F: Send + 'static, R: Send + 'static, T: 'static> Titled for TaskWithReply<F, R, T> {
+impl<F: Send + 'static, R: Send + 'static, T: 'static> Named for TaskWithReply<F, R, T> {
     fn name(&self) -> &'static str {
         type_name::<F>()
     }

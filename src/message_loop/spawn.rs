@@ -38,7 +38,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::inbox::Shared;
 use super::local::{LocalPlace, LocalTaskRunner};
-use crate::job::{Owner, Places, Ran, Run};
+use crate::job::{Owner, PendingLimit, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, TryScheduleError};
@@ -104,7 +104,7 @@ impl LocalTaskRunner {
         });
         let shared = &self.turns.shared;
         let job = Arc::clone(&task) as Arc<dyn Run<Shared>>;
-        let admitted = match shared.admit(job, None, true, Places::take) {
+        let admitted = match shared.admit(job, None, true, PendingLimit::enter) {
             Ok(admitted) => admitted,
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
@@ -301,7 +301,7 @@ impl<F> LocalTask<F> {
     fn ends(&self, end: Stage) -> bool {
         let ends = !self.step(|stage| (!stage.is_end()).then_some(end)).is_end();
         if ends {
-            self.shared().free_place();
+            self.shared().no_longer_pending();
         }
         ends
     }
@@ -353,11 +353,11 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
         Ran::ForTheLastTime
     }
 
-    fn forfeit(&self) {
+    fn withdraw(&self) {
         self.place.discard();
     }
 
-    fn place(&self) -> &() {
+    fn position(&self) -> &() {
         &()
     }
 }
@@ -367,10 +367,10 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
         let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Cancelled));
         match before {
             Stage::Over | Stage::Cancelled => return false,
-            Stage::Queued => self.shared().forget(&()),
+            Stage::Queued => self.shared().remove(&()),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }
-        self.shared().free_place(); // SPAWN-4
+        self.shared().no_longer_pending(); // SPAWN-4
         if !matches!(before, Stage::Polling | Stage::PollAgain) {
             self.place.discard();
         }

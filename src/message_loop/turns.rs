@@ -223,7 +223,7 @@ impl Turns {
         self.ran.set(self.ran.get() + 1);
         self.idle.something_ran();
         match ran {
-            Ran::Again(_) if self.is_closed.get() => task.job.forfeit(), // it has dropped its loop
+            Ran::Again(_) if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
             Ran::Again(due) => self.agenda.run_again(task, due),
             Ran::ForTheLastTime | Ran::Not => {}
         }

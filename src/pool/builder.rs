@@ -10,7 +10,7 @@ use super::policy::ShutdownPolicy;
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
 use super::workers::{Staffing, ThreadFactory};
-use crate::job::Places;
+use crate::job::PendingLimit;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
 /// How long threads above the core stay idle, if nobody says.
@@ -176,8 +176,8 @@ impl PoolBuilder {
             name: self.name.replace('\0', ""), // the system takes none, and std would panic
             factory: self.factory,
         };
-        let places = Places::new(self.max_pending);
-        let shared = Shared::new(self.clock, self.policy, staffing, self.on_panic, places);
+        let limit = PendingLimit::new(self.max_pending);
+        let shared = Shared::new(self.clock, self.policy, staffing, self.on_panic, limit);
         Ok(ScheduledThreadPool::with(shared))
     }
 }

@@ -280,7 +280,7 @@ impl ScheduledThreadPool {
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
         }
-        if !shared.places.take() {
+        if !shared.limit.enter() {
             shared.leave();
             return Err((ScheduleError::Full, work));
         }

@@ -12,7 +12,7 @@ use super::task::Run;
 use super::workers::{Crew, Staffing};
 use crate::executor::backpressure::{Backpressure, Flow};
 use crate::executor::deadlock::PoolThreads;
-use crate::job::Places;
+use crate::job::PendingLimit;
 use crate::{Clock, PanicHook};
 
 /// So long the head of the queue may be overdue, and so many tasks with it, before who brings more is held
@@ -23,7 +23,7 @@ const AHEAD: u64 = FEW as u64;
 pub(super) struct Shared {
     clock: Arc<dyn Clock>,
     gate: Gate,
-    pub(super) places: Places,
+    pub(super) limit: PendingLimit,
     pressure: Backpressure,
     crew: Arc<Crew>,
     pub(super) on_panic: PanicHook,
@@ -35,12 +35,12 @@ impl Shared {
         policy: ShutdownPolicy,
         staffing: Staffing,
         on_panic: PanicHook,
-        places: Places,
+        limit: PendingLimit,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
         let crew = Crew::new(queue, staffing);
         let (gate, pressure) = (Gate::new(policy), Backpressure::new(AHEAD));
-        Arc::new(Shared { clock, gate, places, pressure, crew, on_panic })
+        Arc::new(Shared { clock, gate, limit, pressure, crew, on_panic })
     }
 
     #[inline]

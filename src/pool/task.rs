@@ -23,11 +23,11 @@ use super::key::KeyNote;
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{Job, NamedOnce, Once, Owner, Ran, Series, Titled, Work};
+use crate::job::{Job, Named, NamedOnce, Once, Owner, Ran, Series, Work};
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
 /// Work that comes to something.
-pub(super) trait Call: Titled + Sized {
+pub(super) trait Call: Named + Sized {
     const IS_PERIODIC: bool = false;
     type Output: Send;
 
@@ -74,7 +74,7 @@ impl Call for NamedOnce {
 /// A task of a scheduler.
 pub(super) struct Due(pub(super) DueTask);
 
-impl Titled for Due {
+impl Named for Due {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -106,7 +106,7 @@ pub(super) struct PoolTask<W: Call> {
 }
 
 impl Owner for Shared {
-    type Place = KeyNote;
+    type Position = KeyNote;
 
     fn now(&self) -> Instant {
         Shared::now(self)
@@ -116,11 +116,11 @@ impl Owner for Shared {
         &self.on_panic
     }
 
-    fn free_place(&self) {
-        self.places.free();
+    fn no_longer_pending(&self) {
+        self.limit.leave();
     }
 
-    fn forget(&self, key: &KeyNote) {
+    fn remove(&self, key: &KeyNote) {
         drop(self.take_out(key.get()));
     }
 
@@ -136,20 +136,20 @@ impl<W: Call> PoolTask<W> {
     }
 
     fn shared(&self) -> &Arc<Shared> {
-        self.job.link()
+        self.job.owner_ref()
     }
 
     /// Puts it into the queue; RESULT-2. `None` when that is closed.
     pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> Option<Offered> {
         let this = Arc::<Self>::clone(self);
-        self.shared().offer(deadline, this, |key| self.job.place().set(key))
+        self.shared().offer(deadline, this, |key| self.job.position().set(key))
     }
 
     /// Takes its work back, if it still waits; then it never was.
     pub(super) fn take_back(&self) -> Option<W> {
         let work = self.job.take_back()?;
-        self.shared().forget(self.job.place());
-        self.shared().free_place();
+        self.shared().remove(self.job.position());
+        self.shared().no_longer_pending();
         self.shared().leave();
         Some(work)
     }
@@ -157,7 +157,7 @@ impl<W: Call> PoolTask<W> {
     /// One run: when it is due again, or what it has come to.
     fn run_once(&self, work: &mut Option<W>) -> ControlFlow<Result<W::Output, JoinError>, Instant> {
         let shared = self.shared();
-        let name = work.as_ref().map_or("a task", Titled::name);
+        let name = work.as_ref().map_or("a task", Named::name);
         let told = |panic: Box<dyn Any + Send>| {
             shared.on_panic.tell_named(name, &*panic);
             ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
@@ -195,7 +195,7 @@ impl<W: Call> Run for PoolTask<W> {
             }
         };
         let put_back = |possible| is_in = self.offer(possible).is_some();
-        match self.job.run_by(&shared, run, put_back) {
+        match self.job.run_with(&shared, run, put_back) {
             Ran::Not => {}
             Ran::ForTheLastTime => self.resolve(result),
             // A shutdown may have looked through the queue meanwhile.
@@ -215,7 +215,7 @@ impl<W: Call> Run for PoolTask<W> {
             }
             None
         };
-        if self.job.run_by(self.shared(), run, |_| ()) == Ran::ForTheLastTime {
+        if self.job.run_with(self.shared(), run, |_| ()) == Ran::ForTheLastTime {
             self.resolve(result);
         }
     }

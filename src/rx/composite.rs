@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Cancel, Cancellable, PanicHook};
 
-/// Handles that are cancelled together: those of a request, of a session, of a screen.
+/// A set of handles that are cancelled together: those of a request, a session or a screen.
 ///
-/// Clones are the same set. It keeps a handle until it is removed or cancelled, or its task is over: then it lets the
-/// handle go by itself, later, so a set may live for ever and take in task after task. Dropping the set cancels
-/// nothing. A set can be in another: see [`Cancel`].
+/// Clones are handles to the same set. The set keeps a handle until it is removed or cancelled. From time to time it
+/// also drops the handles whose tasks are over, so a set may live for ever and take in task after task. Dropping the
+/// set cancels nothing. A set may be part of another set, because it implements [`Cancel`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::{Cancel, Cancellable, PanicHook};
 /// let ping = session.remove(ping).expect("still in it");
 /// assert_eq!(session.cancel(), 1);
 /// assert!(!ping.is_cancelled());
-/// // Too late for what comes now:
+/// // A cancelled set cancels each handle that is added:
 /// let late = scheduler.schedule_once(Duration::from_secs(10), || println!("late"))?;
 /// session.add(late.clone());
 /// assert!(late.is_cancelled());
@@ -40,30 +40,30 @@ pub struct CompositeCancellable {
 
 #[derive(Default)]
 struct Set {
-    /// By age. No handle is asked, cancelled or dropped under the lock: that may be a user's code. So a look at all
-    /// of them is made at a copy of this map.
+    /// By age. A handle may run a user's code when it is asked, cancelled or dropped, so none of these happens under
+    /// the lock. `prune` works on a copy of this map.
     handles: BTreeMap<u64, Arc<Cancellable>>,
-    /// The set is looked through when it has so many handles.
-    look_at: usize,
+    /// With this many handles, the set is pruned.
+    prune_at: usize,
     is_cancelled: bool,
 }
 
-/// A set with fewer handles is not looked through.
-const SMALL: usize = 64;
+/// A set with fewer handles is not pruned by `add`.
+const MIN_PRUNE: usize = 64;
 
-/// Names a handle in a [`CompositeCancellable`]. It never names another one, of whatever set.
+/// The key of a handle in a [`CompositeCancellable`]. No other handle, in whatever set, ever has the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompositeKey(u64);
 
 impl CompositeKey {
     fn next() -> CompositeKey {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        CompositeKey(NEXT.fetch_add(1, Ordering::Relaxed)) // it only has to be another one
+        CompositeKey(NEXT.fetch_add(1, Ordering::Relaxed)) // Relaxed, because only the number matters
     }
 }
 
 impl CompositeCancellable {
-    /// An empty set.
+    /// Returns an empty set.
     pub fn new() -> CompositeCancellable {
         CompositeCancellable::default()
     }
@@ -72,9 +72,9 @@ impl CompositeCancellable {
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a handle. A set that was cancelled cancels it at once.
+    /// Adds a handle. If the set is cancelled, the handle is cancelled at once.
     ///
-    /// Now and then, each time that the set has doubled, a call lets the handles go that are done by then.
+    /// Each time that the set has doubled, a call also drops the handles that are done by then.
     pub fn add(&self, handle: Cancellable) -> CompositeKey {
         let key = CompositeKey::next();
         let mut set = self.set();
@@ -84,9 +84,9 @@ impl CompositeCancellable {
             return key;
         }
         set.handles.insert(key.0, Arc::new(handle));
-        let is_crowded = set.handles.len() >= set.look_at.max(SMALL);
+        let is_crowded = set.handles.len() >= set.prune_at.max(MIN_PRUNE);
         if is_crowded {
-            set.look_at = usize::MAX; // one thread looks
+            set.prune_at = usize::MAX; // no other thread prunes in the meantime
         }
         drop(set);
         if is_crowded {
@@ -95,12 +95,12 @@ impl CompositeCancellable {
         key
     }
 
-    /// Lets the handles go that are done. Returns how many are left.
+    /// Drops the handles that are done. Returns how many are left.
     fn prune(&self) -> usize {
         let handles = self.set().handles.clone();
         let mut over = Vec::new();
         for (key, handle) in handles {
-            // A handle that panics is not known to be over.
+            // A handle that panics may not be over.
             if PanicHook::default().catch(|| handle.is_done()) == Some(true) {
                 over.push((key, handle));
             }
@@ -108,22 +108,22 @@ impl CompositeCancellable {
         let mut set = self.set();
         over.iter().for_each(|(key, _)| _ = set.handles.remove(key));
         let left = set.handles.len();
-        set.look_at = 2 * left;
+        set.prune_at = 2 * left;
         drop(set);
         over.into_iter().for_each(|(_, handle)| _ = PanicHook::default().catch(|| drop(handle)));
         left
     }
 
-    /// Lets a handle go, without cancelling it. `None` when it is not in the set: removed before, or cancelled, or
-    /// its task was over and the set has let it go.
+    /// Removes a handle without cancelling it. Returns `None` if it is not in the set any more: it was removed before,
+    /// the set was cancelled, or the handle's task was over and the set has dropped it.
     pub fn remove(&self, key: CompositeKey) -> Option<Cancellable> {
         let handle = self.set().handles.remove(&key.0)?;
-        // Another thread may be looking at it.
+        // `prune` of another thread may hold it too.
         Some(Arc::try_unwrap(handle).unwrap_or_else(|shared| (*shared).clone()))
     }
 
-    /// Cancels all that are in it, the oldest first, and all that will be added. How many of them it
-    /// prevented from running.
+    /// Cancels all handles in the set, the oldest first, and from now on each handle that is added. Returns how many
+    /// tasks this has prevented from running.
     pub fn cancel(&self) -> usize {
         let mut set = self.set();
         set.is_cancelled = true;
@@ -131,7 +131,7 @@ impl CompositeCancellable {
         drop(set);
         let (mut prevented, mut first_panic) = (0, None);
         for handle in handles.into_values() {
-            // A handle may be a user's, and so its `cancel` and its `Drop`.
+            // `cancel` and `Drop` of a handle may be a user's, and panic.
             let won = catch_unwind(AssertUnwindSafe(|| handle.cancel()));
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(handle)));
             prevented += usize::from(matches!(won, Ok(true)));
@@ -147,23 +147,23 @@ impl CompositeCancellable {
         }
     }
 
-    /// Whether it was cancelled.
+    /// Returns true if the set was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.set().is_cancelled
     }
 
-    /// Returns how many handles are in it that are not done yet. It asks each of them, and lets go those that are.
+    /// Returns how many handles in the set are not done yet. It asks each handle, and drops those that are done.
     pub fn len(&self) -> usize {
         self.prune()
     }
 
-    /// Returns true if no handle is in it that is not done yet. As [`len`](CompositeCancellable::len).
+    /// Returns true if all handles in the set are done. Like [`len`](CompositeCancellable::len), it drops them.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A set is cancelled as one: `Cancellable::from(Arc::new(set))` can be in another set.
+/// Makes a set a handle, so `Cancellable::from(Arc::new(set))` can be added to another set.
 impl Cancel for CompositeCancellable {
     fn cancel(&self) -> bool {
         CompositeCancellable::cancel(self) > 0

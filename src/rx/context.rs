@@ -1,4 +1,4 @@
-//! The context of who schedules a task, around its run: thread-locals, spans, tenants, deadlines.
+//! Runs tasks in the context of the thread that scheduled them: thread-locals, spans, tenants, deadlines.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -8,9 +8,9 @@ use std::time::Instant;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::job::{Titled, Work};
+use crate::job::{Named, Work};
 
-/// How to take hold of a context that threads have, and how to put it up elsewhere.
+/// Captures a context of a thread, and installs it on another.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -40,26 +40,26 @@ use crate::job::{Titled, Work};
 /// assert_eq!(receiver.recv().unwrap(), 7);
 /// ```
 pub trait ContextCapture: Send + Sync + 'static {
-    /// What a thread has.
+    /// What is captured.
     type Context: Clone + Send + 'static;
 
-    /// The calling thread's. It is asked when a task is scheduled, on the thread that schedules it.
+    /// Returns the context of the calling thread. It is called when a task is scheduled, on the thread that schedules
+    /// it.
     fn capture(&self) -> Self::Context;
 
-    /// Puts a context up on the calling thread, and returns what was there. It is called around each run,
-    /// on the thread that runs it: first with what was captured, and afterwards with what was there.
+    /// Installs a context on the calling thread, and returns the one before. The thread that runs a task calls it twice
+    /// for each run: before it with the captured context, and after it with the one that was returned.
     fn replace(&self, context: Self::Context) -> Self::Context;
 }
 
-/// Gives out workers whose tasks run in the context of who scheduled them.
+/// Gives out workers whose tasks run in the context of the thread that scheduled them.
 ///
-/// The context is captured when a task is scheduled, also a delayed or a periodic one, and put up around
-/// each of its runs. Afterwards the thread has its own again, also after a panic. What a scheduler hands to
-/// such a worker, as its executor, is scheduled on the tick thread.
+/// The context is captured when a task is scheduled, with or without a delay or a period, and installed for each of its
+/// runs. After a run, or a panic, the thread has its own context again. If such a worker is the executor of a
+/// scheduler, its tasks have the context of the tick thread, which hands them over.
 ///
-/// It wraps anything that gives out workers: [`over`](ContextAwareScheduler::over) takes a closure, because that is
-/// what [`single`](super::single), [`new_thread`](super::new_thread), a trampoline's `worker` and a loop have in
-/// common, and a trait of our own would have to be implemented for each of them.
+/// It wraps anything that gives out workers: [`over`](ContextAwareScheduler::over) takes a closure, so it works with
+/// [`single`](super::single), [`new_thread`](super::new_thread), a trampoline's `worker` and a loop.
 #[derive(Clone)]
 pub struct ContextAwareScheduler {
     make: Arc<dyn Fn() -> Worker + Send + Sync>,
@@ -67,12 +67,12 @@ pub struct ContextAwareScheduler {
 }
 
 impl ContextAwareScheduler {
-    /// Returns the same workers, with context.
+    /// Adds a context to the workers of a scheduler.
     pub fn new(inner: ExecutorScheduler, capture: impl ContextCapture) -> ContextAwareScheduler {
         ContextAwareScheduler::over(move || inner.worker(), capture)
     }
 
-    /// Returns the workers that a closure makes, with context. If they have a context already, this one is put up
+    /// Adds a context to the workers that a closure returns. If they have a context already, this one is installed
     /// inside of it.
     ///
     /// ```
@@ -108,7 +108,7 @@ impl ContextAwareScheduler {
 
     /// Returns a new worker.
     pub fn worker(&self) -> Worker {
-        (self.make)().within(Arc::clone(&self.context))
+        (self.make)().in_context(Arc::clone(&self.context))
     }
 }
 
@@ -118,15 +118,15 @@ impl fmt::Debug for ContextAwareScheduler {
     }
 }
 
-/// A [`ContextCapture`] without its type.
+/// A [`ContextCapture`] without the type of its context.
 pub(super) trait Capture: Send + Sync {
     fn capture(&self) -> Box<dyn Scope>;
 }
 
 /// A context that was captured.
 pub(super) trait Scope: Send {
-    /// Runs something in it.
-    fn within(&self, run: &mut dyn FnMut());
+    /// Calls `run` in it.
+    fn call(&self, run: &mut dyn FnMut());
 }
 
 impl<C: ContextCapture> Capture for Arc<C> {
@@ -141,10 +141,9 @@ struct Captured<C: ContextCapture> {
 }
 
 impl<C: ContextCapture> Scope for Captured<C> {
-    fn within(&self, run: &mut dyn FnMut()) {
+    fn call(&self, run: &mut dyn FnMut()) {
         let before = self.capture.replace(self.context.clone());
-        // Its panic is caught further inside, so this is the way back from it too.
-        run();
+        run(); // catches the panics of the task
         drop(self.capture.replace(before));
     }
 }
@@ -157,37 +156,39 @@ impl Capture for (Arc<dyn Capture>, Arc<dyn Capture>) {
 }
 
 impl Scope for (Box<dyn Scope>, Box<dyn Scope>) {
-    fn within(&self, run: &mut dyn FnMut()) {
-        self.0.within(&mut || self.1.within(run));
+    fn call(&self, run: &mut dyn FnMut()) {
+        self.0.call(&mut || self.1.call(run));
     }
 }
 
 /// Work in the context of the thread that scheduled it.
-pub(super) struct Within<W> {
+pub(super) struct InContext<W> {
     pub(super) scope: Box<dyn Scope>,
     pub(super) work: W,
 }
 
-impl<W: Work> Titled for Within<W> {
+impl<W: Work> Named for InContext<W> {
     fn name(&self) -> &'static str {
         self.work.name()
     }
 }
 
-impl<W: Work> Work for Within<W> {
+impl<W: Work> Work for InContext<W> {
     const IS_PERIODIC: bool = W::IS_PERIODIC;
 
-    fn run(within: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
-        let Some(Within { scope, work }) = within.take() else { return ControlFlow::Break(()) };
+    fn run(in_context: &mut Option<Self>, hook: &PanicHook) -> ControlFlow<()> {
+        let Some(InContext { scope, work }) = in_context.take() else {
+            return ControlFlow::Break(());
+        };
         let (mut work, mut outcome) = (Some(work), None);
         let name = work.as_ref().map_or("a task", W::name);
         let run = &mut || outcome = hook.catch_named(name, || W::run(&mut work, hook));
-        let put_up = hook.catch(|| scope.within(run));
-        match (work, put_up) {
-            (Some(work), Some(())) => *within = Some(Within { scope, work }),
+        let entered = hook.catch(|| scope.call(run));
+        match (work, entered) {
+            (Some(work), Some(())) => *in_context = Some(InContext { scope, work }),
             (work, _) => drop((hook.catch(|| drop(work)), hook.catch(|| drop(scope)))),
         }
-        outcome.filter(|_| put_up.is_some()).unwrap_or(ControlFlow::Break(()))
+        outcome.filter(|_| entered.is_some()).unwrap_or(ControlFlow::Break(()))
     }
 
     fn next_run(&mut self, ended: Instant) -> Instant {

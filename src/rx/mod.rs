@@ -1,8 +1,8 @@
 //! Order, isolation and mass cancellation on any executor: [`Worker`]s, as `RxJava` has them.
 //!
-//! An executor of many threads runs what it is given in any order, and two of it at once. A [`Worker`] on
-//! top of it is a line: its tasks run one at a time, in order, each after the other's end, on whichever
-//! thread is free. It costs no thread, so there may be one for each account, connection or actor.
+//! An executor with several threads runs tasks in any order, and several at once. A [`Worker`] on top of it runs its
+//! tasks one at a time and in order, on whichever thread is free. It needs no thread of its own, so there may be one
+//! for each account, connection or actor.
 //!
 //! ```
 //! use std::sync::mpsc;
@@ -31,13 +31,13 @@
 //!
 //! | there | here |
 //! | --- | --- |
-//! | `Schedulers.from(executor)` | [`ExecutorScheduler::new`], with the [`Scheduler`](crate::Scheduler) that keeps its delays; [`Worker::new`] on a loop or a pool, which keeps time itself |
+//! | `Schedulers.from(executor)` | [`ExecutorScheduler::new`], with the [`Scheduler`](crate::Scheduler) that keeps the delays; or [`Worker::new`] on a loop or a pool, which keeps time itself |
 //! | `scheduler.createWorker()` | [`ExecutorScheduler::worker`] |
 //! | `worker.schedule(r)`, `schedule(r, delay, unit)` | [`schedule`](Worker::schedule), [`schedule_after`](Worker::schedule_after) |
 //! | `worker.schedulePeriodically(..)` | [`schedule_periodically`](Worker::schedule_periodically) |
 //! | `worker.dispose()`, `isDisposed()` | [`dispose`](Worker::dispose), [`is_disposed`](Worker::is_disposed) |
 //! | `scheduler.scheduleDirect(r)` | a worker for it alone, or the executor itself |
-//! | `Disposable`, `dispose()` | [`Cancellable`](crate::Cancellable), [`cancel`](crate::Cancellable::cancel), which also says whether it came in time |
+//! | `Disposable`, `dispose()` | [`Cancellable`](crate::Cancellable), [`cancel`](crate::Cancellable::cancel), which also returns whether it came in time |
 //! | `Disposable.disposed()` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
 //! | `CompositeDisposable`: `add`, `delete`, `dispose`, `size` | [`CompositeCancellable`]: [`add`](CompositeCancellable::add), [`remove`](CompositeCancellable::remove) by key, [`cancel`](CompositeCancellable::cancel), [`len`](CompositeCancellable::len) |
 //! | `Schedulers.trampoline()` | [`TrampolineScheduler`] |
@@ -46,21 +46,8 @@
 //! | `TestScheduler`, `advanceTimeBy` | [`Builder::build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance), with [`Inline`](crate::Inline) |
 //! | `RxJavaPlugins.setScheduleHandler`, for context | [`ContextAwareScheduler`], [`ContextCapture`] |
 //! | `RxJavaPlugins.onError` | [`ExecutorScheduler::on_panic`] |
-//! | a cancelled task waits in the queue for its turn, or a scan | its closure is dropped at once, and the queue is never scanned for it |
-//! | `RejectedExecutionException` drops the task, `Disposable.disposed()` comes back | the worker offers its work again by itself; on an executor that is gone for good it disposes itself |
-//!
-//! # The files
-//!
-//! | file | what it is |
-//! | --- | --- |
-//! | `worker` | [`Worker`], and what it asks of the queue behind it |
-//! | `scheduler` | what gives out workers: [`ExecutorScheduler`], [`single`], [`new_thread`] |
-//! | `serial` | the queue of a worker on an executor: its locks, how tasks come and go |
-//! | `drain` | how the tasks of such a queue come to a thread |
-//! | `delayed` | where a task is, and the tasks that wait for their time, as data |
-//! | `trampoline` | the other queue: on the caller's thread |
-//! | `composite` | [`CompositeCancellable`] |
-//! | `context`, `spans` | [`ContextAwareScheduler`]; spans of `tracing` |
+//! | a cancelled task stays in the queue until its turn, or is searched for | its closure is dropped at once, without a search |
+//! | `RejectedExecutionException` drops the task, `Disposable.disposed()` comes back | the worker offers its work again; if the executor is gone for good, it disposes itself |
 
 mod composite;
 mod context;
@@ -68,6 +55,7 @@ mod delayed;
 mod drain;
 mod scheduler;
 mod serial;
+mod single;
 #[cfg(feature = "tracing")]
 mod spans;
 mod trampoline;
@@ -75,7 +63,8 @@ mod worker;
 
 pub use composite::{CompositeCancellable, CompositeKey};
 pub use context::{ContextAwareScheduler, ContextCapture};
-pub use scheduler::{ExecutorScheduler, new_thread, single};
+pub use scheduler::ExecutorScheduler;
+pub use single::{new_thread, single};
 #[cfg(feature = "tracing")]
 pub use spans::{Spans, TracingSpans};
 pub use trampoline::TrampolineScheduler;

@@ -1,31 +1,35 @@
 //! The queue of a worker on an executor: how tasks come in, and how they leave.
 //!
-//! `RxJava` counts what is queued in an atomic number, and the call that takes it from zero to one hands the drain
-//! over. Here the count is a flag, `has_drain`, under the lock under which tasks come. How the drain comes to a thread
-//! is told in [`drain`].
+//! ```text
+//!   due now --------------------------> incoming -----> outgoing -----> the drain runs them,
+//!   due later ---> delayed ---timer------^       swapped                on the executor
+//! ```
 //!
-//! - WORKER-1 There is at most one [`Drain`], and it alone takes tasks up, so they do not overlap. The thread that
-//!   sets `has_drain` makes it. The drain that finds nothing queued clears the flag under the same lock. So no task
-//!   is queued without a drain, and what one task has written is seen by the next.
-//! - WORKER-2 A task that has not started is among the queued or the delayed, or is `running` (a series between two
-//!   runs). So `dispose` finds it. Its start is a step of the job's own (JOB-1), and needs no lock of the queue.
-//! - WORKER-3 A delayed task is queued by its [`Arrival`], in order of deadline. A [`Scheduler`] runs arrivals on its
-//!   tick thread, in order. Any other [`Schedule`] may run them on several threads, and out of order, so there an
-//!   arrival first queues the tasks whose deadline is earlier, or equal and older. They are due too.
-//! - WORKER-4 With a lock held nobody calls the executor, the clock, a task, or a destructor of theirs.
-//! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`, which is
-//!   taken first when both are. When nothing is left in `outgoing`, the two queues change places. So the threads that
-//!   bring tasks and the thread that runs them seldom meet.
-//! - WORKER-8 A queued task that is cancelled loses its closure at once, and its slot says that it has gone. The empty
-//!   entry stays behind: `cancelled` counts these entries. The drain skips them, and when they are more than half,
-//!   all of them are removed. So a cancel takes O(1), amortised, and searches nothing.
-//! - WORKER-6 Threads that bring tasks much faster than they run are held back, after their task was taken in, and
-//!   with no lock held: [`backpressure`](crate::executor::backpressure). What counts is what has come in since the drain last
-//!   looked, so delayed tasks, however many, hold nobody back before their time has come. A thread that drains,
-//!   this queue or another, is not held back: the executor may have no other.
-//! - WORKER-7 Without an executor the queue is disposed: it takes no task, and has none that waits. It disposes
-//!   itself when the executor says that it is gone for good, and when it cannot be reached any more and the
-//!   executor does not run its drain ([`drain`]).
+//! `RxJava` counts the queued tasks in an atomic number, and the call that takes it from zero to one hands the drain to
+//! the executor. Here the flag `has_drain` does that, under a lock. How the drain comes to a thread is in [`drain`].
+//!
+//! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread
+//!   that sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So
+//!   no task is queued without a drain, and a task sees what the task before has written.
+//! - WORKER-2 A task that has not started is queued or delayed, or it is `running` (a series between two runs). So
+//!   `dispose` finds it. A task starts by a step of its job (JOB-1), without a lock of the queue.
+//! - WORKER-3 A delayed task is queued by its [`DelayTimer`], in order of deadline. A [`Scheduler`](crate::Scheduler)
+//!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
+//!   threads and out of order. There each timer first queues the tasks whose deadline is earlier, or equal and older:
+//!   they are due too.
+//! - WORKER-4 The executor, the clock, tasks, and destructors of any of these are called with no lock held.
+//! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
+//!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is
+//!   kept, and the threads that bring tasks seldom meet the one that runs them.
+//! - WORKER-6 A thread that brings tasks much faster than they run is held back, after its task was taken in and with
+//!   no lock held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks
+//!   hold nobody back before they are due. A thread that drains this queue or another is never held back, because the
+//!   executor may have no other thread.
+//! - WORKER-7 A disposed queue has no executor. It takes no task, and none waits in it. A queue disposes itself when
+//!   its executor is gone for good, and when nobody can reach it and its drain is not run (DRAIN-2).
+//! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its
+//!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
+//!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -34,64 +38,64 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{Delayed, Entry, Position, SMALL, Slot};
-use super::drain::{self, Drain, Refused};
-use super::worker::{TaskQueue, When};
+use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL, Timers, When};
+use super::drain::{self, Drain, RetryQueue};
+use super::worker::TaskQueue;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Owner, Places};
+use crate::job::{Owner, PendingLimit};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::{Cancellable, Executor, PanicHook, Period, Schedule, ScheduleError, Scheduler};
+use crate::{Executor, PanicHook, ScheduleError};
 
-/// So many tasks may come in while the drain works on others before their producers are held back; WORKER-6.
-const AHEAD: u64 = 1 << 16;
+/// With more incoming tasks than this, the threads that bring them are held back (WORKER-6).
+const MAX_AHEAD: u64 = 1 << 16;
 
-/// So many entries of cancelled tasks, and half of all, are not worth removing; WORKER-8.
-const HOLES: usize = 256;
+/// No entries are removed for fewer cancelled tasks than this (WORKER-8).
+const MIN_SWEEP: usize = 256;
 
 /// The tasks of one worker.
-// In this order: each task counts a reference to its queue, beside the lock that it takes.
+// In this order, because each task counts a reference to its queue, beside the lock that it takes.
 #[repr(C)]
 pub(super) struct SerialQueue {
     state: Mutex<State>,
     me: Weak<SerialQueue>,
     pub(super) timers: Timers,
     pub(super) hook: PanicHook,
-    /// What the drain works on; WORKER-5.
     outgoing: CachePadded<Mutex<Outgoing>>,
-    /// How many entries the drain has taken out. Only the drain writes it; Relaxed, because it orders nothing.
-    passed: AtomicU64,
-    /// How many entries in both queues are of cancelled tasks; WORKER-8. An entry is counted before its slot says that
-    /// the task has gone, so the count is never too low. Relaxed, because the slot publishes it.
+    /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
+    /// nothing.
+    pub(super) passed: AtomicU64,
+    /// How many entries in both queues are of cancelled tasks (WORKER-8). An entry is counted before its position says
+    /// that the task has gone, so the count is never too low. Relaxed suffices, because the position publishes it.
     cancelled: AtomicUsize,
-    places: Places,
+    limit: PendingLimit,
     pressure: Backpressure,
     /// Where the drain waits if its executor does not run it.
-    pub(super) refused: Arc<Refused>,
+    pub(super) retries: Arc<RetryQueue>,
 }
 
+/// What the threads that bring tasks work on (WORKER-5).
 #[derive(Default)]
 pub(super) struct State {
-    /// What has come in since the drain last looked.
     incoming: VecDeque<Entry>,
     delayed: Delayed,
-    /// `None` once it is disposed; WORKER-7.
+    /// `None` once the queue is disposed (WORKER-7).
     pub(super) executor: Option<Arc<dyn Executor>>,
-    /// WORKER-1.
+    /// Tells whether there is a [`Drain`] (WORKER-1).
     pub(super) has_drain: bool,
 }
 
 impl State {
     fn push(&mut self, job: Entry) {
-        job.place().set(Position::Queued);
+        job.position().set(Position::Queued);
         self.incoming.push_back(job);
     }
 }
 
-/// What the drain works on.
+/// What the drain works on (WORKER-5).
 #[derive(Default)]
 struct Outgoing {
     tasks: VecDeque<Entry>,
-    /// The task that the drain has taken out last.
+    /// The task that the drain took out last (WORKER-2).
     running: Option<Entry>,
 }
 
@@ -100,8 +104,8 @@ impl SerialQueue {
         executor: Arc<dyn Executor>,
         timers: Timers,
         hook: PanicHook,
-        places: Places,
-        refused: Arc<Refused>,
+        limit: PendingLimit,
+        retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
         Arc::new_cyclic(|me| SerialQueue {
             state: Mutex::new(State { executor: Some(executor), ..State::default() }),
@@ -111,9 +115,9 @@ impl SerialQueue {
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
             cancelled: AtomicUsize::new(0),
-            places,
-            pressure: Backpressure::new(AHEAD),
-            refused,
+            limit,
+            pressure: Backpressure::new(MAX_AHEAD),
+            retries,
         })
     }
 
@@ -127,35 +131,19 @@ impl SerialQueue {
 
     // ----- into the queue ------------------------------------------------------------------
 
-    /// Opens the queue for one more task, which then has its place.
-    fn open(&self) -> Result<MutexGuard<'_, State>, ScheduleError> {
+    /// Locks the queue for one more task, and counts it as pending.
+    fn admit(&self) -> Result<MutexGuard<'_, State>, ScheduleError> {
         let state = self.state();
         match state.executor {
             None => Err(ScheduleError::Closed),
-            Some(_) if !self.places.take() => Err(ScheduleError::Full),
+            Some(_) if !self.limit.enter() => Err(ScheduleError::Full),
             Some(_) => Ok(state),
         }
     }
 
-    fn queue(&self, job: Entry) -> Result<bool, ScheduleError> {
-        let mut state = self.open()?;
-        let newest = (!state.has_drain).then(|| Arc::clone(&job));
-        state.push(job);
-        let is_over = self.is_over(&state);
-        match self.see_to_a_drain(state, newest) {
-            Some(_) => Err(ScheduleError::Closed),
-            None => Ok(is_over),
-        }
-    }
-
-    /// WORKER-6.
-    fn is_over(&self, state: &State) -> bool {
-        self.pressure.is_over(state.incoming.len() as u64)
-    }
-
-    /// Something was queued; WORKER-1. If the executor turns out to be gone, `newest` comes back: see
-    /// [`end`](SerialQueue::end).
-    fn see_to_a_drain(
+    /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
+    /// if the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
+    fn start_drain(
         &self,
         mut state: MutexGuard<'_, State>,
         newest: Option<Entry>,
@@ -166,89 +154,91 @@ impl SerialQueue {
         }
         let executor = state.executor.clone();
         drop(state);
-        Drain::of(self.me()).hand_over(executor, newest)
+        Drain(Some(self.me())).hand_over(executor, newest)
     }
 
     fn delay(&self, job: &Entry, when: When) -> Result<bool, ScheduleError> {
-        let (when, deadline) = self.timers.place_in_order(when);
-        let mut state = self.open()?;
+        let (when, deadline) = self.timers.with_deadline(when);
+        let mut state = self.admit()?;
         let ticket = state.delayed.insert(Arc::clone(job), deadline);
-        let is_over = self.is_over(&state);
+        let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
-        self.arm(job, ticket, when).map(|()| is_over)
+        self.arm(job, ticket, when).map(|()| is_too_long)
     }
 
-    /// Has a task that is among the delayed queued in time; WORKER-3. If the timers refuse, its arrival drops it: no
-    /// other arrival can have brought it along yet.
+    /// Starts the timer of a delayed task (WORKER-3). A timer that is refused is dropped, and withdraws its task. No
+    /// other timer can have queued the task by then.
     fn arm(&self, job: &Entry, ticket: u64, when: When) -> Result<(), ScheduleError> {
-        let arrival = Arrival(Some((self.me(), Arc::clone(job), ticket)));
-        let timer = self.timers.schedule(when, move || arrival.arrive())?;
+        let timer = DelayTimer(Some((self.me(), Arc::clone(job), ticket)));
+        let timer = self.timers.schedule(when, move || timer.fire())?;
         let unwanted = self.state().delayed.set_timer(ticket, timer);
         unwanted.into_iter().for_each(|timer| _ = timer.cancel());
         Ok(())
     }
 
-    /// Sees to the next run of a series, which is the one that runs.
-    pub(super) fn go_on(&self, job: &Entry, due: Instant) {
-        // A clock that panics does so again below, and then the series ends.
-        let late_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
-        // A series that lags would keep this thread from what else has become due, or from the caller whose thread it
-        // is: so it goes round by the timers, and is behind that. On a thread of the executor's own it need not.
-        let needs_this_thread = self.timers.need_this_thread() || drain::is_inline_here();
-        let goes_round = late_at.is_some() && needs_this_thread;
-        let is_due = late_at.is_some() && !goes_round;
-        let due = late_at.filter(|_| goes_round).unwrap_or(due);
-        let (when, deadline) = self.timers.place_in_order(When::At(due));
+    /// Queues the next run of the series that the drain has just run, or delays it until `due`.
+    pub(super) fn run_again(&self, job: &Entry, due: Instant) {
+        // If the clock panics, it does so again below, and the series ends.
+        let overdue_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
+        // A series that lags must not keep this thread from running the timers, or from returning to its caller. If it
+        // could do so, the next run takes the way by the timers, behind all that is due. Other threads may go on.
+        let is_needed_elsewhere = drain::this_thread().is_inline
+            || match &self.timers {
+                Timers::Wheel(scheduler) => scheduler.is_turned_here(),
+                Timers::Any(_) => true, // perhaps
+            };
+        let (when, deadline) = self.timers.with_deadline(When::At(overdue_at.unwrap_or(due)));
         let mut state = self.state();
         if state.executor.is_none() {
             drop(state);
             job.cancel();
-        } else if is_due {
-            state.push(Arc::clone(job)); // this is the drain that will get there
+        } else if overdue_at.is_some() && !is_needed_elsewhere {
+            state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             drop(state);
         } else {
             let ticket = state.delayed.insert(Arc::clone(job), deadline);
             drop(state);
             self.hook.catch(|| _ = self.arm(job, ticket, when));
         }
-        // It may have been cancelled when it was in no queue.
+        // A cancel while the task was in no queue did not find it.
         if job.is_done() {
-            self.forget(job.place());
+            self.remove(job.position());
         }
     }
 
     // ----- out of the queue ----------------------------------------------------------------
 
-    /// Takes out the next task. `None`: there is none, and no drain any more.
+    /// Takes out the next task. If it returns `None`, there is none, and the drain has ended.
     pub(super) fn next(&self) -> Option<Entry> {
-        let _before; // dropped when the lock is free
+        let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        while self.has_tasks(&mut outgoing) {
+        while self.has_next(&mut outgoing) {
             let job = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            if job.place().leave() == Position::Queued {
+            if job.position().leave() == Position::Queued {
                 outgoing.running = Some(Arc::clone(&job));
                 return Some(job);
             }
-            self.cancelled.fetch_sub(1, Ordering::Relaxed); // in this very moment
+            self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled since the look at it
         }
         None
     }
 
-    /// Returns true if the drain has something to do. If not, there is no drain any more.
-    pub(super) fn goes_on(&self) -> bool {
-        let _before;
+    /// Returns true if the drain has something to do. Otherwise the drain has ended.
+    pub(super) fn has_more(&self) -> bool {
+        let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        self.has_tasks(&mut outgoing)
+        self.has_next(&mut outgoing)
     }
 
-    /// Brings a task to the front of `outgoing`; WORKER-5. If there is none, clears `has_drain`; WORKER-1.
-    fn has_tasks(&self, outgoing: &mut Outgoing) -> bool {
+    /// Brings a task that waits to the front of `outgoing`. If there is none, it ends the drain and returns false
+    /// (WORKER-1).
+    fn has_next(&self, outgoing: &mut Outgoing) -> bool {
         loop {
             while let Some(job) = outgoing.tasks.front() {
-                if job.place().get() != Position::Gone {
+                if job.position().get() != Position::Gone {
                     return true;
                 }
                 outgoing.tasks.pop_front();
@@ -259,6 +249,9 @@ impl SerialQueue {
                 outgoing.tasks = VecDeque::new(); // after a peak
             }
             std::mem::swap(&mut state.incoming, &mut outgoing.tasks);
+            if cfg!(debug_assertions) {
+                self.check_invariants(outgoing, &state);
+            }
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 return false;
@@ -266,16 +259,39 @@ impl SerialQueue {
         }
     }
 
-    /// Removes the entries of cancelled tasks, if they are more than half; WORKER-8.
+    /// Checks the invariants just after a swap. It looks at each queued task, and each is swapped once, so the cost per
+    /// task is constant.
+    fn check_invariants(&self, outgoing: &Outgoing, state: &State) {
+        assert!(state.has_drain, "only the drain looks for tasks (WORKER-1)");
+        assert!(state.incoming.is_empty(), "older tasks come first (WORKER-5)");
+        let mut gone = 0;
+        for job in &outgoing.tasks {
+            match job.position().get() {
+                Position::Queued => {}
+                Position::Gone => gone += 1,
+                Position::Delayed(_) => panic!("a task is queued or delayed (WORKER-2)"),
+            }
+        }
+        let counted = self.cancelled.load(Ordering::Relaxed);
+        assert!(
+            gone <= counted,
+            "{gone} entries are of cancelled tasks, {counted} counted (WORKER-8)"
+        );
+        state.delayed.check_invariants();
+        let is_empty = outgoing.tasks.is_empty() && state.delayed.len() == 0;
+        assert!(state.executor.is_some() || is_empty, "nothing waits after a disposal (WORKER-7)");
+    }
+
+    /// Removes the entries of cancelled tasks, if they are more than half of all (WORKER-8).
     #[cold]
-    fn tidy(&self) {
+    fn sweep(&self) {
         let mut outgoing = lock(&self.outgoing);
         let mut state = self.state();
         let entries = outgoing.tasks.len() + state.incoming.len();
-        if self.cancelled.load(Ordering::Relaxed) > HOLES + entries / 2 {
+        if self.cancelled.load(Ordering::Relaxed) > MIN_SWEEP + entries / 2 {
             for tasks in [&mut outgoing.tasks, &mut state.incoming] {
                 let before = tasks.len();
-                tasks.retain(|job| job.place().get() != Position::Gone);
+                tasks.retain(|job| job.position().get() != Position::Gone);
                 let removed = before - tasks.len();
                 self.cancelled.fetch_sub(removed, Ordering::Relaxed);
                 tasks.shrink_to(SMALL.max(2 * tasks.len()));
@@ -283,20 +299,20 @@ impl SerialQueue {
         }
     }
 
-    /// The executor is gone for good: disposes the queue. The caller holds the drain.
+    /// Disposes the queue, because its executor is gone for good. The caller holds the drain.
     ///
-    /// The task that has just come is taken out first, for its caller to have it back. `None` if it has gone: a
-    /// disposal has cancelled it, or an executor that does not keep its word runs it.
-    pub(super) fn end(&self, newest: Option<Entry>) -> Option<Entry> {
+    /// Before that, it takes out `newest`, the task that has just come, and returns it for its caller. It returns
+    /// `None` if the task has left: a disposal has cancelled it, or the executor has run the drain that it refused.
+    pub(super) fn executor_is_gone(&self, newest: Option<Entry>) -> Option<Entry> {
         let newest = newest.and_then(|job| {
             let mut state = self.state();
-            // There it has not started; and nobody has a handle to cancel it by.
+            // An incoming task has not started, and nobody has a handle yet to cancel it.
             let at = state.incoming.iter().rposition(|other| Arc::ptr_eq(other, &job))?;
-            job.place().leave();
+            job.position().leave();
             state.incoming.remove(at)
         });
         if newest.is_some() {
-            self.places.free();
+            self.limit.leave();
         }
         self.dispose();
         newest
@@ -304,7 +320,7 @@ impl SerialQueue {
 }
 
 impl Owner for SerialQueue {
-    type Place = Slot;
+    type Position = AtomicPosition;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -314,25 +330,25 @@ impl Owner for SerialQueue {
         &self.hook
     }
 
-    fn free_place(&self) {
-        self.places.free();
+    fn no_longer_pending(&self) {
+        self.limit.leave();
     }
 
-    fn forget(&self, slot: &Slot) {
+    fn remove(&self, position: &AtomicPosition) {
         let mut state = self.state();
         let counted = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
-        match slot.leave() {
+        match position.leave() {
             Position::Delayed(ticket) => {
                 self.cancelled.fetch_sub(1, Ordering::Relaxed);
-                let waited = state.delayed.remove(ticket);
+                let removed = state.delayed.remove(ticket);
                 drop(state);
-                let timer = waited.and_then(|(_, timer)| timer);
+                let timer = removed.and_then(|(_, timer)| timer);
                 timer.into_iter().for_each(|timer| _ = timer.cancel());
             }
             Position::Queued => {
                 drop(state);
-                if counted > HOLES {
-                    self.tidy();
+                if counted > MIN_SWEEP {
+                    self.sweep();
                 }
             }
             Position::Gone => _ = self.cancelled.fetch_sub(1, Ordering::Relaxed),
@@ -341,18 +357,28 @@ impl Owner for SerialQueue {
 }
 
 impl TaskQueue for SerialQueue {
-    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
+    fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
         let is_due = match when {
             When::After(delay) => delay.is_zero(),
             When::At(deadline) => deadline <= self.timers.now(),
         };
-        if is_due { self.queue(job) } else { self.delay(&job, when) }
+        if !is_due {
+            return self.delay(&job, when);
+        }
+        let mut state = self.admit()?;
+        let newest = (!state.has_drain).then(|| Arc::clone(&job));
+        state.push(job);
+        let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
+        match self.start_drain(state, newest) {
+            Some(_) => Err(ScheduleError::Closed),
+            None => Ok(is_too_long),
+        }
     }
 
     #[cold]
     fn hold_back(&self) {
-        if drain::is_on_this_thread() {
-            return; // WORKER-6
+        if drain::this_thread().drains > 0 {
+            return; // the executor may have no other thread (WORKER-6)
         }
         self.pressure.hold_back(|| {
             let ahead = self.state().incoming.len() as u64;
@@ -369,10 +395,10 @@ impl TaskQueue for SerialQueue {
         drop((state, outgoing));
         running.into_iter().chain(queued.into_iter().flatten()).for_each(|job| _ = job.cancel());
         for (job, timer) in delayed.into_all() {
-            job.cancel(); // before its arrival is, which would only drop it
+            job.cancel(); // before its timer, which would only withdraw it
             timer.into_iter().for_each(|timer| _ = timer.cancel());
         }
-        self.refused.leave(self);
+        self.retries.remove(self);
         self.hook.catch(|| drop(executor));
     }
 
@@ -384,113 +410,57 @@ impl TaskQueue for SerialQueue {
         let outgoing = lock(&self.outgoing);
         let state = self.state();
         let waiting = outgoing.tasks.len() + state.incoming.len() + state.delayed.len();
-        // Of a disposed queue nothing waits, and the count is void.
+        // A disposed queue is empty, but still counts the tasks that its disposal has cancelled.
         waiting.saturating_sub(self.cancelled.load(Ordering::Relaxed))
     }
 }
 
 impl Drop for SerialQueue {
-    /// Nobody can bring a task any more, and there is no drain. What is left was refused to the last.
+    /// Nobody can bring a task any more, and there is no drain. The executor has refused the tasks that are left.
     fn drop(&mut self) {
         self.dispose();
     }
 }
 
-/// Queues a task, by its ticket, when its time has come. Dropped without that, its time will not come.
-struct Arrival(Option<(Arc<SerialQueue>, Entry, u64)>);
+/// Queues a delayed task, which has this ticket, when it is due. If it is dropped before, it withdraws the task.
+struct DelayTimer(Option<(Arc<SerialQueue>, Entry, u64)>);
 
-impl Arrival {
-    fn arrive(mut self) {
+impl DelayTimer {
+    fn fire(mut self) {
         let Some((queue, _job, ticket)) = self.0.take() else { return };
         loop {
             let mut state = queue.state();
-            let first = state.delayed.first_before(ticket); // WORKER-3
-            // None: it was cancelled, or came with another one.
+            let first = state.delayed.first_before(ticket); // earlier ones are due too (WORKER-3)
+            // `None` if the task was cancelled, or another timer has queued it.
             let Some((job, timer)) = first.and_then(|first| state.delayed.remove(first)) else {
                 return;
             };
             state.push(job);
-            queue.see_to_a_drain(state, None);
+            queue.start_drain(state, None);
             drop(timer);
         }
     }
 }
 
-impl Drop for Arrival {
+impl Drop for DelayTimer {
     fn drop(&mut self) {
         let Some((queue, job, ticket)) = self.0.take() else { return };
         let waited = queue.state().delayed.remove(ticket);
-        // If it does not wait, it has come with another one, or a disposal is on its way to it.
+        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
         if waited.is_some() {
-            job.forfeit();
-        }
-    }
-}
-
-/// What keeps the time of delayed tasks.
-#[derive(Clone)]
-pub(super) enum Timers {
-    /// Runs arrivals on its tick thread, in order of deadline.
-    Wheel(Scheduler),
-    /// Runs arrivals wherever it runs tasks, and perhaps out of order; WORKER-3.
-    Any(Arc<dyn Schedule>),
-}
-
-impl Timers {
-    pub(super) fn now(&self) -> Instant {
-        match self {
-            Timers::Wheel(scheduler) => scheduler.now(),
-            Timers::Any(schedule) => schedule.now(),
-        }
-    }
-
-    /// Whether they may get nothing done before the calling thread, which runs a task, is free.
-    fn need_this_thread(&self) -> bool {
-        match self {
-            Timers::Wheel(scheduler) => scheduler.is_turned_here(),
-            Timers::Any(_) => true, // for all that is known here
-        }
-    }
-
-    /// When to arrive, and by which deadline to order the arrivals, if that is to be done here.
-    fn place_in_order(&self, when: When) -> (When, Option<Instant>) {
-        let deadline = match (self, when) {
-            (Timers::Wheel(_), _) => return (when, None),
-            (Timers::Any(_), When::At(deadline)) => deadline,
-            (Timers::Any(schedule), When::After(delay)) => {
-                let now = schedule.now();
-                // As far as the clock goes, beyond that.
-                Period::fixed_delay(delay).next_run(now, now)
-            }
-        };
-        (When::At(deadline), Some(deadline))
-    }
-
-    pub(super) fn schedule(
-        &self,
-        when: When,
-        task: impl FnOnce() + Send + 'static,
-    ) -> Result<Cancellable, ScheduleError> {
-        match (self, when) {
-            (Timers::Wheel(scheduler), When::At(deadline)) => scheduler.schedule_at(deadline, task),
-            (Timers::Wheel(scheduler), When::After(delay)) => scheduler.schedule_once(delay, task),
-            (Timers::Any(schedule), When::At(deadline)) => {
-                schedule.schedule_task_at(deadline, Box::new(task))
-            }
-            (Timers::Any(schedule), When::After(delay)) => {
-                schedule.schedule_task(delay, Box::new(task))
-            }
+            job.withdraw();
         }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::worker::NOW;
     use super::*;
     use crate::job::{Job, Once};
-    use crate::{Cancel, DueTask, Inline};
+    use crate::{Cancel, DueTask, Inline, Scheduler};
 
-    /// Behind a task that runs for long others come and are cancelled, for ever; and once all of many.
+    /// Tasks are queued and cancelled, first one after the other without end, and then very many at once.
     #[test]
     fn what_is_cancelled_leaves_no_memory_behind() {
         let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
@@ -499,26 +469,26 @@ mod tests {
         let never_runs = move |task: DueTask| lock(&keep).push(task);
         let timers = Timers::Wheel(timers.with_executor(Inline));
         let hook = PanicHook::default();
-        let (places, refused) = (Places::new(None), Refused::new(timers.clone()));
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, places, refused);
+        let (limit, retries) = (PendingLimit::new(None), RetryQueue::new(timers.clone()));
+        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once(|| ()));
-            assert!(queue.queue(Arc::clone(&job) as Entry).is_ok());
+            assert!(queue.submit(Arc::clone(&job) as Entry, NOW).is_ok());
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
-        assert!(queue.goes_on(), "some are in front of the drain");
+        assert!(queue.has_more(), "some are in front of the drain");
         for _ in 0..200_000 {
             window.push_back(push());
             assert!(window.pop_front().is_some_and(|oldest| oldest.cancel()));
             assert_eq!(queue.pending(), 100);
         }
         let entries = || lock(&queue.outgoing).tasks.len() + queue.state().incoming.len();
-        assert!(entries() <= 100 + 2 * HOLES, "{}", entries());
+        assert!(entries() <= 100 + 2 * MIN_SWEEP, "{}", entries());
         window.extend((0..100_000).map(|_| push()));
         window.drain(1..).rev().for_each(|job| assert!(job.cancel()));
-        assert!(entries() <= 2 * HOLES && queue.pending() == 1);
+        assert!(entries() <= 2 * MIN_SWEEP && queue.pending() == 1);
         let memory = lock(&queue.outgoing).tasks.capacity() + queue.state().incoming.capacity();
         assert!(memory <= 4 * SMALL, "{memory}");
         let stays = queue.next().expect("one is left");

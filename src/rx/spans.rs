@@ -1,4 +1,4 @@
-//! The spans of `tracing`, around the runs of those who scheduled in them.
+//! Runs tasks in the `tracing` spans in which they were scheduled.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tracing::Span;
 
 use super::context::ContextCapture;
 
-/// Runs tasks in the [`tracing`] span that they were scheduled in. With the feature `tracing`.
+/// Runs tasks in the [`tracing`] span in which they were scheduled. It needs the feature `tracing`.
 ///
 /// ```
 /// use tickwheel::rx::{ContextAwareScheduler, ExecutorScheduler, TracingSpans};
@@ -22,7 +22,7 @@ use super::context::ContextCapture;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TracingSpans;
 
-/// The spans that a thread is in, as [`TracingSpans`] puts them up: the outermost first.
+/// The spans that a thread is in, for [`TracingSpans`]. The outermost is first.
 #[derive(Clone, Default)]
 pub struct Spans(Vec<Span>);
 
@@ -34,13 +34,14 @@ impl ContextCapture for TracingSpans {
         Spans(if span.is_none() { Vec::new() } else { vec![span] })
     }
 
-    /// A thread that is in spans of its own leaves them, or a task of nobody's would run in them.
+    /// Leaves the spans of the thread and enters the new ones. A task that was scheduled outside of any span runs in
+    /// none.
     fn replace(&self, Spans(new): Spans) -> Spans {
         let mut old = Vec::new();
         loop {
             let span = Span::current();
             let left = span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
-            // A subscriber that does not say where it is now would have us leave for ever.
+            // A subscriber that does not track the current span would keep this loop going for ever.
             if left.is_none() || old.len() == Spans::DEEPEST {
                 break;
             }
@@ -50,7 +51,7 @@ impl ContextCapture for TracingSpans {
         for span in &new {
             span.with_subscriber(|(id, subscriber)| {
                 subscriber.enter(id);
-                // A subscriber that this thread does not have: the way back would not find the span.
+                // If this thread has another subscriber, the way back would not find the span.
                 if Span::current() != *span {
                     subscriber.exit(id);
                 }

@@ -1,30 +1,30 @@
 //! Workers that run their tasks on the thread that schedules them.
 //!
-//! - TRAMPOLINE-1 One thread drains a worker at a time: the thread that brings a task when no other drains. It leaves
-//!   when nothing is left, under the lock, so no task is left behind.
-//! - TRAMPOLINE-2 The task with the earliest deadline runs first, the oldest of several. A task that is not delayed is
-//!   due when it comes.
-//! - TRAMPOLINE-3 A task that was taken from the queue stays known as `running` until the next is taken. So `dispose`
-//!   finds all that has not started.
-//! - TRAMPOLINE-4 The draining thread waits for a deadline with the lock free, and each change wakes it.
+//! - TRAMPOLINE-1 One thread at a time drains a worker: the thread that brings a task while no other drains. It stops
+//!   under the lock, when it finds no task, so no task is left behind.
+//! - TRAMPOLINE-2 The task with the earliest deadline runs first. Of equal deadlines, the oldest does. A task without a
+//!   delay is due when it comes.
+//! - TRAMPOLINE-3 A task that was taken out stays in `running` until the next one is taken out. So `dispose` finds each
+//!   task that has not started, and a series between two runs.
+//! - TRAMPOLINE-4 The draining thread waits for a deadline without the lock, and each change wakes it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::delayed::{Delayed, Entry, Position, Slot};
-use super::worker::{TaskQueue, When, Worker};
+use super::delayed::{AtomicPosition, Delayed, Entry, Position, When};
+use super::worker::{TaskQueue, Worker};
 use crate::job::{Owner, Ran};
 use crate::{PanicHook, Period, ScheduleError};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
 ///
-/// [`schedule`](Worker::schedule) runs the task, and all that it schedules on the same worker, before it
-/// returns: a task that schedules another does not nest, it queues. A delayed task blocks its caller until
-/// its time has come; so a series does until it ends. What comes from another thread meanwhile is run by the
-/// one that is at it.
+/// [`schedule`](Worker::schedule) runs the task, and all tasks that it schedules on the same worker, before it returns.
+/// A task that schedules another does not nest: the new one is queued. A delayed task blocks its caller until it has
+/// run, and a series until it ends. Tasks that come from another thread in the meantime run on the thread that is
+/// already running tasks.
 ///
-/// A panic ends its own task, and only the panic hook of the process is told. A cancel takes time by the
-/// logarithm of what waits.
+/// A panic ends its own task, and only the panic hook of the process is told. A cancel takes O(log n) for n tasks that
+/// wait.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -47,12 +47,12 @@ use crate::{PanicHook, Period, ScheduleError};
 pub struct TrampolineScheduler(());
 
 impl TrampolineScheduler {
-    /// There is nothing to set.
+    /// Returns a scheduler. It has no settings.
     pub fn new() -> TrampolineScheduler {
         TrampolineScheduler::default()
     }
 
-    /// A new worker.
+    /// Returns a new worker.
     pub fn worker(&self) -> Worker {
         Worker::at(Arc::new(Trampoline::default()))
     }
@@ -67,10 +67,11 @@ struct Trampoline {
 
 #[derive(Default)]
 struct State {
-    /// TRAMPOLINE-2.
+    /// In the order in which they run (TRAMPOLINE-2).
     tasks: Delayed,
-    /// TRAMPOLINE-3.
+    /// The task that was taken out last (TRAMPOLINE-3).
     running: Option<Entry>,
+    /// Tells whether a thread drains (TRAMPOLINE-1).
     has_drain: bool,
     is_disposed: bool,
 }
@@ -87,20 +88,15 @@ impl Trampoline {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// TRAMPOLINE-1. Runs all that is there, and waits for what is delayed.
-    fn drain(&self) {
-        while let Some(job) = self.next() {
-            if let Ran::Again(due) = job.run(self) {
-                self.go_on(due, &job);
-            }
-        }
-    }
-
-    /// The next that is due. `None`: nothing is left, and nobody drains any more.
+    /// Takes out the next task when it is due. If it returns `None`, no task is left, and the drain has ended.
     fn next(&self) -> Option<Entry> {
         let mut state = self.state();
         loop {
             state.running = None;
+            if cfg!(debug_assertions) {
+                assert!(state.has_drain, "one thread drains (TRAMPOLINE-1)");
+                state.tasks.check_invariants();
+            }
             let Some((due, first)) = state.tasks.first() else {
                 state.has_drain = false;
                 return None;
@@ -110,13 +106,13 @@ impl Trampoline {
                 state.running = state.tasks.remove(first).map(|(job, _)| job);
                 return state.running.clone();
             }
-            let woken = self.changed.wait_timeout(state, left); // TRAMPOLINE-4
+            let woken = self.changed.wait_timeout(state, left); // without the lock (TRAMPOLINE-4)
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// A series waits for its next run, unless it was cancelled meanwhile.
-    fn go_on(&self, due: Instant, job: &Entry) {
+    /// Queues the next run of the series that has just run.
+    fn run_again(&self, job: &Entry, due: Instant) {
         let mut state = self.state();
         if state.is_disposed {
             drop(state);
@@ -124,16 +120,16 @@ impl Trampoline {
         } else {
             state.insert(due, Arc::clone(job));
             drop(state);
-            // It waited already, so a cancel may have looked for it in vain.
+            // A cancel while the task was in no queue did not find it.
             if job.is_done() {
-                self.forget(job.place());
+                self.remove(job.position());
             }
         }
     }
 }
 
 impl Owner for Trampoline {
-    type Place = Slot;
+    type Position = AtomicPosition;
 
     fn now(&self) -> Instant {
         Instant::now()
@@ -143,8 +139,8 @@ impl Owner for Trampoline {
         &self.hook
     }
 
-    fn forget(&self, slot: &Slot) {
-        let Position::Delayed(ticket) = slot.get() else { return };
+    fn remove(&self, position: &AtomicPosition) {
+        let Position::Delayed(ticket) = position.get() else { return };
         let job = self.state().tasks.remove(ticket);
         drop(job);
         self.changed.notify_one();
@@ -152,10 +148,10 @@ impl Owner for Trampoline {
 }
 
 impl TaskQueue for Trampoline {
-    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
+    fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
         let now = Instant::now();
         let due = match when {
-            // As far as the clock goes, beyond that.
+            // A deadline beyond the range of the clock becomes the latest that it has.
             When::After(delay) => Period::fixed_delay(delay).next_run(now, now),
             When::At(deadline) => deadline.max(now),
         };
@@ -168,8 +164,13 @@ impl TaskQueue for Trampoline {
         drop(state);
         if has_drain {
             self.changed.notify_one();
-        } else {
-            self.drain();
+            return Ok(false);
+        }
+        // This thread drains: it runs all tasks, and waits for those that are delayed (TRAMPOLINE-1).
+        while let Some(job) = self.next() {
+            if let Ran::Again(due) = job.run(self) {
+                self.run_again(&job, due);
+            }
         }
         Ok(false)
     }

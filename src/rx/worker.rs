@@ -1,4 +1,4 @@
-//! The [`Worker`], as users meet it, and the [`TaskQueue`] behind it.
+//! The [`Worker`] that users see, and the [`TaskQueue`] behind it.
 
 use std::any::{type_name, type_name_of_val};
 use std::fmt;
@@ -7,69 +7,60 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::context::{Capture, Within};
-use super::delayed::{Entry, Slot};
+use super::context::{Capture, InContext};
+use super::delayed::{AtomicPosition, Entry, Timers, When};
 use super::scheduler::ExecutorScheduler;
-use super::serial::Timers;
-use crate::job::{Job, NamedOnce, Once, Owner, Series, Titled, Work};
+use crate::job::{Job, Named, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
-/// What is not delayed at all.
-const NOW: When = When::After(Duration::ZERO);
+/// Without a delay.
+pub(super) const NOW: When = When::After(Duration::ZERO);
 
-/// When a task is to be queued.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    After(Duration),
-    At(Instant),
-}
-
-/// Where a worker's tasks wait, and how they come to run: on an executor, among those of other workers, or on the
-/// caller's thread.
-pub(super) trait TaskQueue: Owner<Place = Slot> {
-    /// Takes a job in, which waits. When it is refused nothing has become of it, unless it is the clock of a
-    /// delay that refuses: then it is dropped.
+/// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
+pub(super) trait TaskQueue: Owner<Position = AtomicPosition> {
+    /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
+    /// is withdrawn.
     ///
-    /// `Ok(true)` says that too much is queued: the caller should [`hold_back`](TaskQueue::hold_back) the thread
-    /// that brings it.
-    fn take_in(&self, job: Entry, when: When) -> Result<bool, ScheduleError>;
+    /// `Ok(true)` means that too many tasks are queued: the caller should [`hold_back`](TaskQueue::hold_back) its
+    /// thread.
+    fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError>;
 
-    /// Holds the calling thread back for a while, so that what is queued has time to run.
+    /// Holds the calling thread back for a while, so that the queued tasks have time to run.
     fn hold_back(&self) {}
 
-    /// Cancels what has not started, and takes nothing more.
+    /// Cancels the tasks that have not started, and takes in no more.
     fn dispose(&self);
 
     fn is_disposed(&self) -> bool;
 
-    /// How many jobs wait, for their time or for their turn.
+    /// Returns how many jobs wait, for their time or for their turn.
     fn pending(&self) -> usize;
 }
 
-/// Runs tasks one at a time and in order, wherever its scheduler runs them.
+/// Runs tasks one at a time and in order, on the threads of an executor.
 ///
-/// - Tasks that are scheduled one after the other run in that order, on whatever executor. They never
-///   overlap, and each sees what the one before has written.
-/// - A delayed task is queued when its time has come, in order of deadline, and then has its turn behind
-///   what is queued already.
+/// - Tasks that are scheduled one after the other run in that order, on whatever executor. They never overlap, and each
+///   sees what the one before has written.
+/// - A delayed task is queued when it is due, in order of deadline, and runs after the tasks that are queued already.
 /// - A panic ends its own task, and nothing else.
-/// - [`dispose`](Worker::dispose) cancels all that has not started.
-/// - A thread that schedules much faster than the worker runs waits a little in some of its calls, at most
-///   100 ms in one, and never inside a task of a worker. [`ExecutorScheduler::max_pending`] is a hard bound.
+/// - [`dispose`](Worker::dispose) cancels all tasks that have not started.
+/// - A thread that schedules much faster than the worker runs waits a little in some of its calls, at most 100 ms in
+///   one, and never inside a task of a worker. [`ExecutorScheduler::max_pending`] sets a hard limit.
 ///
-/// Clones are the same worker. Dropping the last one disposes nothing: what was scheduled still runs.
+/// Clones are handles to the same worker. Dropping the last one disposes nothing: the scheduled tasks still run.
 ///
-/// A worker, and what is delayed on it, keeps its scheduler alive, or what else keeps its time. When the scheduler is
-/// closed, what was delayed is among the leftovers: run, it is queued, and dropped, it is dropped. Leftovers that nobody takes, of a `stop`
-/// whose [`Stopping`](crate::Stopping) was thrown away, keep the worker, and the worker keeps them: dispose it.
+/// A worker and its delayed tasks keep its scheduler, or whatever else keeps its time, alive. When that scheduler is
+/// closed, the delayed tasks are among the leftovers. A leftover that is run queues its task, and one that is dropped
+/// drops it. Leftovers that nobody takes, because the [`Stopping`](crate::Stopping) of a `stop` was thrown away, keep
+/// the worker alive, and the worker keeps them. Dispose such a worker.
 ///
-/// When an executor refuses work, drops it, or panics, the worker offers it again by itself: sixteen times
-/// after a millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so
-/// a thousand of them cost the executor no more than one. When it says that it is gone for good
-/// ([`Rejected::for_good`]), the worker disposes itself. A worker that nobody holds any more does so too, when its
+/// When an executor refuses work, drops it, or panics, the worker offers the work again: sixteen times after a
+/// millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so a
+/// thousand of them cost the executor no more than one. If the executor says that it is gone for good
+/// ([`Rejected::for_good`]), the worker disposes itself. A worker without any handle also disposes itself if its
 /// executor has run nothing for about a minute.
 ///
 /// ```
@@ -91,17 +82,18 @@ pub(super) trait TaskQueue: Owner<Place = Slot> {
 #[derive(Clone)]
 pub struct Worker {
     queue: Arc<dyn TaskQueue>,
-    /// The same. A job needs one, and a clone of it costs less than a downgrade.
+    /// For the jobs. Cloning it costs less than a downgrade of `queue`.
     weak: Weak<dyn TaskQueue>,
     context: Option<Arc<dyn Capture>>,
 }
 
 impl Worker {
-    /// Returns a worker on something that both runs tasks and keeps time, on that one's clock: a
+    /// Returns a worker on something that both runs tasks and keeps time: a
     /// [`TaskRunner`](crate::message_loop::TaskRunner), a [`ScheduledThreadPool`](crate::pool::ScheduledThreadPool),
-    /// another worker.
+    /// another worker. Delays go by its clock.
     ///
-    /// It is [`ExecutorScheduler::over`] with one thing for both. The worker keeps it alive.
+    /// It is the same as a worker of [`ExecutorScheduler::over`] with this one as both arguments. The worker keeps it
+    /// alive.
     ///
     /// ```
     /// use std::time::Duration;
@@ -125,8 +117,8 @@ impl Worker {
         Worker { weak: Arc::downgrade(&queue), queue, context: None }
     }
 
-    /// Returns the same worker, whose tasks run in this context too, inside of the one that it has.
-    pub(super) fn within(self, context: Arc<dyn Capture>) -> Worker {
+    /// Returns this worker with one more context for its tasks, inside of the contexts that it has.
+    pub(super) fn in_context(self, context: Arc<dyn Capture>) -> Worker {
         let context = match self.context {
             Some(outer) => Arc::new((outer, context)),
             None => context,
@@ -136,17 +128,17 @@ impl Worker {
 
     // ----- tasks ---------------------------------------------------------------------------
 
-    /// Runs a task after all that is queued. On a disposed worker, or on one that is
-    /// [full](ExecutorScheduler::max_pending), the closure is dropped, and the handle says that it was cancelled.
+    /// Runs a task after all queued tasks. If the worker is disposed or [full](ExecutorScheduler::max_pending), the
+    /// closure is dropped, and the handle says that the task was cancelled.
     pub fn schedule(&self, f: impl FnOnce() + Send + 'static) -> Cancellable {
         self.schedule_after(Duration::ZERO, f)
     }
 
-    /// Runs a task once `delay` has passed, and what is queued then has run. A delay of zero is
-    /// [`schedule`](Worker::schedule).
+    /// Runs a task after `delay`, when the tasks that are queued by then have run. With a delay of zero it is the same
+    /// as [`schedule`](Worker::schedule).
     ///
-    /// The handle says that the task was cancelled, and the closure is dropped, if the worker is
-    /// disposed or full, or if its scheduler takes no more tasks; `schedule_task` of [`Schedule`] tells which.
+    /// If the worker is disposed or full, or if its scheduler takes no more tasks, the closure is dropped, and the
+    /// handle says that the task was cancelled. [`Schedule::schedule_task`] returns the reason.
     pub fn schedule_after(
         &self,
         delay: Duration,
@@ -155,11 +147,11 @@ impl Worker {
         self.or_cancelled(self.give(When::After(delay), Once(f)))
     }
 
-    /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs take,
-    /// and then has its turn. Runs that were missed are caught up, one by one.
+    /// Runs a task again and again. Run `k` is queued at `initial + k * period`, however long the runs take. Missed
+    /// runs are made up for, one by one.
     ///
-    /// A zero period is a handle that says cancelled; [`Schedule::schedule_series`] tells of it, and
-    /// takes every [`Period`].
+    /// If the period is zero, the handle says that the task was cancelled. [`Schedule::schedule_series`] returns an
+    /// error then, and takes every [`Period`].
     #[doc(alias = "schedulePeriodically")]
     pub fn schedule_periodically<R: Repeat>(
         &self,
@@ -173,11 +165,11 @@ impl Worker {
         }
     }
 
-    /// Runs a task after all that is queued, or gives it back.
+    /// Runs a task after all queued tasks, or gives it back in the error.
     ///
     /// # Errors
     ///
-    /// `Closed` when the worker is disposed, and `Full` when as many of its tasks are pending as
+    /// `Closed` if the worker is disposed, and `Full` if as many of its tasks are pending as
     /// [`max_pending`](ExecutorScheduler::max_pending) allows.
     ///
     /// ```
@@ -192,14 +184,14 @@ impl Worker {
     /// ```
     #[expect(
         clippy::missing_panics_doc,
-        reason = "what is not delayed comes back if it is refused"
+        reason = "a refused task comes back, unless it is delayed"
     )]
     pub fn try_schedule<F: FnOnce() + Send + 'static>(
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
         self.give(NOW, Once(f)).map_err(|(reason, work)| {
-            let Once(f) = work.expect("what was not taken in comes back");
+            let Once(f) = work.expect("a refused task comes back, unless it is delayed");
             TryScheduleError::new(reason, f)
         })
     }
@@ -215,41 +207,55 @@ impl Worker {
             return Err(ScheduleError::ZeroPeriod);
         }
         let now = self.queue.now();
-        // As far as the clock goes, beyond that.
+        // A time beyond the range of the clock becomes the latest that it has.
         let due = Period::fixed_delay(initial).next_run(now, now);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
         Ok((when, Series { name, due, period, f }))
     }
 
-    /// The one way in. What is not taken in comes back, unless its delay was refused.
+    /// Schedules work, and holds the calling thread back if too much is queued. Refused work is returned, unless the
+    /// timer of its delay was refused.
     fn give<W: Work>(
         &self,
         when: When,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, Option<W>)> {
-        let (given, is_over) = self.give_at_once(when, work)?;
-        if is_over {
+        let (handle, is_too_long) = self.give_without_wait(when, work)?;
+        if is_too_long {
             self.queue.hold_back();
         }
-        Ok(given)
+        Ok(handle)
     }
 
-    /// The same, for those who must not be held back. The second says whether they should be.
-    fn give_at_once<W: Work>(
+    /// Like `give`, for threads that must not be held back. Also returns true if `give` would hold the thread back.
+    fn give_without_wait<W: Work>(
         &self,
         when: When,
         work: W,
     ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
-        let Some(context) = &self.context else { return self.put(when, work) };
+        let Some(context) = &self.context else { return self.submit(when, work) };
         let scope = match catch_unwind(AssertUnwindSafe(|| context.capture())) {
             Ok(scope) => scope,
             Err(panic) => {
-                self.queue.hook().catch(|| drop(work)); // first, lest two panic at once
+                self.queue.hook().catch(|| drop(work)); // a second panic while unwinding would abort
                 resume_unwind(panic)
             }
         };
-        let given = self.put(when, Within { scope, work });
-        given.map_err(|(reason, back)| (reason, back.map(|within| within.work)))
+        let given = self.submit(when, InContext { scope, work });
+        given.map_err(|(reason, back)| (reason, back.map(|in_context| in_context.work)))
+    }
+
+    fn submit<W: Work>(
+        &self,
+        when: When,
+        work: W,
+    ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
+        let job = Job::new(Weak::clone(&self.weak), work);
+        let entry = Arc::clone(&job);
+        match self.queue.submit(entry, when) {
+            Ok(is_too_long) => Ok((Cancellable::from(job), is_too_long)),
+            Err(reason) => Err((reason, job.take_back())),
+        }
     }
 
     fn or_cancelled<W>(&self, given: Result<Cancellable, (ScheduleError, W)>) -> Cancellable {
@@ -259,26 +265,13 @@ impl Worker {
         })
     }
 
-    fn put<W: Work>(
-        &self,
-        when: When,
-        work: W,
-    ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
-        let job = Job::new(Weak::clone(&self.weak), work);
-        let given = Arc::clone(&job);
-        match self.queue.take_in(given, when) {
-            Ok(is_over) => Ok((Cancellable::from(job), is_over)),
-            Err(reason) => Err((reason, job.take_back())),
-        }
-    }
-
     // ----- the end, and the state ----------------------------------------------------------
 
-    /// Cancels all tasks that have not started, and takes no more. When it returns they are dropped; what
-    /// runs, runs to its end, and a series that runs does not run again.
+    /// Cancels all tasks that have not started, and takes no more. When it returns, their closures are dropped. A task
+    /// that runs is not interrupted, and a series that runs does not run again.
     ///
-    /// It may be called from anywhere, also from a task of this worker, or from a destructor. A second call has
-    /// nothing to do; while the first is still at it, it does not wait.
+    /// It may be called from anywhere, also from a task of this worker or from a destructor. A second call does
+    /// nothing, and does not wait for the first.
     pub fn dispose(&self) {
         self.queue.dispose();
     }
@@ -289,8 +282,8 @@ impl Worker {
         self.queue.is_disposed()
     }
 
-    /// How many tasks wait, for their time or for their turn; a series counts as one. The one that runs is
-    /// not among them.
+    /// Returns how many tasks wait for their time or for their turn. A series counts as one. The task that runs does
+    /// not count.
     pub fn pending(&self) -> usize {
         self.queue.pending()
     }
@@ -361,7 +354,7 @@ impl Schedule for Worker {
     }
 }
 
-/// A worker is an executor too: what a scheduler hands it runs in order, among its other tasks.
+/// Runs the tasks of a scheduler in order, among the worker's own tasks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -375,30 +368,27 @@ impl Schedule for Worker {
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
 impl Executor for Worker {
-    /// A disposed worker refuses for good: the scheduler keeps the task, and returns it when it is closed. A full
-    /// one refuses for now, and the scheduler offers the task again. The calling thread is never held back: most
-    /// often it is a tick thread.
+    /// Queues a task of a scheduler. A disposed worker refuses it for good, and the scheduler keeps the task and
+    /// returns it when it is closed. A full worker refuses it for now, and the scheduler offers the task again. The
+    /// calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        match self.give_at_once(NOW, Due(task)) {
-            Err((ScheduleError::Full, Some(Due(task)))) => Err(Rejected::new(task)),
-            Err((_, Some(Due(task)))) => Err(Rejected::for_good(task)),
+        match self.give_without_wait(NOW, task) {
+            Err((ScheduleError::Full, Some(task))) => Err(Rejected::new(task)),
+            Err((_, Some(task))) => Err(Rejected::for_good(task)),
             Ok(_) | Err((_, None)) => Ok(()),
         }
     }
 }
 
-/// A task of a scheduler.
-struct Due(DueTask);
-
-impl Titled for Due {
+impl Named for DueTask {
     fn name(&self) -> &'static str {
-        self.0.name()
+        DueTask::name(self)
     }
 }
 
-impl Work for Due {
-    fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(Due(task)) = work.take() {
+impl Work for DueTask {
+    fn run(work: &mut Option<DueTask>, _hook: &PanicHook) -> ControlFlow<()> {
+        if let Some(task) = work.take() {
             task.run();
         }
         ControlFlow::Break(())

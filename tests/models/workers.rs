@@ -1,8 +1,8 @@
-//! The drain of a worker: [`crate::rx`].
+//! Models of the drain of a worker ([`crate::rx`]).
 //!
-//! The executor starts a thread for each drain that it is given, so that everything happens as late as it
-//! can. A drain that is lost leaves a task behind, and two drains at once, or tasks that do not see each
-//! other, lose what they write: the last check of each model sees both.
+//! The executor starts a thread for each drain, so that a drain may run as late as possible. A lost drain leaves a task
+//! behind. Two drains at once, or tasks that do not see each other, lose writes. The last check of each model finds
+//! both.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,9 +15,11 @@ use crate::platform::sync::{AtomicU64, Ordering};
 use crate::rx::{ExecutorScheduler, Worker};
 use crate::{DueTask, Executor, ManualClock, Rejected, Scheduler};
 
-/// Runs each drain on a thread of its own. Refuses the first ones, or is gone after some.
+/// Runs each drain on a thread of its own. All accesses are Relaxed, because the numbers only choose the scenario.
 struct Threads {
+    /// How many drains it still refuses for now.
     refusals: AtomicUsize,
+    /// How many drains it still takes before it is gone for good.
     takes: AtomicUsize,
 }
 
@@ -48,8 +50,8 @@ fn worker_on(threads: Threads) -> (Worker, Scheduler, crate::Driver) {
     (ExecutorScheduler::new(threads, &timers).worker(), timers, driver)
 }
 
-/// What the tasks write, without an order of their own: one that does not see the one before, or runs
-/// beside it, loses its digit.
+/// The digits that the tasks write. The accesses are Relaxed, so they order nothing: a task that does not see the task
+/// before it, or overlaps with it, loses a digit.
 #[derive(Clone)]
 struct Log(Arc<AtomicU64>);
 
@@ -66,13 +68,13 @@ impl Log {
         }
     }
 
-    /// When all threads have ended.
-    fn all(&self) -> u64 {
+    /// Returns all digits. All threads must have ended.
+    fn digits(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// WORKER-1: two producers and the drains. Each task runs once, in its producer's order, and sees the one before.
+/// Two producers against the drains. Each task runs once, in its producer's order, and sees the one before (WORKER-1).
 #[test]
 fn models_no_task_is_left_without_a_drain() {
     loom::model(|| {
@@ -87,12 +89,12 @@ fn models_no_task_is_left_without_a_drain() {
         worker.schedule(log.task(3));
         other.join().unwrap();
         threads::end();
-        assert!([123, 213, 231].contains(&log.all()), "{}", log.all());
+        assert!([123, 213, 231].contains(&log.digits()), "{}", log.digits());
         assert_eq!(worker.pending(), 0);
     });
 }
 
-/// JOB-1: a cancel against the run. It ran, or the cancel won, and either way its end is known.
+/// A cancel against the run. Either the task ran or the cancel won (JOB-1), and the handle says that it is over.
 #[test]
 fn models_a_worker_s_cancel_against_its_run() {
     loom::model(|| {
@@ -105,27 +107,27 @@ fn models_a_worker_s_cancel_against_its_run() {
         });
         let won = handle.cancel();
         let dropped = Arc::strong_count(&held) == 1;
-        assert!(dropped || !won, "S9");
+        assert!(dropped || !won, "a cancel that wins drops the closure (S9)");
         threads::end();
-        assert_eq!(log.all(), u64::from(!won));
+        assert_eq!(log.digits(), u64::from(!won));
         assert!(handle.is_done() && handle.is_cancelled() == won && worker.pending() == 0);
     });
 }
 
-/// Who finds that a task is done sees what it has done.
+/// A thread that finds a task done sees what the task has written.
 #[test]
-fn models_done_shows_what_a_worker_s_task_did() {
+fn models_done_shows_the_writes_of_a_worker_s_task() {
     loom::model(|| {
         let (worker, log) = (worker(0).0, Log::new());
         let handle = worker.schedule(log.task(1));
         if handle.is_done() {
-            assert_eq!(log.all(), 1);
+            assert_eq!(log.digits(), 1);
         }
         threads::end();
     });
 }
 
-/// WORKER-2: a dispose against a schedule and the drain. Afterwards nothing starts, and nothing is held.
+/// A dispose against a schedule and the drain. Afterwards no task starts, and no closure is kept (WORKER-2).
 #[test]
 fn models_dispose_against_schedule_and_drain() {
     loom::model(|| {
@@ -149,7 +151,7 @@ fn models_dispose_against_schedule_and_drain() {
     });
 }
 
-/// WORKER-2: a dispose against a task that is delayed. Taken in before it or after, it is cancelled.
+/// A dispose against a delayed task. Whether it comes before or after the dispose, it is cancelled (WORKER-2).
 #[test]
 fn models_dispose_against_a_delay() {
     loom::model(|| {
@@ -169,7 +171,7 @@ fn models_dispose_against_a_delay() {
     });
 }
 
-/// DRAIN-1: a drain that is refused, against a further task. It is handed over by whoever comes, once.
+/// A refused drain against a further task. A timer or the task hands the drain over again, once (DRAIN-1).
 #[test]
 fn models_a_refused_drain_is_not_lost() {
     loom::model(|| {
@@ -186,11 +188,12 @@ fn models_a_refused_drain_is_not_lost() {
         driver.advance(Duration::from_millis(1));
         drop(driver);
         threads::end();
-        assert!([12, 21].contains(&log.all()) && worker.pending() == 0, "{}", log.all());
+        assert!([12, 21].contains(&log.digits()) && worker.pending() == 0, "{}", log.digits());
     });
 }
 
-/// JOB-1, WORKER-5: a cancel of a series that runs, and goes on. It wins, and there is no further run.
+/// A cancel against a run of a series that is due again. The cancel wins, and the series does not run again (JOB-1,
+/// WORKER-2).
 #[test]
 fn models_a_series_does_not_escape_its_cancel() {
     loom::model(|| {
@@ -208,8 +211,8 @@ fn models_a_series_does_not_escape_its_cancel() {
     });
 }
 
-/// WORKER-7: an executor that is gone, at once or after one drain, against a further task. Each task runs or is
-/// cancelled, and nothing is held.
+/// An executor that is gone, at once or after one drain, against a further task. Each task runs or is cancelled, and no
+/// closure is kept (WORKER-7).
 #[test]
 fn models_a_gone_executor_ends_the_worker() {
     for takes in [0, 1] {
@@ -234,7 +237,7 @@ fn models_a_gone_executor_ends_the_worker() {
             let last = worker.schedule(task(&runs));
             drop(driver);
             threads::end();
-            // With one drain to take, all three may have come before it rested.
+            // If the executor takes one drain, that drain may run all three tasks.
             assert!(worker.is_disposed() || takes == 1);
             let cancelled =
                 [first, second, last].iter().filter(|handle| handle.is_cancelled()).count();
