@@ -273,6 +273,9 @@ pub fn few(results: &Results) -> String {
             first.or_else(|| results.median(workload, alias, figure))
         };
         let values: Vec<_> = FEW_PEERS.iter().map(value).collect();
+        if values.iter().all(Option::is_none) {
+            continue;
+        }
         let known = values.iter().flatten().copied();
         let best = if *better == Less { known.reduce(f64::min) } else { known.reduce(f64::max) };
         let cell = |value: &Option<f64>| match value {
