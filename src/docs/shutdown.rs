@@ -42,12 +42,12 @@
 //!
 //! # Inside a task
 //!
-//! A task may close its own scheduler. On the tick thread (an [`Inline`](crate::Inline) executor) `close` would wait for
-//! itself. There it returns [`CloseError::OnTickThread`](crate::CloseError::OnTickThread) and closes nothing; `stop`
-//! works. On another thread `close` works, and does not wait for the run that it is called from. If that run belongs to
-//! a series, the leftover of the series is returned already, and takes effect when the run has ended: a leftover that is
-//! [run](crate::PendingTask::run) runs once more, on the thread of the run, and one that is moved moves then. Two runs
-//! that close at the same time do not wait for each other.
+//! A task may close its own scheduler. On the tick thread (an [`Inline`](crate::Inline) executor) `close` would wait
+//! for itself. There it returns [`CloseError::OnTickThread`](crate::CloseError::OnTickThread) and closes nothing;
+//! `stop` works. On another thread `close` works, and does not wait for the run that it is called from. If that run
+//! belongs to a series, the leftover of the series is returned already, and takes effect when the run has ended: a
+//! leftover that is [run](crate::PendingTask::run) runs once more, on the thread of the run, and one that is moved
+//! moves then. Two runs that close at the same time do not wait for each other.
 //!
 //! # Losing nothing
 //!
@@ -77,5 +77,5 @@
 //! | | `shutdown_now`; the last handle is dropped | comes back as [`Unstarted`](crate::pool::Unstarted) | the result if it is run, otherwise `Cancelled` |
 //! | [`message_loop`](crate::message_loop) | `quit`, `quit_safely`, `quit_when_idle` | see the table of the module | done |
 //!
-//! If the executor of a scheduler is one of these and has ended, the scheduler keeps its tasks. The executor refuses them
-//! with [`Rejected::for_good`](crate::Rejected::for_good), so it is not asked again, and a close returns them.
+//! If the executor of a scheduler is one of these and has ended, the scheduler keeps its tasks. The executor refuses
+//! them with [`Rejected::for_good`](crate::Rejected::for_good), so it is not asked again, and a close returns them.
