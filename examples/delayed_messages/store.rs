@@ -44,7 +44,7 @@ pub(crate) trait Store: Send {
     /// Puts a message in, unless there is one with its id, sent or not. Returns true if it was put in.
     fn add(&mut self, message: &Message) -> Result<bool>;
 
-    /// Sends the messages that are due at `now`, `at_most` of them, the longest due first. It sends all of
+    /// Sends the messages that are due at `now`, no more than `at_most`, the longest due first. It sends all of
     /// them or none.
     fn deliver_due(&mut self, now: i64, at_most: u32, sent_by: &str) -> Result<Vec<Message>>;
 
