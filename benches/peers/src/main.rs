@@ -167,10 +167,13 @@ fn measure_all() -> Results {
                     done += 1;
                     eprint!("\r\x1b[K{done} of {total}: {workload}, {peer}");
                     let _ = std::io::stderr().flush();
-                    results.add(workload, peer, in_a_process(peer, workload));
+                    let figures = in_a_process(peer, workload);
+                    if !figures.is_empty() {
+                        let rounds = rounds.min(contest.rounds);
+                        results.describe(workload, results::this_run(rounds, floor));
+                    }
+                    results.add(workload, peer, figures);
                 }
-                let rounds = rounds.min(contest.rounds);
-                results.describe(workload, results::this_run(rounds, floor));
             }
         }
     }
