@@ -1,8 +1,8 @@
-//! How do I turn a message loop from a loop that I have already? A game draws sixty frames a second; between
-//! two frames it gives the message loop what time is left, and a thread that loads things posts to it.
+//! How do I turn a message loop from a loop that I have already? A game draws sixty frames a second. The time that is
+//! left between two frames goes to the message loop, and a thread that loads resources posts to it.
 //!
-//! The frame loop waits on a channel: for its next frame, or until the message loop's waker says that there
-//! is something to do at once. A reactor such as `mio` has a `Waker` for the same purpose.
+//! The frame loop waits on a channel: until its next frame, or until the message loop's waker says that a task can run
+//! at once. A reactor such as `mio` has a `Waker` for the same purpose.
 //!
 //! `cargo run --example embedded_loop`
 
@@ -20,16 +20,17 @@ use tickwheel::message_loop::{MessageLoop, Next, TaskRunner};
 const FRAME: Duration = Duration::from_micros(16_667);
 const FRAMES: u32 = 24;
 
-/// Says to the frame loop that the message loop wants a turn.
+/// Tells the frame loop that the message loop wants a turn.
 struct WantsTurn(SyncSender<()>);
 
 impl Wake for WantsTurn {
     fn wake(self: Arc<Self>) {
-        _ = self.0.try_send(()); // one that is there already does for both
+        _ = self.0.try_send(()); // a full channel holds a wake-up already
     }
 }
 
-/// Turns the message loop until `end`; waits if it has nothing to do. How many turns, and whether it has quit.
+/// Turns the message loop until `end`, and waits when it has nothing to do. Returns the number of turns, and true if
+/// the loop has quit.
 fn turn_until(end: Instant, looper: &MessageLoop, rings: &Receiver<()>) -> (u32, bool) {
     let mut turns = 0;
     loop {
@@ -47,7 +48,7 @@ fn turn_until(end: Instant, looper: &MessageLoop, rings: &Receiver<()>) -> (u32,
     }
 }
 
-/// Loads things on a thread of its own, and brings each to the game as soon as it is there.
+/// Loads resources on a thread of its own, and posts each to the game as soon as it is loaded.
 fn load(game: TaskRunner) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for (name, takes) in [("sky", 40), ("trees", 90), ("music", 60)] {
@@ -68,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let looper = MessageLoop::builder().wake_with(waker).prepare()?;
     let loader = load(looper.runner());
 
-    // A spell that wears off: a task of this thread, which shares what is not `Send`.
+    // A spell that wears off: a task of this thread, which may capture values that are not `Send`.
     let is_invisible = Rc::new(Cell::new(true));
     let spell = Rc::clone(&is_invisible);
     looper.local_runner().post_delayed(Duration::from_millis(250), move || {
@@ -82,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let at = frame as usize;
         println!("{:>3} ms  {}{hero}", start.elapsed().as_millis(), " ".repeat(at));
         if frame == FRAMES {
-            looper.runner().quit_safely(); // what is due still runs
+            looper.runner().quit_safely(); // tasks that are due still run
         }
         let (turns, has_quit) = turn_until(start + FRAME * frame, &looper, &rings);
         if has_quit {

@@ -1,9 +1,9 @@
-//! How do I use timers in an event loop of my own? The driver has no thread: the loop asks it when
-//! to come back, and waits for its socket until then.
+//! How do I use timers in an event loop of my own? The driver has no thread. It tells the loop when to come back, and
+//! the loop waits for its socket until then.
 //!
-//! A server on 127.0.0.1 that answers datagrams and forgets a client that has been silent for 300
-//! ms. Everything happens on one thread but the client, so no waker is needed; a loop into which
-//! other threads schedule would name one with `Driver::wake_with`.
+//! A server on 127.0.0.1 answers datagrams, and forgets a client that has been silent for 300 ms. Everything except the
+//! client happens on one thread, so no waker is needed. A loop into which other threads schedule would set one with
+//! `Driver::wake_with`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut datagram = [0; 64];
     loop {
-        // What is due runs here, and says when to come back.
+        // Tasks that are due run here. The answer says when to come back.
         let come_back = driver.turn();
         if is_over.load(Ordering::Relaxed) {
             break;
@@ -45,10 +45,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                 clients.len()
             );
         }
-        // Then the socket has its turn, until that time (a system may make its timeout coarser).
+        // Then wait for the socket until that time (some systems round the timeout up).
         let left = come_back.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            continue; // it is due already, and a socket takes no timeout of zero
+            continue; // a task is due already, and a socket takes no timeout of zero
         }
         socket.set_read_timeout(left)?;
         let (len, from) = match socket.recv_from(&mut datagram) {
@@ -66,10 +66,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
         let forget = forget.clone();
         let silence = scheduler.schedule_once(SILENCE, move || {
-            let _ = forget.send(from); // the loop has ended: nobody to tell
+            let _ = forget.send(from); // an error means that the loop has ended
         })?;
         if let Some(before) = clients.insert(from, silence) {
-            before.cancel(); // it has spoken in time
+            before.cancel(); // the client has sent something in time
         }
     }
     println!("{:>4} ms  two seconds are over", start.elapsed().as_millis());
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Speaks six times within a second, and then falls silent.
+/// Sends six datagrams within a second, and then none.
 fn talk(server: SocketAddr) -> thread::JoinHandle<std::io::Result<()>> {
     thread::spawn(move || {
         let socket = UdpSocket::bind("127.0.0.1:0")?;

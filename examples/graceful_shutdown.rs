@@ -1,6 +1,6 @@
-//! How do I stop without losing anything? Ctrl-C, or a timer after two seconds, closes the scheduler. What was pending
-//! carries on in a second one, wherever it was: tasks that wait for their time, tasks that wait for a thread of the
-//! executor, and a heartbeat in the middle of its run.
+//! How do I stop without losing anything? Ctrl-C, or a timer after two seconds, closes the scheduler. The pending tasks
+//! go on in a second one: tasks that wait for their time, tasks that wait for a thread of the executor, and a heartbeat
+//! that was in the middle of its run.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..40 {
         let sender = sender.clone();
         first.schedule_once(1_800 * MILLI, move || {
-            thread::sleep(100 * MILLI); // it is written to a disk
+            thread::sleep(100 * MILLI); // stands for a write to a disk
             let _ = sender.send("pages");
         })?;
     }
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (stop, stopped) = mpsc::channel();
     let by_hand = stop.clone();
     ctrlc::set_handler(move || by_hand.send("Ctrl-C").unwrap_or_default())?;
-    let prompt = first.with_executor(Inline); // it waits for no thread of the pool
+    let prompt = first.with_executor(Inline); // the timer must not wait for a thread of the pool
     prompt.schedule_once(2_010 * MILLI, move || stop.send("the timer").unwrap_or_default())?;
     let reason = stopped.recv()?;
 

@@ -1,8 +1,7 @@
-//! What is the difference between a fixed rate and a fixed delay, and what happens to runs that are
-//! missed?
+//! What is the difference between a fixed rate and a fixed delay, and what happens to missed runs?
 //!
-//! Drawn on virtual time: a run "takes time" by moving the clock. The period is 10 ms, a run takes
-//! 3 ms, and the second one takes 34.
+//! It is drawn on virtual time: a run "takes time" by moving the clock. The period is 10 ms. A run takes 3 ms, except
+//! the second, which takes 34.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex};
@@ -33,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The first 72 ms of a series.
+/// Returns a drawing of the first 72 ms of a series.
 fn timeline(period: Period) -> Result<String, Box<dyn Error>> {
     let clock = ManualClock::new();
     let (scheduler, driver) = Scheduler::builder().clock(clock.clone()).build_driven()?;
@@ -58,7 +57,7 @@ fn timeline(period: Period) -> Result<String, Box<dyn Error>> {
     Ok(line.into_iter().collect::<String>().trim_end().to_owned())
 }
 
-/// Milliseconds since the start.
+/// Returns the milliseconds since the start.
 fn driver_time(clock: &ManualClock, start: std::time::Instant) -> usize {
     let elapsed = tickwheel::Clock::now(clock) - start;
     usize::try_from(elapsed.as_millis()).unwrap_or(usize::MAX)

@@ -1,6 +1,5 @@
-//! How do I give a thread its own work, timers, replies and futures? A user interface, of sorts: one thread owns
-//! the screen, and nobody else touches it. A cursor blinks, files are counted on another thread, and a future sleeps
-//! in between.
+//! How do I give a thread its own work, timers, replies and futures? The example is a small user interface: one thread
+//! owns the screen, and no other thread touches it. A cursor blinks, another thread counts files, and a future sleeps.
 //!
 //! `cargo run --example looper`
 
@@ -17,7 +16,7 @@ use tickwheel::{Period, ScheduleError, Scheduler};
 
 const FOLDERS: [&str; 4] = ["src", "tests", "examples", "no such folder"];
 
-/// What the screen shows. It is not `Send`: it belongs to the thread of the loop.
+/// The content of the screen. It is not `Send`: it belongs to the thread of the loop.
 struct Screen {
     opened: Instant,
     answers: usize,
@@ -35,7 +34,7 @@ impl Screen {
     }
 }
 
-/// Slow work, for the other thread: how many files are in a folder, and how long they are.
+/// Returns how many files are in a folder, and how long they are. It is slow work, for the other thread.
 fn measure(folder: &Path) -> std::io::Result<(usize, u64)> {
     let (mut files, mut bytes) = (0, 0);
     for entry in fs::read_dir(folder)? {
@@ -52,7 +51,7 @@ fn measure(folder: &Path) -> std::io::Result<(usize, u64)> {
     Ok((files, bytes))
 }
 
-/// Asks the disk thread; the reply runs here, where the screen is.
+/// Asks the disk thread. The reply runs on the thread of the screen.
 fn ask(
     disk: &TaskRunner,
     local: &LocalTaskRunner,
@@ -73,7 +72,8 @@ fn ask(
     asked.map_err(|refused| refused.reason().into())
 }
 
-/// Counts down, and gives what it has come to. The scheduler's thread wakes it; it is polled where the screen is.
+/// Counts down, and returns how many answers are on the screen. The scheduler's thread wakes the future, and the
+/// screen's thread polls it.
 async fn count_down(
     timers: Scheduler,
     screen: Rc<RefCell<Screen>>,
@@ -93,29 +93,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (ui, local) = (looper.runner(), looper.local_runner());
     let disk = LoopThread::spawn("disk")?;
 
-    // A series: the cursor blinks every 20 ms, until the window closes.
+    // A series: the cursor blinks every 20 ms until the window closes.
     let (cursor, every) = (Rc::clone(&screen), Period::fixed_rate(Duration::from_millis(20)));
     let blinking =
         local.schedule_periodic(Duration::ZERO, every, move || cursor.borrow_mut().blink())?;
 
-    // A timeout that is called off, because the answers come in time.
+    // A timeout that is cancelled, because the answers come in time.
     let late = ui.post_delayed(Duration::from_secs(5), || println!("the disk does not answer"))?;
     for folder in FOLDERS {
         ask(&disk.runner(), &local, folder, &screen)?;
     }
 
-    // Once nothing is to do: how far it is.
+    // Runs when the loop has nothing else to do, until all answers are there.
     let shown = Rc::clone(&screen);
     looper.add_idle_handler(move || {
         if shown.borrow().answers < FOLDERS.len() {
             return ControlFlow::Continue(());
         }
         shown.borrow().show("(idle, and all answers are here)");
-        assert!(late.cancel(), "called off, and its closure is gone");
+        assert!(late.cancel(), "cancelled, and its closure is dropped");
         ControlFlow::Break(())
     });
 
-    // Futures: one sleeps, and the other waits for it, and closes the window.
+    // Futures: one sleeps; the other waits for it and then closes the window.
     let counts = local.spawn_local(count_down(Scheduler::new(), Rc::clone(&screen)))?;
     let (shown, closes) = (Rc::clone(&screen), ui.clone());
     local.spawn_local(async move {

@@ -1,9 +1,9 @@
-//! Does it hold a service's timeouts? Two threads open a million requests in ten seconds, each with
-//! a timeout of 30 ms to 5 s. Most are answered in time, and their timeouts are cancelled; the rest
-//! fire. In the end the books must balance, and nothing may have fired early.
+//! Does it hold a service's timeouts? Two threads open a million requests in ten seconds, each with a timeout of 30 ms
+//! to 5 s. Most requests are answered in time, and their timeouts are cancelled. The other timeouts fire. In the end
+//! the books must balance, and nothing may have fired early.
 //!
-//! The tasks are a few instructions long, so they run inline, on the tick thread: handing each to
-//! another thread would cost more than running it.
+//! The tasks are a few instructions long, so they run inline, on the tick thread: to hand each to another thread would
+//! cost more than to run it.
 
 use std::collections::BinaryHeap;
 use std::error::Error;
@@ -19,7 +19,7 @@ const REQUESTS: u64 = 1_000_000;
 const CLIENTS: u64 = 2;
 const OVER: Duration = Duration::from_secs(10);
 
-/// What has happened to the requests.
+/// Counts of what has happened to the requests.
 #[derive(Default)]
 struct Books {
     opened: AtomicU64,
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     println!("{} requests over {} s, timeouts of 30 ms to 5 s:", grouped(REQUESTS), OVER.as_secs());
 
-    // A task of the same scheduler draws how far it is.
+    // A task of the same scheduler draws the progress.
     let progress = {
         let (books, watched) = (Arc::clone(&books), scheduler.clone());
         let period =
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let clients: Vec<_> = clients.collect();
         clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))
     })?;
-    // The last timeouts are at most five seconds off.
+    // The last timeouts are due within five seconds.
     while books.read().1 + books.read().2 < REQUESTS {
         thread::sleep(Duration::from_millis(10));
     }
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     balance(&books, &scheduler)
 }
 
-/// Opens its share of the requests, evenly over the time, and answers nine of ten in time.
+/// Opens a share of the requests, evenly over the time, and answers nine of ten in time.
 fn client(
     scheduler: &Scheduler,
     books: &Arc<Books>,
@@ -79,7 +79,7 @@ fn client(
     seed: u64,
 ) -> Result<(), ScheduleError> {
     let mut random = Random(seed);
-    // The answers to come: when, and of which request.
+    // The answers that are still to come: when, and to which request.
     let mut answers: BinaryHeap<Answer> = BinaryHeap::new();
     let share = REQUESTS / CLIENTS;
     for n in 0..share {
@@ -104,7 +104,7 @@ fn client(
     Ok(())
 }
 
-/// Opens a request: that is, schedules its timeout.
+/// Opens a request, which schedules its timeout.
 fn open(
     scheduler: &Scheduler,
     books: &Arc<Books>,
@@ -118,7 +118,7 @@ fn open(
     })
 }
 
-/// An answer on its way; the earliest is the greatest, for the heap.
+/// An answer that is on its way. The earliest compares greatest, because the heap yields the greatest first.
 struct Answer {
     at: Instant,
     handle: Cancellable,
@@ -149,7 +149,7 @@ impl Ord for Answer {
     }
 }
 
-/// One line: over itself on a terminal, below the last one elsewhere.
+/// Prints one line of progress, over the last one if the output is a terminal.
 fn draw(books: &Books, scheduler: &Scheduler, start: Instant) {
     let (opened, answered, timed_out) = books.read();
     let filled = (opened * 24 / REQUESTS) as usize;
@@ -157,7 +157,7 @@ fn draw(books: &Books, scheduler: &Scheduler, start: Instant) {
     let line = format!(
         "{:>5.1} s [{bar}] {:>6} pending, {:>7} answered, {:>6} timed out",
         start.elapsed().as_secs_f64(),
-        scheduler.pending().saturating_sub(1), // less the task that draws
+        scheduler.pending().saturating_sub(1), // without the task that draws
         answered,
         timed_out,
     );
@@ -166,7 +166,7 @@ fn draw(books: &Books, scheduler: &Scheduler, start: Instant) {
     drawn.and_then(|()| out.flush()).ok();
 }
 
-/// Both sides of the ledger, twice: as the clients kept it, and as the scheduler did.
+/// Prints both sides of the ledger, as the clients counted and as the scheduler counted.
 fn balance(books: &Books, scheduler: &Scheduler) -> Result<(), Box<dyn Error>> {
     let (opened, answered, timed_out) = books.read();
     let early = books.early.load(Ordering::SeqCst);
@@ -203,7 +203,7 @@ fn balance(books: &Books, scheduler: &Scheduler) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Bars of a tenth of a millisecond and wider, up to the latest.
+/// Prints the histogram of lateness. The last bar holds everything later than 5 ms.
 fn histogram(lateness: &Lateness) {
     const EDGES: [u64; 10] = [50, 100, 250, 500, 750, 1_000, 1_250, 1_500, 2_000, 5_000];
     let mut rows = vec![0_u64; EDGES.len() + 1];
@@ -227,13 +227,13 @@ fn histogram(lateness: &Lateness) {
     );
 }
 
-/// `part` of `whole` of a duration.
+/// Returns `part` of `whole` of a duration.
 fn share_of(duration: Duration, part: u64, whole: u64) -> Duration {
     let nanos = duration.as_nanos() * u128::from(part) / u128::from(whole);
     Duration::from_nanos(u64::try_from(nanos).expect("less than centuries"))
 }
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,7 +1,7 @@
 //! How do I keep tasks in order on a pool of threads?
 //!
-//! Three accounts, and one pool. The bookings of an account must run in order and one at a time, those of
-//! different accounts may run at once. Each account gets an `rx::Worker`.
+//! Three accounts share one pool. The bookings of one account must run in order and one at a time; those of different
+//! accounts may run at once. Each account gets an `rx::Worker`.
 //!
 //! `cargo run --example ordered_workers`
 
@@ -25,7 +25,7 @@ struct Booking {
     end: Duration,
 }
 
-/// A booking takes some milliseconds, as long as somebody else needs to answer.
+/// A booking takes some milliseconds, as a call to another service would.
 fn book(account: usize, number: usize, opened: Instant, journal: &mpsc::Sender<Booking>) {
     let start = opened.elapsed();
     thread::sleep(MS * [11, 2, 6, 1][(account + number) % 4]);
@@ -34,7 +34,7 @@ fn book(account: usize, number: usize, opened: Instant, journal: &mpsc::Sender<B
     journal.send(booking).expect("the main thread reads it");
 }
 
-/// A line for each account: the digit is the thread that is at it, `!` where two are.
+/// Draws a line for each account. A digit is the thread that works on the account, `!` means that two do.
 fn draw(journal: &[Booking]) {
     let end = journal.iter().map(|booking| booking.end).max().unwrap_or_default();
     for (account, name) in ACCOUNTS.iter().enumerate() {
@@ -66,7 +66,7 @@ fn draw(journal: &[Booking]) {
     println!("  {disorder} ended before an earlier one, {overlaps} pairs were at it at once\n");
 }
 
-/// Every 5 ms a booking for each account, brought by `bring`; and then all that came of it.
+/// Brings a booking for each account every 5 ms, by `bring`, and draws them when all have run.
 fn open(bring: impl Fn(usize, Box<dyn FnOnce() + Send>)) {
     let (journal, bookings) = mpsc::channel();
     let opened = Instant::now();

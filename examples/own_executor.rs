@@ -1,5 +1,5 @@
-//! How do I run tasks on my own threads? Any `Fn(DueTask)` is an executor; one that can be full
-//! implements the trait, and what it rejects is handed over again, unless it says that it is for good.
+//! How do I run tasks on my own threads? Any `Fn(DueTask)` is an executor. An executor that can be full implements the
+//! trait. The tasks that it rejects are handed over again, unless it rejects them for good.
 
 use std::error::Error;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tickwheel::{DueTask, Executor, Rejected, Scheduler};
 
-/// A pool of threads that are fed by a bounded channel.
+/// A pool of threads that take tasks from a bounded channel.
 struct Bounded {
     queue: SyncSender<DueTask>,
 }
@@ -42,7 +42,7 @@ impl Executor for Bounded {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The short way: a closure that passes each task on. Here to a rayon pool.
+    // The short way: a closure that passes each task on, here to a rayon pool.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
     let scheduler =
         Scheduler::builder().executor_fn(move |task| pool.spawn(move || task.run())).build()?;

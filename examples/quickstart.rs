@@ -1,4 +1,4 @@
-//! How do I run something later, again and again, and call it off?
+//! How do I run something later, again and again, and cancel it?
 
 use std::error::Error;
 use std::sync::mpsc;
@@ -26,14 +26,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             say(&format!("beat {beats}"));
         })?;
 
-    // A timeout that is called off, as most are.
+    // A timeout that is cancelled, as most are.
     let timeout = scheduler.schedule_once(Duration::from_millis(80), move || say("never seen"))?;
     println!("   the timeout was called off: {}", timeout.cancel());
 
     answer.recv()?;
     heart.cancel();
 
-    // What is pending at the end comes back.
+    // Tasks that are pending at the end come back.
     scheduler.schedule_once(Duration::from_secs(3600), move || say("an hour early, by hand"))?;
     let leftovers = scheduler.close()?;
     println!("   closed, with {} task left over:", leftovers.len());

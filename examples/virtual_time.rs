@@ -1,5 +1,5 @@
-//! How do I test something that takes an hour? On virtual time: the driver moves the clock from
-//! deadline to deadline, and everything runs here, in order, at once.
+//! How do I test something that takes an hour? On virtual time: the driver moves the clock from deadline to deadline,
+//! and every task runs on this thread, in order and without waiting.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tickwheel::{ScheduleError, Scheduler};
 
-/// Tries again after 1, 2, 4, ... seconds, 15 minutes at most, until an hour has passed. This is the
-/// code under test; it knows nothing of virtual time.
+/// Tries again after 1, 2, 4, ... seconds, 15 minutes at most, until an hour has passed. This is the code under test.
+/// It does not know that time is virtual.
 fn retry(
     scheduler: &Scheduler,
     delay: Duration,
@@ -20,7 +20,7 @@ fn retry(
         .schedule_once(delay, move || {
             let next_delay = (delay * 2).min(Duration::from_secs(15 * 60));
             if !attempt() && next.now() + next_delay <= deadline {
-                // Closed meanwhile: then there is nobody left to retry for.
+                // The scheduler has been closed in the meantime, so there is nothing left to retry for.
                 let _ = retry(&next, next_delay, deadline, attempt);
             }
         })

@@ -1,4 +1,4 @@
-//! What the scheduler has to do: timeouts, most of which are cancelled, and what the keys make of that.
+//! The load of the scheduler: timeouts, most of which are cancelled. Keys change it.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use ratatui::crossterm::event::KeyCode;
 use tickwheel::{Cancellable, Scheduler};
 
-/// Timeouts are so long, in milliseconds: from a wheel's turn to several.
+/// The longest timeout, in milliseconds: some turns of the wheel.
 const LONGEST: u64 = 4_000;
 const BURST: usize = 50_000;
 const RATES: [u32; 7] = [0, 100, 1_000, 10_000, 50_000, 200_000, 500_000];
@@ -16,12 +16,12 @@ pub(crate) struct Load {
     scheduler: Scheduler,
     /// An index of [`RATES`].
     rate: usize,
-    /// How many of a hundred are cancelled before their time.
+    /// The percentage that is cancelled before its time.
     cancelled: u32,
-    /// Those that will be.
+    /// The timeouts that will be cancelled.
     doomed: VecDeque<Cancellable>,
     random: u64,
-    /// Parts of a schedule that the frames so far have left.
+    /// The fraction of a schedule that is left over from the frames so far.
     left: f64,
     series: Vec<Cancellable>,
 }
@@ -32,7 +32,7 @@ impl Load {
         Load { scheduler, rate: 3, cancelled: 80, doomed, random: 1, left: 0.0, series }
     }
 
-    /// Schedules a second.
+    /// Returns the schedules per second.
     pub(crate) fn rate(&self) -> u32 {
         RATES[self.rate]
     }
@@ -59,13 +59,13 @@ impl Load {
                 self.doomed.clear();
                 self.series.drain(..).for_each(|series| _ = series.cancel());
             }
-            // To see that the terminal survives it.
+            // Shows that the terminal survives a panic.
             KeyCode::Char('p') => panic!("the key p was pressed"),
             _ => {}
         }
     }
 
-    /// Does what is to be done in so long a time.
+    /// Schedules and cancels as much as belongs into this stretch of time.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let wanted = f64::from(self.rate()) * time.as_secs_f64().min(0.5) + self.left;
         let schedules = wanted as usize;
@@ -73,7 +73,7 @@ impl Load {
         for _ in 0..schedules {
             self.schedule();
         }
-        // They live for a tenth of a second.
+        // The timeouts that are to be cancelled live for a tenth of a second.
         let alive = (self.rate() / 10) as usize;
         while self.doomed.len() > alive {
             self.doomed.pop_front().iter().for_each(|handle| _ = handle.cancel());
@@ -83,14 +83,14 @@ impl Load {
     fn schedule(&mut self) {
         let delay = Duration::from_micros(self.random() % (LONGEST * 1_000));
         let is_doomed = self.random() % 100 < u64::from(self.cancelled);
-        // A closed scheduler is the end of the program, and nobody's error.
+        // A closed scheduler means that the program ends. It is no error.
         let Ok(handle) = self.scheduler.schedule_once(delay, || _ = black_box(7)) else { return };
         if is_doomed {
             self.doomed.push_back(handle);
         }
     }
 
-    /// A task that repeats every 20 to 100 milliseconds.
+    /// Adds a task that repeats every 20 to 100 milliseconds.
     fn add_series(&mut self) {
         let period = Duration::from_millis(20 + self.random() % 80);
         let series = self.scheduler.schedule_repeatedly(period, period, || _ = black_box(7));

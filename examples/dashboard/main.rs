@@ -1,12 +1,12 @@
-//! What does a scheduler do? A view of a running one in the terminal: its wheel as it turns, what is
-//! pending, how often things happen, how late they are.
+//! What does a scheduler do? This shows a running one in the terminal: its wheel as it turns, how many tasks are
+//! pending, how many run, and how late they are.
 //!
 //! ```text
 //! cargo run --release --example dashboard                  q or Esc ends it
 //! cargo run --release --example dashboard -- --frames 40   draws forty frames, and prints the last
 //! ```
 //!
-//! The keys change the load. It needs 80 columns and 24 lines, and no colours.
+//! Keys change the load. It needs a terminal of 80 columns and 24 lines, and no colours.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -31,9 +31,9 @@ use load::Load;
 use view::draw;
 use watch::{Watch, Watcher};
 
-/// Of the wheel; with ticks of a millisecond it turns once a second.
+/// The buckets of the wheel. With ticks of a millisecond it turns once a second.
 const BUCKETS: usize = 1024;
-/// Between two frames.
+/// The time between two frames.
 const FRAME: Duration = Duration::from_millis(50);
 
 const USAGE: &str = "\
@@ -59,7 +59,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The scheduler, who watches it, and what it has to do.
+/// The scheduler, its observer, and its load.
 struct Scene {
     watch: Watch,
     load: Load,
@@ -76,15 +76,15 @@ impl Scene {
         Ok(Scene { load: Load::new(scheduler.clone()), watch: Watch::new(scheduler, watcher) })
     }
 
-    /// Goes on by a frame: does the load's share, and looks.
+    /// Goes on by one frame: applies the load of that time, and reads the counters.
     fn step(&mut self, since_last: Duration) {
         self.load.run_for(since_last);
         self.watch.look(since_last);
     }
 }
 
-/// The usual way. `ratatui::init` sees to it that a panic leaves the terminal as it was, and so does the
-/// end of this.
+/// Draws on the terminal until a key ends it. `ratatui::init` restores the terminal after a panic, and the end of this
+/// function restores it otherwise.
 fn on_the_terminal() -> Result<(), Box<dyn Error>> {
     let mut scene = Scene::new()?;
     let mut terminal = ratatui::try_init().map_err(|error| {
@@ -121,7 +121,7 @@ fn play<B: Backend>(terminal: &mut Terminal<B>, scene: &mut Scene) -> io::Result
     }
 }
 
-/// Into a terminal that is not there: for tests, and for those who only want to see a picture.
+/// Draws into memory instead of a terminal, and prints the last frame. For tests, and for a look without a terminal.
 fn on_paper(frames: usize) -> Result<(), Box<dyn Error>> {
     let mut scene = Scene::new()?;
     let mut terminal = Terminal::new(TestBackend::new(80, 24))?;

@@ -1,4 +1,4 @@
-//! The picture. What it says, it says with characters; colours only help.
+//! The picture. Everything can be read without colours.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::load::Load;
 use crate::watch::{COLUMNS, Watch};
 
 const BARS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// Lines of the wheel.
+/// The lines that the wheel takes.
 const HEIGHT: usize = 6;
 
 pub(crate) fn draw(frame: &mut Frame<'_>, watch: &Watch, load: &Load) {
@@ -39,7 +39,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, watch: &Watch, load: &Load) {
     frame.render_widget(Line::styled(help, Style::new().add_modifier(Modifier::REVERSED)), keys);
 }
 
-/// The buckets, gathered in columns, and the hand below them.
+/// Draws the buckets, gathered in columns, and the hand of the wheel below them.
 fn draw_wheel(frame: &mut Frame<'_>, area: Rect, watch: &Watch) {
     let wheel = &watch.wheel;
     let block = Block::bordered().title(format!(
@@ -70,7 +70,7 @@ fn draw_wheel(frame: &mut Frame<'_>, area: Rect, watch: &Watch) {
     frame.render_widget(Paragraph::new(lines), inside);
 }
 
-/// How much of a character cell a bar fills, in eighths.
+/// Returns how much of a character cell a bar fills, in eighths.
 fn eighths(value: usize, most: usize, level: usize) -> usize {
     let filled = (value * HEIGHT * 8).div_ceil(most);
     filled.saturating_sub(level * 8).min(8)
@@ -108,7 +108,7 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, watch: &Watch, load: &Load) {
     frame.render_widget(Paragraph::new(lines), inside);
 }
 
-/// A bar for each doubling of the lateness.
+/// Draws a bar for each range of lateness; most ranges double.
 fn draw_lateness(frame: &mut Frame<'_>, area: Rect, watch: &Watch) {
     let lateness = watch.stats.lateness();
     let block = Block::bordered().title(" how late ");
@@ -142,7 +142,7 @@ fn draw_lateness(frame: &mut Frame<'_>, area: Rect, watch: &Watch) {
     );
 }
 
-/// 12,345.
+/// Formats 12345 as 12,345.
 fn number(value: f64) -> String {
     let digits = format!("{value:.0}");
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

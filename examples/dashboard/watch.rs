@@ -1,4 +1,4 @@
-//! What is seen of the scheduler: its counters from outside, its wheel through an observer.
+//! Reads the scheduler: its counters from outside, its wheel through an observer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use tickwheel::{Observer, Scheduler, Stats, WheelView};
 
-/// Into so many columns the buckets are gathered.
+/// The number of columns that the buckets are gathered in.
 pub(crate) const COLUMNS: usize = 64;
-/// So many past values are kept.
+/// The number of past values that are kept.
 const PAST: usize = 48;
-/// The wheel is looked at so often.
+/// The time between two looks at the wheel.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The wheel, as it was when it was last looked at.
@@ -18,13 +18,13 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) struct Wheel {
     pub(crate) buckets: usize,
     pub(crate) hand: usize,
-    /// Tasks in the buckets of each column.
+    /// The number of tasks in the buckets of each column.
     pub(crate) columns: Vec<usize>,
     pub(crate) far: usize,
     looked_at: Option<Instant>,
 }
 
-/// The observer: it works on the tick thread, so it looks rarely and keeps little.
+/// The observer. It is called on the tick thread, so it looks rarely and keeps little.
 #[derive(Clone, Default)]
 pub(crate) struct Watcher(Arc<Mutex<Wheel>>);
 
@@ -53,7 +53,7 @@ impl Observer for Watcher {
     }
 }
 
-/// What happens in a second.
+/// Rates per second.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rates {
     pub(crate) scheduled: f64,
@@ -68,7 +68,7 @@ pub(crate) struct Watch {
     pub(crate) wheel: Wheel,
     pub(crate) stats: Stats,
     pub(crate) rates: Rates,
-    /// Runs a second, the latest last.
+    /// Runs per second, the latest last.
     pub(crate) fired: VecDeque<f64>,
 }
 
@@ -93,7 +93,7 @@ impl Watch {
         if self.fired.len() > PAST {
             self.fired.pop_front();
         }
-        // Shown is what the eye can follow: a fifth of the new, the rest of the old.
+        // Smoothed, so that the eye can follow: a fifth of the new value, the rest of the old.
         let blend = |old: f64, new: f64| if old == 0.0 { new } else { old + (new - old) / 5.0 };
         self.rates = Rates {
             scheduled: blend(self.rates.scheduled, fresh.scheduled),

@@ -1,8 +1,7 @@
 //! Messages that are sent at their time, once each, even if the program is killed in between.
 //!
-//! They lie in a database. A task with a fixed delay looks every second for those that are due, and
-//! ends the series by itself when nothing waits any more. The first run puts in twelve messages, due
-//! over the next eight seconds:
+//! The messages are in a database. A task with a fixed delay sends every second those that are due, and ends the series
+//! itself when no message waits any more. The first run puts in twelve messages, due over the next eight seconds:
 //!
 //! ```text
 //! cargo run --example delayed_messages               kill it in between, with Ctrl-C or `kill -9`,
@@ -10,7 +9,7 @@
 //! cargo run --example delayed_messages -- --fresh    anew
 //! ```
 //!
-//! That is SQLite, in a file. With a PostgreSQL server the same code takes that one instead:
+//! That is SQLite, in a file. With a PostgreSQL server the same code uses that instead:
 //!
 //! ```text
 //! DATABASE_URL=postgres://user:password@host/database cargo run --example delayed_messages
@@ -55,10 +54,10 @@ const TEXTS: [&str; 12] = [
     "good night",
 ];
 
-/// The twelfth is due after 8.4 s.
+/// The twelfth message is due after 8.4 s.
 const APART: i64 = 700;
 
-/// How many are sent in one transaction, at most: others who share the table get their part.
+/// The most messages that one transaction sends, so that other processes get their share.
 const BATCH: u32 = 10;
 
 fn main() -> ExitCode {
@@ -81,11 +80,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sends until nothing waits.
+/// Sends messages until none waits.
 fn send_all(store: Box<dyn Store>, every: Duration) -> Result<()> {
     let pool = ScheduledThreadPool::new(1);
     let mut sender = Sender::new(store)?;
-    // A panic would end the series as well, but the error's own words are of more use.
+    // A panic would end the series too, but the error says more.
     let (tell, told) = mpsc::channel();
     let look = move || {
         sender.look().unwrap_or_else(|error| {
@@ -97,12 +96,12 @@ fn send_all(store: Box<dyn Store>, every: Duration) -> Result<()> {
     told.try_recv().map_or(Ok(()), Err)
 }
 
-/// What the task keeps from one look to the next.
+/// The state of the task from one run to the next.
 struct Sender {
     store: Box<dyn Store>,
     name: String,
     start: Instant,
-    /// How many waited at first: the full width of the bar.
+    /// The number of messages that waited at first: the full width of the bar.
     at_first: u64,
     sent: u64,
 }
@@ -116,7 +115,7 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Sends all that is due. Breaks when nothing waits any more.
+    /// Sends all messages that are due. Breaks when none waits any more.
     fn look(&mut self) -> Result<ControlFlow<()>> {
         loop {
             let now = self.store.now()?;
@@ -137,7 +136,7 @@ impl Sender {
         }
     }
 
-    /// One line: the time, a bar for what waits, and what happened.
+    /// Prints one line: the time, a bar for the waiting messages, and what happened.
     fn draw(&self, waiting: u64, event: &str) {
         let seconds = self.start.elapsed().as_secs_f64();
         let width = 24.min(self.at_first);
@@ -163,8 +162,8 @@ fn told(message: &Message, now: i64) -> String {
     format!("#{:<3} {:<20} {:.1} s late", message.id, message.text, late.as_secs_f64())
 }
 
-/// Puts in the messages. What is there already stays as it is, so it does no harm to be killed here, or
-/// to start in two terminals at once.
+/// Puts in the messages. Those that are there already stay as they are, so it does no harm if the program is killed
+/// here, or is started in two terminals at once.
 fn fill(store: &mut dyn Store, options: &Options) -> Result<()> {
     if options.fresh {
         store.clear()?;
@@ -183,7 +182,7 @@ fn fill(store: &mut dyn Store, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The database, and what to call it. Not by its URL, in which there may be a password.
+/// Returns the database and a name for it. The name is not the URL, because that may contain a password.
 fn open(options: &Options) -> Result<(Box<dyn Store>, String)> {
     if let Ok(url) = env::var("DATABASE_URL") {
         let store = Postgres::connect(&url).map_err(|error| {
@@ -233,7 +232,7 @@ fn fail(problem: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What an error says, and the errors behind it, unless it has said that already.
+/// Returns the message of an error and of its causes, each once.
 fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

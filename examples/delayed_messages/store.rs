@@ -1,13 +1,13 @@
-//! Where the messages lie: in SQLite or in PostgreSQL.
+//! The table of messages, in SQLite or in PostgreSQL.
 //!
-//! A delivery is a row with the message's id as its key. It is written in the transaction that marks
-//! the message as sent. So a kill leaves both or neither, and no message is ever sent twice. To send
-//! by other means, such as mail, have somebody pass on the rows, and let the receiver know a message
-//! by its id: no transaction reaches that far.
+//! A delivery is a row with the message's id as its key. It is written in the transaction that marks the message as
+//! sent. So a kill leaves both or neither, and no message is ever sent twice. To send by other means, such as mail, let
+//! another program pass on the rows, and let the receiver recognise a message by its id, because no transaction reaches
+//! that far.
 //!
-//! The two engines understand the same SQL, but for one thing: how a process keeps others away from
-//! what it is sending. SQLite has one writer at a time. In PostgreSQL a process locks the rows that it
-//! takes, and others skip those.
+//! The two databases understand the same SQL, with one exception: how a process keeps others away from the messages
+//! that it is sending. SQLite has one writer at a time. In PostgreSQL a process locks the rows that it takes, and
+//! others skip those.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,48 +18,49 @@ use rusqlite::TransactionBehavior;
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What is to be sent, and when. Times are milliseconds since 1970.
+/// A message and the time at which it is due. Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// Chosen by whoever adds it, so that it can be added twice without harm.
+    /// The caller chooses the id, so that a message can be added twice without harm.
     pub(crate) id: i64,
     pub(crate) text: String,
     pub(crate) send_at: i64,
 }
 
-/// That a message was sent.
+/// A record that a message was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) message: i64,
     pub(crate) sent_at: i64,
-    /// Which process did it.
+    /// The process that sent it.
     pub(crate) sent_by: String,
 }
 
 /// A table of messages that any number of processes may share.
 pub(crate) trait Store: Send {
-    /// The time by the database's clock, so that all who share it go by the same.
+    /// Returns the time by the database's clock, so that all processes go by the same clock.
     fn now(&mut self) -> Result<i64>;
 
-    /// Puts a message in, unless there is one with its id, sent or not. Whether it did.
+    /// Puts a message in, unless there is one with its id, sent or not. Returns true if it was put in.
     fn add(&mut self, message: &Message) -> Result<bool>;
 
-    /// Sends what is due at `now`, but at most so many, the longest due first. All of it or nothing.
+    /// Sends the messages that are due at `now`, no more than `at_most`, the longest due first. It sends all of
+    /// them or none.
     fn deliver_due(&mut self, now: i64, at_most: u32, sent_by: &str) -> Result<Vec<Message>>;
 
-    /// How many messages are not sent yet, due or not.
+    /// Returns the number of messages that are not sent yet, due or not.
     fn waiting(&mut self) -> Result<u64>;
 
-    /// What was sent, by id.
+    /// Returns the deliveries, by id.
     fn deliveries(&mut self) -> Result<Vec<Delivery>>;
 
-    /// Forgets all messages and deliveries.
+    /// Removes all messages and deliveries.
     fn clear(&mut self) -> Result<()>;
 }
 
-// ----- what both engines understand --------------------------------------------------------
+// ----- what both databases understand ------------------------------------------------------
 
-/// The index holds only what still waits: however many were sent, to look stays cheap.
+/// The index holds only messages that still wait, so a look stays cheap however many were sent.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS tickwheel_messages (
         id BIGINT PRIMARY KEY,
@@ -103,11 +104,11 @@ pub(crate) struct Sqlite {
     connection: rusqlite::Connection,
 }
 
-/// How long to wait for other processes' transactions, which take milliseconds.
+/// How long to wait for the transactions of other processes, which take milliseconds.
 const BUSY: Duration = Duration::from_secs(10);
 
 impl Sqlite {
-    /// Opens the file, or makes it.
+    /// Opens the file, or creates it.
     pub(crate) fn open(path: &Path) -> Result<Sqlite> {
         let connection = rusqlite::Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
@@ -116,15 +117,15 @@ impl Sqlite {
         Ok(store)
     }
 
-    /// `BEGIN IMMEDIATE` takes the lock for writing at once. A transaction that reads first and writes
-    /// later may fail in between, without waiting, because somebody else has written.
+    /// `BEGIN IMMEDIATE` takes the lock for writing at once. A transaction that reads first and writes later may fail
+    /// in between, without waiting, because another process has written.
     fn write<T>(
         &mut self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let result = work(&transaction)?; // on an error it is dropped, and that rolls back
+        let result = work(&transaction)?; // on an error the transaction is dropped, which rolls it back
         transaction.commit()?;
         Ok(result)
     }
@@ -176,24 +177,25 @@ impl Store for Sqlite {
 
 // ----- PostgreSQL --------------------------------------------------------------------------
 
-/// A server, which processes on many machines may share.
+/// A server that processes on many machines may share.
 pub(crate) struct Postgres {
     client: postgres::Client,
 }
 
-/// Any number, but the same for all who make the tables.
+/// Any number, but the same one for all processes that create the tables.
 const MAKING_TABLES: i64 = 0x7469_636b;
 
 impl Postgres {
-    /// Connects without TLS, which is enough on one machine and inside of one network. For more, pass a
-    /// connector of the crate `postgres-native-tls` instead of `NoTls`.
+    /// Connects without TLS, which is enough on one machine or inside one network. Otherwise pass a connector of the
+    /// crate `postgres-native-tls` instead of `NoTls`.
     pub(crate) fn connect(url: &str) -> Result<Postgres> {
         let mut store = Postgres { client: postgres::Client::connect(url, NoTls)? };
         store.make_tables()?;
         Ok(store)
     }
 
-    /// One process at a time: `IF NOT EXISTS` does not keep two from making the same table at once.
+    /// Creates the tables, one process at a time: `IF NOT EXISTS` does not keep two from creating the same table at
+    /// once.
     fn make_tables(&mut self) -> Result<()> {
         let mut transaction = self.client.transaction()?;
         transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])?;
@@ -212,8 +214,8 @@ impl Store for Postgres {
         Ok(self.client.execute(ADD, &[id, text, send_at])? > 0)
     }
 
-    /// `SKIP LOCKED`: what another process is sending just now is passed over instead of waited for.
-    /// If that process dies, the server undoes what it did, and its messages are due for the others.
+    /// `SKIP LOCKED` passes over messages that another process is sending just now, instead of waiting for them. If
+    /// that process dies, the server undoes its transaction, and the other processes send its messages.
     fn deliver_due(&mut self, now: i64, at_most: u32, sent_by: &str) -> Result<Vec<Message>> {
         let mut transaction = self.client.transaction()?;
         let due = format!("{DUE} FOR UPDATE SKIP LOCKED");

@@ -1,9 +1,10 @@
-//! Each call's counterpart, for those who come from another timer. This page has no code.
+//! The counterpart of each call of other timers: Akka and Netty here, the others on the pages of their modules. This
+//! page has no code.
 //!
 //! | from | where |
 //! | --- | --- |
-//! | Akka, Pekko | below |
-//! | Netty | below |
+//! | Akka, Pekko | this page |
+//! | Netty | this page |
 //! | `tokio::time` | [`future`](crate::future) |
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
 //! | `RxJava` | [`rx`](crate::rx) |
@@ -15,11 +16,11 @@
 //! | --- | --- |
 //! | `system.scheduler` | a [`Scheduler`](crate::Scheduler); [`Scheduler::global`](crate::Scheduler::global) |
 //! | `scheduleOnce(delay)(f)`, `scheduleOnce(delay, runnable)` | [`schedule_once(delay, f)`](crate::Scheduler::schedule_once) |
-//! | `scheduleOnce(delay, receiver, message)` | `schedule_once(delay, move \|\| receiver.send(message))`, with whatever channel the receiver has |
+//! | `scheduleOnce(delay, receiver, message)` | `schedule_once(delay, move \|\| receiver.send(message))`, with the channel of the receiver |
 //! | `scheduleAtFixedRate(initial, interval)(f)` | [`schedule_repeatedly(initial, period, f)`](crate::Scheduler::schedule_repeatedly) |
 //! | `scheduleWithFixedDelay(initial, delay)(f)` | [`schedule_with_fixed_delay(initial, delay, f)`](crate::Scheduler::schedule_with_fixed_delay) |
-//! | missed runs of a fixed rate: caught up with | the same; or [`MissedTicks::Skip`](crate::MissedTicks::Skip), [`Delay`](crate::MissedTicks::Delay) |
-//! | a task that throws ends its series | the same, and it is reported: [`Builder::on_panic`](crate::Builder::on_panic) |
+//! | missed runs of a fixed rate are caught up | the same by default; or [`MissedTicks::Skip`](crate::MissedTicks::Skip), [`Delay`](crate::MissedTicks::Delay) |
+//! | a task that throws ends its series | the same, and the panic is reported: [`Builder::on_panic`](crate::Builder::on_panic) |
 //! | `implicit ExecutionContext` | [`Builder::executor`](crate::Builder::executor); for some tasks [`with_executor`](crate::Scheduler::with_executor) |
 //! | `Cancellable.cancel()`, `isCancelled` | [`cancel`](crate::Cancellable::cancel); [`is_cancelled`](crate::Cancellable::is_cancelled) for a cancel, [`is_done`](crate::Cancellable::is_done) for any end |
 //! | `Cancellable.alreadyCancelled` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
@@ -34,7 +35,7 @@
 //! | `akka.scheduler.tick-duration`, `ticks-per-wheel`, `shutdown-timeout` | [`Builder::tick`](crate::Builder::tick), [`wheel_size`](crate::Builder::wheel_size), [`shutdown_timeout`](crate::Builder::shutdown_timeout) |
 //! | `maxFrequency`; `delay` of more than 2^31 ticks is an error | any period above zero; any delay |
 //! | `ExplicitlyTriggeredScheduler.timePasses(d)` | [`build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance) |
-//! | may run up to a tick early under load; wakes up a hundred times a second | never early; sleeps until something is due |
+//! | may run up to a tick early under load; wakes up a hundred times a second | never early; sleeps until a task is due |
 //!
 //! # Netty
 //!
@@ -44,15 +45,15 @@
 //! | `leakDetection`, one instance for a process | [`Scheduler::global`](crate::Scheduler::global); a scheduler that is dropped ends its thread |
 //! | `maxPendingTimeouts`, `RejectedExecutionException` | [`max_pending`](crate::Builder::max_pending), [`ScheduleError::Full`](crate::ScheduleError::Full) |
 //! | `taskExecutor`; by default the timer's own thread | [`Builder::executor`](crate::Builder::executor); [`Inline`](crate::Inline) is the timer's own thread |
-//! | `start()` | it has started; nothing runs, nor wakes, before something is due |
+//! | `start()` | not needed: the thread sleeps until a task is due |
 //! | `newTimeout(task, delay, unit)` | [`schedule_once(delay, task)`](crate::Scheduler::schedule_once) |
-//! | `Timeout.cancel()` | [`cancel`](crate::Cancellable::cancel); the closure is gone when it returns, not a tick later |
+//! | `Timeout.cancel()` | [`cancel`](crate::Cancellable::cancel); the closure is dropped when it returns, not a tick later |
 //! | `Timeout.isExpired()`, `isCancelled()` | [`is_done`](crate::Cancellable::is_done), [`is_cancelled`](crate::Cancellable::is_cancelled) |
-//! | `Timeout.task()`, `timer()` | keep what you need; a handle owns nothing |
+//! | `Timeout.task()`, `timer()` | keep what you need beside the handle, which owns nothing |
 //! | `TimerTask.cancelled(timeout)` | what is captured is dropped: a `Drop` of your own |
 //! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated |
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |
 //! | `IdleStateHandler`, `ReadTimeoutHandler` | a [`Sleep`](crate::future::Sleep) that is [`reset`](crate::future::Sleep::reset) with each message: two stores |
-//! | wakes up at every tick | sleeps until something is due |
+//! | wakes up at every tick | sleeps until a task is due |

@@ -1,80 +1,68 @@
-//! How it works, in words: the life of a task, sleep and wake, memory, shutdown, and why it is
-//! built like this. No code lives here.
+//! How the crate works inside, and why it is built like this: the life of a task, order, memory, shutdown, the layers,
+//! and what was tried. This page has no code.
 //!
 //! # The life of a task
 //!
-//! 1. **Admitted** (`engine/shared.rs`). `schedule_once` reads the clock, adds the delay, and has its deadline
-//!    before anything else can take time: that is why nothing is ever early (S1), however long the
-//!    way to the wheel is. Akka's scheduler reads the clock when the tick thread drains, one reading
-//!    for the whole drain, and fires early under load.
-//! 2. **Held** (`task/`). The closure goes into a holder: a cache line from the calling thread's own
-//!    magazine of free slots, without an atomic. Up to 32 bytes lie inline. Filling ends with one
-//!    store to the holder's word: *pending, generation g*.
-//! 3. **Announced** (`intake/`). A record of deadline, stamp and name goes into the calling thread's
-//!    lane, published by one swap: the only read-modify-write of a schedule. If the tick thread
-//!    sleeps towards something later, it is woken (`time/parking.rs`).
-//! 4. **Filed** (`engine/mod.rs`, `wheel/`). A turn merges the lanes, in order of the stamps, and puts
-//!    sixteen-byte entries into the wheel. The holder is not touched: it would be a cache miss.
-//! 5. **Given out.** When the task's tick has passed, its bucket goes to the front (`engine/ready.rs`),
-//!    sorted by deadline. With `Precision::Exact` the bucket goes there a tick ahead, and each entry
-//!    waits for its own deadline.
-//! 6. **Handed over** (`executor/`). In batches of up to 256 names, to the executor. It is still
-//!    pending, and can still be cancelled.
-//! 7. **Claimed and run** (`engine/shared.rs`). Whoever runs it moves the word from pending to running by a
-//!    compare-exchange. A one-shot is moved out of its holder and called; a series is called in place
-//!    and goes back to step 3 under the same name.
-//! 8. **Over.** The word becomes *free, generation g + 1*, and the slot goes into the magazine of the
-//!    thread that ran it.
+//! 1. **Admitted** (`engine`). `schedule_once` reads the clock and adds the delay. So the deadline is fixed before
+//!    anything else can take time, and nothing is ever early (S1), however long the way to the wheel is. Akka's
+//!    scheduler reads the clock when the tick thread drains its queue, once for the whole drain, and fires early under
+//!    load.
+//! 2. **Held** (`engine/slots`). The closure goes into a holder of 64 bytes, a cache line, whose slot comes from the
+//!    calling thread's own magazine of free slots, without an atomic. Up to 32 bytes of closure lie inline. Then one
+//!    store to the holder's word says: *pending, generation g*.
+//! 3. **Announced** (`engine/intake`). A record of deadline, stamp and name goes into the calling thread's lane. One
+//!    swap publishes it, the only read-modify-write of a schedule. If the tick thread sleeps towards something later,
+//!    the caller wakes it (`time/parking.rs`).
+//! 4. **Filed** (`engine`, `wheel`). A turn merges the lanes in order of the stamps and puts entries of sixteen bytes
+//!    into the wheel. It does not touch the holder, which would be a cache miss.
+//! 5. **Given out.** When the task's tick has passed, its bucket goes to the ready queue (`engine/ready.rs`) and is
+//!    sorted by deadline. With `Precision::Exact` the bucket goes there a tick ahead, and each entry waits for its own
+//!    deadline.
+//! 6. **Handed over** (`executor`). The executor gets the task, in batches of up to 256 names. The task is still
+//!    pending and can still be cancelled.
+//! 7. **Claimed and run** (`engine/run.rs`). The thread that runs the task first moves the word from pending to
+//!    running, by a compare-exchange. A one-shot is moved out of its holder and called. A series is called in place and
+//!    goes back to step 3 under the same name.
+//! 8. **Over.** The word becomes *free, generation g + 1*, and the slot goes into the magazine of the thread that ran
+//!    it.
 //!
-//! A cancel may come between 2 and 7. It is one compare-exchange, from *pending g* to *free g + 1*;
-//! the winner owns the closure and drops it, and the slot goes into the canceller's magazine. The
-//! entry stays in the wheel, names a generation that is over, and is dropped by whoever meets it. When
-//! such entries outnumber the live ones two to one they are swept, some thousands per turn.
+//! A cancel may come between 2 and 7. It is one compare-exchange, from *pending g* to *free g + 1*. The winner owns the
+//! closure and drops it, and the slot goes into the canceller's magazine. The entry stays in the wheel; it names a
+//! generation that is over, and is dropped when it is found. When such stale entries outnumber the live ones two to
+//! one, a sweep removes them, some thousands per turn.
 //!
 //! # What a handle can and cannot know
 //!
-//! A handle is a slot number and a generation: no count, no pointer that must be kept alive. It can
-//! always tell whether its task is over, because the generation has moved on. It cannot tell from the
-//! slot *how* it ended once the slot was used five times more, or its page went back to the system.
-//! So a cancel that wins is noted in the handle, and the clones of a handle share that note. The one
-//! thing that is forgotten: a leftover that was cancelled by
-//! [`PendingTask::cancel`](crate::PendingTask::cancel), of which an old handle then says only that it
-//! is done.
+//! A handle is a slot number and a generation: it has no count, and no pointer that must be kept alive. It can always
+//! tell whether its task is over, because then the generation has moved on. It cannot tell from the slot *how* the task
+//! ended once the slot was used five times more, or its page went back to the system. So a cancel that wins is noted in
+//! the handle, and the clones of a handle share that note. One thing is forgotten: if a leftover was cancelled by
+//! [`PendingTask::cancel`](crate::PendingTask::cancel), an old handle later says only that the task is done.
 //!
 //! # Sleep and wake
 //!
-//! The tick thread has no period. After each turn it asks the wheel for the earliest live deadline,
-//! writes that as a threshold into the doorbell, takes in once more what is there, and sleeps. A
-//! producer publishes, then reads the threshold, and wakes only when its own deadline is earlier. All
-//! four steps are sequentially consistent, so one of the two always sees the other. What the last look
-//! finds does not keep the thread up if it can wait: so a flow of tasks that are due later is taken in
-//! at the next wake-up, thousands at once. When the thread stayed up for it, turn after turn with two or
+//! The tick thread has no period. After each turn it asks the wheel for the earliest live deadline, writes that as a
+//! threshold into the doorbell, takes in once more what is there, and sleeps. A producer publishes, then reads the
+//! threshold, and wakes the thread only if its own deadline is earlier. All four steps are sequentially consistent, so
+//! one of the two always sees the other. The page `waking` has the protocol, its races, and the wake-ups for which
+//! nothing is due.
+//!
+//! If the last look finds only tasks that can wait, the thread sleeps anyway. So a flow of tasks that are due later is
+//! taken in at the next wake-up, thousands at once. When the thread stayed up for them, turn after turn with two or
 //! three tasks each, it spent 80 ns a task instead of 35.
 //!
-//! Two things wake the thread although nothing is due. When producers have filled 128 more blocks, all together, with 16,384
-//! tasks that are due later than the threshold, one of them wakes it so that the lanes stay bounded; and so does a
-//! canceller with its 8192nd cancel, so that stale entries do. Both are bounds on memory, at a
-//! ten-thousandth of a wake-up per task. And a thread that has memory to give back wakes up a second
-//! later to do so, once; and one that has a great half-turn ahead, in time to bring it near.
-//!
-//! A thread that was woken for a task that is cancelled by the time it looks sleeps towards that deadline all
-//! the same, once. Programs that set a timeout and cancel it a microsecond later do so again and again, and each
-//! would find the thread asleep without a deadline, and wake it.
-//!
-//! When the earliest entry is stale, and its chain is longer than 256 entries, the thread believes it
-//! rather than search, and wakes up for nothing: at most once per half-turn of the wheel, two seconds by
-//! default.
+//! If the earliest entry is stale, and its chain is longer than 256 entries, the thread believes it rather than search,
+//! and wakes up for nothing: at most once per half-turn of the wheel, which is two seconds by default.
 //!
 //! # Order
 //!
-//! Equal deadlines run in the order of scheduling (S3), also across threads, if one schedule had
-//! returned before the other began. A queue that all producers share would give that for free, and
-//! cost them a fight over its tail; lanes avoid the fight and need a tie-breaker. The clock has been
-//! read anyway, so that is the stamp. On a clock that stands still (a `ManualClock`) a shared counter
-//! takes its place.
+//! Equal deadlines run in the order of scheduling (S3), also across threads, if one schedule had returned before the
+//! other began. A queue that all producers share would give that for free, and they would fight over its tail. Lanes
+//! avoid the fight and need a tie-breaker. The clock has been read anyway, so its reading is the stamp. On a clock that
+//! stands still (a `ManualClock`) a shared counter takes its place.
 //!
-//! Prototypes of three queues were measured in one run: what a push costs its thread with its clock
-//! reading, CPU ns, medians of five, and what taking a record out costs the reader.
+//! Prototypes of three queues were measured in one run: what a push costs its thread with its clock reading, CPU ns,
+//! medians of five, and what it costs the reader to take a record out.
 //!
 //! | queue | 1 producer | 2 producers | reader |
 //! | --- | --- | --- | --- |
@@ -87,71 +75,69 @@
 //!
 //! # Memory
 //!
-//! **Holders** are shared by all schedulers of the process. They lie in blocks of two megabytes that
-//! are never taken out of the address space, so a stale handle can always look: it finds another
-//! generation, or zero. That needs no count and no guard. A thread has up to two magazines of 128 free
-//! slots of its own; the rest is in a depot, a bitmap from which the lowest are taken first. In the
-//! steady state a schedule takes a slot from a magazine and the end of a task gives one back; whole
-//! magazines go between threads and depot, and nothing is allocated.
+//! **Holders** are shared by all schedulers of the process. They lie in blocks of two megabytes that are never
+//! unmapped, so a stale handle can always look: it finds another generation, or zero. That needs no count and no guard.
+//! A thread has up to two magazines of 128 free slots of its own. The rest is in a depot, a bitmap from which the
+//! lowest are taken first. In the steady state a schedule takes a slot from a magazine, and the end of a task gives one
+//! back. Whole magazines go between threads and depot, and nothing is allocated.
 //!
-//! After a peak, when more slots are free than in use and have been for a second, the tick thread of any
-//! scheduler, when it has nothing else to do, gives the pages of free holders back to the system, at most
-//! 64 of them per turn. The addresses stay. When few slots are left, the tick thread
-//! makes the next block ready, as one large page, because to fill two megabytes with zeros takes the system 0.3 to 8 ms. A
-//! caller that comes before it uses small pages, and writes to each before it reads there: a page that is read first costs
-//! two faults, the second of which interrupts all processors (p99.9 of a schedule in a fresh process: 16 us before that,
-//! and 4 since). A page (64 holders) with one task in it stays, and so does
-//! what threads keep in their magazines: up to 256 slots a thread. On systems without `madvise` the pages
-//! stay with the process.
+//! **After a peak**, when more slots are free than in use for a second, the tick thread of any scheduler that has
+//! nothing else to do gives the pages of free holders back to the system, at most 64 of them per turn. The addresses
+//! stay. A page (64 holders) with one task in it stays too, and so do the slots in magazines, up to 256 per thread. On
+//! systems without `madvise` the pages stay with the process.
 //!
-//! **Entries** are sixteen bytes in the wheel's blocks of 31; blocks are used again, and those that are
-//! free beyond as many as are in use go back to the allocator in the same way, a second after a peak.
-//! **Lanes** keep up to 192 blocks of 128 records each, as many as their thread has needed. At a close,
-//! wheel, lanes and front go with the tick thread; the holders go back to the depot, for other schedulers,
-//! or to the system as above.
+//! **Ahead of a peak**, when few slots are left, the tick thread makes the next block ready as one large page, because
+//! the system takes 0.3 to 8 ms to fill two megabytes with zeros. A caller that comes before it uses small pages, and
+//! writes to each before it reads there. A page that is read first costs two faults, the second of which interrupts all
+//! processors (p99.9 of a schedule in a fresh process: 16 us before that, and 4 since).
 //!
-//! What that came to: ten million timeouts pending took 1007 MB, 234 of them the handles. 1.4 seconds
-//! after their cancel the process held 168 MB: what glibc keeps of the wheel's blocks in the arena of the
-//! tick thread, to give it to the next thread. Of the heap 13 MB were still in use, most of it the table
-//! of the wheel's blocks, and 2.4 after the close. 100,000 schedulers made and closed left nothing.
-//! `scripts/storms memory` tells these figures.
+//! **Entries** are sixteen bytes in the wheel's blocks of 31. Blocks are used again; a second after a peak, those that
+//! are free beyond as many as are in use go back to the allocator. **Lanes** keep up to 192 blocks of 128 records each,
+//! as many as their thread has needed. At a close, the wheel, the lanes and the ready queue go with the tick thread;
+//! the holders go back to the depot for other schedulers, or to the system as above.
+//!
+//! Together: ten million pending timeouts took 1007 MB, 234 of them the handles. 1.4 seconds after their cancel the
+//! process held 168 MB: glibc keeps the wheel's blocks in the arena of the tick thread, for the next thread. Of the
+//! heap 13 MB were still in use, most of it the table of the wheel's blocks, and 2.4 after the close. 100,000
+//! schedulers made and closed left nothing. `scripts/storms memory` prints these figures.
 //!
 //! # Shutdown
 //!
-//! A stop raises a flag and rings. The tick thread closes every lane by setting a bit in the very word
-//! that producers publish with, so each schedule that races with the close learns from its own swap on
-//! which side it fell: taken, or refused (S20). Then it collects what is pending, marks each task as
-//! returned, and fulfils the oneshot.
+//! A stop raises a flag and rings. The tick thread closes every lane by setting a bit in the very word that producers
+//! publish with, so each schedule that races with the close learns from its own swap on which side it fell: taken, or
+//! refused (S20). Then the thread collects what is pending, marks each task as returned, and wakes the threads that
+//! wait for the end.
 //!
 //! **What was handed over.** An executor need not say what it has. The engine remembers the entry of each one-shot that
-//! an executor has taken, sixteen bytes, until the task is over (S29). A turn looks at the oldest ones and forgets those
-//! that are over; now and then a round looks at all, in slices, because an executor may start its tasks in any order. The
-//! close claims each by its word, so a task that starts at that moment runs, and all others are leftovers. An executor
-//! that runs its tasks at once, as `Inline` does, has none. Of a series the engine remembers the last run that it has
-//! handed over, by slot. It costs the tick thread 18 ns a task with a pool of one thread, 118 instead of 100 in W5 (a
-//! million tasks within 100 ms, alternating runs, the middle of three); with `Inline` 94 before and 94 since.
+//! an executor has taken, sixteen bytes, until the task is over (S29). A turn looks at the oldest ones and forgets
+//! those that are over. Now and then a round looks at all, in slices, because an executor may start its tasks in any
+//! order. The close claims each by its word, so a task that starts at that moment runs, and all others are leftovers.
+//! An executor that runs its tasks at once, as `Inline` does, has none. Of a series the engine remembers, by slot, the
+//! last run that it has handed over. It costs the tick thread 18 ns a task with a pool of one thread, 118 instead of
+//! 100 in W5 (a million tasks within 100 ms, alternating runs, the middle of three); with `Inline` 94 before and 94
+//! since.
 //!
 //! **Series in their runs.** Each run of a series flips a bit of the task's word, the turn, and its entry carries the
 //! same bit. So the close can tell a series that has not started since it was handed over from one that has run and is
-//! about to be set again. The first is claimed back. The other is in a run, or between its run and the lane that will
-//! refuse the next one: it stands in the end's list until its runner comes, makes it a leftover with the deadline of the
-//! next run, and wakes who waits. Without the turn a close could return a series with the deadline of a run that it had
-//! just made; a model showed it.
+//! about to be scheduled again. The first is claimed back. The other is in a run, or between its run and the lane that
+//! will refuse the next one. It stays on a list until its runner comes, makes it a leftover with the deadline of the
+//! next run, and wakes the threads that wait for it. Without the turn a close could return a series with the deadline
+//! of a run that it had just made; a model showed it.
 //!
-//! **Leftovers that move** stay in their holders: the word goes from returned to pending, with the number of an executor
-//! at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up the
-//! scheduler in a table, so that the cancel is counted there. An executor of the old scheduler may still have an entry of
-//! the task, which has the same name: so a claim of a task that has moved asks that table first. For the few
-//! instructions in between, and while a name is read, the task is held, and everybody else spins.
+//! **Leftovers that move** stay in their holders. The word goes from returned to pending, with the number of an
+//! executor at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up
+//! the scheduler in a table, so that the cancel is counted there. An executor of the old scheduler may still have an
+//! entry of the task, which has the same name, so a claim of a task that has moved asks that table first. During the
+//! few instructions of the move, and while a name is read, the task is held, and every other thread spins.
 //!
-//! **Closes that meet.** A close waits for the runs of series, and a run may call a close, of its own scheduler or of
-//! another whose runs call a close of the first. So a close that is called inside of a run waits neither for that run nor
-//! for runs that wait for an end themselves: they stand in one list of the process.
+//! **Closes that meet.** A close waits for the runs of series, and a run may call a close: of its own scheduler, or of
+//! another whose runs call a close of the first. So a close that is called inside a run does not wait for that run, nor
+//! for runs that wait for an end themselves. Those are in one list of the process.
 //!
 //! # What was tried
 //!
-//! Nanoseconds of CPU time a task, on two cores of an EPYC in a virtual machine, where `F` was 14 to 17
-//! and the clock 29. `cargo bench --bench costs` prints where it stands now.
+//! Nanoseconds of CPU time a task, on two cores of an EPYC in a virtual machine, where `F` was 14 to 17 and the clock
+//! 29. `cargo bench --bench costs` prints where it stands now.
 //!
 //! | what | before | after | kept |
 //! | --- | --- | --- | --- |
@@ -171,10 +157,10 @@
 //!
 //! # The pool
 //!
-//! `pool` stands beside the engine and not on it: what it promises (a lock-step of leader and followers,
-//! one order for all its threads, results) wants one queue under one lock, and then a heap is exact and
-//! simple. What was tried there, in nanoseconds; W1, W4, W5 and W6 are those of `benches/peers`, before and
-//! after in alternating runs, against `scheduled-thread-pool` in the same:
+//! `pool` stands beside the engine and not on it. What it promises (leader and followers, one order for all its
+//! threads, results) wants one queue under one lock, and then a heap is exact and simple. What was tried there, in
+//! nanoseconds; W1, W4, W5 and W6 are those of `benches/peers`, before and after in alternating runs, against
+//! `scheduled-thread-pool` in the same:
 //!
 //! | what | before | after | the other | kept |
 //! | --- | --- | --- | --- | --- |
@@ -185,19 +171,19 @@
 //! | memory kept after a peak: W1 | 201 | 199 | 133 | no |
 //! | children chosen without a branch, in rounds of a tournament: poll of 500 | 39 | 65 | - | no |
 //!
-//! A schedule costs more than that of `scheduled-thread-pool`, which has no result, and no way to take a
-//! task out: it keeps a cancelled closure until its deadline.
+//! A schedule costs more than that of `scheduled-thread-pool`, which has no result, and no way to take a task out: it
+//! keeps a cancelled closure until its deadline.
 //!
 //! # Workers
 //!
-//! An `rx` worker is two queues, and a flag that says whether a drain is under way. Tasks come in by one lock; the
-//! drain works under another, and when it has nothing left the two queues change places. A task that is cancelled
-//! loses its closure at once. Its empty entry goes when its turn comes, or when such entries are more than half.
-//! So a cancel searches nothing. Earlier, the queues were rings with numbered places, from which an entry left at
-//! once; that took two hundred lines more.
+//! An `rx` worker has two queues, and a flag that says whether a drain is under way. Tasks come in under one lock. The
+//! drain works under another, and when it has nothing left the two queues change places. A task that is cancelled loses
+//! its closure at once; its empty entry goes when its turn comes, or when such entries are more than half. So a cancel
+//! searches nothing. Earlier, the queues were rings with numbered places, from which an entry left at once; that took
+//! two hundred lines more.
 //!
-//! What was tried, in nanoseconds for each task from schedule to run, a million tasks, one producer, beside
-//! a `VecDeque` of boxes under a mutex, which can do nothing but run (`cargo bench --bench workers`):
+//! What was tried, in nanoseconds for each task from schedule to run, a million tasks, one producer, beside a
+//! `VecDeque` of boxes under a mutex, which can do nothing but run (`cargo bench --bench workers`):
 //!
 //! | what | one worker | a queue under a mutex | 1,000 workers | as many such queues |
 //! | --- | --- | --- | --- | --- |
@@ -206,35 +192,34 @@
 //! | two rings: the drain looks at tasks under a lock of its own | 166 | 73 | 920 | 950 |
 //! | one hand-over less for each batch, on a quiet machine | 155 | 138 | 469 | 848 |
 //!
-//! The machine was not equally fast in all rows, so compare within one. What remains between a worker and a
-//! bare queue is the handle: a task of 80 bytes with a state of its own, which two own, where the other has a
-//! box of 16. A drain runs 64 tasks before it gives the thread back.
+//! The machine was not equally fast in all rows, so compare within one. The difference between a worker and a bare
+//! queue is the handle: a task of 80 bytes with a state of its own and two owners, where the other has a box of 16. A
+//! drain runs 64 tasks before it gives the thread back.
 //!
 //! # The message loop
 //!
-//! Tasks come in under one lock, into an inbox, and the loop takes all of them over by a swap when it has run what
-//! it had. A cancelled task is not looked for in either queue: its closure goes at once, and what remains of
-//! it when its turn comes, or when a sweep does, which starts as soon as more such remains lie there than half
-//! of what waits. So a cancel costs no search, and neither queue needs places. A worker does the same.
+//! Tasks come in under one lock, into an inbox. When the loop has run what it had, it takes all of them over by a swap.
+//! A cancelled task is not searched for in either queue. Its closure goes at once, and its entry when its turn comes,
+//! or with a sweep, which starts as soon as more than half of what waits is cancelled. So neither queue needs places.
 //!
 //! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench --bench loops`):
 //!
 //! | what | before | after | the channel | kept |
 //! | --- | --- | --- | --- | --- |
-//! | the pump looks out for a ring for 3 us, if there was one lately: a round trip between two threads | 35,780 | 2,970 | 3,700 | yes |
+//! | the pump spins for 3 us before it sleeps, if it was woken lately: a round trip between two threads | 35,780 | 2,970 | 3,700 | yes |
 //! | the same by crossbeam's `Backoff`, whose looks are farther apart | 77,960 | 6,470 | 3,230 | no |
-//! | the looking out, for posts by 4 threads | 215 | 248 | 110 | yes |
-//! | lock and hint on lines of their own, of each post | 165 | 170 | 138 | no difference; kept, for the hint is read in each call |
+//! | the spinning, for posts by 4 threads | 215 | 248 | 110 | yes |
+//! | lock and hint on cache lines of their own, for each post | 165 | 170 | 138 | no difference; kept, for the hint is read in each call |
 //!
-//! Between two threads a post costs more than with oneself, because the task's memory goes from one to the other.
-//! What a channel saves is the handle.
+//! Between two threads a post costs more than within one, because the task's memory goes from one processor to the
+//! other. A channel saves the handle.
 //!
 //! # Futures
 //!
 //! A sleep that is polled sets an [`Alarm`](crate::Alarm): a holder with a waker in it where others have a closure. The
-//! tick thread wakes it by itself, whatever the executor, because to wake is less work than to hand over. Wakers that are
-//! due in a row are moved out of their holders first, up to 256 of them, and woken then. So a sleep shares nothing with the alarm but its name,
-//! and needs no allocation: that it has rung, it finds in the holder's word.
+//! tick thread wakes it by itself, whatever the executor is, because waking is less work than handing over. Wakers that
+//! are due in a row are moved out of their holders first, up to 256 of them, and woken then. The sleep shares only its
+//! name with the alarm, and needs no allocation: whether the alarm has rung, it finds in the holder's word.
 //!
 //! What was tried, in nanoseconds for a sleep that is made, polled and dropped, on a thread of its own (S1 of
 //! `benches/peers`; tokio's took 98 to 141 in the same runs):
@@ -253,47 +238,48 @@
 //! | --- | --- | --- | --- |
 //! | what lies in a holder is told by the address of its table, and by a call only where that differs | 6.1 | 5.2 | yes |
 //! | the waker is read where it lies; before, the whole body was moved to the stack first | 5.2 | 5.0 | yes |
-//! | wakers in a row leave the front one by one, without a batch in between | 5.1 | 4.6 | yes |
+//! | wakers in a row leave the ready queue one by one, without a batch in between | 5.1 | 4.6 | yes |
 //! | holders fetched for writing (`prefetchw`) instead of for reading | 5.0 | 5.1 | no |
 //! | holders fetched 8 or 40 wakers ahead, instead of 16 | 4.5 | 4.5, 4.4 | no |
 //! | the first 16 of a batch fetched while it is filled | 5.3 | 5.4 | no |
 //!
-//! Some nine of the 45 ns for each go into giving the holder back, five into the histogram of lateness, and six are the
-//! wake itself.
+//! Of the 45 ns for each, some nine go into giving the holder back, five into the histogram of lateness, and six into
+//! the wake itself.
 //!
 //! # Scale
 //!
-//! What a schedule and a cancel cost does not depend on how many are pending. A tick of the bare wheel,
-//! with tasks spread over an hour, took 25 ns at 1,000 pending, 27 at 100,000, 89 at a million (0.3 due
-//! each tick) and 550 at ten million (2.8 due each): by then each task that is brought near or comes due
-//! is a miss of the cache and of the page table, which no layout of a gigabyte avoids.
+//! The cost of a schedule and of a cancel does not depend on how many are pending. A tick of the bare wheel, with tasks
+//! spread over an hour, took 25 ns at 1,000 pending, 27 at 100,000, 89 at a million (0.3 due each tick) and 550 at ten
+//! million (2.8 due each): by then each task that is brought near or comes due is a miss of the cache and of the page
+//! table, which no layout of a gigabyte avoids.
 //!
-//! **100 million pending.** Slots go up to 268 million; the holders take 6.4 GB, the entries 1.6 GB, the
-//! depot's bitmap 12.5 MB. Far entries lie in a chain per half-turn, so filing stays a store at the end of
-//! a block. The next bottleneck is the tick thread: at 35 ns to file a task and 60 to 100 to run it
-//! inline, one thread does some ten million a second. Beyond, use several schedulers; they share nothing
-//! but the depot, whose lock is taken once for 128 tasks.
+//! **100 million pending.** Slots go up to 268 million. The holders take 6.4 GB, the entries 1.6 GB, the depot's bitmap
+//! 12.5 MB. Far entries lie in a chain per half-turn, so filing stays a store at the end of a block. The next
+//! bottleneck is the tick thread: at 35 ns to file a task and 60 to 100 to run it inline, one thread does some ten
+//! million a second. Beyond, use several schedulers. They share only the depot, whose lock is taken once for 128 tasks.
 //!
-//! **64 producers.** Each has a lane and counters of its own, so they meet only where they signal, and once in 128 tasks
-//! where they count a block. A turn visits only the lanes that have something, and merges them by stamp, with a heap of
-//! their heads: at most 65,536 records. 10 million records took 28 ns each from one lane and from two, and 30 from
-//! sixteen (READY-2 of `benches/peers`). The merge is the next bottleneck: in a flood of 8 threads it is half of the tick
-//! thread's work. It could go, as the stamp matters only among equal deadlines, at the price of entries of 24 bytes.
+//! **64 producers.** Each has a lane and counters of its own, so they meet only where they signal, and once in 128
+//! tasks where they count a block. A turn visits only the lanes that have something, and merges them by stamp, with a
+//! heap of their heads: at most 65,536 records. 10 million records took 28 ns each from one lane and from two, and 30
+//! from sixteen (F2 of `benches/peers`). The merge is the next bottleneck: in a flood of 8 threads it is half of the
+//! tick thread's work. It could go, as the stamp matters only among equal deadlines, at the price of entries of 24
+//! bytes.
 //!
 //! # Under overload
 //!
-//! What a flood may do is bounded in three places, and each bound is soft: a producer that is beyond it sleeps for some
-//! milliseconds, and in the meantime the thread that works for it has the processor (`executor/backpressure.rs`).
+//! A flood is bounded in three places. Each bound is soft: a producer beyond it sleeps for some milliseconds, and in
+//! the meantime the thread that works for it has the processor (`executor/backpressure.rs`).
 //!
-//! - **The way in.** Producers may be 262,144 records ahead of the tick thread. It is less as soon as a turn leaves
-//!   records that have waited for 50 ms, because then the thread is slow. A producer asks once in 128 tasks.
-//! - **What is due.** While more than 65,536 tasks are due and not handed over, or 8192 that are 50 ms late, the
-//!   thread takes nothing in: that would be due later. So a flood of tasks without a delay stays in the lanes.
+//! - **The way in.** Producers may be 262,144 records ahead of the tick thread. The bound is lower as soon as a turn
+//!   leaves records that have waited for 50 ms, because then the thread is slow. A producer asks once in 128 tasks.
+//! - **What is due.** While more than 65,536 tasks are due and not handed over, or 8192 that are 50 ms late, the thread
+//!   takes nothing in, because what it would take in is due later. So a flood of tasks without a delay stays in the
+//!   lanes.
 //! - **Executors.** When 32,768 tasks of an executor are due and not started, producers of tasks that are due soon wait
 //!   for it. The engine remembers the last task of each batch, and looks whether it has been started.
 //!
-//! Entries of cancelled tasks are swept at twice the pace at which tasks come in. A thread that is far behind looks
-//! at each task's holder before it files it, because by then most have been cancelled.
+//! Entries of cancelled tasks are swept at twice the pace at which tasks come in. A thread that is far behind looks at
+//! each task's holder before it files it, because by then most have been cancelled.
 //!
 //! What was tried, in a flood of 8 threads for 4 s that keep 1,000 timeouts each and cancel the oldest, on two cores:
 //! the lateness of a task of 10 ms, resident memory, million pairs a second. The first two rows were measured beside
@@ -309,6 +295,6 @@
 //! A bound by count alone was not enough: with tasks of 2 us on [`Inline`](crate::Inline) the same number of records is
 //! ten times as much time.
 //!
-//! Before a task of another thread is filed, its record has to cross from one processor's cache to the other's. To
-//! fetch records ahead of that took nothing off (127 against 125 ns of the process for each schedule of W1). To file them
-//! some hundred at a time, with the wheel's code in one loop, took 18 off.
+//! Before a task of another thread is filed, its record has to cross from one processor's cache to the other's.
+//! Fetching records ahead of that took nothing off (127 against 125 ns of the process for each schedule of W1). Filing
+//! them some hundred at a time, with the wheel's code in one loop, took 18 off.

@@ -1,17 +1,17 @@
-//! The end of a scheduler: which tasks are returned, run or dropped. This page has no code.
+//! The end of a scheduler: which tasks are returned, run or dropped, by each call that ends it.
 //!
-//! A task is *pending* until its run starts, wherever it is. A close returns every pending task, so that it can be run,
-//! moved to another scheduler, written down, or dropped. It does not matter which executor has it: a task that waits in
-//! the queue of a [`ThreadPool`](crate::ThreadPool), of tokio or of rayon comes back too, and what that executor runs
-//! later is nothing.
+//! A task is *pending* until its run starts, wherever it is. A close returns every pending task, so that the caller can
+//! run it, move it to another scheduler, write it down, or drop it. It does not matter which executor has the task. One
+//! that waits in the queue of a [`ThreadPool`](crate::ThreadPool), of tokio or of rayon comes back too, and when that
+//! executor comes to it later, it runs nothing.
 //!
 //! | the task | [`close`](crate::Scheduler::close), [`stop`](crate::Scheduler::stop), [`Driver::close`](crate::Driver::close) | [`close_and_run`](crate::Scheduler::close_and_run) | the last `Scheduler`, or the [`Driver`](crate::Driver), is dropped |
 //! | --- | --- | --- | --- |
-//! | was just scheduled, and no turn has seen it | returned | run | dropped |
+//! | was just scheduled, and is not in the wheel yet | returned | run | dropped |
 //! | waits for its deadline | returned | run | dropped |
 //! | was due, and its executor has refused it | returned | run | dropped |
 //! | was handed over, and waits in its executor's queue | returned | run | dropped |
-//! | is in its run, and does not repeat | runs to its end; nobody waits for it | runs to its end | runs to its end |
+//! | is in its run, and does not repeat | runs to its end; the close does not wait for it | runs to its end | runs to its end |
 //! | repeats, and is in a run | returned when that run has ended | runs once more when that run has ended | dropped when that run has ended |
 //! | was cancelled before | nothing | nothing | nothing |
 //!
@@ -21,33 +21,33 @@
 //!
 //! | call | waits | where it may be called | gives |
 //! | --- | --- | --- | --- |
-//! | `close` | for the tick thread, and for runs of series, at most [`shutdown_timeout`](crate::Builder::shutdown_timeout) | everywhere but on the tick thread | [`Leftovers`](crate::Leftovers), or a [`CloseError`](crate::CloseError) |
-//! | `close_and_run` | as `close`, and then runs the leftovers | everywhere but on the tick thread | how many runs were started |
-//! | `stop` | for nothing | everywhere | [`Stopping`](crate::Stopping): wait for it, or await it |
+//! | `close` | for the tick thread, and for runs of series, at most [`shutdown_timeout`](crate::Builder::shutdown_timeout) | everywhere except on the tick thread | [`Leftovers`](crate::Leftovers), or a [`CloseError`](crate::CloseError) |
+//! | `close_and_run` | as `close`, and then runs the leftovers | everywhere except on the tick thread | how many runs were started |
+//! | `stop` | for nothing | everywhere | [`Stopping`](crate::Stopping), which can be waited for or awaited |
 //! | `Driver::close` | for runs of series, at most `shutdown_timeout` | outside of the driver's own tasks | `Leftovers` |
 //! | a drop | for nothing | everywhere | nothing |
-//! | [`await_termination`](crate::Scheduler::await_termination) | until it is closed and no run is in progress, at most as long as it is told | inside the scheduler's own tasks it says `false` at once | whether that is so |
+//! | [`await_termination`](crate::Scheduler::await_termination) | until it is closed and no run is in progress, at most for the given time | everywhere; inside the scheduler's own tasks it returns `false` at once | `true` if that is so |
 //!
-//! - From the call on, nothing is accepted any more: every `schedule_*` is
+//! - From the call on, nothing is accepted: every `schedule_*` returns
 //!   [`ScheduleError::Closed`](crate::ScheduleError::Closed).
 //! - After the call, [`pending`](crate::Scheduler::pending) is 0.
 //! - Leftovers come in order of deadline. Only one call gets them; a second close finds none. Their runs count in
 //!   [`Stats::fired`](crate::Stats::fired) of the scheduler that returned them.
-//! - A close that times out has closed all the same. A later one collects.
-//! - Handles go on working. One whose task was returned cancels it there, and if the task
-//!   [moves](crate::PendingTask::reschedule) to another scheduler, the same handles cancel it there too.
+//! - A close that times out has closed the scheduler anyway. A later close returns the leftovers.
+//! - Handles go on working. A handle cancels its task among the leftovers, and if the task
+//!   [moves](crate::PendingTask::reschedule) to another scheduler, the handle cancels it there.
 //! - A leftover that the other scheduler refuses comes back from
 //!   [`try_reschedule`](crate::PendingTask::try_reschedule).
-//! - Leftovers that nobody takes are dropped with the last handle, and a dropped leftover is a dropped task.
+//! - Leftovers that no call takes are dropped with the last handle. A dropped leftover is a dropped task.
 //!
 //! # Inside a task
 //!
-//! A task may close its own scheduler. On the tick thread (an [`Inline`](crate::Inline) executor) `close` would wait for
-//! itself, so there it is [`CloseError::OnTickThread`](crate::CloseError::OnTickThread) and closes nothing; `stop` works.
-//! On another thread `close` works, and does not wait for the run that it is called from. If that run belongs to a
-//! series, its leftover is there already, and whatever is done with it happens behind the run: if it is
-//! [run](crate::PendingTask::run), it runs once more, on the thread of the run; if it is moved, it moves then. Two runs
-//! that close at the same time do not wait for each other.
+//! A task may close its own scheduler. On the tick thread (an [`Inline`](crate::Inline) executor) `close` would wait
+//! for itself. There it returns [`CloseError::OnTickThread`](crate::CloseError::OnTickThread) and closes nothing;
+//! `stop` works. On another thread `close` works, and does not wait for the run that it is called from. If that run
+//! belongs to a series, the leftover of the series is returned already, and takes effect when the run has ended: a
+//! leftover that is [run](crate::PendingTask::run) runs once more, on the thread of the run, and one that is moved
+//! moves then. Two runs that close at the same time do not wait for each other.
 //!
 //! # Losing nothing
 //!
@@ -77,5 +77,5 @@
 //! | | `shutdown_now`; the last handle is dropped | comes back as [`Unstarted`](crate::pool::Unstarted) | the result if it is run, otherwise `Cancelled` |
 //! | [`message_loop`](crate::message_loop) | `quit`, `quit_safely`, `quit_when_idle` | see the table of the module | done |
 //!
-//! A scheduler whose executor is one of these and has ended keeps its tasks: the executor says
-//! [`Rejected::for_good`](crate::Rejected::for_good), so it is not asked again, and a close returns them.
+//! If the executor of a scheduler is one of these and has ended, the scheduler keeps its tasks. The executor refuses
+//! them with [`Rejected::for_good`](crate::Rejected::for_good), so it is not asked again, and a close returns them.
