@@ -1,44 +1,136 @@
-//! When to turn again, and what a sleeper does before it sleeps.
+//! The end of a turn: it tidies up, and says when to turn again. And what a sleeper does before it sleeps.
 
-use super::{Engine, LOOK_AHEAD, Next, Precision, SKIP, is_live, needed_at};
+use super::{
+    Engine, GIVE_BACK, HAND_OVER, LOOK_AHEAD, Next, Precision, SETTLE, SKIP, STALE, SWEEP,
+};
+use super::{is_live, needed_at};
+use crate::engine::slots::trim;
 use crate::time::tick::Moment;
 use crate::wheel::entry::Entry;
 
+/// Where the tidying stands between turns.
+#[derive(Default)]
+pub(super) struct Tidying {
+    is_sweeping_wheel: bool,
+    is_sweeping_retries: bool,
+    /// How many tasks were filed since the engine counted what is pending, and after how many it counts again.
+    pub(super) filed: usize,
+    count_after: usize,
+    /// The wheel is giving back memory.
+    is_trimming: bool,
+    /// When memory that stays free until then goes back to the system.
+    trim_at: Option<Moment>,
+    /// When a scan begins to look at what is in flight.
+    scan_at: Option<Moment>,
+}
+
 impl Engine {
-    /// TURN-3.
-    pub(super) fn next(&mut self, now: Moment, cut: u64, is_tidy: bool) -> Next {
-        let ready = &mut self.ready;
-        ready.skip(SKIP, |entry| !is_live(entry));
+    // ----- tidy ----------------------------------------------------------------------------
+
+    /// Sweeps stale entries out if they outnumber the live ones, and moves some far entries near: a bounded share,
+    /// which grows with what has come in. Returns true when there is nothing left to tidy.
+    pub(super) fn tidy(&mut self, taken_in: usize) -> bool {
+        if !self.tidying.is_sweeping_wheel && self.is_time_to_count() {
+            let most = 2 * self.shared.pending() + STALE;
+            self.tidying.is_sweeping_wheel = self.wheel.len() > most;
+            self.tidying.is_sweeping_retries = self.outboxes.waiting() > most;
+        }
+        let tidying = &mut self.tidying;
+        if tidying.is_sweeping_retries {
+            tidying.is_sweeping_retries = !self.outboxes.sweep(SWEEP);
+        }
+        if tidying.is_sweeping_wheel {
+            let is_done = self.wheel.sweep(SWEEP + 2 * taken_in, |entry| is_live(*entry));
+            tidying.is_sweeping_wheel = !is_done;
+        }
+        let is_settled = self.wheel.settle(SETTLE + taken_in);
+        is_settled && !tidying.is_sweeping_wheel && !tidying.is_sweeping_retries
+    }
+
+    /// Returns true if it is worth counting what is pending, because much has changed since the last time. To count is
+    /// a walk over all threads that ever scheduled, so it must not come with each turn.
+    fn is_time_to_count(&mut self) -> bool {
+        if !self.shared.intake.were_many_cancelled()
+            && self.tidying.filed < self.tidying.count_after.max(STALE)
+        {
+            return false;
+        }
+        self.tidying.filed = 0;
+        self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes());
+        self.wheel.len() + self.outboxes.waiting() > STALE
+    }
+
+    /// Gives back memory that a peak has left, and scans what is in flight. The engine calls this only if it has
+    /// nothing else to do. Returns true if there is more to do at once.
+    fn trim(&mut self) -> bool {
+        let (tidying, now) = (&mut self.tidying, self.now);
+        tidying.is_trimming = tidying.is_trimming && self.wheel.give_back(GIVE_BACK);
+        let is_scanning = self.outboxes.scan(SWEEP);
+        if trim::slice() || tidying.is_trimming || is_scanning {
+            return true;
+        }
+        if tidying.scan_at.is_some_and(|at| at <= now) {
+            tidying.scan_at = None;
+            return self.outboxes.begin_scan();
+        }
+        if tidying.scan_at.is_none() && self.outboxes.is_bloated() {
+            let wait = trim::GRACE.saturating_mul(self.outboxes.patience());
+            tidying.scan_at = Some(now.after(wait));
+        }
+        match tidying.trim_at {
+            Some(at) if at <= now => {
+                tidying.trim_at = None;
+                self.ready.shrink();
+                self.outboxes.shrink();
+                self.given_out.shrink_to(HAND_OVER);
+                tidying.is_trimming = self.wheel.is_bloated();
+                trim::begin() || tidying.is_trimming
+            }
+            None if trim::watch() || self.wheel.is_bloated() || self.ready.is_bloated() => {
+                tidying.trim_at = Some(now.after(trim::GRACE));
+                false
+            }
+            _ => false,
+        }
+    }
+
+    // ----- when to come back ---------------------------------------------------------------
+
+    /// Returns when to turn again (TURN-3). `earliest` is the earliest deadline that came in.
+    ///
+    /// Only an engine with a thread comes back for housekeeping, so that the virtual time of a driven one goes from
+    /// deadline to deadline. And a thread that was woken for a task that has been cancelled in the meantime sleeps
+    /// until that task's deadline anyway. The next task of such a flow is likely to be cancelled as soon, and due no
+    /// earlier. Otherwise each of them would wake the thread again. This costs at most one wake-up for nothing after
+    /// the flow has ended.
+    pub(super) fn next(&mut self, cut: u64, earliest: Moment, is_tidy: bool) -> Next {
+        let now = self.now;
+        self.ready.skip(SKIP, |entry| !is_live(entry));
         let is_due = self.ready.next().is_some_and(|next| next <= now);
-        let again_at = self.outboxes.again_at();
-        let is_to_be_asked = again_at.is_some_and(|at| at <= now);
-        if is_due || !is_tidy || is_to_be_asked || self.reader.is_behind(cut) {
+        let retry_at = self.outboxes.retry_at();
+        let is_retry_due = retry_at.is_some_and(|at| at <= now);
+        if is_due || !is_tidy || is_retry_due || self.reader.is_behind(cut) {
             return Next::Again;
         }
-        if !self.has_news() && self.trim(now) {
+        if !self.has_news() && self.trim() {
             return Next::Again;
         }
-        let has_a_thread = self.shared.has_a_thread;
-        let trim_at = self.trim_at.filter(|_| has_a_thread);
-        let look_at = self.look_at.filter(|_| has_a_thread);
-        // A driven engine does not ask to come back for this, so that virtual time goes from deadline to deadline.
-        let settle_at = self.wheel.settle_at().filter(|_| has_a_thread);
-        let settle_at = settle_at.map(|tick| self.shared.timeline.end_of(tick));
-        let times = [self.ready.next(), self.wheel_needs(), again_at, trim_at, look_at, settle_at];
-        match times.into_iter().flatten().min() {
+        let first = self.wheel.first(LOOK_AHEAD, |entry| is_live(*entry));
+        let wheel_at = first.and_then(|first| self.served_at(Moment(first)));
+        let mut next = [self.ready.next(), wheel_at, retry_at].into_iter().flatten().min();
+        if self.shared.has_a_thread {
+            let settle_at = self.wheel.settle_at().map(|tick| self.shared.timeline.end_of(tick));
+            let news_at = self.served_at(earliest).filter(|at| *at > now);
+            let times = [next, self.tidying.trim_at, self.tidying.scan_at, settle_at, news_at];
+            next = times.into_iter().flatten().min();
+        }
+        match next {
             None | Some(Moment::NEVER) => Next::Idle,
             Some(at) => Next::At(at),
         }
     }
 
-    /// When the wheel has to be advanced for its earliest live entry.
-    fn wheel_needs(&mut self) -> Option<Moment> {
-        let wheel = &mut self.wheel;
-        let first = wheel.first(LOOK_AHEAD, |entry| is_live(*entry))?;
-        self.served_at(Moment(first))
-    }
-
-    /// When the wheel gives out what has this deadline; `None` for never.
+    /// Returns when the wheel has to be advanced for a task of this deadline; `None` for never.
     fn served_at(&self, deadline: Moment) -> Option<Moment> {
         let timeline = &self.shared.timeline;
         match self.precision {
@@ -48,17 +140,7 @@ impl Engine {
         }
     }
 
-    /// A thread that was woken for what is cancelled by now sleeps as if it were not. The next one that is
-    /// scheduled is likely to be cancelled as soon, and due no earlier; else each of them would wake it
-    /// again. This costs at most one wake-up for nothing after such a flow has ended.
-    pub(super) fn no_later_than(&self, news: Moment, next: Next, now: Moment) -> Next {
-        let news = self.served_at(news).filter(|at| self.shared.has_a_thread && *at > now);
-        match (next, news) {
-            (Next::Idle, Some(news)) => Next::At(news),
-            (Next::At(at), Some(news)) => Next::At(at.min(news)),
-            (next, _) => next,
-        }
-    }
+    // ----- before the sleep ----------------------------------------------------------------
 
     /// Takes in what is there, and returns true if all of it can wait, because it would have left the bell alone. This is
     /// the sleeper's last look, after it has armed the bell (WAKE-5).
@@ -70,20 +152,20 @@ impl Engine {
             return true;
         }
         let cut = self.cut();
-        let taken = self.take_in(cut);
-        // A clock of coarse steps may stamp at the cut what was published before the arming and has not rung. So what is
-        // left there has to be able to wait too (WAKE-5).
-        let mut earliest = taken.earliest;
+        let (_, mut earliest) = self.take_in(cut);
+        // A clock of coarse steps may give a record that was published before the arming, and has not rung, the stamp
+        // of the cut. So what is left in the lanes has to be able to wait too.
         self.reader.each_left(|record| earliest = earliest.min(needed_at(Entry::from(record))));
         !self.reader.is_behind(cut) && earliest >= threshold
     }
 
-    /// Whether something has come in that no turn has taken yet.
+    /// Returns true if something has come in that no turn has taken yet, or if the scheduler is closing.
     pub(crate) fn has_news(&self) -> bool {
         self.shared.is_closing() || self.reader.has_more(&self.shared.intake)
     }
 
-    /// A task due before this must wake a sleeper that will wake at `at` anyway.
+    /// Returns the threshold of a sleeper that will wake at `at`: a task that is due before the threshold must wake it
+    /// earlier.
     pub(crate) fn threshold(&self, at: Moment) -> Moment {
         match self.precision {
             // What is due in the tick that ends at `at` is served then.

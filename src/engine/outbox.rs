@@ -1,444 +1,308 @@
-//! What the engine knows of one executor: how much it has handed over that nobody has started yet, and what the
-//! executor would not take (S18, S30).
+//! What the engine remembers of each executor: the tasks that it has taken, and those that it has refused.
 //!
 //! ```text
-//!            due              a batch that is taken          its last task has started
-//!   front ---------> hands over -----------> handed [ b b b ] ----------------------> forgotten
-//!                      |    ^
-//!              refused |    | asked again: with one task; if it is taken with 2, with 4 ...
-//!                      v    |
-//!                    line [ e e e e ]  in order of deadline
+//!                  due                  a batch that is taken               its tasks are over
+//!   ready queue ---------> hand over ---------------------> in flight [ e e e ] --------> forgotten
+//!                           |    ^
+//!                   refused |    | offered again: one task; if that is taken two, then four ...
+//!                           v    |
+//!                        retry queue [ e e e e ]   in order of deadline
 //! ```
-//!
-//! An executor that has refused a task is not offered others: what is due for it stands in its **line**. It is asked
-//! again after a pause, with one task. While it takes what it is offered it is offered twice as much, until the line is
-//! empty or it refuses again. So what one executor refuses costs the others nothing: neither a place in the front nor a
-//! share of a turn.
-//!
-//! - OUTBOX-1 The tasks of a line are in order of deadline, and of arrival; one that is refused again keeps its place.
-//! - OUTBOX-2 The pause begins with a tick. It doubles up to [`LONGEST_PAUSE`] while the executor takes nothing, and up to
-//!   [`BUSY_PAUSE`] while it takes less than [`ENOUGH`] tasks at a time; it is halved when it takes [`MANY`]. So a queue
-//!   that is full again and again is filled in time, and each wake-up for it moves some tasks. It begins anew when the
-//!   line is empty.
-//! - OUTBOX-3 An executor that has refused for good is never asked again.
-//! - OUTBOX-4 Each one-shot that an executor has taken is remembered until it is over, so that a close can claim it back
-//!   if it has not started (S29). It is 16 bytes. A turn looks at the oldest ones and forgets those that are over. An
-//!   executor may start its tasks in another order: so whenever twice as many are remembered as waited at the end of the
-//!   last round, a round looks at all of them, in slices. An executor that runs its tasks at once, as `Inline` does, has
-//!   none. Series stand elsewhere: see [`Outboxes`](super::dispatch::Outboxes).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
+use std::sync::{Arc, Weak};
 
-use super::{BATCH, is_live};
-use crate::engine::slots::holder;
-use crate::executor::backpressure::Flow;
+use super::OUTBOXES;
+use super::dispatch::Target;
+use super::in_flight::{InFlight, SeriesInFlight};
+use super::retry_queue::RetryQueue;
+use crate::executor::DueBatch;
+use crate::executor::backpressure::{Backlog, Flow};
 use crate::executor::batch::AHEAD;
+use crate::executor::own::OwnExecutor;
 use crate::time::tick::Moment;
-use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
 
-/// In nanoseconds. An executor that takes few tasks is asked forty times a second, one that takes nothing ten times.
-const BUSY_PAUSE: u64 = 25_000_000;
-pub(super) const LONGEST_PAUSE: u64 = 100_000_000;
+/// With more tasks in flight than this, the engine looks at all of them when it has nothing else to do.
+const MUCH: usize = 16 * 1024;
 
-/// When an executor takes so many tasks at a time, it need not be asked less often; or it should be asked more often.
-const ENOUGH: usize = 8;
-const MANY: usize = 32;
-
-/// How many entries of cancelled tasks are dropped at the head of a line before it is asked again.
-const MOST_STALE: usize = 1024;
-
-/// A round is not worth it for fewer tasks.
-const SMALL: usize = 1024;
-
-/// The one-shots that an executor has taken and that may not be over; OUTBOX-4.
-struct Handed {
-    /// In the order in which they were handed over. In a round: those that it has not looked at.
-    tasks: VecDeque<Entry>,
-    /// Those that a round has found waiting or running. They were handed over before all of `tasks`.
-    passed_over: VecDeque<Entry>,
-    is_in_round: bool,
-    /// With so many tasks the next round begins.
-    round_at: usize,
-}
-
-impl Handed {
-    fn new() -> Handed {
-        let (tasks, passed_over) = (VecDeque::new(), VecDeque::new());
-        Handed { tasks, passed_over, is_in_round: false, round_at: SMALL }
-    }
-
-    fn len(&self) -> usize {
-        self.tasks.len() + self.passed_over.len()
-    }
-
-    /// Forgets tasks that are over, and looks at so many at most. How many it has forgotten.
-    fn forget_over(&mut self, most: usize) -> usize {
-        let before = self.len();
-        if self.is_in_round || before >= self.round_at {
-            self.go_round(most);
-        } else {
-            let (oldest, _) = self.tasks.as_slices();
-            let mut over = 0;
-            while over < most.min(oldest.len()) {
-                if let Some(soon) = oldest.get(over + AHEAD) {
-                    soon.prefetch();
-                }
-                if !holder::is_over(oldest[over].key()) {
-                    break; // those behind it were handed over later
-                }
-                over += 1;
-            }
-            self.tasks.drain(..over);
-        }
-        before - self.len()
-    }
-
-    /// Looks at the next ones of a round.
-    #[cold]
-    fn go_round(&mut self, most: usize) {
-        self.is_in_round = true;
-        for _ in 0..most {
-            let Some(first) = self.tasks.pop_front() else { break };
-            self.tasks.get(AHEAD).inspect(|soon| soon.prefetch());
-            if !holder::is_over(first.key()) {
-                self.passed_over.push_back(first);
-            }
-        }
-        if self.tasks.is_empty() {
-            std::mem::swap(&mut self.tasks, &mut self.passed_over);
-            self.is_in_round = false;
-            self.round_at = 2 * self.tasks.len() + SMALL;
-            self.tasks.shrink_to(self.round_at);
-            self.passed_over.shrink_to(BATCH);
-        }
-    }
-
-    fn drain(&mut self) -> impl Iterator<Item = Entry> {
-        self.passed_over.drain(..).chain(self.tasks.drain(..))
-    }
-}
-
-/// Of one executor.
+/// What the engine remembers of one executor.
+#[derive(Default)]
 pub(super) struct Outbox {
-    line: Line,
-    /// After the last refusal, in nanoseconds; 0 while the executor takes all.
-    pause: u64,
-    again_at: Option<Moment>,
-    is_refused_for_good: bool,
-    handed: Handed,
+    pub(super) retries: RetryQueue,
+    in_flight: InFlight,
     /// How many tasks are over, as far as the engine knows.
-    passed: u64,
+    finished: u64,
 }
 
 impl Outbox {
-    pub(super) fn new() -> Outbox {
-        Outbox {
-            line: Line::default(),
-            pause: 0,
-            again_at: None,
-            is_refused_for_good: false,
-            handed: Handed::new(),
-            passed: 0,
-        }
+    /// Forgets tasks that are over. It looks at twice `tasks`, and at some more.
+    fn forget_over(&mut self, tasks: usize) {
+        self.finished += self.in_flight.forget_over(2 * tasks + AHEAD) as u64;
     }
 
-    // ----- handed over ---------------------------------------------------------------------
-
-    /// Remembers one-shots that were taken; OUTBOX-4.
-    pub(super) fn taken(&mut self, tasks: &[Entry]) {
-        self.handed.tasks.extend(tasks);
+    /// Returns how far the executor is behind.
+    fn flow(&self) -> Flow {
+        Flow { ahead: (self.in_flight.len() + self.retries.len()) as u64, passed: self.finished }
     }
 
-    /// Notes tasks that were run at once.
-    pub(super) fn run_at_once(&mut self, tasks: usize) {
-        self.passed += tasks as u64;
-    }
-
-    /// Forgets tasks that are over: it looks at so many of them, and at some more.
-    pub(super) fn forget_over(&mut self, tasks: usize) {
-        self.passed += self.handed.forget_over(2 * tasks + AHEAD) as u64;
-    }
-
-    /// Has all that is remembered looked at by and by, if it is much.
-    pub(super) fn begin_round(&mut self) -> bool {
-        self.handed.is_in_round = self.handed.is_in_round || self.handed.len() > SMALL;
-        self.handed.is_in_round
-    }
-
-    /// How many tasks it remembers.
-    pub(super) fn remembered(&self) -> usize {
-        self.handed.len()
-    }
-
-    pub(super) fn is_in_round(&self) -> bool {
-        self.handed.is_in_round
-    }
-
-    /// Takes out what was handed over and may not be over, in order.
-    pub(super) fn drain_handed(&mut self, into: &mut Vec<Entry>) {
-        into.extend(self.handed.drain());
-    }
-
-    /// How far the executor is behind.
-    pub(super) fn flow(&self) -> Flow {
-        Flow { ahead: (self.handed.len() + self.line.len()) as u64, passed: self.passed }
-    }
-
-    // ----- refused -------------------------------------------------------------------------
-
-    /// Returns true if what is due has to stand in line.
-    pub(super) fn is_refusing(&self) -> bool {
-        self.is_refused_for_good || self.line.len() > 0
-    }
-
-    /// Puts a task behind those that wait.
-    pub(super) fn line_up(&mut self, entry: Entry) {
-        self.line.push(entry);
-    }
-
-    /// Takes refused tasks back, in the order in which they were handed over; OUTBOX-1. `first_pause`: how long the
-    /// executor rests if that is the first time.
-    pub(super) fn refused(&mut self, refused: &[Entry], now: Moment, first_pause: u64) {
-        refused.iter().rev().for_each(|entry| self.line.put_back(*entry));
-        if self.pause == 0 {
-            self.pause = first_pause;
-            self.again_at = Some(now.after_nanos(first_pause));
-        }
-    }
-
-    /// The executor has refused what it was asked last, and has taken so many tasks before: it rests. OUTBOX-2.
-    pub(super) fn rest(&mut self, took: usize, now: Moment, first_pause: u64) {
-        self.pause = match took {
-            0 => (2 * self.pause).min(LONGEST_PAUSE),
-            1..ENOUGH => (2 * self.pause).min(BUSY_PAUSE),
-            ENOUGH..MANY => self.pause.min(BUSY_PAUSE),
-            _ => (self.pause / 2).min(BUSY_PAUSE),
-        };
-        self.pause = self.pause.max(first_pause);
-        self.again_at = Some(now.after_nanos(self.pause));
-    }
-
-    /// The executor will never take anything again; OUTBOX-3.
-    pub(super) fn refused_for_good(&mut self) {
-        self.is_refused_for_good = true;
-    }
-
-    /// When the executor is to be asked again.
-    pub(super) fn again_at(&self) -> Option<Moment> {
-        self.again_at.filter(|_| !self.is_refused_for_good)
-    }
-
-    /// Returns true if it may be asked again now: its pause is over, or nearly so.
-    pub(super) fn is_to_be_asked(&self, now: Moment) -> bool {
-        self.again_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
-    }
-
-    /// Asks again at once: a turn has had no time for all that the executor would take.
-    pub(super) fn ask_soon(&mut self, now: Moment) {
-        self.again_at = Some(now);
-    }
-
-    /// The next tasks of the line that are still to run, so many at most. When the line is empty the executor counts as
-    /// well again.
-    pub(super) fn next_of_line(&mut self, most: usize, into: &mut Vec<Entry>) {
-        let mut stale = 0;
-        while into.len() < most.min(BATCH) && stale < MOST_STALE {
-            match self.line.pop() {
-                Some(entry) if is_live(entry) => into.push(entry),
-                Some(_) => stale += 1,
-                None => break,
-            }
-        }
-        if into.is_empty() && self.line.len() == 0 {
-            (self.pause, self.again_at) = (0, None);
-        }
-    }
-
-    // ----- all of it -----------------------------------------------------------------------
-
-    /// How many entries wait in line, stale ones included.
-    pub(super) fn waiting(&self) -> usize {
-        self.line.len()
-    }
-
-    /// Drops entries of cancelled tasks, of so many that it looks at. Returns true when it has come to the end.
-    pub(super) fn sweep(&mut self, budget: &mut usize) -> bool {
-        self.line.sweep(budget)
-    }
-
-    /// Takes out what waits in line, in order.
-    pub(super) fn drain_line(&mut self, into: &mut Vec<Entry>) {
-        into.extend(std::iter::from_fn(|| self.line.pop()));
-    }
-
-    /// Returns true if nothing is to be remembered.
-    pub(super) fn is_idle(&self) -> bool {
-        self.line.len() == 0 && self.handed.len() == 0 && !self.is_refused_for_good
-    }
-
-    /// Gives room back that a peak has left.
-    pub(super) fn shrink(&mut self) {
-        self.handed.tasks.shrink_to(BATCH);
+    fn check_invariants(&self) {
+        self.retries.check_invariants();
+        self.in_flight.check_invariants();
     }
 }
 
-/// Tasks by deadline, and at equal deadlines by their places; OUTBOX-1. It is a tree, so that it can be swept in slices.
+/// The outbox of a task's own executor. It does not keep the executor alive.
+struct OwnOutbox {
+    executor: Weak<OwnExecutor>,
+    backlog: Arc<Backlog>,
+    outbox: Outbox,
+}
+
+impl OwnOutbox {
+    fn new(executor: &Arc<OwnExecutor>) -> OwnOutbox {
+        let (backlog, outbox) = (Arc::clone(executor.backlog()), Outbox::default());
+        OwnOutbox { executor: Arc::downgrade(executor), backlog, outbox }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.executor.strong_count() > 0
+    }
+
+    fn is_refusing(&self) -> bool {
+        self.outbox.retries.is_refusing() && self.is_alive()
+    }
+}
+
+/// The outboxes of all executors.
 #[derive(Default)]
-struct Line {
-    tasks: BTreeMap<(u64, i64), Entry>,
-    /// The place of the last one that came.
-    last: i64,
-    /// The place of the last one that was put back.
-    first: i64,
-    /// Where a sweep goes on.
-    swept_to: (u64, i64),
+pub(super) struct Outboxes {
+    /// The outbox of the scheduler's executor, whose number is 0.
+    default: Outbox,
+    /// The outboxes of tasks' own executors that are not empty, by the number of the executor. A number is used again
+    /// when its executor is gone. By then nothing in the outbox is still to run, because each task keeps its executor
+    /// alive.
+    own: BTreeMap<u32, OwnOutbox>,
+    series: SeriesInFlight,
+    /// The numbers of all executors in `own` that refuse, and perhaps of some that do not.
+    refusing: BTreeSet<u32>,
+    /// How many turns have passed since the engine looked through `own`.
+    turns: usize,
+    /// The executor of the last retry. The next turn begins with the one behind it.
+    pub(super) retried: u32,
+    /// The executor whose retry queue a sweep goes on with.
+    sweep_from: u32,
+    /// How many tasks were in flight when the last scan began.
+    scanned: usize,
+    /// How many scans in a row have found about as many tasks as the one before.
+    scans_in_vain: u32,
 }
 
-impl Line {
-    fn len(&self) -> usize {
-        self.tasks.len()
+impl Outboxes {
+    pub(super) fn of(&mut self, target: &Target) -> &mut Outbox {
+        let Target::Own(own) = target else { return &mut self.default };
+        let entry = self.own.entry(own.number()).or_insert_with(|| OwnOutbox::new(own));
+        if !entry.is_alive() {
+            *entry = OwnOutbox::new(own);
+        }
+        &mut entry.outbox
     }
 
-    fn push(&mut self, entry: Entry) {
-        self.last += 1;
-        self.tasks.insert((entry.deadline(), self.last), entry);
+    pub(super) fn is_refusing(&self, target: &Target) -> bool {
+        match target {
+            Target::Default => self.default.retries.is_refusing(),
+            Target::TickThread => false,
+            Target::Own(own) => self.own.get(&own.number()).is_some_and(OwnOutbox::is_refusing),
+        }
     }
 
-    fn put_back(&mut self, entry: Entry) {
-        self.first -= 1;
-        self.tasks.insert((entry.deadline(), self.first), entry);
+    fn all(&self) -> impl Iterator<Item = &Outbox> {
+        self.own.values().map(|own| &own.outbox).chain([&self.default])
     }
 
-    fn pop(&mut self) -> Option<Entry> {
-        self.tasks.pop_first().map(|(_, entry)| entry)
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Outbox> {
+        self.own.values_mut().map(|own| &mut own.outbox).chain([&mut self.default])
     }
 
-    fn sweep(&mut self, budget: &mut usize) -> bool {
-        let slice = self.tasks.range(self.swept_to..).take(*budget);
-        let (mut looked_at, mut stale) = (0, Vec::new());
-        let mut next = None;
-        for (place, entry) in slice {
-            looked_at += 1;
-            next = Some((place.0, place.1 + 1));
-            if !is_live(*entry) {
-                stale.push(*place);
+    fn all_refusing(&self) -> impl Iterator<Item = &OwnOutbox> {
+        self.refusing.iter().filter_map(|number| self.own.get(number))
+    }
+
+    // ----- retries -------------------------------------------------------------------------
+
+    /// Returns the retry queue of an executor that has refused tasks, which the engine looks at from now on.
+    pub(super) fn refusing(&mut self, target: &Target) -> &mut RetryQueue {
+        if let Target::Own(own) = target {
+            self.refusing.insert(own.number());
+        }
+        &mut self.of(target).retries
+    }
+
+    /// Returns when to retry next with some executor.
+    #[inline]
+    pub(super) fn retry_at(&mut self) -> Option<Moment> {
+        if self.refusing.is_empty() {
+            return self.default.retries.retry_at();
+        }
+        let own = &self.own;
+        self.refusing.retain(|number| own.get(number).is_some_and(OwnOutbox::is_refusing));
+        let outboxes = self.all_refusing().map(|own| &own.outbox).chain([&self.default]);
+        outboxes.filter_map(|outbox| outbox.retries.retry_at()).min()
+    }
+
+    /// Returns the executors whose pause is over, or nearly so. Those come along when another one wakes the thread, so
+    /// many of them cost few wake-ups. They take turns at being the first.
+    pub(super) fn to_retry(&self, now: Moment) -> Vec<Target> {
+        let default = self.default.retries.may_retry(now).then_some(Target::Default);
+        let own = self.all_refusing().filter(|own| own.outbox.retries.may_retry(now));
+        let own = own.filter_map(|own| own.executor.upgrade()).map(Target::Own);
+        let mut targets: Vec<_> = default.into_iter().chain(own).collect();
+        let first = targets.iter().position(|target| target.number() > self.retried);
+        targets.rotate_left(first.unwrap_or(0));
+        targets
+    }
+
+    /// Returns how many entries wait in all retry queues, stale ones included.
+    pub(super) fn waiting(&self) -> usize {
+        let own = self.all_refusing().map(|own| own.outbox.retries.len());
+        self.default.retries.len() + own.sum::<usize>()
+    }
+
+    /// Looks at up to `budget` entries of the retry queues, and drops those of cancelled tasks. Returns true when it
+    /// has come to the end of all queues.
+    pub(super) fn sweep(&mut self, mut budget: usize) -> bool {
+        let all = [0].into_iter().chain(self.refusing.iter().copied());
+        let left: Vec<_> = all.filter(|number| *number >= self.sweep_from).collect();
+        for number in left {
+            self.sweep_from = number;
+            let outbox = match number {
+                0 => Some(&mut self.default),
+                _ => self.own.get_mut(&number).map(|own| &mut own.outbox),
+            };
+            if !outbox.is_none_or(|outbox| outbox.retries.sweep(&mut budget)) || budget == 0 {
+                return false;
             }
         }
-        stale.iter().for_each(|place| _ = self.tasks.remove(place));
-        let is_done = looked_at < *budget;
-        *budget -= looked_at;
-        self.swept_to = next.filter(|_| !is_done).unwrap_or_default();
-        is_done
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::wheel::entry::Runner;
-    use crate::wheel::entry::TaskKey;
-
-    fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Default, None)
+        self.sweep_from = 0;
+        true
     }
 
-    #[test]
-    fn outbox_1_a_line_is_in_order_and_what_is_refused_again_keeps_its_place() {
-        let mut line = Line::default();
-        for (at, slot) in [(5, 0), (3, 1), (5, 2), (5, 3)] {
-            line.push(entry(at, slot));
-        }
-        let taken = [(); 3].map(|()| line.pop().expect("four"));
-        assert_eq!(taken.map(|entry| entry.key().slot), [1, 0, 2]);
-        taken[1..].iter().rev().for_each(|entry| line.put_back(*entry));
-        line.push(entry(5, 4));
-        line.push(entry(4, 5));
-        let rest: Vec<_> =
-            std::iter::from_fn(|| line.pop()).map(|entry| entry.key().slot).collect();
-        assert_eq!(rest, [5, 0, 2, 3, 4]);
-    }
+    // ----- in flight -----------------------------------------------------------------------
 
-    #[test]
-    fn outbox_2_the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
-        let milli = 1_000_000;
-        let mut outbox = Outbox::new();
-        outbox.refused(&[entry(1, 0)], Moment(0), milli);
-        let mut pauses = Vec::new();
-        for took in [0, 0, 0, 0, 0, 0, 0, 0, 1, 8, 31, 32, 100, 1000, 7, 1] {
-            outbox.rest(took, Moment(0), milli);
-            pauses.push(outbox.again_at().expect("it rests").0 / milli);
-        }
-        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 25, 25, 25, 12, 6, 3, 6, 12]);
-        outbox.refused_for_good();
-        assert_eq!((outbox.again_at(), outbox.is_refusing()), (None, true));
-    }
-
-    #[test]
-    fn s19_a_line_is_swept_in_slices() {
-        let mut line = Line::default();
-        (0..1000).for_each(|at| line.push(entry(at, u32::MAX >> 4))); // a slot that nobody has
-        let mut slices = 0;
-        loop {
-            slices += 1;
-            let mut budget = 100;
-            if line.sweep(&mut budget) {
-                break;
+    /// Remembers the tasks of a batch that the executor has taken, so that a close can claim them back (S29). Then
+    /// tells producers how far the executor is behind.
+    pub(super) fn taken(
+        &mut self,
+        target: &Target,
+        batch: &DueBatch,
+        refused: &[(Entry, bool)],
+        backlog: &Backlog,
+    ) {
+        let entries = batch.entries();
+        let mut back: Vec<_> = refused.iter().map(|(entry, _)| entry.key()).collect();
+        back.sort_unstable();
+        // What comes back may be of an earlier batch, so it cannot just be subtracted.
+        let is_taken = |entry: &&Entry| back.binary_search(&entry.key()).is_err();
+        let count =
+            if back.is_empty() { entries.len() } else { entries.iter().filter(is_taken).count() };
+        if batch.was_run_here() {
+            if matches!(target, Target::Own(own) if !self.own.contains_key(&own.number())) {
+                return; // an executor that runs all at once is never behind
             }
-            assert_eq!(budget, 0);
+            self.of(target).finished += count as u64;
+        } else if back.is_empty() && !entries.iter().any(|entry| entry.is_series()) {
+            self.of(target).in_flight.extend(entries);
+        } else {
+            for entry in entries.iter().filter(is_taken) {
+                if entry.is_series() {
+                    self.series.push(*entry);
+                } else {
+                    self.of(target).in_flight.extend(slice::from_ref(entry));
+                }
+            }
         }
-        assert_eq!((line.len(), slices), (0, 11));
+        let outbox = self.of(target);
+        outbox.forget_over(count);
+        backlog.tell(outbox.flow());
     }
 
-    /// A task that is over, and one that nobody ends before the last line of a test.
-    fn over_and_waiting() -> (Entry, Entry) {
-        let fill = || {
-            let vacancy = crate::engine::slots::memory::vacancy().expect("room");
-            vacancy.fill(crate::engine::slots::OneShot(|| ()), holder::Repetition::NONE, None)
-        };
-        let (over, waiting) = (fill(), fill());
-        assert!(matches!(holder::cancel(over), crate::engine::slots::Cancelled::Won { .. }));
-        [over, waiting].map(|key| Entry::new(key, Moment(1), true, Runner::Default, None)).into()
+    /// Forgets tasks that are over, and tells producers how far each executor is behind. The `backlog` is that of the
+    /// scheduler's executor.
+    pub(super) fn forget_over(&mut self, backlog: &Backlog) {
+        self.default.forget_over(0);
+        backlog.tell(self.default.flow());
+        if self.own.is_empty() {
+            return;
+        }
+        self.turns += 1;
+        if self.turns < self.own.len() / OUTBOXES {
+            return; // with very many executors this is not done in each turn
+        }
+        self.turns = 0;
+        self.own.retain(|_, own| {
+            own.outbox.forget_over(0);
+            own.backlog.tell(own.outbox.flow());
+            let is_empty = own.outbox.in_flight.len() == 0 && !own.outbox.retries.is_refusing();
+            own.is_alive() && !is_empty
+        });
     }
 
-    #[test]
-    fn outbox_4_what_is_over_is_forgotten_in_whatever_order_it_ends() {
-        let (over, waiting) = over_and_waiting();
-        let mut outbox = Outbox::new();
-        outbox.taken(&[waiting]); // it stays in front, for ever
-        let mut most = 0;
-        for turn in 0..100_000 {
-            outbox.taken(&[if turn % 1000 == 0 { waiting } else { over }]);
-            outbox.forget_over(1);
-            most = most.max(outbox.remembered());
-        }
-        assert!((101..4 * SMALL).contains(&most), "{most} remembered, of which 101 wait");
-        outbox.handed.is_in_round = true;
-        while outbox.is_in_round() {
-            outbox.forget_over(10);
-        }
-        let mut left = Vec::new();
-        outbox.drain_handed(&mut left);
-        assert_eq!((left.len(), outbox.flow().passed), (101, 100_001 - 101));
-        assert!(left.iter().all(|entry| *entry == waiting));
+    /// Returns true if some executor has many tasks in flight, most of which may be over.
+    pub(super) fn is_bloated(&self) -> bool {
+        self.all().any(|outbox| outbox.in_flight.len() > MUCH)
     }
 
-    #[test]
-    fn s29_what_was_handed_over_comes_back_in_order() {
-        let (over, waiting) = over_and_waiting();
-        let mut outbox = Outbox::new();
-        let nth = |at| Entry { deadline: at, ..waiting };
-        (0..3000).for_each(|at| outbox.taken(&[if at % 3 == 0 { over } else { nth(at) }]));
-        outbox.forget_over(700); // in the middle of a round
-        assert!(outbox.is_in_round());
-        (3000..3010).for_each(|at| outbox.taken(&[nth(at)]));
-        let mut left = Vec::new();
-        outbox.drain_handed(&mut left);
-        left.retain(|entry| entry.key() == waiting.key());
-        assert!(
-            left.iter()
-                .map(|entry| entry.deadline)
-                .eq((0..3010).filter(|at| at % 3 > 0 || *at >= 3000))
-        );
+    /// Returns the factor by which the wait for the next scan is longer. It doubles with each scan that has brought
+    /// little, because an executor may keep a million tasks for a day, and that should cost few wake-ups (S7).
+    pub(super) fn patience(&self) -> u32 {
+        1 << self.scans_in_vain.min(16)
+    }
+
+    /// Begins to look at all tasks in flight. Returns true if [`scan`](Outboxes::scan) has something to do.
+    pub(super) fn begin_scan(&mut self) -> bool {
+        let in_flight = self.all().map(|outbox| outbox.in_flight.len()).sum::<usize>();
+        let is_as_before = in_flight > self.scanned / 2 && in_flight / 2 < self.scanned;
+        self.scans_in_vain = if is_as_before { self.scans_in_vain + 1 } else { 0 };
+        self.scanned = in_flight;
+        self.series.forget_over();
+        self.all_mut().for_each(|outbox| outbox.in_flight.begin_scan());
+        self.all().any(|outbox| outbox.in_flight.is_scanning)
+    }
+
+    /// Goes on with the scans that have begun, each by so many tasks. Returns false when all have ended.
+    pub(super) fn scan(&mut self, tasks: usize) -> bool {
+        let mut goes_on = false;
+        for outbox in self.all_mut().filter(|outbox| outbox.in_flight.is_scanning) {
+            outbox.forget_over(tasks);
+            goes_on |= outbox.in_flight.is_scanning;
+        }
+        goes_on
+    }
+
+    /// Takes out everything: the one-shots in flight and the refused tasks, each executor's in order, and the series in
+    /// flight.
+    pub(super) fn drain(&mut self) -> (Vec<Entry>, Vec<Entry>, Vec<Entry>) {
+        let (mut in_flight, mut refused) = (Vec::new(), Vec::new());
+        for outbox in self.all_mut() {
+            in_flight.extend(outbox.in_flight.drain());
+            refused.extend(outbox.retries.drain());
+        }
+        (in_flight, refused, self.series.drain())
+    }
+
+    /// Gives back room that a peak has left.
+    pub(super) fn shrink(&mut self) {
+        self.all_mut().for_each(|outbox| outbox.in_flight.shrink());
+    }
+
+    /// Panics with what is broken. Of very many executors it looks at some.
+    pub(super) fn check_invariants(&self) {
+        self.default.check_invariants();
+        for (number, own) in self.own.iter().take(OUTBOXES) {
+            own.outbox.check_invariants();
+            let is_known = self.refusing.contains(number) || !own.is_refusing();
+            assert!(is_known, "executor {number} refuses, and nothing retries");
+        }
     }
 }

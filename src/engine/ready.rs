@@ -1,24 +1,22 @@
-//! What comes next: the tasks that the wheel has given out, in the order in which they will run.
+//! The ready queue: the tasks that the wheel has given out, in the order in which they will run.
 //!
 //! ```text
-//!   wheel --- a tick's bucket, sorted ---> ready  [ e e e e e ]--.
-//!                                                                +--> pop: the earlier of both
-//!   intake -- for a tick that has been --> late   (a heap)    --'
-//!             given out, or due now
+//!   wheel --- a tick's bucket, sorted ---> sorted  [ e e e e e ]--.
+//!                                                                 +--> pop: the earlier of both
+//!   intake -- its tick has been given ---> late    (a heap)     --'
+//!             out, or it is due now        + late_in_order
 //! ```
 //!
-//! What is late mostly comes in order, for example tasks with no delay: so there is a `row` beside the heap, to which an
-//! entry is appended if it is no earlier than the last one.
+//! Late tasks mostly come in order, for example those with no delay. So a late task that is no earlier than the last
+//! one goes to a queue, `late_in_order`, which costs less than the heap.
 //!
-//! - READY-1 `ready` is sorted by deadline, and equal deadlines are in the order of scheduling: buckets
-//!   come tick by tick, each is sorted by a stable sort, and a later tick has only later deadlines.
-//! - READY-2 What is `late` was scheduled after all of `ready` with the same deadline, because that had
-//!   come through the wheel before. So at equal deadlines `ready` goes first, and `late` among
-//!   itself by a count.
+//! - READY-1 `sorted` is in order of deadline, and equal deadlines are in the order of scheduling: buckets come tick by
+//!   tick, each is sorted by a stable sort, and a later tick has only later deadlines.
+//! - READY-2 At equal deadlines `sorted` goes before the late tasks, because its tasks have come through the wheel and
+//!   were scheduled earlier. Late tasks of equal deadlines go in the order in which they came, which a count tells.
 //!
-//! With `Precision::Tick` the wheel gives out only what has passed, and everything here is due.
-//! With `Precision::Exact` it gives out the bucket that is next as well, and each entry waits here
-//! for its own deadline.
+//! With `Precision::Tick` the wheel gives out only ticks that have passed, so everything here is due. With
+//! `Precision::Exact` it gives out the tick that is passing as well, and each entry waits here for its own deadline.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -58,109 +56,99 @@ impl Timed for Entry {
     }
 }
 
-/// An entry that came late: its deadline, and which one it was; READY-2.
+/// A late entry: its deadline, and how many came late before it (READY-2).
 type Late = (u64, u64, Entry);
 
 /// The tasks that come next, in order.
+#[derive(Default)]
 pub(crate) struct ReadyQueue {
-    ready: VecDeque<Entry>,
+    sorted: VecDeque<Entry>,
     late: BinaryHeap<Reverse<Late>>,
-    /// In order, both.
-    row: VecDeque<Late>,
-    /// How many ever came late; READY-2.
+    late_in_order: VecDeque<Late>,
+    /// How many entries ever came late (READY-2).
     count: u64,
-    /// Room to sort in.
-    spare: Vec<Entry>,
+    /// Room to sort in. Empty between calls.
+    scratch: Vec<Entry>,
 }
 
 impl ReadyQueue {
-    pub(crate) fn new() -> ReadyQueue {
-        ReadyQueue {
-            ready: VecDeque::new(),
-            late: BinaryHeap::new(),
-            row: VecDeque::new(),
-            count: 0,
-            spare: Vec::new(),
-        }
-    }
-
-    /// Takes in what the wheel has given out; READY-1.
+    /// Takes in what the wheel has given out (READY-1).
     pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
-        sort_by_deadline(given_out, &mut self.spare);
-        self.ready.extend(given_out.drain(..));
+        sort_by_deadline(given_out, &mut self.scratch);
+        self.sorted.extend(given_out.drain(..));
     }
 
-    /// Takes in what came after its tick had been given out, or need not wait for it; READY-2.
+    /// Takes in a late entry: its tick has been given out, or it waits for no tick (READY-2).
     pub(crate) fn insert(&mut self, entry: Entry) {
         let late = (entry.deadline, self.count, entry);
         self.count += 1;
-        if self.row.back().is_none_or(|last| last.0 <= entry.deadline) {
-            self.row.push_back(late);
+        if self.late_in_order.back().is_none_or(|last| last.0 <= entry.deadline) {
+            self.late_in_order.push_back(late);
         } else {
             self.late.push(Reverse(late));
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.peek().map(Entry::moment)
     }
 
-    /// READY-2.
+    /// Returns the next entry. At equal deadlines it is the sorted one (READY-2).
     #[inline]
     fn peek(&self) -> Option<Entry> {
-        let ready = self.ready.front().copied();
+        let sorted = self.sorted.front().copied();
         let late = self.first_late().map(|(.., entry)| entry);
-        match (ready, late) {
-            (Some(ready), Some(late)) if late.deadline < ready.deadline => Some(late),
-            _ => ready.or(late),
+        match (sorted, late) {
+            (Some(sorted), Some(late)) if late.deadline < sorted.deadline => Some(late),
+            _ => sorted.or(late),
         }
     }
 
     fn first_late(&self) -> Option<Late> {
-        let in_row = self.row.front().copied();
+        let in_order = self.late_in_order.front().copied();
         let in_heap = self.late.peek().map(|Reverse(late)| *late);
-        match (in_row, in_heap) {
-            (Some(row), Some(heap)) => Some(row.min(heap)),
-            _ => in_row.or(in_heap),
+        match (in_order, in_heap) {
+            (Some(in_order), Some(in_heap)) => Some(in_order.min(in_heap)),
+            _ => in_order.or(in_heap),
         }
     }
 
     fn pop_late(&mut self) -> Option<Entry> {
         let first = self.first_late()?;
-        if self.row.front() == Some(&first) {
-            self.row.pop_front();
+        if self.late_in_order.front() == Some(&first) {
+            self.late_in_order.pop_front();
         } else {
             self.late.pop();
         }
         Some(first.2)
     }
 
-    /// The next task, if it is due.
+    /// Takes out the next task, if it is due.
     #[inline]
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
-        if self.row.is_empty() && self.late.is_empty() {
-            let is_due = self.ready.front().is_some_and(|entry| entry.deadline <= now.0);
-            return if is_due { self.ready.pop_front() } else { None };
+        if self.late_in_order.is_empty() && self.late.is_empty() {
+            let is_due = self.sorted.front().is_some_and(|entry| entry.deadline <= now.0);
+            return if is_due { self.sorted.pop_front() } else { None };
         }
         self.pop_of_all(now)
     }
 
     fn pop_of_all(&mut self, now: Moment) -> Option<Entry> {
         let next = self.peek().filter(|next| next.moment() <= now)?;
-        if self.ready.front().is_some_and(|entry| entry.deadline == next.deadline) {
-            return self.ready.pop_front(); // READY-2
+        if self.sorted.front().is_some_and(|entry| entry.deadline == next.deadline) {
+            return self.sorted.pop_front(); // before a late one of the same deadline (READY-2)
         }
         self.pop_late()
     }
 
-    /// Fetches the holder of one that comes later.
+    /// Fetches the holder of a later task into the cache.
     #[inline]
     pub(crate) fn fetch_ahead(&self) {
-        self.ready.get(AHEAD).inspect(|soon| soon.prefetch());
+        self.sorted.get(AHEAD).inspect(|soon| soon.prefetch());
     }
 
-    /// The next one, if it is due and a waker. The holder of one that comes later is fetched meanwhile.
+    /// Takes out the next entry, if it is due and a waker.
     #[inline]
     pub(crate) fn pop_waker(&mut self, now: Moment) -> Option<Entry> {
         self.fetch_ahead();
@@ -168,19 +156,16 @@ impl ReadyQueue {
         self.pop(now)
     }
 
-    /// How many entries there are, stale ones included.
+    /// Returns how many entries there are, stale ones included.
     pub(crate) fn len(&self) -> usize {
-        self.ready.len() + self.row.len() + self.late.len()
+        self.sorted.len() + self.late_in_order.len() + self.late.len()
     }
 
-    /// Drops what is at the head for nothing, so that nobody wakes up for it, and looks at so many entries at most.
+    /// Drops stale entries at the head, so that no thread wakes up for them: up to `most` sorted ones, and up to `most`
+    /// late ones.
     pub(crate) fn skip(&mut self, most: usize, mut is_stale: impl FnMut(Entry) -> bool) {
-        for _ in 0..most {
-            if !self.ready.front().is_some_and(|entry| is_stale(*entry)) {
-                break;
-            }
-            self.ready.pop_front();
-        }
+        let stale = self.sorted.iter().take(most).take_while(|entry| is_stale(**entry)).count();
+        self.sorted.drain(..stale);
         for _ in 0..most {
             if !self.first_late().is_some_and(|(.., entry)| is_stale(entry)) {
                 break;
@@ -189,48 +174,61 @@ impl ReadyQueue {
         }
     }
 
-    /// Everything, in order.
+    /// Takes everything out, in order.
     pub(crate) fn drain(&mut self, into: &mut Vec<Entry>) {
         into.extend(std::iter::from_fn(|| self.pop(Moment::NEVER)));
     }
 
-    /// Whether a peak has left more room than is worth keeping.
+    /// Returns true if a peak has left more room than is worth keeping.
     pub(crate) fn is_bloated(&self) -> bool {
-        let late = self.late.capacity().max(self.row.capacity());
-        let room = self.ready.capacity().max(self.spare.capacity()).max(late);
+        let late = self.late.capacity().max(self.late_in_order.capacity());
+        let room = self.sorted.capacity().max(self.scratch.capacity()).max(late);
         self.len() == 0 && room > KEPT
     }
 
     /// Gives that room back.
     pub(crate) fn shrink(&mut self) {
-        self.ready.shrink_to(KEPT);
+        self.sorted.shrink_to(KEPT);
         self.late.shrink_to(KEPT);
-        self.row.shrink_to(KEPT);
-        self.spare.shrink_to(KEPT);
+        self.late_in_order.shrink_to(KEPT);
+        self.scratch.shrink_to(KEPT);
+    }
+
+    /// Panics with what is broken. It looks at the first entries and at the last one. `is_given_out` tells whether the
+    /// wheel has given out the tick of a deadline.
+    pub(crate) fn check_invariants(&self, is_given_out: impl Fn(u64) -> bool) {
+        assert!(self.scratch.is_empty(), "room to sort in is not empty");
+        let sorted = self.sorted.iter().take(AHEAD).chain(self.sorted.back());
+        assert!(sorted.is_sorted_by_key(|entry| entry.deadline), "READY-1: out of order");
+        let late = self.late_in_order.iter().take(AHEAD).chain(self.late_in_order.back());
+        assert!(late.is_sorted(), "READY-2: out of order");
+        let is_ready = |entry: Entry| entry.is_due_now() || is_given_out(entry.deadline);
+        let ends = [self.sorted.back().copied(), self.first_late().map(|(.., entry)| entry)];
+        assert!(
+            ends.into_iter().flatten().all(is_ready),
+            "an entry whose tick is still in the wheel"
+        );
     }
 }
 
-/// So much room, in tasks, is kept.
+/// This much room is kept, in entries.
 const KEPT: usize = 16 * 1024;
 
 // ----- sorting what the wheel gives out --------------------------------------------------
 
-// Sorts what the wheel gives out.
-//
-// The entries of a tick differ in the low bits of their deadlines only: twenty for a millisecond. So
-// two rounds of a radix sort do, each of which puts every entry into one of a thousand places. With ten
-// thousand entries a tick that takes 7 ns an entry, where std's stable sort takes 24.
+// The entries of a tick differ in the low bits of their deadlines only: twenty bits for a millisecond. So a radix sort
+// needs two rounds, each of which puts every entry into one of a thousand places. With ten thousand entries a tick that
+// takes 7 ns an entry, where std's stable sort takes 24.
 
-/// Below that std's sort is as fast.
+/// With fewer entries std's sort is as fast.
 const FEW: usize = 256;
 /// How many bits a round looks at, at most.
 const ROUND: u32 = 11;
-/// More rounds than that are slower than std's sort.
+/// With more rounds than this std's sort is faster.
 const ROUNDS: u32 = 3;
 
-/// Sorts by deadline; equal deadlines stay in their order. `spare` is room, and is empty before and
-/// after.
-fn sort_by_deadline(entries: &mut Vec<Entry>, spare: &mut Vec<Entry>) {
+/// Sorts by deadline. Equal deadlines stay in their order. `scratch` is room to sort in, and is empty before and after.
+fn sort_by_deadline(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
     if entries.is_sorted_by_key(|entry| entry.deadline) {
         return;
     }
@@ -246,9 +244,9 @@ fn sort_by_deadline(entries: &mut Vec<Entry>, spare: &mut Vec<Entry>) {
     for round in 0..rounds {
         let digit =
             |entry: &Entry| (entry.deadline - first) >> (round * width) & ((1 << width) - 1);
-        spread(entries, spare, |entry| digit(entry) as usize);
-        std::mem::swap(entries, spare);
-        spare.clear();
+        spread(entries, scratch, |entry| digit(entry) as usize);
+        std::mem::swap(entries, scratch);
+        scratch.clear();
     }
 }
 
@@ -279,31 +277,31 @@ mod tests {
         Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, Runner::Default, None)
     }
 
-    fn slots(front: &mut ReadyQueue) -> Vec<u32> {
+    fn slots(ready: &mut ReadyQueue) -> Vec<u32> {
         let mut all = Vec::new();
-        front.drain(&mut all);
+        ready.drain(&mut all);
         all.into_iter().map(|entry| entry.key().slot).collect()
     }
 
     #[test]
-    fn s3_late_ones_find_their_place_and_equal_ones_keep_their_order() {
-        let mut front = ReadyQueue::new();
-        front.append(&mut vec![entry(5, 0), entry(3, 1), entry(5, 2)]);
-        front.insert(entry(5, 3));
-        front.insert(entry(4, 4));
-        front.insert(entry(5, 5));
-        front.append(&mut vec![entry(8, 7), entry(7, 6)]);
-        assert_eq!(slots(&mut front), [1, 4, 0, 2, 3, 5, 6, 7]);
+    fn s03_late_tasks_find_their_place_and_equal_ones_keep_their_order() {
+        let mut ready = ReadyQueue::default();
+        ready.append(&mut vec![entry(5, 0), entry(3, 1), entry(5, 2)]);
+        ready.insert(entry(5, 3));
+        ready.insert(entry(4, 4));
+        ready.insert(entry(5, 5));
+        ready.append(&mut vec![entry(8, 7), entry(7, 6)]);
+        assert_eq!(slots(&mut ready), [1, 4, 0, 2, 3, 5, 6, 7]);
     }
 
     #[test]
-    fn s1_nothing_comes_before_its_time() {
-        let mut front = ReadyQueue::new();
-        front.append(&mut vec![entry(5, 0)]);
-        front.insert(entry(4, 1));
-        assert_eq!(front.pop(Moment(3)), None);
-        assert_eq!(front.pop(Moment(4)), Some(entry(4, 1)));
-        assert_eq!(front.pop(Moment(4)), None);
+    fn s01_nothing_comes_before_its_time() {
+        let mut ready = ReadyQueue::default();
+        ready.append(&mut vec![entry(5, 0)]);
+        ready.insert(entry(4, 1));
+        assert_eq!(ready.pop(Moment(3)), None);
+        assert_eq!(ready.pop(Moment(4)), Some(entry(4, 1)));
+        assert_eq!(ready.pop(Moment(4)), None);
     }
 
     #[test]
@@ -329,16 +327,10 @@ mod tests {
     #[test]
     fn it_sorts_as_the_stable_sort_does() {
         let mut seed = 1_u64;
-        for (len, span) in [
-            (0, 1),
-            (1, 1),
-            (255, 1000),
-            (256, 1),
-            (1000, 3),
-            (3000, 1 << 20),
-            (3000, 1 << 33),
-            (3000, u64::MAX),
-        ] {
+        let spans = [1, 3, 1000, 1 << 20, 1 << 33, u64::MAX];
+        for (len, span) in
+            [0, 1, 255, 256, 3000].iter().flat_map(|len| spans.map(|span| (*len, span)))
+        {
             let random = |generation: usize| {
                 seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
                 let deadline = u64::MAX - (seed >> 1) % span;
@@ -347,9 +339,9 @@ mod tests {
             let mut entries: Vec<_> = (0..len).map(random).collect();
             let mut expected = entries.clone();
             expected.sort_by_key(|entry| entry.deadline);
-            let mut spare = Vec::new();
-            sort_by_deadline(&mut entries, &mut spare);
-            assert!(entries == expected && spare.is_empty(), "{len} entries within {span}");
+            let mut scratch = Vec::new();
+            sort_by_deadline(&mut entries, &mut scratch);
+            assert!(entries == expected && scratch.is_empty(), "{len} entries within {span}");
         }
     }
 }

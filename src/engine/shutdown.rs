@@ -1,8 +1,8 @@
-//! The last turn: what is pending becomes leftovers, or is dropped, and wakers are woken.
+//! The last turn: it makes leftovers of what is pending, or drops it, and wakes the wakers.
 //!
-//! A task is pending wherever it is: in a lane, in the wheel, in front, in a line, or in the queue of an executor that
-//! has taken it and not started it (S29). Each is claimed by its word, so one that starts at this moment runs, and is no
-//! leftover. An executor that runs one later runs nothing.
+//! A task is pending in a lane, in the wheel, in the ready queue, in a retry queue, or in the queue of an executor that
+//! has taken it and not started it (S29). The engine claims each of them by its word. So a task that starts at this
+//! moment runs and is no leftover, and an executor that comes to a claimed task later runs nothing.
 
 use super::Engine;
 use super::this_thread::TurningMark;
@@ -13,12 +13,10 @@ use crate::platform::panics::quietly;
 use crate::wheel::entry::TaskKey;
 
 impl Engine {
-    /// Closes the intake, collects what is pending, and fulfils the end. Once.
+    /// Closes the intake, collects what is pending, and fulfils the termination. Does nothing the second time.
     pub(super) fn shut_down(&mut self) {
         let Some(executor) = self.executor.take() else { return };
-        let (mut handed, mut entries) = (Vec::new(), Vec::new());
-        let series = self.outboxes.drain_handed(&mut handed);
-        self.outboxes.drain_lines(&mut entries);
+        let (in_flight, mut entries, series) = self.outboxes.drain();
         self.ready.drain(&mut entries);
         self.wheel.drain(&mut entries);
         self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
@@ -26,61 +24,59 @@ impl Engine {
         let (wakers, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_waker);
         let mut wakers = self.shared.take_wakers(wakers.into_iter().map(Entry::key));
 
-        let (mut returned, in_a_run) = self.claim_back(&handed);
-        // The end sorts them by deadline, stably: one-shots that were handed over come first among equals, then the
-        // refused ones, then as in TURN-2, and at last the series that were handed over.
-        returned.extend(entries.into_iter().filter_map(|entry| self.shared.give_back(entry)));
-        let leftovers = self.fulfil(returned, in_a_run, &series);
-        self.shared.wake(&mut wakers); // they find it closed
-        self.shared.hooks.observe(|observer| observer.stopped(leftovers));
+        let (mut leftovers, running) = self.claim_back(&in_flight);
+        // The termination sorts them by deadline, stably. At equal deadlines the one-shots in flight come first, then
+        // the refused tasks, then the others in the order of scheduling (TURN-2), and at last the series in flight.
+        leftovers.extend(entries.into_iter().filter_map(|entry| self.shared.give_back(entry)));
+        let count = self.fulfil(leftovers, running, &series);
+        self.shared.wake(&mut wakers); // they find the scheduler closed
+        self.shared.hooks.observe(|observer| observer.stopped(count));
         quietly(|| drop(executor));
-        quietly(|| self.shared.bell.wakes(None)); // a waker may be a user's, and lanes keep the bell
+        // The waker of the bell may be a user's, and the lanes keep the bell alive.
+        quietly(|| self.shared.bell.wakes(None));
         drop(self.trims.take());
     }
 
-    /// Claims back the one-shots that executors have: those that have not started, and the names of those that run.
-    fn claim_back(&self, handed: &[Entry]) -> (Vec<Leftover>, Vec<TaskKey>) {
-        let (mut returned, mut in_a_run) = (Vec::new(), Vec::new());
-        for entry in handed {
+    /// Claims back the one-shots that executors have. Returns those that have not started, and the keys of those that
+    /// run.
+    fn claim_back(&self, in_flight: &[Entry]) -> (Vec<Leftover>, Vec<TaskKey>) {
+        let (mut leftovers, mut running) = (Vec::new(), Vec::new());
+        for entry in in_flight {
             match self.shared.give_back(*entry) {
-                Some(task) => returned.push(task),
-                // Not one that stands here twice, because its executor gave it back late and got it again.
-                None if holder::is_running(entry.key()) => in_a_run.push(entry.key()),
+                Some(task) => leftovers.push(task),
+                // The phase tells a task that runs from one that stands here twice, because its executor gave it back
+                // late and got it again.
+                None if holder::is_running(entry.key()) => running.push(entry.key()),
                 None => {}
             }
         }
-        (returned, in_a_run)
+        (leftovers, running)
     }
 
-    /// Tells that the end has come. Nobody can want the leftovers after the last handle is gone: then they are dropped
-    /// here (S24). `series`: those that executors have. How many leftovers there are.
-    fn fulfil(
-        &self,
-        mut returned: Vec<Leftover>,
-        in_a_run: Vec<TaskKey>,
-        series: &[Entry],
-    ) -> usize {
+    /// Fulfils the termination, and returns how many leftovers there are. `series` are those in flight. After the last
+    /// handle is gone nobody can want the leftovers, so they are dropped here (S24).
+    fn fulfil(&self, mut tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
         let shared = &self.shared;
         if shared.termination.is_wanted() {
             let give_back = |entry| shared.give_back(entry);
-            return shared.termination.fulfil(returned, in_a_run, series, give_back, || None);
+            return shared.termination.fulfil(tasks, running, series, give_back, || None);
         }
         let keep = |entry| {
-            returned.extend(shared.give_back(entry));
+            tasks.extend(shared.give_back(entry));
             None // it is dropped below, with nothing locked
         };
         let in_their_runs = shared
             .termination
-            .fulfil(Vec::new(), in_a_run, series, keep, || Some(shared.drop_leftover()));
-        let leftovers = returned.len() + in_their_runs;
-        returned.extend(shared.termination.take_unwanted());
-        returned.into_iter().for_each(|task| shared.drop_task(task.key, Phase::Returned));
+            .fulfil(Vec::new(), running, series, keep, || Some(shared.drop_leftover()));
+        let leftovers = tasks.len() + in_their_runs;
+        tasks.extend(shared.termination.take_unwanted());
+        tasks.into_iter().for_each(|task| shared.drop_task(task.key, Phase::Returned));
         leftovers
     }
 }
 
 impl Drop for Engine {
-    /// A driver that is dropped ends its scheduler.
+    /// Ends the scheduler, for example when its driver is dropped.
     fn drop(&mut self) {
         let _mark = TurningMark::new(&self.shared);
         self.shared.stop();
