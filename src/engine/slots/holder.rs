@@ -364,12 +364,14 @@ fn moved() -> MutexGuard<'static, HashMap<TaskKey, SchedulerId>> {
 
 /// Returns the scheduler that a task which has moved belongs to now.
 #[cold]
+#[inline(never)]
 fn scheduler_of_moved(key: TaskKey) -> Option<SchedulerId> {
     moved().get(&key).copied()
 }
 
 /// Removes a task that is over (MOVED-1), and gives back what a large move has left of the table.
 #[cold]
+#[inline(never)]
 fn forget_moved(key: TaskKey) {
     const WORTH_SHRINKING: usize = 1024;
     let mut moved = moved();
