@@ -15,7 +15,7 @@ use crate::engine::intake::lane::{Filled, Pushed, Refused};
 use crate::engine::ready::{Entry, Runner, Turn};
 use crate::engine::slots::closure::Closure;
 use crate::engine::slots::holder::{Repetition, Vacancy};
-use crate::engine::slots::{Content, Wake, holder, memory};
+use crate::engine::slots::{Content, Wake, holder};
 use crate::engine::termination::Leftover;
 use crate::error::ScheduleError;
 use crate::executor::backpressure::Flow;
@@ -194,7 +194,7 @@ impl Shared {
     /// Counts a task in, and returns a free slot for it.
     fn vacancy(&self) -> Result<Vacancy, ScheduleError> {
         self.count_in()?;
-        memory::vacancy().ok_or_else(|| {
+        Vacancy::take().ok_or_else(|| {
             self.count_out();
             ScheduleError::Full
         })

@@ -146,14 +146,14 @@ impl SeriesInFlight {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::engine::slots::{Cancelled, OneShot, memory};
+    use crate::engine::slots::{Cancelled, OneShot};
     use crate::time::tick::Moment;
     use crate::wheel::entry::Runner;
 
     /// A task that is over, and one that nothing ends before the last line of a test.
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
-            let vacancy = memory::vacancy().expect("room");
+            let vacancy = holder::Vacancy::take().expect("room");
             vacancy.fill(OneShot(|| ()), holder::Repetition::NONE, None)
         };
         let (over, waiting) = (fill(), fill());

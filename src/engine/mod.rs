@@ -54,7 +54,7 @@ use self::this_thread::TurningMark;
 use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::trim::Trims;
-use crate::engine::slots::{grow, holder};
+use crate::engine::slots::{depot, holder};
 use crate::executor::batch::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{Ring, WheelView};
@@ -258,7 +258,7 @@ impl Engine {
         self.is_far_behind = tasks == most;
         if tasks > 0 {
             self.tidying.filed += tasks;
-            grow::ahead();
+            depot::add_block_ahead();
             self.shared.hooks.observe(|observer| observer.took_in(tasks));
         }
         (tasks, earliest)
