@@ -18,8 +18,8 @@ use crate::{Cancellable, PanicHook, Scheduler};
 impl Scheduler {
     /// Calls a closure on the executor when `delay` has passed since this call. Returns a future of its result.
     ///
-    /// Dropping the future does not cancel the call. A call that will not run resolves as [`JoinError::Cancelled`]. This is
-    /// a call that was cancelled, refused by a closed scheduler, or dropped as a leftover. A panic resolves as
+    /// Dropping the future does not cancel the call. A call that will not run resolves as [`JoinError::Cancelled`].
+    /// This is a call that was cancelled, refused by a closed scheduler, or dropped as a leftover. A panic resolves as
     /// [`JoinError::Panicked`], and is counted and reported by the scheduler too.
     ///
     /// ```

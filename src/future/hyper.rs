@@ -22,8 +22,8 @@ use crate::Scheduler;
 /// server.timer(Scheduler::new()).header_read_timeout(Duration::from_secs(10));
 /// ```
 ///
-/// hyper's sleeps have no errors. A sleep on a scheduler that is closed or full is over at once. Then hyper's timeout has
-/// passed, and no connection waits for ever.
+/// hyper's sleeps have no errors. A sleep on a scheduler that is closed or full is over at once. Then hyper's timeout
+/// has passed, and no connection waits for ever.
 impl Timer for Scheduler {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn HyperSleep>> {
         Box::pin(SleepWithoutError(Scheduler::sleep(self, duration)))

@@ -1,8 +1,8 @@
 //! Futures that wait, under any runtime or none: sleeps, timeouts, intervals, and calls with a result.
 //!
-//! They are made by methods of a [`Scheduler`]. The wheel decides *when* a future is ready, and the caller that polls the
-//! future decides *where* it runs. Nothing here starts a thread or needs a reactor: the scheduler's tick thread wakes the
-//! waker.
+//! They are made by methods of a [`Scheduler`]. The wheel decides *when* a future is ready, and the caller that polls
+//! the future decides *where* it runs. Nothing here starts a thread or needs a reactor: the scheduler's tick thread
+//! wakes the waker.
 //!
 //! ```
 //! use std::time::Duration;
@@ -93,9 +93,9 @@ use crate::executor::deadlock::Blocking;
 ///
 /// # Panics
 ///
-/// If the future waits for nothing but a timer of a scheduler that the calling thread serves, because it is in a task on
-/// the scheduler's tick thread (by [`Inline`](crate::Inline)) or in a turn of its [`Driver`](crate::Driver). Such a wait
-/// would never end.
+/// If the future waits for nothing but a timer of a scheduler that the calling thread serves, because it is in a task
+/// on the scheduler's tick thread (by [`Inline`](crate::Inline)) or in a turn of its [`Driver`](crate::Driver). Such a
+/// wait would never end.
 ///
 /// If another thread may wake the future as well, `block_on` waits. A timer that serves as the timeout of this future
 /// does not ring while the thread is blocked. A [`ScheduledFuture`](crate::pool::ScheduledFuture) reports a deadlock

@@ -7,8 +7,8 @@
 //!      '------ drop, reset --------'
 //! ```
 //!
-//! - SLEEP-1 A poll that returns `Pending` leaves a pending alarm, which rings at the deadline or before it and wakes the
-//!   waker of that poll. So no wake-up is lost.
+//! - SLEEP-1 A poll that returns `Pending` leaves a pending alarm, which rings at the deadline or before it and wakes
+//!   the waker of that poll. So no wake-up is lost.
 //! - SLEEP-2 When the deadline moves to a later time, the alarm stays. It rings at the old time and causes one poll in
 //!   vain, which sets the next alarm. So it costs two stores to put off a timeout with every message.
 //! - SLEEP-3 A sleep that is made and polled reads the clock once, because a reading is a fifth of the cost of both. If
@@ -26,14 +26,14 @@ use crate::{Alarm, ScheduleError, Scheduler};
 /// A future that is ready when its deadline has come, and never before. Made by [`Scheduler::sleep`].
 ///
 /// It runs under any runtime, or none, because the scheduler's tick thread wakes it. Nothing is scheduled before the
-/// first poll, but the time counts from the call that made the sleep. Dropping it frees everything that it held at once.
-/// It keeps its scheduler alive. A poll after it was ready compares its deadline with the clock again.
+/// first poll, but the time counts from the call that made the sleep. Dropping it frees everything that it held at
+/// once. It keeps its scheduler alive. A poll after it was ready compares its deadline with the clock again.
 ///
 /// # Errors
 ///
 /// It resolves to [`ScheduleError::Closed`] if the scheduler is closed before the deadline, and to
-/// [`ScheduleError::Full`] if the scheduler may hold no more tasks. When a sleep is moved, or polled by another task, it
-/// is not pending for a moment, and another task may take its place.
+/// [`ScheduleError::Full`] if the scheduler may hold no more tasks. When a sleep is moved, or polled by another task,
+/// it is not pending for a moment, and another task may take its place.
 ///
 /// ```
 /// use std::time::Duration;
@@ -83,7 +83,8 @@ impl Sleep {
         self.scheduler.now() >= self.deadline
     }
 
-    /// Moves the deadline, even of a sleep that was ready. The task that waits for the sleep is woken at the new deadline.
+    /// Moves the deadline, even of a sleep that was ready. The task that waits for the sleep is woken at the new
+    /// deadline.
     ///
     /// A later deadline costs next to nothing, however often it moves: the task is polled once at the old deadline.
     ///

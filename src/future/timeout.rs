@@ -79,8 +79,8 @@ impl<F: Future> Future for Timeout<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of the pinned `Timeout`. Once it is pinned, `future` is reached by a pin alone:
-        // `get_mut` and `into_inner` need the `Timeout` itself, which is `Unpin` only if `F` is, and there is no `Drop`.
-        // `sleep` is `Unpin`.
+        // `get_mut` and `into_inner` need the `Timeout` itself, which is `Unpin` only if `F` is, and there is no
+        // `Drop`. `sleep` is `Unpin`.
         let (future, sleep) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &mut this.sleep)
@@ -120,8 +120,8 @@ pub struct Elapsed {
 }
 
 impl Elapsed {
-    /// Returns why the future was given up before its time was up: the scheduler was closed, or full. Returns `None` if the
-    /// time was up.
+    /// Returns why the future was given up before its time was up: the scheduler was closed, or full. Returns `None` if
+    /// the time was up.
     pub fn reason(&self) -> Option<ScheduleError> {
         self.reason
     }

@@ -51,11 +51,11 @@ impl PoolBuilder {
         PoolBuilder { threads, ..self }
     }
 
-    /// Sets how long a thread may be idle, by the pool's clock, before it ends. By default, all threads stay until the pool
-    /// is shut down.
+    /// Sets how long a thread may be idle, by the pool's clock, before it ends. By default, all threads stay until the
+    /// pool is shut down.
     ///
-    /// This applies to all threads, or to those above [`core_threads`](PoolBuilder::core_threads) if that is set. Threads
-    /// start again when they are needed. While a task waits for its time, one idle thread stays to wait for it.
+    /// This applies to all threads, or to those above [`core_threads`](PoolBuilder::core_threads) if that is set.
+    /// Threads start again when they are needed. While a task waits for its time, one idle thread stays to wait for it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -81,13 +81,14 @@ impl PoolBuilder {
         PoolBuilder { core: Some(threads), ..self }
     }
 
-    /// Sets a function that starts the threads, for example with a larger stack, at another priority, or in a context of
-    /// your own.
+    /// Sets a function that starts the threads, for example with a larger stack, at another priority, or in a context
+    /// of your own.
     ///
-    /// The function gets a [`thread::Builder`] that has the thread's name, and the work. The work must run on a new thread,
-    /// and returns when the thread is to end. The function is called on the thread that brings a task or takes one, with
-    /// nothing locked. If it returns an error, panics, or drops the work, no thread was started. Then tasks are refused
-    /// with [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other thread.
+    /// The function gets a [`thread::Builder`] that has the thread's name, and the work. The work must run on a new
+    /// thread, and returns when the thread is to end. The function is called on the thread that brings a task or takes
+    /// one, with nothing locked. If it returns an error, panics, or drops the work, no thread was started. Then tasks
+    /// are refused with [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other
+    /// thread.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;
@@ -138,11 +139,11 @@ impl PoolBuilder {
     /// Sets how many tasks may be pending. Further tasks are refused with
     /// [`ScheduleError::Full`](crate::ScheduleError::Full).
     ///
-    /// A one-shot is pending until its run starts, a series until it ends, and either until it is cancelled. A scheduler
-    /// whose executor is the pool keeps a task that was refused, and offers it again.
+    /// A one-shot is pending until its run starts, a series until it ends, and either until it is cancelled. A
+    /// scheduler whose executor is the pool keeps a task that was refused, and offers it again.
     ///
-    /// By default, there is no limit. Then a thread that brings tasks much faster than the pool runs them waits a little
-    /// in some of its calls.
+    /// By default, there is no limit. Then a thread that brings tasks much faster than the pool runs them waits a
+    /// little in some of its calls.
     ///
     /// ```
     /// use std::time::Duration;

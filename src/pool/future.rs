@@ -168,8 +168,8 @@ impl<T> ScheduledFuture<T> {
         }
     }
 
-    /// Cancels the task. Returns true for exactly one caller, and only if this prevents a run: the run of a one-shot, or
-    /// all further runs of a series.
+    /// Cancels the task. Returns true for exactly one caller, and only if this prevents a run: the run of a one-shot,
+    /// or all further runs of a series.
     ///
     /// Unless the task is running, it leaves the queue, and its closure is dropped, before this returns.
     pub fn cancel(&self) -> bool {

@@ -11,9 +11,9 @@
 //! An item that comes in the order of deadlines, as timeouts of one length do, is appended to a [`SortedRun`], where
 //! coming and going cost next to nothing. The others go into the heap. The first item is the first of either.
 //!
-//! The entries move, and the items stay in their slots. A key names a slot, and the sequence number of the item that was
-//! put there. Each item has a sequence number of its own for ever: at one item each nanosecond, 64 bits last for five
-//! hundred years. So a slot needs no generation, its memory may be given back, and no key ever names another item
+//! The entries move, and the items stay in their slots. A key names a slot, and the sequence number of the item that
+//! was put there. Each item has a sequence number of its own for ever: at one item each nanosecond, 64 bits last for
+//! five hundred years. So a slot needs no generation, its memory may be given back, and no key ever names another item
 //! (S10).
 //!
 //! Two entries of equal moments are rare in the heap. Then the deadlines and sequence numbers in the slots decide.
@@ -41,8 +41,7 @@ use super::sorted_run::{Entry, IN_RUN, Moment, SMALL, SortedRun};
 /// | 16 | 39 | 344 | 633 | 40 | 148 | 260 | 28 | 24 | 68 |
 const CHILDREN: usize = 4;
 
-/// Names an item in a [`DelayedWorkQueue`](super::DelayedWorkQueue), for
-/// [`remove`](super::DelayedWorkQueue::remove).
+/// Names an item in a [`DelayedWorkQueue`](super::DelayedWorkQueue), for [`remove`](super::DelayedWorkQueue::remove).
 ///
 /// A key whose item is gone matches nothing for ever, however often the item's memory is used again. A key of another
 /// queue matches nothing either. (The key of a wheel is a [`WheelKey`](crate::wheel::WheelKey).)
@@ -93,17 +92,16 @@ impl<T> Heap<T> {
         self.next_sequence += 1;
         let slot = self.slots.insert(Item { deadline, sequence, value });
         let entry = Entry { moment: Moment::new(deadline, self.origin), slot };
-        let mut belongs_to_run = self.run.accepts(entry.moment);
-        if !belongs_to_run && self.run.len() <= 1 {
-            // A single entry far ahead must not keep all others out of the run. Several may: then they are the run.
-            self.pop_run().into_iter().for_each(|later| self.push(later));
-            belongs_to_run = true;
-        }
-        if belongs_to_run {
+        let is_in_order = self.run.accepts(entry.moment);
+        if !is_in_order && self.run.len() > 1 {
+            self.push(entry);
+        } else {
+            if !is_in_order {
+                // A single entry far ahead must not keep all others out of the run. Several may: then they are the run.
+                self.pop_run().into_iter().for_each(|later| self.push(later));
+            }
             let position = self.run.push(entry);
             self.slots.set_position(slot, position);
-        } else {
-            self.push(entry);
         }
         Key { slot, queue: self.queue, sequence }
     }

@@ -1,13 +1,14 @@
 //! Thread pools that keep time: [`ScheduledThreadPool`], and the [`DelayedWorkQueue`] under it.
 //!
-//! A [`Scheduler`](crate::Scheduler) decides *when* a task runs, and leaves to an executor *where*. A pool does both, and
-//! gives results: its own threads wait for the next deadline, in turn, and run the tasks that are due. It is exact, and
-//! starts tasks in order.
+//! A [`Scheduler`](crate::Scheduler) decides *when* a task runs, and leaves to an executor *where*. A pool does both,
+//! and gives results: its own threads wait for the next deadline, in turn, and run the tasks that are due. It is exact,
+//! and starts tasks in order.
 //!
 //! A pool works with a million pending tasks as well as with a thousand, but each task costs a lock, a step in a heap,
 //! and the memory of its result. Among a million pending tasks, a task takes 190 bytes, and 0.2 us of processor time to
-//! schedule, 0.1 us to cancel, and 0.9 us to take out of the heap in order. A timeout of a scheduler costs a fraction of
-//! that. Take a pool for results, exact deadlines and order, and a scheduler for timeouts, most of which are cancelled.
+//! schedule, 0.1 us to cancel, and 0.9 us to take out of the heap in order. A timeout of a scheduler costs a fraction
+//! of that. Take a pool for results, exact deadlines and order, and a scheduler for timeouts, most of which are
+//! cancelled.
 //!
 //! ```
 //! use std::time::Duration;

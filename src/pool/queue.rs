@@ -1,21 +1,19 @@
-//! The queue: one lock around a [`Heap`] of items and a [`WaitList`] of takers. [`waiters`](super::waiters) tells how takers
-//! wait.
+//! The queue: one lock around a [`Heap`] of items and a [`WaitList`] of takers. [`waiters`](super::waiters) tells how
+//! takers wait.
 //!
-//! - QUEUE-3 A taker reads the clock before it takes the lock. Under the lock this time may be past, never to come, so no
-//!   item comes out early. If the head has become due in between, the taker goes to sleep until a time that has come,
-//!   wakes up at once, and reads a later time: one more round, and no spinning.
-//! - QUEUE-4 No user code runs under the lock: neither the clock, nor the `Drop` of an item, because items are moved out
-//!   first.
-//! - QUEUE-5 The number of overdue items is counted when it is asked for. It is counted anew after half as many items
-//!   have been taken as the count has found, or after as many questions. So a count costs each of these a few steps. In
-//!   between, the items that were taken since are subtracted.
+//! - QUEUE-3 A taker reads the clock before it takes the lock. Under the lock this time may be past, never to come, so
+//!   no item comes out early. If the head has become due in between, the taker goes to sleep until a time that has
+//!   come, wakes up at once, and reads a later time: one more round, and no spinning.
+//! - QUEUE-4 No user code runs under the lock: neither the clock, nor the `Drop` of an item, which is moved out first.
+//! - QUEUE-5 The number of overdue items is counted when it is asked for. It is counted anew when more than half as
+//!   many items have been taken as the count has found, or as many questions have been asked. So a count costs each of
+//!   these a few steps. In between, the items that were taken since are subtracted.
 
 use std::fmt;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::heap::{Heap, Key};
@@ -27,9 +25,9 @@ use crate::{Clock, Sleeper, SystemClock};
 /// Items come out by deadline, and at equal deadlines in the order of their offers. Each item goes to one taker, and
 /// never before its deadline. There is no tick: a deadline is as exact as the clock.
 ///
-/// Of the threads that wait in [`take`](DelayedWorkQueue::take), one, the leader, sleeps until the
-/// earliest deadline, and the others until they are woken. So an item that becomes due wakes one
-/// thread, and while nothing is due nothing runs.
+/// Of the threads that wait in [`take`](DelayedWorkQueue::take), one, the leader, sleeps until the earliest deadline,
+/// and the others until they are woken. So an item that becomes due wakes one thread, and while nothing is due nothing
+/// runs.
 ///
 /// ```
 /// use std::thread;
@@ -57,14 +55,13 @@ use crate::{Clock, Sleeper, SystemClock};
 ///
 /// # What it costs
 ///
-/// [`offer`](DelayedWorkQueue::offer), [`remove`](DelayedWorkQueue::remove) and taking an item are
-/// O(log n), with one short lock each. Items that are offered in the order of their deadlines, as timeouts of one
-/// length are, cost O(1), amortised: of two million, each second one removed, one remove took 12 ms. After a peak the
-/// memory is given back.
+/// [`offer`](DelayedWorkQueue::offer), [`remove`](DelayedWorkQueue::remove) and taking an item are O(log n), with one
+/// short lock each. Items that are offered in the order of their deadlines, as timeouts of one length are, cost O(1),
+/// amortised: of two million, each second one removed, one remove took 12 ms. After a peak the memory is given back.
 ///
 /// With deadlines in any order, a queue of a million items takes 0.07 us of processor time for an offer, 0.1 us for a
-/// remove, 0.9 us for a poll, and 44 bytes for each item beside the item itself. For millions of timeouts of which
-/// most are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
+/// remove, 0.9 us for a poll, and 44 bytes for each item beside the item itself. For millions of timeouts of which most
+/// are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
 ///
 /// # Virtual time
 ///
@@ -124,9 +121,6 @@ const PORTION: usize = 1024;
 /// A queue of at most so many items is never behind.
 pub(super) const SHORT: usize = 4096;
 
-/// A heap with fewer items is checked at each operation of a debug build.
-const CHECKED_ALWAYS: usize = 64;
-
 /// Numbers the queues, so that the key of one queue never names an item of another. The numbers start again after four
 /// thousand million queues. Relaxed, because the numbers only have to differ.
 static QUEUES: AtomicU32 = AtomicU32::new(0);
@@ -161,7 +155,8 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Puts an item in, to come out at its deadline.
     ///
-    /// An item whose deadline has passed is due at once. It comes out before all items with later deadlines, due or not.
+    /// An item whose deadline has passed is due at once. It comes out before all items with later deadlines, due or
+    /// not.
     ///
     /// # Errors
     ///
@@ -204,7 +199,7 @@ impl<T> DelayedWorkQueue<T> {
         }
         let key = state.heap.insert(deadline, item);
         note(key);
-        let leader = state.waiters.leader_to_wake(deadline); // QUEUE-2, if the item is the head now
+        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (QUEUE-2)
         let head = if state.heap.len() > SHORT { state.heap.first() } else { None };
         drop(state);
         leader.into_iter().for_each(Waker::wake);
@@ -214,8 +209,7 @@ impl<T> DelayedWorkQueue<T> {
     /// Returns about how many items are overdue, or zero if the head was not due by `head_by`, and how many items were
     /// ever taken.
     pub(super) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
-        let mut guard = self.lock();
-        let state = &mut *guard;
+        let mut state = self.lock();
         if state.heap.first().is_none_or(|head| head > head_by) {
             return (0, state.taken);
         }
@@ -282,7 +276,8 @@ impl<T> DelayedWorkQueue<T> {
         }
     }
 
-    /// Takes an item out, due or not, in O(log n). Returns `None` if it is gone already. It works on a closed queue too.
+    /// Takes an item out, due or not, in O(log n). Returns `None` if it is gone already. It works on a closed queue
+    /// too.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -357,8 +352,8 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Closes the queue: wakes all takers, and from now on each taker gets `None`, and nothing can be offered.
     ///
-    /// The items stay in the queue, for [`drain`](DelayedWorkQueue::drain) and
-    /// [`remove`](DelayedWorkQueue::remove). Closing a closed queue does nothing.
+    /// The items stay in the queue, for [`drain`](DelayedWorkQueue::drain) and [`remove`](DelayedWorkQueue::remove).
+    /// Closing a closed queue does nothing.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -434,11 +429,11 @@ impl<T> DelayedWorkQueue<T> {
 impl<T> State<T> {
     /// Breaks, with an item or without one, if a taker has nothing to wait for.
     fn look(&mut self, now: Instant, end: Option<Instant>) -> ControlFlow<Option<T>> {
-        if let Some(item) = self.take_due(now) {
-            return Break(Some(item));
+        match self.take_due(now) {
+            Some(item) => Break(Some(item)),
+            None if self.is_closed || end.is_some_and(|end| end <= now) => Break(None),
+            None => Continue(()),
         }
-        let is_over = self.is_closed || end.is_some_and(|end| end <= now);
-        if is_over { Break(None) } else { Continue(()) }
     }
 
     fn take_due(&mut self, now: Instant) -> Option<T> {
@@ -455,15 +450,15 @@ impl<T> State<T> {
         self.waiters.check_invariants(self.heap.first().filter(|_| !self.is_closed));
     }
 
-    /// Checks a short queue each time, and a long one after as many operations as it has items, at least 256. So the
-    /// checks cost each operation a constant number of steps.
+    /// Checks a queue of fewer than 64 items each time, and a longer one after as many operations as it has items, at
+    /// least 256. So the checks cost each operation a constant number of steps.
     fn check_now_and_then(&mut self) {
         if self.until_check > 0 {
             self.until_check -= 1;
-        } else if !thread::panicking() {
+        } else if !std::thread::panicking() {
             self.check_invariants();
             let len = self.heap.len();
-            self.until_check = if len < CHECKED_ALWAYS { 0 } else { len.max(256) };
+            self.until_check = if len < 64 { 0 } else { len.max(256) };
         }
     }
 }
@@ -478,8 +473,8 @@ impl<T> Drop for LeaveOnDrop<'_, T> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.waiters.leave(self.ticket);
-        let head = state.heap.first();
-        let leader = head.and_then(|head| state.waiters.leader_to_wake(head)); // QUEUE-2, for a new leader
+        // If the leader has left, the next leader may sleep too long (QUEUE-2).
+        let leader = state.heap.first().and_then(|head| state.waiters.leader_to_wake(head));
         drop(state);
         leader.into_iter().for_each(Waker::wake);
     }

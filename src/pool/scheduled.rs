@@ -18,9 +18,9 @@ use crate::{
 
 /// Threads that run tasks at once, after a delay or repeatedly, each at its exact deadline, and give their results.
 ///
-/// Tasks start in the order of their deadlines, and at equal deadlines in the order in which they came. A panic ends its
-/// own task and nothing else. A thread that brings tasks much faster than the pool runs them waits a little in some of
-/// its calls, at most 100 ms in one. This never happens on a thread of the pool itself. For a hard limit see
+/// Tasks start in the order of their deadlines, and at equal deadlines in the order in which they came. A panic ends
+/// its own task and nothing else. A thread that brings tasks much faster than the pool runs them waits a little in some
+/// of its calls, at most 100 ms in one. This never happens on a thread of the pool itself. For a hard limit see
 /// [`PoolBuilder::max_pending`].
 ///
 /// Clones are handles to the same pool. When the last one is dropped, the pool shuts down as by
@@ -44,7 +44,7 @@ pub struct ScheduledThreadPool {
     inner: Arc<ShutdownOnDrop>,
 }
 
-/// Is owned by all handles. When it is dropped, no task can be brought any more.
+/// Shuts the pool down when the last handle is dropped.
 struct ShutdownOnDrop(Arc<Shared>);
 
 impl Drop for ShutdownOnDrop {
@@ -80,8 +80,6 @@ impl ScheduledThreadPool {
         PoolBuilder::default()
     }
 
-    // ----- tasks ---------------------------------------------------------------------------
-
     /// Runs a task as soon as a thread is free.
     ///
     /// # Errors
@@ -95,8 +93,8 @@ impl ScheduledThreadPool {
     ///
     /// # Errors
     ///
-    /// If the pool is shut down or full, or no thread can be started. [`TryScheduleError::into_task`]
-    /// returns the closure.
+    /// If the pool is shut down or full, or no thread can be started. [`TryScheduleError::into_task`] returns the
+    /// closure.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;
@@ -169,9 +167,9 @@ impl ScheduledThreadPool {
 
     /// Runs a task repeatedly: run `k` is due at `initial + k * period`, however long the runs take.
     ///
-    /// A run never overlaps the one before. Runs that were missed follow without a pause, but each of them queues behind
-    /// the tasks that were due when the run before it ended. So a series whose runs take longer than its period delays
-    /// other tasks by one run, and starves none.
+    /// A run never overlaps the one before. Runs that were missed follow without a pause, but each of them queues
+    /// behind the tasks that were due when the run before it ended. So a series whose runs take longer than its period
+    /// delays other tasks by one run, and starves none.
     ///
     /// # Errors
     ///
@@ -234,7 +232,8 @@ impl ScheduledThreadPool {
         Ok(self.try_schedule_with_period(initial, period, f)?)
     }
 
-    /// Like [`schedule_with_period`](ScheduledThreadPool::schedule_with_period), but a closure that is refused comes back.
+    /// Like [`schedule_with_period`](ScheduledThreadPool::schedule_with_period), but a closure that is refused comes
+    /// back.
     ///
     /// # Errors
     ///
@@ -316,8 +315,6 @@ impl ScheduledThreadPool {
         self.shared().workers.queue.len()
     }
 
-    // ----- the end -------------------------------------------------------------------------
-
     /// Returns what happens to waiting tasks at a shutdown.
     pub fn shutdown_policy(&self) -> ShutdownPolicy {
         self.shared().lifecycle.policy()
@@ -370,14 +367,12 @@ fn refused<F>((reason, Once(f)): (ScheduleError, Once<F>)) -> TryScheduleError<F
 /// Returns the instant that lies `delay` ahead, or about as far ahead as the clock can say.
 fn after(now: Instant, delay: Duration) -> Instant {
     let mut far = Duration::MAX;
-    now.checked_add(delay).unwrap_or_else(|| {
-        loop {
-            far /= 2;
-            if let Some(instant) = now.checked_add(far) {
-                return instant;
-            }
-        }
-    })
+    let mut instant = now.checked_add(delay);
+    while instant.is_none() {
+        far /= 2;
+        instant = now.checked_add(far);
+    }
+    instant.unwrap_or(now)
 }
 
 impl fmt::Debug for ScheduledThreadPool {
@@ -387,8 +382,8 @@ impl fmt::Debug for ScheduledThreadPool {
 }
 
 impl Executor for ScheduledThreadPool {
-    /// Refuses a task for now if the pool is [full](PoolBuilder::max_pending) or no thread can be started, and
-    /// [for good](Rejected::for_good) if the pool is shut down.
+    /// Refuses a task for now if the pool is [full](PoolBuilder::max_pending) or no thread can be started, and [for
+    /// good](Rejected::for_good) if the pool is shut down.
     ///
     /// The calling thread, which is often a tick thread, is never held back.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
@@ -479,7 +474,8 @@ impl Unstarted {
 
     /// Runs the task on the calling thread, unless it was cancelled. Its future gets the result.
     ///
-    /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run breaks.
+    /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run
+    /// breaks.
     pub fn run(self) {
         self.task.run_for_the_last_time();
     }

@@ -138,8 +138,8 @@ impl fmt::Debug for Shared {
 /// - POLICY-2 `shut` and `enter` change one word, so a task that enters after `shut` is told so. It is counted until it
 ///   has left again, and so it may be the last one.
 ///
-/// All accesses are `SeqCst`, because a shutdown writes `word` and reads `policy`, while `set_policy` writes `policy` and
-/// reads `word`: at least one of the two sees what the other has written.
+/// All accesses are `SeqCst`, because a shutdown writes `word` and reads `policy`, while `set_policy` writes `policy`
+/// and reads `word`: at least one of the two sees what the other has written.
 pub(super) struct Lifecycle {
     /// The number of tasks times [`ONE`], [`SHUT`] and [`NOW`].
     word: AtomicU64,

@@ -9,12 +9,12 @@
 //! remain after a peak hold on to little memory. One empty page is kept, so that a queue whose length goes up and down
 //! around a multiple of a page does not allocate each time.
 //!
-//! The positions lie apart from the items, one step away from the list of pages. The heap writes a position with each of
-//! its steps, so the memory that it touches stays small, however large the items are.
+//! The positions lie apart from the items, one step away from the list of pages. The heap writes a position with each
+//! of its steps, so the memory that it touches stays small, however large the items are.
 //!
 //! - PAGE-1 A page with a free slot is either in `open` or in `closed`, once. A full page is in neither.
-//! - PAGE-2 Each page in `closed` has been given back. A page in `open` may have been given back too: it moves to `closed`
-//!   when it is the last of `open`, and a slot is wanted.
+//! - PAGE-2 Each page in `closed` has been given back. A page in `open` may have been given back too: it moves to
+//!   `closed` when it is the last of `open`, and a slot is wanted.
 //! - PAGE-3 The position of a free slot is the offset of the next free slot of its page.
 //!
 //! Slots do not know whose item they hold. The heap checks that.

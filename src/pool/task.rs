@@ -1,12 +1,12 @@
 //! One task of a pool: a [`Job`], which has the states, beside the [`ResultCell`], which has the result.
 //!
-//! - RESULT-1 The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves the
-//!   future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
+//! - RESULT-1 The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
+//!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
 //! - RESULT-2 The key of a task is noted under the queue's lock, before another thread can take the task. The first
 //!   offer comes before there is a handle. The later offers of a series come under the job's lock as well (JOB-5 of
 //!   [`job`](crate::job)), and a handle reads the key after it has ended the task, when there are no more offers.
-//! - RESULT-3 A series waits in the queue from the time at which its next run became possible, which is the later of its
-//!   planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
+//! - RESULT-3 A series waits in the queue from the time at which its next run became possible, which is the later of
+//!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
 //!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
 use std::any::Any;
@@ -98,33 +98,33 @@ pub(super) trait QueuedTask: Send + Sync {
     fn is_periodic(&self) -> bool;
 }
 
-/// Where a task notes its key (RESULT-2). Relaxed, because of the locks that RESULT-2 names: each reader comes after the
-/// last writer.
+/// Where a task notes its key (RESULT-2). Relaxed, because of the locks that RESULT-2 names: each reader comes after
+/// the last writer.
 pub(super) struct KeyCell {
-    /// The number of the queue, and the slot.
-    place: AtomicU64,
+    queue_and_slot: AtomicU64,
     sequence: AtomicU64,
 }
 
 impl Default for KeyCell {
     /// The key of no item: none will ever have this sequence number.
     fn default() -> KeyCell {
-        KeyCell { place: AtomicU64::new(0), sequence: AtomicU64::new(u64::MAX) }
+        KeyCell { queue_and_slot: AtomicU64::new(0), sequence: AtomicU64::new(u64::MAX) }
     }
 }
 
 impl KeyCell {
     #[inline]
     fn set(&self, key: Key) {
-        self.place.store(u64::from(key.queue) << 32 | u64::from(key.slot), Ordering::Relaxed);
+        let queue_and_slot = u64::from(key.queue) << 32 | u64::from(key.slot);
+        self.queue_and_slot.store(queue_and_slot, Ordering::Relaxed);
         self.sequence.store(key.sequence, Ordering::Relaxed);
     }
 
     #[inline]
     fn get(&self) -> Key {
-        let place = self.place.load(Ordering::Relaxed);
+        let queue_and_slot = self.queue_and_slot.load(Ordering::Relaxed);
         let sequence = self.sequence.load(Ordering::Relaxed);
-        Key { slot: place as u32, queue: (place >> 32) as u32, sequence }
+        Key { slot: queue_and_slot as u32, queue: (queue_and_slot >> 32) as u32, sequence }
     }
 }
 
@@ -230,8 +230,8 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
             Ran::Again(_) if is_in && shared.lifecycle.may_run(W::IS_PERIODIC) => {}
             Ran::Again(_) => self.withdraw(),
         }
-        // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after that, so
-        // `deadlock`, which knows this run by its address, does not take another task for it.
+        // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
+        // that, so `deadlock`, which knows this run by its address, does not take another task for it.
         shared.on_panic.catch(|| drop(self));
     }
 

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The first waiter in the list is the **leader**. It sleeps until the head of the queue is due. The others are
-//! **followers**: each sleeps until it is woken, or its own time is up. When the leader leaves, with or without an item,
-//! the next waiter becomes the leader.
+//! **followers**: each sleeps until it is woken, or its own time is up. When the leader leaves, with or without an
+//! item, the next waiter becomes the leader.
 //!
 //! | event | woken |
 //! | --- | --- |
@@ -21,15 +21,15 @@
 //! | the head is removed, drained, or taken by a thread that did not wait | nobody |
 //! | the queue is closed | all |
 //!
-//! - QUEUE-1 If anybody waits, exactly one waiter leads, and only the leader sleeps towards the head's deadline. It stays
-//!   the leader until it leaves. So at most one thread is in [`Clock::sleep`](crate::Clock::sleep) for the sake of the
-//!   head.
-//! - QUEUE-2 Whenever the queue's lock is free, the leader is awake, or sleeps until the head's deadline at the latest. A
-//!   thread that would break this, by an earlier head or by leaving, marks the leader as awake before it releases the
+//! - QUEUE-1 If anybody waits, exactly one waiter leads, and only the leader sleeps towards the head's deadline. It
+//!   stays the leader until it leaves. So at most one thread is in [`Clock::sleep`](crate::Clock::sleep) for the sake
+//!   of the head.
+//! - QUEUE-2 Whenever the queue's lock is free, the leader is awake, or sleeps until the head's deadline at the latest.
+//!   A thread that would break this, by an earlier head or by leaving, marks the leader as awake before it releases the
 //!   lock, and wakes it afterwards. So each item has a waiter as long as anybody waits, and several offers of ever
 //!   earlier heads wake the leader once. Taking items out makes the head's deadline later, which breaks nothing. The
-//!   leader then wakes up once in vain. Waking it for each head that is removed would cost more, because most timeouts are
-//!   removed, many of them as heads.
+//!   leader then wakes up once in vain. Waking it for each head that is removed would cost more, because most timeouts
+//!   are removed, many of them as heads.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -101,7 +101,8 @@ impl WaitList {
         self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
 
-    /// Returns the waker of a leader that would sleep past the head's deadline, and marks the leader as awake (QUEUE-2).
+    /// Returns the waker of a leader that would sleep past the head's deadline, and marks the leader as awake
+    /// (QUEUE-2).
     #[must_use]
     #[inline]
     pub(super) fn leader_to_wake(&mut self, head: Instant) -> Option<Waker> {

@@ -5,17 +5,17 @@
 //!       '────── the factory fails, or drops the work ─────────────────────────────────────────────^
 //! ```
 //!
-//! - THREAD-1 A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started by
-//!   the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for the
-//!   next deadline as long as one is free to.
+//! - THREAD-1 A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
+//!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
+//!   the next deadline as long as one is free to.
 //! - THREAD-2 A thread ends when the queue is closed, when the clock panics in its hands, or when it has been idle for
 //!   longer than `keep_alive` and more threads run than the core. The only idle thread stays while the queue has items.
 //!   If there is work, another thread is started in place of one that has ended.
 //! - THREAD-3 At least one thread does not wait, directly or through other pools, for a task of its own pool.
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
-//! - THREAD-4 The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that needs
-//!   a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends as
-//!   soon as it begins.
+//! - THREAD-4 The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
+//!   needs a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends
+//!   as soon as it begins.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,8 +48,9 @@ pub(super) struct Workers {
     pub(super) queue: DelayedWorkQueue<Arc<dyn QueuedTask>>,
     pub(super) threads: PoolThreads,
     settings: WorkerSettings,
-    /// How many threads wait for the queue. Not counted while `is_full`. Both are Relaxed: an old value may start a thread
-    /// too many, and the thread that changes them looks at the queue afterwards, under its lock (see `Drop for Worker`).
+    /// How many threads wait for the queue. Not counted while `is_full`. Both are Relaxed: an old value may start a
+    /// thread too many, and the thread that changes them looks at the queue afterwards, under its lock (see `Drop for
+    /// Worker`).
     idle: AtomicUsize,
     /// As many threads run as the limit says, and all of them are core: no thread is to be started, and none ends.
     is_full: AtomicBool,
@@ -170,7 +171,8 @@ impl Workers {
         self.idle.load(Ordering::Relaxed) <= 1
     }
 
-    /// Called by a thread that has waited in vain. Returns true if it is to end; then it is no longer counted (THREAD-2).
+    /// Called by a thread that has waited in vain. Returns true if it is to end; then it is no longer counted
+    /// (THREAD-2).
     fn may_end(&self, worker: &Worker) -> bool {
         let mut count = self.count();
         let is_needed = self.is_the_only_idle() && !self.queue.is_empty();
@@ -299,8 +301,8 @@ impl Drop for Worker {
         self.leave(&mut workers.count());
         workers.is_full.store(false, Ordering::Relaxed); // another thread may take its place (THREAD-2)
         workers.ended.notify_all();
-        // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between, which
-        // orders this look and that thread's look at `idle`.
+        // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between,
+        // which orders this look and that thread's look at `idle`.
         if has_begun && !workers.queue.is_empty() {
             let _ = workers.start_if_needed();
         }
