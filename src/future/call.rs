@@ -1,8 +1,8 @@
-//! A call that is made later, and its result: [`Scheduler::call_after`].
+//! A closure that is called later, and the future of its result: [`Scheduler::call_after`].
 //!
-//! - CALL-1 The task has one end: it runs, or its closure is dropped. Either resolves the future, so none
+//! - CALL-1 The task ends in one of two ways: it runs, or its closure is dropped. Both resolve the future, so no future
 //!   hangs.
-//! - CALL-2 The task does not keep the scheduler alive; the future does.
+//! - CALL-2 The task does not keep the scheduler alive. The future does.
 //! - CALL-3 Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 use super::after;
 use crate::executor::deadlock::{Waiting, runs, wait_for};
-use crate::pool::{JoinError, Outcome, PanicPayload, ResultCell, ScheduledFuture};
+use crate::pool::{JoinError, Joinable, PanicPayload, ResultCell, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
 
 impl Scheduler {
-    /// Calls a closure on the executor when `delay` has passed since this call, and gives its result.
+    /// Calls a closure on the executor when `delay` has passed since this call. Returns a future of its result.
     ///
-    /// Dropping the future does not cancel the call. What will not run resolves as
-    /// [`JoinError::Cancelled`]: a call that was cancelled, refused by a closed scheduler, or dropped as a
-    /// leftover. A panic is [`JoinError::Panicked`], and is counted and reported by the scheduler too.
+    /// Dropping the future does not cancel the call. A call that will not run resolves as [`JoinError::Cancelled`].
+    /// This is a call that was cancelled, refused by a closed scheduler, or dropped as a leftover. A panic resolves as
+    /// [`JoinError::Panicked`], and is counted and reported by the scheduler too.
     ///
     /// ```
     /// use std::time::Duration;
@@ -42,22 +42,22 @@ impl Scheduler {
         let deadline = after(self.now(), delay);
         let cell = Arc::new(ResultCell::new());
         let name = type_name_of_val(&f);
-        let task = Call { f: Some(f), cell: Arc::clone(&cell) };
+        let task = CallTask { f: Some(f), cell: Arc::clone(&cell) };
         let handle = self.schedule_at_named(name, deadline, move || task.run());
-        // A refused call has been dropped, and so resolved.
+        // A call that is refused has been dropped, and so resolved (CALL-1).
         let handle = handle.unwrap_or_else(|_| Cancellable::already_cancelled());
-        ScheduledFuture::new(Arc::new(Called { scheduler: self.clone(), deadline, handle, cell }))
+        ScheduledFuture::new(Arc::new(Call { scheduler: self.clone(), deadline, handle, cell }))
     }
 }
 
-/// The task.
-struct Call<T, F> {
+/// The task of a call.
+struct CallTask<T, F> {
     /// `None` once it has run.
     f: Option<F>,
     cell: Arc<ResultCell<T>>,
 }
 
-impl<T, F: FnOnce() -> T> Call<T, F> {
+impl<T, F: FnOnce() -> T> CallTask<T, F> {
     fn run(mut self) {
         let Some(f) = self.f.take() else { return };
         let _runs = runs(address(&self.cell));
@@ -67,34 +67,34 @@ impl<T, F: FnOnce() -> T> Call<T, F> {
                 let payload = PanicPayload::new(panic);
                 let message = payload.message().unwrap_or("a call has panicked").to_owned();
                 resolve(&self.cell, Err(JoinError::Panicked(payload)));
-                // If nobody waits for it the payload goes here, and its `Drop` may panic too.
+                // If there is no future any more, the payload is dropped here, and its `Drop` may panic too.
                 PanicHook::default().catch(|| drop(self));
-                resume_unwind(Box::new(message)); // to the scheduler, which counts and reports it
+                resume_unwind(Box::new(message)); // the scheduler counts and reports it
             }
         }
     }
 }
 
-impl<T, F> Drop for Call<T, F> {
+impl<T, F> Drop for CallTask<T, F> {
     fn drop(&mut self) {
         if let Some(f) = self.f.take() {
-            let _resolved = Unrun(&self.cell); // after what was captured is gone, also if that panics
+            let _resolves = CancelledOnDrop(&self.cell); // after `f`, even if dropping `f` panics
             drop(f);
         }
     }
 }
 
-/// Resolves a call that will not run, when it is dropped.
-struct Unrun<'a, T>(&'a ResultCell<T>);
+/// Resolves a call as cancelled when it is dropped.
+struct CancelledOnDrop<'a, T>(&'a ResultCell<T>);
 
-impl<T> Drop for Unrun<'_, T> {
+impl<T> Drop for CancelledOnDrop<'_, T> {
     fn drop(&mut self) {
         resolve(self.0, Err(JoinError::Cancelled));
     }
 }
 
-/// The call as its future sees it.
-struct Called<T> {
+/// A call as its future sees it.
+struct Call<T> {
     scheduler: Scheduler,
     deadline: Instant,
     handle: Cancellable,
@@ -102,15 +102,15 @@ struct Called<T> {
 }
 
 fn resolve<T>(cell: &ResultCell<T>, result: Result<T, JoinError>) {
-    cell.resolve(result).into_iter().for_each(|told| told.tell(&PanicHook::default()));
+    cell.resolve(result, &PanicHook::default());
 }
 
-/// What a join knows the call by.
+/// Returns the address by which joins know the call.
 fn address<T>(cell: &ResultCell<T>) -> usize {
     std::ptr::from_ref(cell).addr()
 }
 
-impl<T: Send> Outcome<T> for Called<T> {
+impl<T: Send> Joinable<T> for Call<T> {
     fn result(&self) -> &ResultCell<T> {
         &self.cell
     }
@@ -136,7 +136,7 @@ impl<T: Send> Outcome<T> for Called<T> {
         if self.scheduler.is_turned_here() {
             return Err(JoinError::WouldDeadlock);
         }
-        // Of a closed scheduler, leftovers may be run by anybody.
+        // The leftovers of a closed scheduler may be run by any thread.
         let by = || self.scheduler.threads().filter(|_| !self.scheduler.is_closed());
         wait_for(address(&self.cell), by).ok_or(JoinError::WouldDeadlock)
     }

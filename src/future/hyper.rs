@@ -1,4 +1,4 @@
-//! A [`Scheduler`] as the timer of hyper 1: feature `hyper`.
+//! A [`Scheduler`] as the timer of hyper 1, with the feature `hyper`.
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +11,7 @@ use hyper::rt::{Sleep as HyperSleep, Timer};
 use super::Sleep;
 use crate::Scheduler;
 
-/// hyper's header-read timeout, keep-alives and the like, on the wheel:
+/// The timer for hyper's timeouts, such as the header-read timeout and keep-alives:
 ///
 /// ```
 /// use hyper::server::conn::http1;
@@ -22,36 +22,36 @@ use crate::Scheduler;
 /// server.timer(Scheduler::new()).header_read_timeout(Duration::from_secs(10));
 /// ```
 ///
-/// hyper's sleeps know no errors. One on a scheduler that is closed, or full, is over at once: what hyper waits
-/// for has then timed out, and no connection waits for ever.
+/// hyper's sleeps have no errors. A sleep on a scheduler that is closed or full is over at once. Then hyper's timeout
+/// has passed, and no connection waits for ever.
 impl Timer for Scheduler {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn HyperSleep>> {
-        Box::pin(Wait(Scheduler::sleep(self, duration)))
+        Box::pin(SleepWithoutError(Scheduler::sleep(self, duration)))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn HyperSleep>> {
-        Box::pin(Wait(Scheduler::sleep_until(self, deadline)))
+        Box::pin(SleepWithoutError(Scheduler::sleep_until(self, deadline)))
     }
 
     fn now(&self) -> Instant {
         Scheduler::now(self)
     }
 
-    /// Moves it in place, without a new box.
+    /// Moves the deadline in place, without a new box.
     fn reset(&self, sleep: &mut Pin<Box<dyn HyperSleep>>, new_deadline: Instant) {
-        match sleep.as_mut().downcast_mut_pin::<Wait>() {
-            Some(mut wait) => wait.0.reset(new_deadline),
+        match sleep.as_mut().downcast_mut_pin::<SleepWithoutError>() {
+            Some(mut sleep) => sleep.0.reset(new_deadline),
             None => *sleep = Timer::sleep_until(self, new_deadline),
         }
     }
 }
 
-/// A sleep that keeps its errors to itself.
-struct Wait(Sleep);
+/// A sleep that is over when it fails.
+struct SleepWithoutError(Sleep);
 
-impl HyperSleep for Wait {}
+impl HyperSleep for SleepWithoutError {}
 
-impl Future for Wait {
+impl Future for SleepWithoutError {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -59,7 +59,7 @@ impl Future for Wait {
     }
 }
 
-impl fmt::Debug for Wait {
+impl fmt::Debug for SleepWithoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -1,7 +1,7 @@
 //! Futures that wait, under any runtime or none: sleeps, timeouts, intervals, and calls with a result.
 //!
-//! They are methods of a [`Scheduler`]: what decides *when* is the wheel, and *where* is
-//! whatever polls the future. Nothing here starts a thread or needs a reactor; the scheduler's tick thread
+//! They are made by methods of a [`Scheduler`]. The wheel decides *when* a future is ready, and the caller that polls
+//! the future decides *where* it runs. Nothing here starts a thread or needs a reactor: the scheduler's tick thread
 //! wakes the waker.
 //!
 //! ```
@@ -18,15 +18,6 @@
 //! # Ok::<(), tickwheel::ScheduleError>(())
 //! ```
 //!
-//! | file | what it is |
-//! | --- | --- |
-//! | `sleep` | [`Sleep`]: one alarm, set by a poll |
-//! | `timeout` | [`Timeout`], [`Elapsed`]: a future and a sleep |
-//! | `interval`, `stream` | [`Interval`]: a sleep that is set on by each tick; as a `Stream` |
-//! | `call` | [`Scheduler::call_after`] |
-//! | `hyper` | a [`Scheduler`] as hyper's timer |
-//! | `block_on` | [`block_on`], for a thread without a runtime |
-//!
 //! # Coming from `tokio::time`
 //!
 //! | there | here |
@@ -35,18 +26,18 @@
 //! | `sleep_until(instant)` | [`sleep_until`](Scheduler::sleep_until); with `std::time::Instant` |
 //! | `Sleep::deadline`, `is_elapsed`, `reset` | the same; a [`Sleep`] is `Unpin`, so it needs no `Box::pin` to be reset |
 //! | `timeout(d, future)`, `timeout_at` | [`scheduler.timeout`](Scheduler::timeout), [`timeout_at`](Scheduler::timeout_at) |
-//! | `error::Elapsed` | [`Elapsed`]; [`reason`](Elapsed::reason) tells whether the scheduler was closed instead |
-//! | `interval(period)`, `interval_at` | [`scheduler.interval`](Scheduler::interval), [`interval_at`](Scheduler::interval_at); the first tick is at once there and here |
-//! | `MissedTickBehavior` | [`MissedTicks`](crate::MissedTicks), of the same names. Missed is here what was due before the tick ahead of it was taken, to the nanosecond; there, what is five milliseconds late |
+//! | `error::Elapsed` | [`Elapsed`]; [`reason`](Elapsed::reason) tells if the scheduler was closed or full instead |
+//! | `interval(period)`, `interval_at` | [`scheduler.interval`](Scheduler::interval), [`interval_at`](Scheduler::interval_at); the first tick comes at once, as there |
+//! | `MissedTickBehavior` | [`MissedTicks`](crate::MissedTicks), with the same names. There, a tick is missed when it is five milliseconds late. Here, it is missed when it was due before the tick ahead of it was taken, to the nanosecond |
 //! | `tokio_stream::wrappers::IntervalStream` | [`Interval`] itself, with the feature `futures-core` |
-//! | `spawn(async { sleep(d).await; f() })` | [`call_after(d, f)`](Scheduler::call_after), or [`schedule_once`](Scheduler::schedule_once) when nobody waits for the result |
+//! | `spawn(async { sleep(d).await; f() })` | [`call_after(d, f)`](Scheduler::call_after), or [`schedule_once`](Scheduler::schedule_once) if nobody waits for the result |
 //! | `tokio_util::time::DelayQueue` | [`pool::DelayedWorkQueue`](crate::pool::DelayedWorkQueue), or [`wheel::Wheel`](crate::wheel::Wheel) |
 //! | `time::pause`, `advance` | [`build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance) |
-//! | a runtime that is gone: a panic | a scheduler that is closed: an error, and none hangs |
+//! | a panic if the runtime is gone | an error if the scheduler is closed; no future hangs |
 //!
 //! # In virtual time
 //!
-//! On a driven scheduler nothing is woken but by the driver, so a test polls, advances, and polls again:
+//! On a driven scheduler only the driver wakes futures, so a test polls, advances, and polls again:
 //!
 //! ```
 //! use std::pin::pin;
@@ -63,20 +54,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod block_on;
 mod call;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod interval;
 mod sleep;
-#[cfg(feature = "futures-core")]
-mod stream;
 #[expect(unsafe_code, reason = "a pinned field of a pinned struct, without a dependency")]
 mod timeout;
 
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-pub use block_on::block_on;
 pub use interval::Interval;
 pub use sleep::Sleep;
 pub use timeout::{Elapsed, Timeout};
@@ -84,8 +74,50 @@ pub use timeout::{Elapsed, Timeout};
 use crate::Period;
 #[cfg(doc)]
 use crate::Scheduler;
+use crate::executor::deadlock::Blocking;
 
-/// The instant that lies so far ahead; centuries ahead for what the clock cannot say.
+/// Polls a future on the calling thread until it is ready. The thread sleeps in between.
+///
+/// It is for programs without a runtime, and for tests. It drives nothing else: the futures of this crate need nothing
+/// else, but those of a runtime need that runtime.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+/// use tickwheel::future::block_on;
+///
+/// let scheduler = Scheduler::new();
+/// block_on(scheduler.sleep(Duration::from_millis(5)))?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+///
+/// # Panics
+///
+/// If the future waits for nothing but a timer of a scheduler that the calling thread serves, because it is in a task
+/// on the scheduler's tick thread (by [`Inline`](crate::Inline)) or in a turn of its [`Driver`](crate::Driver). Such a
+/// wait would never end.
+///
+/// If another thread may wake the future as well, `block_on` waits. A timer that serves as the timeout of this future
+/// does not ring while the thread is blocked. A [`ScheduledFuture`](crate::pool::ScheduledFuture) reports a deadlock
+/// when it is [joined](crate::pool::ScheduledFuture::join), not here.
+pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
+    let mut future = pin!(future.into_future());
+    let blocking = Blocking::new();
+    let mut context = Context::from_waker(blocking.waker());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        assert!(
+            blocking.sleep(),
+            "`block_on` waits for a timer of the scheduler whose thread it blocks, and would wait for ever: schedule \
+             what is to follow in place of waiting for it, or run the task on an executor with threads, such as \
+             `ThreadPool`"
+        );
+    }
+}
+
+/// Returns the instant that lies `ahead` of now, or one centuries ahead if that is beyond the range of the clock.
 fn after(now: Instant, ahead: Duration) -> Instant {
     now.checked_add(ahead).unwrap_or_else(|| Period::fixed_delay(ahead).next_run(now, now))
 }

@@ -7,14 +7,13 @@
 //!      '------ drop, reset --------'
 //! ```
 //!
-//! - SLEEP-1 A poll that answers `Pending` leaves an alarm that is pending, is not later than the deadline, and
-//!   wakes the waker of that poll. So no wake-up is lost.
-//! - SLEEP-2 A deadline that moves away leaves the alarm where it is: it rings at the old time, which is one
-//!   poll for nothing, and that poll sets the next. So a timeout that is put off with every message costs
-//!   two stores for each.
-//! - SLEEP-3 The clock is read once for a sleep that is made and polled, because a reading is a fifth of what that
-//!   costs. A first poll that comes late, on a clock that runs by itself, is so taken for one in time: it
-//!   leaves an alarm that rings at once. And of equal deadlines on several threads any may come first.
+//! - SLEEP-1 A poll that returns `Pending` leaves a pending alarm, which rings at the deadline or before it and wakes
+//!   the waker of that poll. So no wake-up is lost.
+//! - SLEEP-2 When the deadline moves to a later time, the alarm stays. It rings at the old time and causes one poll in
+//!   vain, which sets the next alarm. So it costs two stores to put off a timeout with every message.
+//! - SLEEP-3 A sleep that is made and polled reads the clock once, because a reading is a fifth of the cost of both. If
+//!   the first poll comes late, on a clock that runs by itself, it is taken for one in time: it leaves an alarm that
+//!   rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
 
 use std::fmt;
 use std::future::Future;
@@ -24,18 +23,17 @@ use std::time::{Duration, Instant};
 
 use crate::{Alarm, ScheduleError, Scheduler};
 
-/// Ready when its deadline has come, and never before: what [`Scheduler::sleep`] gives.
+/// A future that is ready when its deadline has come, and never before. Made by [`Scheduler::sleep`].
 ///
-/// It runs under any runtime, or none, because it is woken by the scheduler's tick thread. Nothing is
-/// scheduled before the first poll, though the time counts from the call that made it. Dropping it frees all
-/// that it held at once. It keeps its scheduler alive. A poll after it was ready answers anew, by its
-/// deadline.
+/// It runs under any runtime, or none, because the scheduler's tick thread wakes it. Nothing is scheduled before the
+/// first poll, but the time counts from the call that made the sleep. Dropping it frees everything that it held at
+/// once. It keeps its scheduler alive. A poll after it was ready compares its deadline with the clock again.
 ///
 /// # Errors
 ///
-/// It resolves to [`ScheduleError::Closed`] when the scheduler is closed before the deadline, and to
-/// [`ScheduleError::Full`] when it may hold no more tasks. A sleep that moves, or is polled by another task, gives
-/// its place up for a moment, and somebody else may take it.
+/// It resolves to [`ScheduleError::Closed`] if the scheduler is closed before the deadline, and to
+/// [`ScheduleError::Full`] if the scheduler may hold no more tasks. When a sleep is moved, or polled by another task,
+/// it is not pending for a moment, and another task may take its place.
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,49 +48,45 @@ use crate::{Alarm, ScheduleError, Scheduler};
 /// ```
 #[must_use = "a future does nothing unless it is polled or awaited"]
 pub struct Sleep {
-    /// Before the scheduler, which may end with this handle: the alarm is called off first.
-    set: Option<Set>,
+    /// The alarm that the last poll has set, and when it rings. Declared before the scheduler, which may end with this
+    /// handle, so that the alarm is dropped first.
+    alarm: Option<(Alarm, Instant)>,
     scheduler: Scheduler,
     deadline: Instant,
-    /// What the clock said when it was made; for the first poll, which mostly comes at once.
+    /// The time at which the sleep was made, until the first poll, which mostly comes at once (SLEEP-3).
     made: Option<Instant>,
 }
 
-/// An alarm, and when it rings.
-struct Set {
-    alarm: Alarm,
-    at: Instant,
-}
-
 impl Scheduler {
-    /// A future that is ready when `duration` has passed since this call.
+    /// Returns a future that is ready when `duration` has passed since this call.
     ///
-    /// One that is beyond the range of the clock never is.
+    /// If that is beyond the range of the clock, the future is never ready.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         let now = self.now();
         Sleep { made: Some(now), ..self.sleep_until(super::after(now, duration)) }
     }
 
-    /// A future that is ready when the instant has come.
+    /// Returns a future that is ready when the instant has come.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        Sleep { scheduler: self.clone(), deadline, made: None, set: None }
+        Sleep { scheduler: self.clone(), deadline, made: None, alarm: None }
     }
 }
 
 impl Sleep {
-    /// Returns when it is ready.
+    /// Returns the deadline.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Returns true if its deadline has come.
+    /// Returns true if the deadline has come.
     pub fn is_elapsed(&self) -> bool {
         self.scheduler.now() >= self.deadline
     }
 
-    /// Moves the deadline, also of a sleep that was ready. The task that waits for it is woken at the new one.
+    /// Moves the deadline, even of a sleep that was ready. The task that waits for the sleep is woken at the new
+    /// deadline.
     ///
-    /// To put it off costs next to nothing, however often: the task is polled once at the old deadline.
+    /// A later deadline costs next to nothing, however often it moves: the task is polled once at the old deadline.
     ///
     /// ```
     /// use std::time::Duration;
@@ -110,11 +104,11 @@ impl Sleep {
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.made = None;
-        if self.set.as_ref().is_none_or(|set| set.at <= deadline) {
-            return; // SLEEP-2
+        if self.alarm.as_ref().is_none_or(|(_, rings_at)| *rings_at <= deadline) {
+            return; // the alarm stays, if there is one (SLEEP-2)
         }
-        // If it has rung, the task that was woken will poll.
-        let waker = self.set.take().and_then(|set| set.alarm.into_waker());
+        // If the alarm has rung, there is no waker left, but the task will poll.
+        let waker = self.alarm.take().and_then(|(alarm, _)| alarm.into_waker());
         if let Some(waker) = waker {
             if self.set_alarm(&waker).is_ready() {
                 waker.wake();
@@ -122,28 +116,22 @@ impl Sleep {
         }
     }
 
-    /// The scheduler on which it waits.
     pub(super) fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// SLEEP-1.
+    /// Polls, and sets an alarm if none is pending that wakes this waker (SLEEP-1).
     pub(super) fn poll_with(&mut self, waker: &Waker) -> Poll<Result<(), ScheduleError>> {
-        match &self.set {
-            Some(set) if set.alarm.is_pending() => {
-                if set.alarm.will_wake(waker) {
-                    return Poll::Pending;
-                }
-                self.set = None;
+        if let Some((alarm, _)) = &self.alarm {
+            let is_pending = alarm.is_pending();
+            if is_pending && alarm.will_wake(waker) {
+                return Poll::Pending;
             }
-            // It has rung, or the scheduler has ended.
-            Some(_) => {
-                self.set = None;
-                if self.is_elapsed() {
-                    return Poll::Ready(Ok(()));
-                }
+            self.alarm = None;
+            // An alarm that is not pending has rung, or the scheduler has ended.
+            if !is_pending && self.is_elapsed() {
+                return Poll::Ready(Ok(()));
             }
-            None => {}
         }
         self.set_alarm(waker)
     }
@@ -155,7 +143,7 @@ impl Sleep {
         };
         match alarm {
             Some(alarm) => {
-                self.set = Some(Set { alarm, at: self.deadline });
+                self.alarm = Some((alarm, self.deadline));
                 Poll::Pending
             }
             None => Poll::Ready(Ok(())),

@@ -1,4 +1,4 @@
-//! A future that is given up when its time is over: [`Timeout`].
+//! A future with a time limit: [`Timeout`].
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use super::Sleep;
 use crate::{ScheduleError, Scheduler};
 
-/// A future with a time limit: what [`Scheduler::timeout`] gives.
+/// A future with a time limit. Made by [`Scheduler::timeout`].
 ///
-/// Each poll asks the future first and the time second, so one that is done at its deadline has made it.
-/// When the time is over the future is not polled any more; it is dropped with the `Timeout`, or taken out by
+/// Each poll asks the future first and the clock second, so a future that is done at its deadline is in time. When the
+/// time is up, the future is not polled any more. It is dropped with the `Timeout`, or returned by
 /// [`into_inner`](Timeout::into_inner).
 ///
 /// ```
@@ -37,12 +37,12 @@ pub struct Timeout<F> {
 }
 
 impl Scheduler {
-    /// Gives a future so much time from now.
+    /// Limits the time of a future to `duration` from now.
     pub fn timeout<F: IntoFuture>(&self, duration: Duration, future: F) -> Timeout<F::IntoFuture> {
         Timeout { sleep: self.sleep(duration), future: future.into_future() }
     }
 
-    /// Gives a future time until an instant.
+    /// Limits the time of a future to the time until `deadline`.
     pub fn timeout_at<F: IntoFuture>(
         &self,
         deadline: Instant,
@@ -53,17 +53,17 @@ impl Scheduler {
 }
 
 impl<F> Timeout<F> {
-    /// Returns when the time is over.
+    /// Returns when the time is up.
     pub fn deadline(&self) -> Instant {
         self.sleep.deadline()
     }
 
-    /// Returns the future.
+    /// Returns a reference to the future.
     pub fn get_ref(&self) -> &F {
         &self.future
     }
 
-    /// Returns the future.
+    /// Returns a mutable reference to the future.
     pub fn get_mut(&mut self) -> &mut F {
         &mut self.future
     }
@@ -78,9 +78,9 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: nothing is moved out of what is pinned. `future` is reached by a pin alone once it has been
-        // pinned: `get_mut` and `into_inner` want the `Timeout` itself, which is `Unpin` only if `F`
-        // is, and there is no `Drop`. `sleep` is `Unpin`.
+        // SAFETY: nothing is moved out of the pinned `Timeout`. Once it is pinned, `future` is reached by a pin alone:
+        // `get_mut` and `into_inner` need the `Timeout` itself, which is `Unpin` only if `F` is, and there is no
+        // `Drop`. `sleep` is `Unpin`.
         let (future, sleep) = unsafe {
             let this = self.get_unchecked_mut();
             (Pin::new_unchecked(&mut this.future), &mut this.sleep)
@@ -98,7 +98,7 @@ impl<F> fmt::Debug for Timeout<F> {
     }
 }
 
-/// The time of a [`Timeout`] was over before its future was done, or its scheduler could not keep the time.
+/// The error of a [`Timeout`]: its time was up before the future was done, or its scheduler could not keep the time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -120,8 +120,8 @@ pub struct Elapsed {
 }
 
 impl Elapsed {
-    /// Returns why it ended before its time was over: the scheduler was closed, or full. `None` if the time was
-    /// over.
+    /// Returns why the future was given up before its time was up: the scheduler was closed, or full. Returns `None` if
+    /// the time was up.
     pub fn reason(&self) -> Option<ScheduleError> {
         self.reason
     }

@@ -1,4 +1,4 @@
-//! How a pool is to be.
+//! The settings of a pool.
 
 use std::fmt;
 use std::io;
@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::policy::ShutdownPolicy;
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
-use super::workers::{Staffing, ThreadFactory};
+use super::workers::{ThreadFactory, WorkerSettings};
 use crate::job::PendingLimit;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
-/// How long threads above the core stay idle, if nobody says.
+/// How long threads above the core stay idle by default.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// How a [`ScheduledThreadPool`] is to be.
+/// The settings of a [`ScheduledThreadPool`], from [`ScheduledThreadPool::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct PoolBuilder {
     threads: usize,
@@ -47,22 +46,22 @@ impl Default for PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// At most so many threads. Default: as many as the machine runs at once.
+    /// Sets the maximum number of threads. By default, it is the number that the machine runs at once.
     pub fn threads(self, threads: usize) -> PoolBuilder {
         PoolBuilder { threads, ..self }
     }
 
-    /// Threads end after being idle for so long, by the pool's clock: all of them, or those above
-    /// [`core_threads`](PoolBuilder::core_threads). They start again when they are needed.
-    ///
-    /// While a task waits for its time one idle thread stays, to wait for it. By default all threads stay until the
+    /// Sets how long a thread may be idle, by the pool's clock, before it ends. By default, all threads stay until the
     /// pool is shut down.
+    ///
+    /// This applies to all threads, or to those above [`core_threads`](PoolBuilder::core_threads) if that is set.
+    /// Threads start again when they are needed. While a task waits for its time, one idle thread stays to wait for it.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tickwheel::pool::ScheduledThreadPool;
     ///
-    /// // A pool that costs nothing between two bursts.
+    /// // A pool that costs nothing between two bursts:
     /// let pool = ScheduledThreadPool::builder().threads(8).keep_alive(Duration::from_secs(30)).build()?;
     /// assert_eq!(pool.submit(|| 6 * 7)?.join()?, 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -72,22 +71,24 @@ impl PoolBuilder {
         PoolBuilder { keep_alive: Some(idle), ..self }
     }
 
-    /// So many threads stay, however long they are idle. The others end after
+    /// Sets how many threads stay, however long they are idle. The others end after
     /// [`keep_alive`](PoolBuilder::keep_alive), or after a minute if that is not set.
     ///
-    /// Default: none stay if `keep_alive` is set, otherwise all. More than [`threads`](PoolBuilder::threads) is as many
-    /// as that. Core threads too start only when they are needed.
+    /// By default, no thread stays if `keep_alive` is set, and otherwise all do. A value above
+    /// [`threads`](PoolBuilder::threads) counts as that number. Core threads, too, start only when they are needed.
     #[doc(alias = "corePoolSize")]
     pub fn core_threads(self, threads: usize) -> PoolBuilder {
         PoolBuilder { core: Some(threads), ..self }
     }
 
-    /// Starts the threads: with a larger stack, say, at another priority, or in a context of your own.
+    /// Sets a function that starts the threads, for example with a larger stack, at another priority, or in a context
+    /// of your own.
     ///
-    /// The factory is given a [`thread::Builder`] that has the thread's name, and the work, which must run on a new
-    /// thread and returns when the thread is to end. It is called on the thread that brings a task or takes one, with
-    /// nothing locked. If it returns an error, panics, or drops the work, no thread was started: as long as there is no
-    /// other one, tasks are refused with [`ScheduleError::NoThread`](crate::ScheduleError::NoThread).
+    /// The function gets a [`thread::Builder`] that has the thread's name, and the work. The work must run on a new
+    /// thread, and returns when the thread is to end. The function is called on the thread that brings a task or takes
+    /// one, with nothing locked. If it returns an error, panics, or drops the work, no thread was started. Then tasks
+    /// are refused with [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other
+    /// thread.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;
@@ -115,32 +116,33 @@ impl PoolBuilder {
         PoolBuilder { factory: Box::new(start), ..self }
     }
 
-    /// What its threads are called: `name-1`, `name-2` and so on.
+    /// Sets the name of the threads, which are called `name-1`, `name-2` and so on.
     pub fn thread_name(self, name: impl Into<String>) -> PoolBuilder {
         PoolBuilder { name: name.into(), ..self }
     }
 
-    /// What becomes of waiting tasks at a shutdown.
+    /// Sets what happens to waiting tasks at a shutdown.
     pub fn shutdown_policy(self, policy: ShutdownPolicy) -> PoolBuilder {
         PoolBuilder { policy, ..self }
     }
 
-    /// The clock that deadlines are met on. Default: the system's.
+    /// Sets the clock of all deadlines. By default, it is the system's clock.
     pub fn clock(self, clock: impl Clock) -> PoolBuilder {
         PoolBuilder { clock: Arc::new(clock), ..self }
     }
 
-    /// Is told of each panic of a task, beside its future, and of a captured value's `Drop`.
+    /// Sets a hook for each panic of a task, which its future reports too, and of the `Drop` of a captured value.
     pub fn on_panic(self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PoolBuilder {
         PoolBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
-    /// Refuses a task with [`ScheduleError::Full`](crate::ScheduleError::Full) when so many are pending.
+    /// Sets how many tasks may be pending. Further tasks are refused with
+    /// [`ScheduleError::Full`](crate::ScheduleError::Full).
     ///
-    /// A task holds its place until its run starts, a series until it ends, and a cancel frees the place at
-    /// once. A scheduler whose executor is the pool keeps the task that was refused and offers it again.
+    /// A one-shot is pending until its run starts, a series until it ends, and either until it is cancelled. A
+    /// scheduler whose executor is the pool keeps a task that was refused, and offers it again.
     ///
-    /// By default there is no bound. Then a thread that brings tasks much faster than the pool runs them waits a
+    /// By default, there is no limit. Then a thread that brings tasks much faster than the pool runs them waits a
     /// little in some of its calls.
     ///
     /// ```
@@ -159,26 +161,26 @@ impl PoolBuilder {
         PoolBuilder { max_pending: Some(tasks), ..self }
     }
 
-    /// Makes the pool. Threads start when they are needed.
+    /// Returns the pool. Its threads start when they are needed.
     ///
     /// # Errors
     ///
-    /// When it would have no threads.
+    /// [`BuildError::NoThreads`], if the number of threads is zero.
     pub fn build(self) -> Result<ScheduledThreadPool, BuildError> {
         if self.threads == 0 {
             return Err(BuildError::NoThreads);
         }
         let all_stay = if self.keep_alive.is_some() { 0 } else { self.threads };
-        let staffing = Staffing {
+        let settings = WorkerSettings {
             limit: self.threads,
             core: self.core.unwrap_or(all_stay).min(self.threads),
             keep_alive: self.keep_alive.unwrap_or(KEEP_ALIVE),
-            name: self.name.replace('\0', ""), // the system takes none, and std would panic
+            name: self.name.replace('\0', ""), // which std refuses with a panic
             factory: self.factory,
         };
         let limit = PendingLimit::new(self.max_pending);
-        let shared = Shared::new(self.clock, self.policy, staffing, self.on_panic, limit);
-        Ok(ScheduledThreadPool::with(shared))
+        let shared = Shared::new(self.clock, self.policy, settings, self.on_panic, limit);
+        Ok(ScheduledThreadPool::from_shared(shared))
     }
 }
 
@@ -192,5 +194,51 @@ impl fmt::Debug for PoolBuilder {
             .field("shutdown_policy", &self.policy)
             .field("max_pending", &self.max_pending)
             .finish_non_exhaustive()
+    }
+}
+
+/// What happens to waiting tasks at a [`shutdown`](super::ScheduledThreadPool::shutdown).
+///
+/// By default, one-shots still run, and series end. The policy can be changed at any time, even after the shutdown.
+///
+/// ```
+/// use tickwheel::pool::{ScheduledThreadPool, ShutdownPolicy};
+///
+/// let pool = ScheduledThreadPool::new(1);
+/// pool.set_shutdown_policy(ShutdownPolicy::default().run_delayed(false));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShutdownPolicy {
+    pub(super) run_delayed: bool,
+    pub(super) continue_periodic: bool,
+}
+
+impl ShutdownPolicy {
+    /// Sets if waiting one-shots still run. By default, they do.
+    #[doc(alias = "setExecuteExistingDelayedTasksAfterShutdownPolicy")]
+    #[must_use]
+    pub fn run_delayed(self, yes: bool) -> Self {
+        ShutdownPolicy { run_delayed: yes, ..self }
+    }
+
+    /// Sets if series go on until they are cancelled or break. By default, they do not.
+    #[doc(alias = "setContinueExistingPeriodicTasksAfterShutdownPolicy")]
+    #[must_use]
+    pub fn continue_periodic(self, yes: bool) -> Self {
+        ShutdownPolicy { continue_periodic: yes, ..self }
+    }
+
+    pub(super) fn bits(self) -> u8 {
+        u8::from(self.run_delayed) | u8::from(self.continue_periodic) << 1
+    }
+
+    pub(super) fn from_bits(bits: u8) -> ShutdownPolicy {
+        ShutdownPolicy { run_delayed: bits & 1 != 0, continue_periodic: bits & 2 != 0 }
+    }
+}
+
+impl Default for ShutdownPolicy {
+    fn default() -> ShutdownPolicy {
+        ShutdownPolicy { run_delayed: true, continue_periodic: false }
     }
 }

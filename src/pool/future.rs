@@ -1,4 +1,4 @@
-//! What a task that was given to a pool comes to, and how to wait for it.
+//! The future of a task: its result, and how to wait for it.
 
 use std::any::Any;
 use std::fmt;
@@ -13,10 +13,10 @@ use thiserror::Error;
 use crate::executor::deadlock::Waiting;
 use crate::{Cancellable, PanicHook, Sleeper};
 
-/// The result of a task to come: blocks, or is awaited under any runtime.
+/// The result of a task, to be joined by a thread or awaited under any runtime.
 ///
-/// Dropping it does not cancel the task. That of a periodic task resolves when the series ends: with
-/// `Ok(())` when the task breaks, else with the reason.
+/// Dropping the future does not cancel the task. The future of a series resolves when the series ends: with `Ok(())` if
+/// the task breaks, otherwise with the reason.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,97 +27,84 @@ use crate::{Cancellable, PanicHook, Sleeper};
 /// assert_eq!(answer.join()?, 42);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "the task runs all the same; `execute` gives no future"]
+#[must_use = "the task runs anyway; `execute` returns no future"]
 pub struct ScheduledFuture<T> {
-    job: Arc<dyn Outcome<T>>,
+    task: Arc<dyn Joinable<T>>,
 }
 
 /// A task as its future sees it.
-pub(crate) trait Outcome<T>: Send + Sync {
+pub(crate) trait Joinable<T>: Send + Sync {
     fn result(&self) -> &ResultCell<T>;
     fn cancel(&self) -> bool;
     fn is_periodic(&self) -> bool;
-    /// How long until its next run is due, if it waits for one.
+    /// Returns how long until the next run is due, if the task waits for one.
     fn remaining(&self) -> Option<Duration>;
     fn handle(self: Arc<Self>) -> Cancellable;
-    /// Counts the calling thread as waiting for it, unless it would wait for ever.
+    /// Notes that the calling thread waits for the task. Returns an error if it would wait for ever.
     fn begin_wait(&self) -> Result<Waiting, JoinError>;
 }
 
-/// What a task comes to: it is written once, and taken once. Values and wakers are used and dropped with nothing
+/// The result of a task, which is written once and taken once. Values and wakers are used and dropped with nothing
 /// locked.
-pub(crate) struct ResultCell<T>(Mutex<Stage<T>>);
+pub(crate) struct ResultCell<T>(Mutex<ResultState<T>>);
 
-enum Stage<T> {
-    /// With the waker of the future.
-    Open(Option<Waker>),
-    Known(Result<T, JoinError>),
-    Told,
-}
-
-/// What is to be done after a result was written, with nothing locked.
-pub(crate) enum Telling<T> {
-    Wake(Waker),
-    /// There was a result already.
-    Drop(Result<T, JoinError>),
-}
-
-impl<T> Telling<T> {
-    #[cold]
-    pub(crate) fn tell(self, hook: &PanicHook) {
-        hook.catch(|| match self {
-            Telling::Wake(waker) => waker.wake(),
-            Telling::Drop(result) => drop(result),
-        });
-    }
+enum ResultState<T> {
+    /// There is no result yet. The future may have left its waker.
+    Pending(Option<Waker>),
+    Ready(Result<T, JoinError>),
+    Taken,
 }
 
 impl<T> ResultCell<T> {
     pub(crate) fn new() -> ResultCell<T> {
-        ResultCell(Mutex::new(Stage::Open(None)))
+        ResultCell(Mutex::new(ResultState::Pending(None)))
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage<T>> {
+    fn state(&self) -> MutexGuard<'_, ResultState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the result, unless there is one. What is left to do comes back.
-    #[must_use]
-    pub(crate) fn resolve(&self, result: Result<T, JoinError>) -> Option<Telling<T>> {
-        let mut stage = self.stage();
-        let Stage::Open(waker) = &mut *stage else {
-            drop(stage);
-            return Some(Telling::Drop(result));
-        };
-        let waker = waker.take();
-        *stage = Stage::Known(result);
-        drop(stage);
-        waker.map(Telling::Wake)
+    /// Writes the result and wakes the future, or drops the result if there is one already. A panic of the waker or of
+    /// the `Drop` is reported to the hook.
+    pub(crate) fn resolve(&self, result: Result<T, JoinError>, hook: &PanicHook) {
+        let mut state = self.state();
+        if let ResultState::Pending(waker) = &mut *state {
+            let waker = waker.take();
+            *state = ResultState::Ready(result);
+            drop(state);
+            waker.into_iter().for_each(|waker| _ = hook.catch(|| waker.wake()));
+        } else {
+            drop(state);
+            hook.catch(|| drop(result));
+        }
     }
 
-    /// The result, once; until there is one the waker is kept.
+    /// Takes the result, once. If there is none yet, keeps the waker instead.
     fn take(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
-        let waker = waker.clone(); // a user's code, so before the lock
-        let mut stage = self.stage();
-        if let Stage::Open(kept) = &mut *stage {
+        let waker = waker.clone(); // which may be user code, so before the lock
+        let mut state = self.state();
+        if let ResultState::Pending(kept) = &mut *state {
             let unused = kept.replace(waker);
-            drop(stage);
+            drop(state);
             drop(unused);
             return None;
         }
-        let Stage::Known(result) = std::mem::replace(&mut *stage, Stage::Told) else { return None };
-        drop(stage);
+        let ResultState::Ready(result) = std::mem::replace(&mut *state, ResultState::Taken) else {
+            return None;
+        };
+        drop(state);
         Some(result)
     }
 
+    /// Returns true if the result has been written, taken or not.
     pub(crate) fn is_known(&self) -> bool {
-        !matches!(*self.stage(), Stage::Open(_))
+        !matches!(*self.state(), ResultState::Pending(_))
     }
 }
 
 impl<T> ScheduledFuture<T> {
-    pub(crate) fn new(job: Arc<dyn Outcome<T>>) -> ScheduledFuture<T> {
-        ScheduledFuture { job }
+    pub(crate) fn new(task: Arc<dyn Joinable<T>>) -> ScheduledFuture<T> {
+        ScheduledFuture { task }
     }
 
     /// Waits for the result.
@@ -125,27 +112,27 @@ impl<T> ScheduledFuture<T> {
     /// A wait that would never end is refused, with [`JoinError::WouldDeadlock`], in these cases:
     ///
     /// - the task joins itself;
-    /// - the threads that could run the task all wait for tasks, directly or through other pools, that in the end only
-    ///   the calling thread could run. This is known for [`ScheduledThreadPool`](super::ScheduledThreadPool) and
+    /// - all threads that could run the task wait for tasks, directly or through other pools, that in the end only the
+    ///   calling thread could run. This is known for [`ScheduledThreadPool`](super::ScheduledThreadPool) and
     ///   [`ThreadPool`](crate::ThreadPool), but not for an executor of your own;
     /// - a [call](crate::Scheduler::call_after) is joined inside a task on the tick thread of its scheduler.
     ///
-    /// Not every deadlock can be told. On a driven scheduler the join waits until somebody turns the
+    /// Other deadlocks are not detected. On a driven scheduler, the join waits until a thread turns the
     /// [`Driver`](crate::Driver). Any thread that has the driver may do so at any time, so a join on the only thread
-    /// that would have turned it hangs: advance the driver first, and join after.
+    /// that would have turned it hangs: advance the driver first, and join afterwards.
     ///
     /// # Errors
     ///
-    /// [`JoinError`], when there is none.
+    /// [`JoinError`], if there is no result.
     pub fn join(self) -> Result<T, JoinError> {
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
-        if let Some(result) = self.job.result().take(&waker) {
+        if let Some(result) = self.task.result().take(&waker) {
             return result;
         }
-        let waiting = self.job.begin_wait();
+        let waiting = self.task.begin_wait();
         loop {
-            if let Some(result) = self.job.result().take(&waker) {
+            if let Some(result) = self.task.result().take(&waker) {
                 return result;
             }
             if waiting.is_err() {
@@ -155,11 +142,11 @@ impl<T> ScheduledFuture<T> {
         }
     }
 
-    /// Waits for the result, but no longer than this, by the system's clock.
+    /// Waits for the result, at most for the given time by the system's clock.
     ///
     /// # Errors
     ///
-    /// Gives itself back when the result has not come in time.
+    /// Returns the future if there is no result in time.
     pub fn join_timeout(
         self,
         timeout: Duration,
@@ -170,7 +157,7 @@ impl<T> ScheduledFuture<T> {
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         loop {
-            if let Some(result) = self.job.result().take(&waker) {
+            if let Some(result) = self.task.result().take(&waker) {
                 return Ok(result);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -181,32 +168,35 @@ impl<T> ScheduledFuture<T> {
         }
     }
 
-    /// Cancels the task: true for exactly one caller, and only if that prevented its run (for a
-    /// periodic task: all further runs). It leaves the queue, and its closure is dropped, before this
-    /// returns, unless it is running.
+    /// Cancels the task. Returns true for exactly one caller, and only if this prevents a run: the run of a one-shot,
+    /// or all further runs of a series.
+    ///
+    /// Unless the task is running, it leaves the queue, and its closure is dropped, before this returns.
     pub fn cancel(&self) -> bool {
-        self.job.cancel()
+        self.task.cancel()
     }
 
-    /// A handle to the task, which can be kept apart from its result.
+    /// Returns a handle to the task, which can be kept apart from the future.
     pub fn handle(&self) -> Cancellable {
-        Arc::clone(&self.job).handle()
+        Arc::clone(&self.task).handle()
     }
 
-    /// Whether it has a result, of whatever kind.
+    /// Returns true if there is a result, or an error.
     pub fn is_done(&self) -> bool {
-        self.job.result().is_known()
+        self.task.result().is_known()
     }
 
-    /// Whether it repeats.
+    /// Returns true if the task repeats.
     pub fn is_periodic(&self) -> bool {
-        self.job.is_periodic()
+        self.task.is_periodic()
     }
 
-    /// How long until its next run is due, on the pool's clock; zero when it is due, or done, or was handed
-    /// out by [`shutdown_now`](super::ScheduledThreadPool::shutdown_now).
+    /// Returns the time until the next run is due, by the clock of the pool.
+    ///
+    /// It is zero if the task is due or done, or was returned by
+    /// [`shutdown_now`](super::ScheduledThreadPool::shutdown_now).
     pub fn remaining(&self) -> Duration {
-        self.job.remaining().unwrap_or_default()
+        self.task.remaining().unwrap_or_default()
     }
 }
 
@@ -214,7 +204,7 @@ impl<T> Future for ScheduledFuture<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.job.result().take(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        self.task.result().take(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -231,29 +221,29 @@ impl<T> fmt::Debug for ScheduledFuture<T> {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// It was cancelled, or will not run: its pool was shut down or dropped.
+    /// The task was cancelled, or will not run because its pool was shut down or dropped.
     #[error("the task was cancelled, or its pool was shut down before it ran")]
     Cancelled,
-    /// It has panicked.
+    /// The task has panicked.
     #[error("the task panicked{}", .0.message().map(|text| format!(": {text}")).unwrap_or_default())]
     Panicked(PanicPayload),
-    /// It was joined on a thread that would have had to run it, or to run what the threads that could run it wait for:
-    /// see [`join`](ScheduledFuture::join).
+    /// The join would never have returned, because no other thread could have run the task: see
+    /// [`join`](ScheduledFuture::join).
     #[error(
         "no thread is left that could run it, because they all wait for each other: await it, give the pool more threads, or join elsewhere"
     )]
     WouldDeadlock,
 }
 
-/// What a task panicked with.
+/// The payload of a panic in a task.
 pub struct PanicPayload {
-    /// Boxed, because room for it is in every task.
+    /// Boxed, because each task has room for its result.
     inner: Box<Inner>,
 }
 
 struct Inner {
     message: Option<String>,
-    /// Locked only so that it is `Sync`: nobody borrows it.
+    /// The mutex only makes it `Sync`. Nobody locks it.
     payload: Mutex<Box<dyn Any + Send>>,
 }
 
@@ -264,12 +254,12 @@ impl PanicPayload {
         PanicPayload { inner: Box::new(Inner { message, payload: Mutex::new(payload) }) }
     }
 
-    /// The text that `panic!` was given, if it was given one.
+    /// Returns the message of `panic!`, if the payload is a string.
     pub fn message(&self) -> Option<&str> {
         self.inner.message.as_deref()
     }
 
-    /// Whatever the panic carried; [`resume_unwind`](std::panic::resume_unwind) carries it on.
+    /// Returns the payload, for example for [`resume_unwind`](std::panic::resume_unwind).
     pub fn into_inner(self) -> Box<dyn Any + Send> {
         self.inner.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,40 +1,36 @@
-//! The data structure below the queue: a heap by (deadline, sequence) from whose middle items can be
-//! taken. No lock, no clock, no thread.
+//! The data structure below the queue: items in order of (deadline, sequence number), any of which can be taken out. It
+//! has no lock, no clock and no thread.
 //!
 //! ```text
 //!   key ────────────> slot: position ──┐     slot: deadline, sequence, item
 //!   (slot, sequence)    ^              v
 //!   entries, a heap:  [ moment, slot ][ .. ][ .. ][ .. ]
-//!         or a run:   [ moment, slot ][ .. ][ .. ][ .. ]
+//!         or the run: [ moment, slot ][ .. ][ .. ][ .. ]
 //! ```
 //!
-//! What comes in the order of deadlines, as timeouts of one length do, is appended to a [`Run`], where
-//! coming and going cost next to nothing; the rest goes into the heap. The first of all is the first
-//! of either.
+//! An item that comes in the order of deadlines, as timeouts of one length do, is appended to a [`SortedRun`], where
+//! coming and going cost next to nothing. The others go into the heap. The first item is the first of either.
 //!
-//! The entries move, the items stay where they are. A key names a slot, and the sequence number of the
-//! item that was put there. Each item has a number of its own, for ever, and 64 bits of them do not end:
-//! at one each nanosecond they last for five hundred years. So a slot needs no generations, its memory
-//! may go and come again, and no key ever hits another item (S10).
+//! The entries move, and the items stay in their slots. A key names a slot, and the sequence number of the item that
+//! was put there. Each item has a sequence number of its own for ever: at one item each nanosecond, 64 bits last for
+//! five hundred years. So a slot needs no generation, its memory may be given back, and no key ever names another item
+//! (S10).
 //!
-//! An entry has the deadline in eight bytes, its [`Moment`]. Where two are equal, which is rare for what
-//! is in the heap, the slots are asked.
+//! Two entries of equal moments are rare in the heap. Then the deadlines and sequence numbers in the slots decide.
 //!
 //! - HEAP-1 No entry comes before its parent, by (deadline, sequence).
-//! - HEAP-2 The slot of each entry, of the heap and of the run, holds an item and the entry's position; no
-//!   other slot holds an item.
-//! - HEAP-3 No two items have the same sequence, now or later.
+//! - HEAP-2 The slot of each entry, of the heap and of the run, holds an item and the entry's position. No other slot
+//!   holds an item.
+//! - HEAP-3 No two items ever have the same sequence number.
 
 use std::time::Instant;
 
-use super::key::Key;
-use super::moment::{Calendar, Moment};
-use super::run::{RUN, Run};
 use super::slots::Slots;
+use super::sorted_run::{Entry, IN_RUN, Moment, SMALL, SortedRun};
 
 /// How many children an entry has.
 ///
-/// In nanoseconds of processor time for each, deadlines over an hour in any order (the best of many
+/// In nanoseconds of processor time for each operation, with deadlines over an hour in any order (the best of many
 /// rounds on a shared machine; AMD EPYC, 32 MiB of cache):
 ///
 /// | children | 1 M: offer | remove | poll | 100,000: offer | remove | poll | 500: offer | remove | poll |
@@ -45,26 +41,28 @@ use super::slots::Slots;
 /// | 16 | 39 | 344 | 633 | 40 | 148 | 260 | 28 | 24 | 68 |
 const CHILDREN: usize = 4;
 
-/// Room for so many entries is never given back.
-pub(super) const SMALL: usize = 256;
+/// Names an item in a [`DelayedWorkQueue`](super::DelayedWorkQueue), for [`remove`](super::DelayedWorkQueue::remove).
+///
+/// A key whose item is gone matches nothing for ever, however often the item's memory is used again. A key of another
+/// queue matches nothing either. (The key of a wheel is a [`WheelKey`](crate::wheel::WheelKey).)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub(super) slot: u32,
+    pub(super) queue: u32,
+    pub(super) sequence: u64,
+}
 
 pub(super) struct Heap<T> {
     entries: Vec<Entry>,
-    run: Run,
+    run: SortedRun,
     slots: Slots<Item<T>>,
     next_sequence: u64,
-    calendar: Calendar,
+    /// When the heap was made, which moments count from.
+    origin: Instant,
     queue: u32,
 }
 
-/// 16 bytes. What else there is to know lies in its slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) moment: Moment,
-    pub(super) slot: u32,
-}
-
-/// What lies in a slot.
+/// The content of a slot.
 struct Item<T> {
     deadline: Instant,
     sequence: u64,
@@ -72,17 +70,17 @@ struct Item<T> {
 }
 
 impl<T> Heap<T> {
-    /// An empty heap, made now, with a number that its keys carry.
+    /// Returns an empty heap, made now, whose keys carry the number of its queue.
     pub(super) fn new(queue: u32, now: Instant) -> Heap<T> {
-        let (entries, run, slots) = (Vec::new(), Run::new(), Slots::new());
-        Heap { entries, run, slots, next_sequence: 0, calendar: Calendar::new(now), queue }
+        let (entries, run, slots) = (Vec::new(), SortedRun::new(), Slots::new());
+        Heap { entries, run, slots, next_sequence: 0, origin: now, queue }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len() + self.run.len()
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(super) fn first(&self) -> Option<Instant> {
         let first = if self.run_is_first() { self.run.first() } else { self.entries.first() };
         Some(self.slots.get(first?.slot)?.deadline)
@@ -93,23 +91,70 @@ impl<T> Heap<T> {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let slot = self.slots.insert(Item { deadline, sequence, value });
-        let entry = Entry { moment: self.calendar.moment(deadline), slot };
-        if !self.run.takes(entry.moment) && self.run.len() > 1 {
+        let entry = Entry { moment: Moment::new(deadline, self.origin), slot };
+        let is_in_order = self.run.accepts(entry.moment);
+        if !is_in_order && self.run.len() > 1 {
             self.push(entry);
         } else {
-            self.push_to_run(entry);
+            if !is_in_order {
+                // A single entry far ahead must not keep all others out of the run. Several may: then they are the run.
+                self.pop_run().into_iter().for_each(|later| self.push(later));
+            }
+            let position = self.run.push(entry);
+            self.slots.set_position(slot, position);
         }
         Key { slot, queue: self.queue, sequence }
     }
 
-    /// Appends an entry to the run. If the only one there is later, that goes into the heap: a single
-    /// one far ahead must not keep all others out of the run. Several may: then they are the run.
-    fn push_to_run(&mut self, entry: Entry) {
-        if !self.run.takes(entry.moment) {
-            self.pop_run().into_iter().for_each(|later| self.push(later));
+    /// Takes the first item out.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let entry = if self.run_is_first() { self.pop_run() } else { self.remove_at(0) };
+        Some(self.slots.take(entry?.slot)?.value)
+    }
+
+    /// Takes an item out, wherever it is. Returns `None` if it is gone already.
+    pub(super) fn remove(&mut self, key: Key) -> Option<T> {
+        self.deadline_of(key)?;
+        let position = self.slots.position(key.slot)?;
+        if position & IN_RUN == 0 {
+            self.remove_at(position as usize);
+        } else {
+            self.run.remove(position, |entry, to| self.slots.set_position(entry.slot, to));
         }
-        let position = self.run.push(entry);
-        self.slots.set_position(entry.slot, position);
+        Some(self.slots.take(key.slot)?.value)
+    }
+
+    /// Returns when an item is due, if it is still here.
+    pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
+        let item = self.slots.get(key.slot)?;
+        // The slot may hold another item by now, which has another sequence number (HEAP-3).
+        (item.sequence == key.sequence && self.queue == key.queue).then_some(item.deadline)
+    }
+
+    /// Returns how many items are overdue.
+    pub(super) fn overdue(&self, now: Instant) -> usize {
+        let now = Moment::new(now, self.origin);
+        self.overdue_below(0, now) + self.run.overdue(now)
+    }
+
+    /// Counts overdue entries of a subtree. It ends at entries that are not due, because what is below them is not due
+    /// either (HEAP-1).
+    fn overdue_below(&self, at: usize, now: Moment) -> usize {
+        match self.entries.get(at) {
+            Some(entry) if entry.moment <= now => {
+                let children = at * CHILDREN + 1..=at * CHILDREN + CHILDREN;
+                1 + children.map(|child| self.overdue_below(child, now)).sum::<usize>()
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns true if the first item is in the run.
+    fn run_is_first(&self) -> bool {
+        match (self.run.first(), self.entries.first()) {
+            (Some(one), Some(other)) => self.is_before(one, other),
+            (one, _) => one.is_some(),
+        }
     }
 
     fn pop_run(&mut self) -> Option<Entry> {
@@ -121,66 +166,30 @@ impl<T> Heap<T> {
         self.rise(self.entries.len() - 1, entry);
     }
 
-    /// Whether the first of all is in the run.
-    fn run_is_first(&self) -> bool {
-        match (self.run.first(), self.entries.first()) {
-            (Some(one), Some(other)) => self.is_before(one, other),
-            (one, _) => one.is_some(),
-        }
-    }
-
-    /// Takes the first item out.
-    pub(super) fn pop(&mut self) -> Option<T> {
-        let entry = if self.run_is_first() { self.pop_run() } else { self.remove_at(0) };
-        Some(self.slots.take(entry?.slot)?.value)
-    }
-
-    /// When an item is due, if it is still here.
-    pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
-        let item = self.slots.get(key.slot)?;
-        (item.sequence == key.sequence && self.queue == key.queue).then_some(item.deadline) // HEAP-3
-    }
-
-    /// How many items are overdue: of the heap, those whose parents are, too.
-    pub(super) fn overdue(&self, now: Instant) -> usize {
-        let now = self.calendar.moment(now);
-        self.overdue_below(0, now) + self.run.overdue(now)
-    }
-
-    fn overdue_below(&self, at: usize, now: Moment) -> usize {
-        match self.entries.get(at) {
-            Some(entry) if entry.moment <= now => {
-                let children = at * CHILDREN + 1..=at * CHILDREN + CHILDREN;
-                1 + children.map(|child| self.overdue_below(child, now)).sum::<usize>()
-            }
-            _ => 0,
-        }
-    }
-
-    /// Takes an item out, wherever it is; `None` when it is gone already.
-    pub(super) fn remove(&mut self, key: Key) -> Option<T> {
-        self.deadline_of(key)?;
-        let position = self.slots.position(key.slot)?;
-        if position & RUN == 0 {
-            self.remove_at(position as usize);
-        } else {
-            self.run.remove(position, |entry, to| self.slots.set_position(entry.slot, to));
-        }
-        Some(self.slots.take(key.slot)?.value)
-    }
-
-    /// Takes an entry out of the heap.
+    /// Takes an entry out of the heap. The last entry fills the gap, and moves to where it belongs.
     fn remove_at(&mut self, at: usize) -> Option<Entry> {
         let last = self.entries.pop()?;
-        let gone = self.entries.get(at).copied();
-        if gone.is_some() {
-            self.settle(at, last);
+        let gone = match self.entries.get(at) {
+            None => last, // it was the last entry itself
+            Some(&gone) => {
+                if at > 0 && self.is_before(&last, &self.entries[parent(at)]) {
+                    self.rise(at, last);
+                } else {
+                    self.sink(at, last);
+                }
+                gone
+            }
+        };
+        // After a peak, the memory is halved when three quarters of it are empty. So each removal pays for moving a few
+        // entries at most.
+        let room = self.entries.capacity();
+        if room > SMALL && self.entries.len() < room / 4 {
+            self.entries.shrink_to(room / 2);
         }
-        self.give_back();
-        Some(gone.unwrap_or(last))
+        Some(gone)
     }
 
-    /// By deadline, and at equal ones by sequence.
+    /// Compares by deadline, and at equal deadlines by sequence number.
     #[inline]
     fn is_before(&self, one: &Entry, other: &Entry) -> bool {
         if one.moment == other.moment {
@@ -196,16 +205,7 @@ impl<T> Heap<T> {
         rank(one) < rank(other)
     }
 
-    /// Finds the place of an entry that has come to `at`.
-    fn settle(&mut self, at: usize, entry: Entry) {
-        if at > 0 && self.is_before(&entry, &self.entries[parent(at)]) {
-            self.rise(at, entry);
-        } else {
-            self.sink(at, entry);
-        }
-    }
-
-    /// Moves a gap upwards to where the entry belongs, and puts it there.
+    /// Moves a gap upwards to where the entry belongs, and puts the entry there.
     fn rise(&mut self, mut at: usize, entry: Entry) {
         while at > 0 {
             let above = self.entries[parent(at)];
@@ -218,7 +218,7 @@ impl<T> Heap<T> {
         self.put(at, entry);
     }
 
-    /// The same, downwards.
+    /// Moves a gap downwards to where the entry belongs, and puts the entry there.
     fn sink(&mut self, mut at: usize, entry: Entry) {
         while let Some(child) = self.first_child(at) {
             let below = self.entries[child];
@@ -231,19 +231,19 @@ impl<T> Heap<T> {
         self.put(at, entry);
     }
 
-    /// Which of the children comes before the others.
+    /// Returns the index of the child that comes before the others.
     #[inline]
     fn first_child(&self, at: usize) -> Option<usize> {
         let start = at * CHILDREN + 1;
-        let least = match self.entries.get(start..start + CHILDREN) {
-            Some(children) => self.first_of(children)?, // of a known number: no loop is left
+        let first = match self.entries.get(start..start + CHILDREN) {
+            Some(children) => self.first_of(children)?, // their number is known: no loop is left
             None => self.first_of(self.entries.get(start..)?)?,
         };
-        Some(start + least)
+        Some(start + first)
     }
 
-    /// Which of them comes before the others. Nobody can foresee it, so there is no branch to it, but
-    /// for equal moments, which are rare.
+    /// Returns the index of the entry that comes before the others. No processor can foresee which one it is, so there
+    /// is no branch on it, except for equal moments, which are rare.
     #[inline]
     fn first_of(&self, entries: &[Entry]) -> Option<usize> {
         let (mut first, mut least) = (0, entries.first()?.moment);
@@ -261,43 +261,32 @@ impl<T> Heap<T> {
             .reduce(|one, at| if self.is_before(&entries[at], &entries[one]) { at } else { one })
     }
 
-    /// HEAP-2.
+    /// Writes an entry, and its position into its slot (HEAP-2).
     fn put(&mut self, at: usize, entry: Entry) {
         self.entries[at] = entry;
         self.slots.set_position(entry.slot, at as u32);
     }
 
-    /// After a peak: halves the room when three quarters of it are empty, so that each step pays for
-    /// the move of a few entries at most.
-    fn give_back(&mut self) {
-        let room = self.entries.capacity();
-        if room > SMALL && self.entries.len() < room / 4 {
-            self.entries.shrink_to(room / 2);
-        }
-    }
-
-    /// Moves everything out. The keys of what was in here match nothing here any more (HEAP-3).
+    /// Moves everything out. The sequence numbers go on, so the keys of the old items match nothing here (HEAP-3).
     pub(super) fn take_all(&mut self) -> Heap<T> {
-        let empty = Heap {
-            next_sequence: self.next_sequence,
-            ..Heap::new(self.queue, self.calendar.made())
-        };
+        let empty =
+            Heap { next_sequence: self.next_sequence, ..Heap::new(self.queue, self.origin) };
         std::mem::replace(self, empty)
     }
 
-    /// All items, in no order.
+    /// Returns all items, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().map(|item| &item.value)
     }
 
-    /// All items with their deadlines, by deadline and sequence.
+    /// Returns all items with their deadlines, by deadline and sequence number.
     pub(super) fn into_sorted(self) -> Vec<(Instant, T)> {
         let mut items: Vec<_> = self.slots.into_items().collect();
         items.sort_unstable_by_key(|item| (item.deadline, item.sequence));
         items.into_iter().map(|item| (item.deadline, item.value)).collect()
     }
 
-    /// Looks at everything; for tests.
+    /// Asserts HEAP-1, HEAP-2 and HEAP-3, and the invariants of the run and of the slots.
     pub(super) fn check_invariants(&self) {
         for (at, entry) in self.entries.iter().enumerate() {
             assert!(at == 0 || !self.is_before(entry, &self.entries[parent(at)]), "HEAP-1");
@@ -309,7 +298,7 @@ impl<T> Heap<T> {
         }
         for entry in self.entries.iter().chain(self.run.positions().map(|(entry, _)| entry)) {
             let item = self.slots.get(entry.slot).expect("HEAP-2");
-            assert_eq!(entry.moment, self.calendar.moment(item.deadline));
+            assert_eq!(entry.moment, Moment::new(item.deadline, self.origin));
             assert!(item.sequence < self.next_sequence, "HEAP-3");
         }
         self.slots.check_invariants(self.len());

@@ -1,49 +1,13 @@
-//! The queue: one lock around a [`Heap`] of items and a [`Line`] of takers.
+//! The queue: one lock around a [`Heap`] of items and a [`WaitList`] of takers. [`waiters`](super::waiters) tells how
+//! takers wait.
 //!
-//! # How takers wait
-//!
-//! ```text
-//!                nothing is due: joins the line
-//!   LOOKING ────────────────────────────────────> AWAKE, in the line <──── called, or its sleep ends ────┐
-//!      │                                            │     │                                              │
-//!      │ there is something due,                    │     └── nothing is due: lies down ──> ASLEEP(until)┘
-//!      │ or its time is up, or the queue is closed  │
-//!      └──────────────> gone <──────────────────────┘ leaves the line
-//! ```
-//!
-//! The first in the line is the **leader**. It sleeps until the head is due. The others are
-//! **followers**: they sleep until they are called, or their own time is up. When the leader leaves,
-//! with or without an item, the one behind it leads.
-//!
-//! | what happens | who is called |
-//! | --- | --- |
-//! | an offer becomes the head | the leader, if it would sleep longer than that |
-//! | the leader leaves: it took the head, gave up, or its clock panicked | the next one, if it would sleep past the head's deadline |
-//! | a follower leaves | nobody |
-//! | the head is taken by somebody who did not wait, removed or drained | nobody; QUEUE-3 |
-//! | the queue is closed | everybody |
-//!
-//! - QUEUE-1 If anybody is in the line, exactly one of them leads. Nobody else sleeps towards the head's
-//!   deadline. A leader stays one until it leaves, so while one is inside of [`Clock::sleep`] with a
-//!   deadline, no other is: an earlier head calls the leader itself, and gives it a new moment.
-//! - QUEUE-2 Whenever the lock is free: the leader is awake, or it sleeps until the head's deadline or a
-//!   moment before it. Whoever would break that, by an earlier head or by leaving, marks the leader
-//!   awake before releasing the lock, and wakes it after. So no item is without a waiter while takers
-//!   wait, and a burst of ever earlier heads wakes once.
-//! - QUEUE-3 Taking items out only makes the next deadline later, which QUEUE-2 does not mind. So it wakes nobody;
-//!   the leader gets up once in vain at the old deadline, and lies down again. To wake it for each head
-//!   that is removed would cost more: most timeouts are removed, and many of them as heads.
-//! - QUEUE-4 The present is read before the lock is taken. By then it may be past, never to come, so nothing
-//!   comes out early. If the head has become due in between, the taker lies down until a moment that has
-//!   come, gets up at once, and reads a later time: one more round, and no spinning.
-//! - QUEUE-5 No user code runs under the lock: not the clock, and not the `Drop` of an item, because items are
-//!   moved out first.
-//! - QUEUE-6 A place in the line is given up by its `Drop`: on the normal way and when the clock panics.
-//! - QUEUE-7 A call that comes between lying down and sleeping is not lost: the [`Sleeper`] keeps it.
-//! - QUEUE-8 In a closed queue nothing is due. Everybody who looks leaves.
-//! - QUEUE-9 How many items are overdue is counted when somebody asks, and again when as many have been taken, or
-//!   asked for, as were found: so it costs each of them a step. In between, those that were taken are taken
-//!   off.
+//! - QUEUE-3 A taker reads the clock before it takes the lock. Under the lock this time may be past, never to come, so
+//!   no item comes out early. If the head has become due in between, the taker goes to sleep until a time that has
+//!   come, wakes up at once, and reads a later time: one more round, and no spinning.
+//! - QUEUE-4 No user code runs under the lock: neither the clock, nor the `Drop` of an item, which is moved out first.
+//! - QUEUE-5 The number of overdue items is counted when it is asked for. It is counted anew when more than half as
+//!   many items have been taken as the count has found, or as many questions have been asked. So a count costs each of
+//!   these a few steps. In between, the items that were taken since are subtracted.
 
 use std::fmt;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -52,19 +16,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::heap::Heap;
-use super::key::Key;
-use super::waiters::{Line, Ticket};
+use super::heap::{Heap, Key};
+use super::waiters::{Ticket, WaitList};
 use crate::{Clock, Sleeper, SystemClock};
 
-/// Items that come out when they are due: an unbounded queue for any number of producers and takers.
+/// A queue whose items come out when they are due. It is unbounded, for any number of producers and takers.
 ///
-/// Items come out by deadline, and at equal deadlines in the order of their offers, each to one
-/// taker and never before its deadline. There is no tick: a deadline is as exact as the clock.
+/// Items come out by deadline, and at equal deadlines in the order of their offers. Each item goes to one taker, and
+/// never before its deadline. There is no tick: a deadline is as exact as the clock.
 ///
-/// Of the threads that wait in [`take`](DelayedWorkQueue::take), one, the leader, sleeps until the
-/// earliest deadline, and the others until they are called. So an item that becomes due wakes one
-/// thread, and while nothing is due nothing runs.
+/// Of the threads that wait in [`take`](DelayedWorkQueue::take), one, the leader, sleeps until the earliest deadline,
+/// and the others until they are woken. So an item that becomes due wakes one thread, and while nothing is due nothing
+/// runs.
 ///
 /// ```
 /// use std::thread;
@@ -92,19 +55,18 @@ use crate::{Clock, Sleeper, SystemClock};
 ///
 /// # What it costs
 ///
-/// [`offer`](DelayedWorkQueue::offer), [`remove`](DelayedWorkQueue::remove) and taking an item are
-/// O(log n), with one short lock each. What is offered in the order of its deadlines, as timeouts of one
-/// length are, costs O(1), amortised: of two million, each second one removed, one remove took 12 ms. After a peak the
-/// memory goes back.
+/// [`offer`](DelayedWorkQueue::offer), [`remove`](DelayedWorkQueue::remove) and taking an item are O(log n), with one
+/// short lock each. Items that are offered in the order of their deadlines, as timeouts of one length are, cost O(1),
+/// amortised: of two million, each second one removed, one remove took 12 ms. After a peak the memory is given back.
 ///
 /// With deadlines in any order, a queue of a million items takes 0.07 us of processor time for an offer, 0.1 us for a
-/// remove, 0.9 us for a poll, and 44 bytes for each item beside the item itself. For millions of timeouts of which
-/// most are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
+/// remove, 0.9 us for a poll, and 44 bytes for each item beside the item itself. For millions of timeouts of which most
+/// are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
 ///
 /// # Virtual time
 ///
-/// A queue waits on any [`Clock`], a [`ManualClock`](crate::ManualClock) for one:
-/// [`with_clock`](DelayedWorkQueue::with_clock).
+/// [`with_clock`](DelayedWorkQueue::with_clock) makes a queue that waits on any [`Clock`], such as a
+/// [`ManualClock`](crate::ManualClock).
 ///
 /// # Coming from `java.util.concurrent`
 ///
@@ -117,7 +79,7 @@ use crate::{Clock, Sleeper, SystemClock};
 /// | `peek()` | [`next_deadline()`](DelayedWorkQueue::next_deadline) |
 /// | `size()`, `isEmpty()` | [`len()`](DelayedWorkQueue::len), [`is_empty()`](DelayedWorkQueue::is_empty) |
 /// | `drainTo(c)`, which takes what has expired | [`drain_due()`](DelayedWorkQueue::drain_due) |
-/// | `iterator()`, `toArray()`, `clear()` | [`drain()`](DelayedWorkQueue::drain): takes all, due or not |
+/// | `iterator()`, `toArray()`, `clear()` | [`drain()`](DelayedWorkQueue::drain): takes all items, due or not |
 #[doc(alias = "DelayQueue")]
 pub struct DelayedWorkQueue<T> {
     clock: Box<dyn Clock>,
@@ -126,47 +88,50 @@ pub struct DelayedWorkQueue<T> {
 
 struct State<T> {
     heap: Heap<T>,
-    line: Line,
+    waiters: WaitList,
+    /// In a closed queue nothing is due, and no taker waits.
     is_closed: bool,
     /// How many items takers have taken.
     taken: u64,
     count: Count,
+    /// How often the lock will be taken before the next check of the invariants. Used in debug builds alone.
+    until_check: usize,
 }
 
-/// The last count of what was overdue; QUEUE-9.
+/// The last count of overdue items (QUEUE-5).
 #[derive(Default)]
 struct Count {
     overdue: usize,
-    /// `taken`, then.
+    /// The value of `taken` at the time of the count.
     taken: u64,
-    /// After so many more looks it is out of date.
-    looks: usize,
+    /// After so many more questions the count is out of date.
+    questions_left: usize,
 }
 
-/// What an offer leaves behind it.
+/// What a caller of [`offer_noted`](DelayedWorkQueue::offer_noted) is told.
 pub(super) struct Offered {
     pub(super) key: Key,
-    /// The head's deadline, if so many items are in the queue that it may be behind; QUEUE-9.
+    /// The head's deadline, if the queue is so long that it may be behind.
     pub(super) head: Option<Instant>,
 }
 
-/// So many items are taken out under one hold of the lock, of many that are due.
+/// How many items [`drain_due`](DelayedWorkQueue::drain_due) takes out under one hold of the lock.
 const PORTION: usize = 1024;
 
-/// A queue with fewer items is not behind.
-pub(super) const FEW: usize = 4096;
+/// A queue of at most so many items is never behind.
+pub(super) const SHORT: usize = 4096;
 
-/// Numbers the queues, so that the key of one never hits an item of another. Relaxed: only that they
-/// differ counts. The numbers come round after four thousand million queues.
+/// Numbers the queues, so that the key of one queue never names an item of another. The numbers start again after four
+/// thousand million queues. Relaxed, because the numbers only have to differ.
 static QUEUES: AtomicU32 = AtomicU32::new(0);
 
 impl<T> DelayedWorkQueue<T> {
-    /// A queue on the system's clock.
+    /// Returns a queue on the system's clock.
     pub fn new() -> DelayedWorkQueue<T> {
         DelayedWorkQueue::with_clock(SystemClock)
     }
 
-    /// A queue on a clock of your own. It says what is due, and puts takers to sleep.
+    /// Returns a queue on a clock of your own, which says what is due and puts takers to sleep.
     ///
     /// ```
     /// use std::time::Duration;
@@ -183,21 +148,23 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     pub fn with_clock(clock: impl Clock) -> DelayedWorkQueue<T> {
         let heap = Heap::new(QUEUES.fetch_add(1, Ordering::Relaxed), clock.now());
-        let (line, count) = (Line::new(), Count::default());
-        let state = State { heap, line, is_closed: false, taken: 0, count };
+        let (waiters, count) = (WaitList::new(), Count::default());
+        let state = State { heap, waiters, is_closed: false, taken: 0, count, until_check: 0 };
         DelayedWorkQueue { clock: Box::new(clock), state: Mutex::new(state) }
     }
 
-    /// Puts an item in, to come out at its deadline. One that has passed is due at once; it goes
-    /// ahead of what has a later deadline, due or not.
+    /// Puts an item in, to come out at its deadline.
+    ///
+    /// An item whose deadline has passed is due at once. It comes out before all items with later deadlines, due or
+    /// not.
     ///
     /// # Errors
     ///
-    /// On a closed queue the item comes back.
+    /// Returns the item if the queue is closed.
     ///
     /// # Panics
     ///
-    /// With two thousand million items in it.
+    /// If there are two thousand million items in the queue.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -218,8 +185,8 @@ impl<T> DelayedWorkQueue<T> {
         self.offer_noted(deadline, item, |_| ()).map(|offered| offered.key)
     }
 
-    /// The same, and notes the key before anybody can take the item. Only for notes of ours: they are
-    /// made under the lock (QUEUE-5).
+    /// Puts an item in, as [`offer`](DelayedWorkQueue::offer) does, and calls `note` before anybody can take the item.
+    /// `note` runs under the lock, so it must not be user code (QUEUE-4).
     pub(super) fn offer_noted(
         &self,
         deadline: Instant,
@@ -232,35 +199,44 @@ impl<T> DelayedWorkQueue<T> {
         }
         let key = state.heap.insert(deadline, item);
         note(key);
-        let call = state.line.call_leader(deadline);
-        let head = if state.heap.len() > FEW { state.heap.first() } else { None };
+        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (QUEUE-2)
+        let head = if state.heap.len() > SHORT { state.heap.first() } else { None };
         drop(state);
-        call.into_iter().for_each(Waker::wake);
+        leader.into_iter().for_each(Waker::wake);
         Ok(Offered { key, head })
     }
 
-    /// How many items are overdue, about, if the head was due by then, and how many were ever taken; QUEUE-9.
+    /// Returns about how many items are overdue, or zero if the head was not due by `head_by`, and how many items were
+    /// ever taken.
     pub(super) fn overdue(&self, now: Instant, head_by: Instant) -> (usize, u64) {
         let mut state = self.lock();
-        let is_behind = state.heap.first().is_some_and(|head| head <= head_by);
-        let overdue = if is_behind { state.overdue(now) } else { 0 };
-        (overdue, state.taken)
+        if state.heap.first().is_none_or(|head| head > head_by) {
+            return (0, state.taken);
+        }
+        let taken = usize::try_from(state.taken - state.count.taken).unwrap_or(usize::MAX);
+        if state.count.questions_left == 0 || taken > state.count.overdue / 2 {
+            let overdue = state.heap.overdue(now); // a new count is needed (QUEUE-5)
+            state.count = Count { overdue, taken: state.taken, questions_left: overdue };
+            return (overdue, state.taken);
+        }
+        state.count.questions_left -= 1;
+        (state.count.overdue - taken, state.taken)
     }
 
-    /// The first item, once it is due; until then the caller waits. `None` says that the queue is closed.
+    /// Waits until the first item is due, and takes it out. Returns `None` if the queue is closed.
     pub fn take(&self) -> Option<T> {
         self.wait(None)
     }
 
-    /// The first item if it is due. It does not wait.
+    /// Takes the first item out if it is due, without waiting.
     pub fn poll(&self) -> Option<T> {
-        let now = self.clock.now(); // QUEUE-4
+        let now = self.clock.now(); // before the lock (QUEUE-3)
         self.lock().take_due(now)
     }
 
-    /// The first item, once it is due; the caller waits for so long at most, by the queue's clock.
-    /// `None` says that the time is up, or that the queue is closed. A timeout beyond the range of the
-    /// clock is none.
+    /// Waits until the first item is due, at most for the given time by the queue's clock, and takes it out.
+    ///
+    /// Returns `None` if the time is up or the queue is closed. A timeout beyond the range of the clock never ends.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -276,25 +252,32 @@ impl<T> DelayedWorkQueue<T> {
         self.wait(Some(timeout))
     }
 
-    /// Looks, and if there is nothing, sleeps and looks again until there is.
     fn wait(&self, timeout: Option<Duration>) -> Option<T> {
-        let now = self.clock.now(); // QUEUE-4
+        let now = self.clock.now(); // before the lock (QUEUE-3)
         let end = timeout.and_then(|timeout| now.checked_add(timeout));
-        let first = self.lock().look(now, end);
-        if let Break(item) = first {
+        if let Break(item) = self.lock().look(now, end) {
             return item;
         }
-        let place = Place::in_line_of(self);
+        let sleeper = Sleeper::new();
+        let ticket = self.lock().waiters.join(sleeper.waker());
+        let _leaves = LeaveOnDrop { queue: self, ticket };
         loop {
-            match place.look_or_lie_down(end) {
-                Break(item) => return item,
-                Continue(until) => self.clock.sleep(&place.sleeper, until),
+            let now = self.clock.now();
+            let mut state = self.lock();
+            if let Break(item) = state.look(now, end) {
+                return item;
             }
+            // The leader sleeps towards the head's deadline (QUEUE-1), and everybody towards their own end.
+            let head = state.heap.first().filter(|_| state.waiters.leads(ticket));
+            let until = head.into_iter().chain(end).min();
+            state.waiters.set_asleep(ticket, until);
+            drop(state);
+            self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
         }
     }
 
-    /// Takes an item out, due or not, in O(log n). `None` says that it is gone already. It works on a
-    /// closed queue too.
+    /// Takes an item out, due or not, in O(log n). Returns `None` if it is gone already. It works on a closed queue
+    /// too.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -307,34 +290,35 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn remove(&self, key: Key) -> Option<T> {
-        self.lock().heap.remove(key) // wakes nobody: QUEUE-3
+        self.lock().heap.remove(key) // which wakes nobody (QUEUE-2)
     }
 
-    /// The earliest deadline, come or not, on a closed queue too.
+    /// Returns the earliest deadline, due or not. It works on a closed queue too.
     #[doc(alias = "peek")]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.lock().heap.first()
     }
 
-    /// How long until the earliest deadline; zero if it has come, or there is none.
+    /// Returns the time until the earliest deadline, which is zero if an item is due or there is none.
     pub(super) fn time_to_next(&self) -> Duration {
         let next = self.next_deadline();
         next.map_or(Duration::ZERO, |next| next.saturating_duration_since(self.clock.now()))
     }
 
-    /// How many items it holds, due or not, on a closed queue too.
+    /// Returns the number of items, due or not. It works on a closed queue too.
     #[doc(alias = "size")]
     pub fn len(&self) -> usize {
         self.lock().heap.len()
     }
 
-    /// Whether it holds nothing.
+    /// Returns true if the queue holds no item.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes out what is due, as [`poll`](DelayedWorkQueue::poll) would one by one: by deadline, and at equal deadlines
-    /// in the order of the offers. It does not wait. A closed queue gives nothing.
+    /// Takes all items out that are due, by deadline, and at equal deadlines in the order of the offers.
+    ///
+    /// It does not wait. Like [`poll`](DelayedWorkQueue::poll), it gets nothing from a closed queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -353,10 +337,10 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "drainTo")]
     pub fn drain_due(&self) -> Vec<T> {
-        let now = self.clock.now(); // QUEUE-4
+        let now = self.clock.now(); // before the lock (QUEUE-3)
         let mut due = Vec::new();
         loop {
-            // In portions, so that others get at the lock in between. Taking wakes nobody: QUEUE-3.
+            // In portions, so that others get the lock in between. Taking items out wakes nobody (QUEUE-2).
             let mut state = self.lock();
             let before = due.len();
             due.extend(std::iter::from_fn(|| state.take_due(now)).take(PORTION));
@@ -366,23 +350,25 @@ impl<T> DelayedWorkQueue<T> {
         }
     }
 
-    /// Wakes all takers, and has them return `None`, for ever. Nothing can be offered any more. What is
-    /// in the queue stays, for [`drain`](DelayedWorkQueue::drain) and
-    /// [`remove`](DelayedWorkQueue::remove). Closing it again does nothing.
+    /// Closes the queue: wakes all takers, and from now on each taker gets `None`, and nothing can be offered.
+    ///
+    /// The items stay in the queue, for [`drain`](DelayedWorkQueue::drain) and [`remove`](DelayedWorkQueue::remove).
+    /// Closing a closed queue does nothing.
     pub fn close(&self) {
         let mut state = self.lock();
-        state.is_closed = true; // QUEUE-8
-        let calls = state.line.call_all();
+        state.is_closed = true;
+        let all = state.waiters.all_to_wake();
         drop(state);
-        calls.into_iter().for_each(Waker::wake);
+        all.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether it has been closed.
+    /// Returns true if the queue has been closed.
     pub fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
 
-    /// Takes everything out, due or not: by deadline, and at equal deadlines in the order of the offers.
+    /// Takes all items out, due or not, by deadline, and at equal deadlines in the order of the offers.
+    ///
     /// An open queue stays open.
     ///
     /// ```
@@ -402,9 +388,9 @@ impl<T> DelayedWorkQueue<T> {
         self.take_all().into_iter().map(|(_, item)| item).collect()
     }
 
-    /// The same, with the deadlines.
+    /// Takes all items out, like [`drain`](DelayedWorkQueue::drain), each with its deadline.
     pub(super) fn take_all(&self) -> Vec<(Instant, T)> {
-        let all = self.lock().heap.take_all(); // wakes nobody: QUEUE-3
+        let all = self.lock().heap.take_all(); // which wakes nobody (QUEUE-2)
         all.into_sorted()
     }
 
@@ -412,7 +398,7 @@ impl<T> DelayedWorkQueue<T> {
         self.lock().heap.deadline_of(key)
     }
 
-    /// All items, in no order. Only for items whose `clone` is ours: it runs under the lock (QUEUE-5).
+    /// Returns clones of all items, in no order. `clone` runs under the lock, so it must not be user code (QUEUE-4).
     pub(super) fn snapshot(&self) -> Vec<T>
     where
         T: Clone,
@@ -420,95 +406,77 @@ impl<T> DelayedWorkQueue<T> {
         self.lock().heap.iter().cloned().collect()
     }
 
-    /// Looks at everything; for tests.
+    /// Checks the whole data structure, for tests.
     ///
     /// # Panics
     ///
-    /// If the structure is not what it should be.
+    /// If it is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        let state = self.lock();
-        state.heap.check_invariants();
-        state.line.check_invariants(state.heap.first().filter(|_| !state.is_closed));
+        self.lock().check_invariants();
     }
 
-    /// Poisoning says nothing here: no user code runs under the lock (QUEUE-5).
+    /// A poisoned lock is taken too, because no user code can panic under it (QUEUE-4).
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if cfg!(debug_assertions) {
+            state.check_now_and_then();
+        }
+        state
     }
 }
 
 impl<T> State<T> {
-    /// Whether a taker is through, and with what.
+    /// Breaks, with an item or without one, if a taker has nothing to wait for.
     fn look(&mut self, now: Instant, end: Option<Instant>) -> ControlFlow<Option<T>> {
-        if let Some(item) = self.take_due(now) {
-            return Break(Some(item));
+        match self.take_due(now) {
+            Some(item) => Break(Some(item)),
+            None if self.is_closed || end.is_some_and(|end| end <= now) => Break(None),
+            None => Continue(()),
         }
-        let is_over = self.is_closed || end.is_some_and(|end| end <= now);
-        if is_over { Break(None) } else { Continue(()) }
     }
 
     fn take_due(&mut self, now: Instant) -> Option<T> {
         let has_due = self.heap.first().is_some_and(|deadline| deadline <= now);
         if !has_due || self.is_closed {
-            return None; // QUEUE-8
+            return None;
         }
         self.taken += 1;
         self.heap.pop()
     }
 
-    /// QUEUE-9.
-    fn overdue(&mut self, now: Instant) -> usize {
-        let taken = usize::try_from(self.taken - self.count.taken).unwrap_or(usize::MAX);
-        if self.count.looks == 0 || taken > self.count.overdue / 2 {
-            let overdue = self.heap.overdue(now);
-            self.count = Count { overdue, taken: self.taken, looks: overdue };
-            return overdue;
-        }
-        self.count.looks -= 1;
-        self.count.overdue - taken
+    fn check_invariants(&self) {
+        self.heap.check_invariants();
+        self.waiters.check_invariants(self.heap.first().filter(|_| !self.is_closed));
     }
 
-    /// QUEUE-2, after another leader has come.
-    fn call_leader(&mut self) -> Option<Waker> {
-        self.line.call_leader(self.heap.first()?)
+    /// Checks a queue of fewer than 64 items each time, and a longer one after as many operations as it has items, at
+    /// least 256. So the checks cost each operation a constant number of steps.
+    fn check_now_and_then(&mut self) {
+        if self.until_check > 0 {
+            self.until_check -= 1;
+        } else if !std::thread::panicking() {
+            self.check_invariants();
+            let len = self.heap.len();
+            self.until_check = if len < 64 { 0 } else { len.max(256) };
+        }
     }
 }
 
-/// A taker's place in the line; QUEUE-6.
-struct Place<'a, T> {
+/// Takes a waiter off the list when it is dropped, on the normal way and when the clock panics.
+struct LeaveOnDrop<'a, T> {
     queue: &'a DelayedWorkQueue<T>,
-    sleeper: Sleeper,
     ticket: Ticket,
 }
 
-impl<T> Place<'_, T> {
-    fn in_line_of(queue: &DelayedWorkQueue<T>) -> Place<'_, T> {
-        let sleeper = Sleeper::new();
-        let ticket = queue.lock().line.join(sleeper.waker());
-        Place { queue, sleeper, ticket }
-    }
-
-    /// Says until when to sleep if there is nothing: the leader towards the head's deadline (QUEUE-1), and
-    /// everybody towards the end.
-    fn look_or_lie_down(&self, end: Option<Instant>) -> ControlFlow<Option<T>, Option<Instant>> {
-        let now = self.queue.clock.now(); // QUEUE-4
-        let mut state = self.queue.lock();
-        state.look(now, end)?;
-        let head = state.heap.first().filter(|_| state.line.leads(self.ticket));
-        let until = head.into_iter().chain(end).min();
-        state.line.lie_down(self.ticket, until);
-        Continue(until)
-    }
-}
-
-impl<T> Drop for Place<'_, T> {
+impl<T> Drop for LeaveOnDrop<'_, T> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        state.line.leave(self.ticket);
-        let call = state.call_leader();
+        state.waiters.leave(self.ticket);
+        // If the leader has left, the next leader may sleep too long (QUEUE-2).
+        let leader = state.heap.first().and_then(|head| state.waiters.leader_to_wake(head));
         drop(state);
-        call.into_iter().for_each(Waker::wake);
+        leader.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -523,7 +491,7 @@ impl<T> fmt::Debug for DelayedWorkQueue<T> {
         let state = self.lock();
         let (len, next_deadline, is_closed) =
             (state.heap.len(), state.heap.first(), state.is_closed);
-        drop(state); // what is written to may be anybody's
+        drop(state); // because the formatter may be user code (QUEUE-4)
         f.debug_struct("DelayedWorkQueue")
             .field("len", &len)
             .field("next_deadline", &next_deadline)

@@ -1,15 +1,14 @@
-//! The pool itself.
+//! The pool as its users see it.
 
 use std::any::type_name;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::builder::PoolBuilder;
+use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
-use super::policy::ShutdownPolicy;
 use super::shared::Shared;
-use super::task::{Call, Due, PoolTask, Run};
+use super::task::{Callable, PoolTask, QueuedTask, SchedulerTask};
 use crate::executor::deadlock::PoolThreads;
 use crate::job::{NamedOnce, Once, Series};
 use crate::{
@@ -17,13 +16,14 @@ use crate::{
     ScheduleError, Task, TryScheduleError,
 };
 
-/// Threads that run tasks after a delay or again and again, each at its exact deadline, and give their
-/// results.
+/// Threads that run tasks at once, after a delay or repeatedly, each at its exact deadline, and give their results.
 ///
-/// Tasks run in order of deadline, and at equal deadlines in the order in which they came. A panic ends
-/// its own task and nothing else. A thread that brings tasks much faster than the pool runs them waits a little
-/// in some of its calls, at most 100 ms in one, and never on a thread of the pool itself; for a hard bound see
-/// [`PoolBuilder::max_pending`]. Clones are the same pool; dropping the last is
+/// Tasks start in the order of their deadlines, and at equal deadlines in the order in which they came. A panic ends
+/// its own task and nothing else. A thread that brings tasks much faster than the pool runs them waits a little in some
+/// of its calls, at most 100 ms in one. This never happens on a thread of the pool itself. For a hard limit see
+/// [`PoolBuilder::max_pending`].
+///
+/// Clones are handles to the same pool. When the last one is dropped, the pool shuts down as by
 /// [`shutdown_now`](ScheduledThreadPool::shutdown_now), without waiting.
 ///
 /// ```
@@ -41,67 +41,67 @@ use crate::{
 #[doc(alias = "ScheduledExecutorService")]
 #[derive(Clone)]
 pub struct ScheduledThreadPool {
-    face: Arc<Face>,
+    inner: Arc<ShutdownOnDrop>,
 }
 
-/// A job that was accepted, and when the head of the queue is due, if that is long; or the work that comes back.
-type Given<W> = Result<(Arc<PoolTask<W>>, Option<Instant>), (ScheduleError, W)>;
+/// Shuts the pool down when the last handle is dropped.
+struct ShutdownOnDrop(Arc<Shared>);
 
-/// What all clones hold: when it goes, nobody can bring tasks any more.
-struct Face {
-    shared: Arc<Shared>,
-}
-
-impl Drop for Face {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
-        let unstarted = self.shared.shutdown_now();
-        unstarted.into_iter().for_each(|(_, job)| job.withdraw());
+        self.0.shutdown_now().into_iter().for_each(|(_, task)| task.withdraw());
     }
 }
 
+/// A task that was accepted, with the deadline of the queue's head if the queue is long, or the work that was refused.
+type Enqueued<W> = Result<(Arc<PoolTask<W>>, Option<Instant>), (ScheduleError, W)>;
+
 impl ScheduledThreadPool {
-    /// A pool of at most so many threads, which start when they are needed.
+    /// Returns a pool of at most so many threads, which start when they are needed.
     ///
     /// # Panics
     ///
-    /// When `threads` is zero; [`builder`](ScheduledThreadPool::builder) gives an error instead.
+    /// If `threads` is zero. [`builder`](ScheduledThreadPool::builder) returns an error instead.
     pub fn new(threads: usize) -> ScheduledThreadPool {
         let pool = ScheduledThreadPool::builder().threads(threads).build();
         pool.expect("a pool has at least one thread")
     }
 
-    pub(super) fn with(shared: Arc<Shared>) -> ScheduledThreadPool {
-        ScheduledThreadPool { face: Arc::new(Face { shared }) }
+    pub(super) fn from_shared(shared: Arc<Shared>) -> ScheduledThreadPool {
+        ScheduledThreadPool { inner: Arc::new(ShutdownOnDrop(shared)) }
     }
 
-    /// Names, policies, hooks.
+    fn shared(&self) -> &Arc<Shared> {
+        &self.inner.0
+    }
+
+    /// Returns a builder, for other settings.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
-
-    // ----- tasks ---------------------------------------------------------------------------
 
     /// Runs a task as soon as a thread is free.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down or full, or no thread can be started.
+    /// If the pool is shut down or full, or no thread can be started.
     pub fn execute(&self, f: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
         Ok(self.try_execute(f)?)
     }
 
-    /// Runs a task as soon as a thread is free, or gives it back.
+    /// Like [`execute`](ScheduledThreadPool::execute), but a closure that is refused comes back.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down or full, or no thread can be started. [`TryScheduleError::into_task`] has the closure.
+    /// If the pool is shut down or full, or no thread can be started. [`TryScheduleError::into_task`] returns the
+    /// closure.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;
     ///
     /// let pool = ScheduledThreadPool::new(1);
     /// pool.shutdown();
-    /// let refused = pool.try_execute(|| println!("on this thread then")).unwrap_err();
+    /// let refused = pool.try_execute(|| println!("then on this thread")).unwrap_err();
     /// refused.into_task()();
     /// ```
     #[doc(alias("RejectedExecutionHandler", "CallerRunsPolicy"))]
@@ -110,14 +110,14 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.give(now, now, Once(f)).map(drop).map_err(refused)
+        self.enqueue(now, now, Once(f)).map(drop).map_err(refused)
     }
 
-    /// Runs a task as soon as a thread is free, for its result.
+    /// Runs a task as soon as a thread is free, and returns a future of its result.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down or full, or no thread can be started.
+    /// If the pool is shut down or full, or no thread can be started.
     pub fn submit<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> T + Send + 'static,
@@ -125,11 +125,11 @@ impl ScheduledThreadPool {
         Ok(self.try_submit(f)?)
     }
 
-    /// As [`submit`](ScheduledThreadPool::submit), but gives the closure back if it is not accepted.
+    /// Like [`submit`](ScheduledThreadPool::submit), but a closure that is refused comes back.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down or full, or no thread can be started.
+    /// If the pool is shut down or full, or no thread can be started.
     pub fn try_submit<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
         &self,
         f: F,
@@ -137,11 +137,11 @@ impl ScheduledThreadPool {
         self.try_schedule(Duration::ZERO, f)
     }
 
-    /// Runs a task once `delay` has passed, for its result.
+    /// Runs a task once `delay` has passed, and returns a future of its result.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down or full, or no thread can be started.
+    /// If the pool is shut down or full, or no thread can be started.
     pub fn schedule<T: Send + 'static>(
         &self,
         delay: Duration,
@@ -150,29 +150,30 @@ impl ScheduledThreadPool {
         Ok(self.try_schedule(delay, f)?)
     }
 
-    /// As [`schedule`](ScheduledThreadPool::schedule), but gives the closure back if it is not accepted.
+    /// Like [`schedule`](ScheduledThreadPool::schedule), but a closure that is refused comes back.
     ///
     /// # Errors
     ///
-    /// When the pool is shut down or full, or no thread can be started.
+    /// If the pool is shut down or full, or no thread can be started.
     pub fn try_schedule<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
         &self,
         delay: Duration,
         f: F,
     ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let job = self.give(now, after(now, delay), Once(f)).map_err(refused)?;
-        Ok(ScheduledFuture::new(job))
+        let task = self.enqueue(now, after(now, delay), Once(f)).map_err(refused)?;
+        Ok(ScheduledFuture::new(task))
     }
 
-    /// Runs a task again and again: run `k` is due at `initial + k * period`, however long the runs
-    /// take. A run never overlaps the one before. Runs that were missed follow without a pause, but each of them
-    /// queues behind the tasks that were due when the run before it ended: a series whose runs take longer than its
-    /// period delays other tasks by one run, and starves none.
+    /// Runs a task repeatedly: run `k` is due at `initial + k * period`, however long the runs take.
+    ///
+    /// A run never overlaps the one before. Runs that were missed follow without a pause, but each of them queues
+    /// behind the tasks that were due when the run before it ended. So a series whose runs take longer than its period
+    /// delays other tasks by one run, and starves none.
     ///
     /// # Errors
     ///
-    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    /// If the period is zero, the pool is shut down or full, or no thread can be started.
     #[doc(alias = "scheduleAtFixedRate")]
     pub fn schedule_at_fixed_rate<R: Repeat>(
         &self,
@@ -183,11 +184,11 @@ impl ScheduledThreadPool {
         self.schedule_with_period(initial, Period::fixed_rate(period), f)
     }
 
-    /// Runs a task again and again, each run `delay` after the end of the one before.
+    /// Runs a task repeatedly, each run `delay` after the end of the one before.
     ///
     /// # Errors
     ///
-    /// When the delay is zero, the pool is shut down or full, or no thread can be started.
+    /// If the delay is zero, the pool is shut down or full, or no thread can be started.
     #[doc(alias = "scheduleWithFixedDelay")]
     pub fn schedule_with_fixed_delay<R: Repeat>(
         &self,
@@ -198,12 +199,13 @@ impl ScheduledThreadPool {
         self.schedule_with_period(initial, Period::fixed_delay(delay), f)
     }
 
-    /// Runs a task again and again, as the [`Period`] says: for rates that leave out what was missed, or start a new
-    /// phase. Its future resolves when the series ends.
+    /// Runs a task repeatedly, as the [`Period`] says. The future resolves when the series ends.
+    ///
+    /// A `Period` may leave out runs that were missed, or start a new phase after them.
     ///
     /// # Errors
     ///
-    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    /// If the period is zero, the pool is shut down or full, or no thread can be started.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -230,19 +232,19 @@ impl ScheduledThreadPool {
         Ok(self.try_schedule_with_period(initial, period, f)?)
     }
 
-    /// As [`schedule_with_period`](ScheduledThreadPool::schedule_with_period), but gives the closure back if it is not
-    /// accepted.
+    /// Like [`schedule_with_period`](ScheduledThreadPool::schedule_with_period), but a closure that is refused comes
+    /// back.
     ///
     /// # Errors
     ///
-    /// When the period is zero, the pool is shut down or full, or no thread can be started.
+    /// If the period is zero, the pool is shut down or full, or no thread can be started.
     pub fn try_schedule_with_period<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,
         f: F,
     ) -> Result<ScheduledFuture<()>, TryScheduleError<F>> {
-        self.repeat(initial, period, type_name::<F>(), f).map(|job| ScheduledFuture::new(job))
+        self.repeat(initial, period, type_name::<F>(), f).map(|task| ScheduledFuture::new(task))
     }
 
     fn repeat<R: Repeat, F: FnMut() -> R + Send + 'static>(
@@ -257,26 +259,24 @@ impl ScheduledThreadPool {
         }
         let now = self.now();
         let due = after(now, initial);
-        let given = self.give(now, due, Series { name, due, period, f });
-        given.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
+        let enqueued = self.enqueue(now, due, Series { name, due, period, f });
+        enqueued.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 
-    /// The one way in, for those who can wait a little: they are held back when the pool is behind. What is not
-    /// accepted comes back.
-    fn give<W: Call>(
+    /// Brings a task to the pool. Holds the calling thread back if the pool is behind. Work that is refused comes back.
+    fn enqueue<W: Callable>(
         &self,
         now: Instant,
         deadline: Instant,
         work: W,
     ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
-        let (job, head) = self.give_at_once(deadline, work)?;
-        head.into_iter().for_each(|head| self.face.shared.hold_back(head, now));
-        Ok(job)
+        let (task, head) = self.enqueue_without_waiting(deadline, work)?;
+        head.into_iter().for_each(|head| self.shared().hold_back(head, now));
+        Ok(task)
     }
 
-    /// The same without a wait.
-    fn give_at_once<W: Call>(&self, deadline: Instant, work: W) -> Given<W> {
-        let shared = &self.face.shared;
+    fn enqueue_without_waiting<W: Callable>(&self, deadline: Instant, work: W) -> Enqueued<W> {
+        let shared = self.shared();
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
         }
@@ -284,81 +284,79 @@ impl ScheduledThreadPool {
             shared.leave();
             return Err((ScheduleError::Full, work));
         }
-        let job = PoolTask::new(shared, work);
-        // A shutdown may have come between; then it has looked through the queue perhaps too early.
-        let offered = job.offer(deadline);
-        let is_in = offered.is_some();
-        let head = offered.and_then(|offered| offered.head);
-        let may_run = shared.may_run(W::IS_PERIODIC);
-        let reason = if is_in && !may_run && W::IS_PERIODIC {
-            job.withdraw(); // not refused: it may have run
-            return Ok((job, None));
-        } else if !is_in || !may_run {
-            ScheduleError::Closed
-        } else if shared.call().is_err() {
-            ScheduleError::NoThread
-        } else {
-            return Ok((job, head));
+        let task = PoolTask::new(shared, work);
+        let offered = task.offer(deadline);
+        // If a shutdown came in between, it may have searched the queue before the task was there.
+        let may_run = shared.lifecycle.may_run(W::IS_PERIODIC);
+        let reason = match offered {
+            Some(_) if !may_run && W::IS_PERIODIC => {
+                task.withdraw(); // it may have run, so it was accepted
+                return Ok((task, None));
+            }
+            Some(offered) if may_run => match shared.workers.start_if_needed() {
+                Ok(()) => return Ok((task, offered.head)),
+                Err(_) => ScheduleError::NoThread,
+            },
+            _ => ScheduleError::Closed,
         };
-        // If it does not come back, it has run, or its future tells what became of it.
-        match job.take_back() {
+        // If the work does not come back, the task has run, or its future tells what became of it.
+        match task.take_back() {
             Some(work) => Err((reason, work)),
-            None => Ok((job, None)),
+            None => Ok((task, None)),
         }
     }
 
     fn now(&self) -> Instant {
-        self.face.shared.now()
+        self.shared().now()
     }
 
-    /// How many tasks wait in the queue; those that run are not among them.
+    /// Returns how many tasks wait in the queue. Tasks that run are not counted.
     pub fn pending(&self) -> usize {
-        self.face.shared.pending()
+        self.shared().workers.queue.len()
     }
 
-    // ----- the end -------------------------------------------------------------------------
-
-    /// What a shutdown does, or has done, with tasks that wait.
+    /// Returns what happens to waiting tasks at a shutdown.
     pub fn shutdown_policy(&self) -> ShutdownPolicy {
-        self.face.shared.policy()
+        self.shared().lifecycle.policy()
     }
 
-    /// Changes that. After a shutdown it withdraws what now may not run.
+    /// Sets what happens to waiting tasks at a shutdown. After a shutdown, tasks that may no longer run are withdrawn.
     pub fn set_shutdown_policy(&self, policy: ShutdownPolicy) {
-        self.face.shared.set_policy(policy);
+        self.shared().set_policy(policy);
     }
 
-    /// Takes no more tasks. By default delayed tasks still run, and periodic ones stop: see
-    /// [`ShutdownPolicy`]. It waits for nothing: see
-    /// [`await_termination`](ScheduledThreadPool::await_termination).
+    /// Refuses further tasks. By default, waiting one-shots still run, and series end: see [`ShutdownPolicy`].
+    ///
+    /// It does not wait for the tasks: see [`await_termination`](ScheduledThreadPool::await_termination).
     pub fn shutdown(&self) {
-        self.face.shared.shutdown();
+        self.shared().shutdown();
     }
 
-    /// Takes no more tasks, and starts none. What waited comes back, in order of deadline; what runs,
-    /// runs to its end.
+    /// Refuses further tasks, and starts none. Returns the tasks that waited, in the order of their deadlines.
+    ///
+    /// A task that runs continues to its end.
     #[doc(alias = "shutdownNow")]
     pub fn shutdown_now(&self) -> Vec<Unstarted> {
-        let jobs = self.face.shared.shutdown_now();
-        jobs.into_iter().map(|(deadline, job)| Unstarted { deadline, job }).collect()
+        let tasks = self.shared().shutdown_now();
+        tasks.into_iter().map(|(deadline, task)| Unstarted { deadline, task }).collect()
     }
 
-    /// Whether it takes tasks no more.
+    /// Returns true if the pool refuses tasks because it is shut down.
     pub fn is_shutdown(&self) -> bool {
-        self.face.shared.is_shut()
+        self.shared().lifecycle.is_shut()
     }
 
-    /// Whether it is shut down, and all of its threads have ended.
+    /// Returns true if the pool is shut down and all of its threads have ended.
     pub fn is_terminated(&self) -> bool {
-        self.face.shared.is_terminated()
+        self.shared().workers.is_terminated()
     }
 
-    /// Waits until it has terminated, but no longer than this, by the system's clock. Returns true if it has.
+    /// Waits until the pool has terminated, at most for the given time by the system's clock. Returns true if it has.
     ///
-    /// Inside a task of the same pool it returns false at once: the pool terminates after that task.
+    /// Inside a task of the same pool it returns false at once, because the pool terminates after that task.
     #[doc(alias = "awaitTermination")]
     pub fn await_termination(&self, timeout: Duration) -> bool {
-        self.face.shared.wait_for_the_end(timeout)
+        self.shared().workers.await_termination(timeout)
     }
 }
 
@@ -366,41 +364,38 @@ fn refused<F>((reason, Once(f)): (ScheduleError, Once<F>)) -> TryScheduleError<F
     TryScheduleError::new(reason, f)
 }
 
+/// Returns the instant that lies `delay` ahead, or about as far ahead as the clock can say.
 fn after(now: Instant, delay: Duration) -> Instant {
-    now.checked_add(delay).unwrap_or_else(|| never(now))
-}
-
-/// As far away as the clock can say.
-fn never(now: Instant) -> Instant {
     let mut far = Duration::MAX;
-    loop {
+    let mut instant = now.checked_add(delay);
+    while instant.is_none() {
         far /= 2;
-        if let Some(instant) = now.checked_add(far) {
-            return instant;
-        }
+        instant = now.checked_add(far);
     }
+    instant.unwrap_or(now)
 }
 
 impl fmt::Debug for ScheduledThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.face.shared.fmt(f)
+        self.shared().fmt(f)
     }
 }
 
 impl Executor for ScheduledThreadPool {
-    /// Refuses a task for now when the pool is [full](PoolBuilder::max_pending) or no thread can be started, and
-    /// [for good](Rejected::for_good) when it is shut down. The calling thread is never held back: most often it is
-    /// a tick thread.
+    /// Refuses a task for now if the pool is [full](PoolBuilder::max_pending) or no thread can be started, and [for
+    /// good](Rejected::for_good) if the pool is shut down.
+    ///
+    /// The calling thread, which is often a tick thread, is never held back.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let given = self.give_at_once(self.now(), Due(task));
-        given.map(drop).map_err(|(reason, Due(task))| match reason {
-            ScheduleError::Closed => Rejected::for_good(task), // S30: nothing reopens a pool
+        let enqueued = self.enqueue_without_waiting(self.now(), SchedulerTask(task));
+        enqueued.map(drop).map_err(|(reason, SchedulerTask(task))| match reason {
+            ScheduleError::Closed => Rejected::for_good(task), // because nothing reopens a pool (S30)
             _ => Rejected::new(task),
         })
     }
 
     fn threads(&self) -> Option<PoolThreads> {
-        Some(self.face.shared.threads())
+        Some(self.shared().workers.threads)
     }
 }
 
@@ -410,9 +405,7 @@ impl Schedule for ScheduledThreadPool {
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        let now = self.now();
-        let given = self.give(now, after(now, delay), Once(task));
-        given.map(Cancellable::from).map_err(|(reason, _)| reason)
+        self.schedule_task_named(type_name::<Task>(), delay, task)
     }
 
     fn schedule_task_at(
@@ -420,8 +413,7 @@ impl Schedule for ScheduledThreadPool {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let given = self.give(self.now(), deadline, Once(task));
-        given.map(Cancellable::from).map_err(|(reason, _)| reason)
+        self.schedule_task_at_named(type_name::<Task>(), deadline, task)
     }
 
     fn schedule_series(
@@ -430,8 +422,7 @@ impl Schedule for ScheduledThreadPool {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        let name = type_name::<RepeatingTask>();
-        Ok(Cancellable::from(self.repeat(initial, period, name, task)?))
+        self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
     }
 
     fn schedule_task_named(
@@ -441,8 +432,8 @@ impl Schedule for ScheduledThreadPool {
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
         let now = self.now();
-        let given = self.give(now, after(now, delay), NamedOnce { name, task });
-        given.map(Cancellable::from).map_err(|(reason, _)| reason)
+        let task = self.enqueue(now, after(now, delay), NamedOnce { name, task });
+        task.map(Cancellable::from).map_err(|(reason, _)| reason)
     }
 
     fn schedule_task_at_named(
@@ -451,8 +442,8 @@ impl Schedule for ScheduledThreadPool {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let given = self.give(self.now(), deadline, NamedOnce { name, task });
-        given.map(Cancellable::from).map_err(|(reason, _)| reason)
+        let task = self.enqueue(self.now(), deadline, NamedOnce { name, task });
+        task.map(Cancellable::from).map_err(|(reason, _)| reason)
     }
 
     fn schedule_series_named(
@@ -466,31 +457,33 @@ impl Schedule for ScheduledThreadPool {
     }
 }
 
-/// A task that waited when its pool was shut down at once.
+/// A task that waited when [`shutdown_now`](ScheduledThreadPool::shutdown_now) was called.
 ///
 /// Dropping it cancels the task.
 #[must_use = "an unstarted task that is dropped is cancelled"]
 pub struct Unstarted {
     deadline: Instant,
-    job: Arc<dyn Run>,
+    task: Arc<dyn QueuedTask>,
 }
 
 impl Unstarted {
-    /// When it was due. For a series that lags behind its plan: when its last run ended.
+    /// Returns when the task was due. For a series that lags behind its plan, this is when its last run ended.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Runs it here and now, unless it was cancelled: its future gets the value. A periodic one runs
-    /// once, and its future says `Cancelled`, unless it breaks.
+    /// Runs the task on the calling thread, unless it was cancelled. Its future gets the result.
+    ///
+    /// A series runs once. Its future gets [`JoinError::Cancelled`](super::JoinError::Cancelled), unless this run
+    /// breaks.
     pub fn run(self) {
-        self.job.run_for_the_last_time();
+        self.task.run_for_the_last_time();
     }
 }
 
 impl Drop for Unstarted {
     fn drop(&mut self) {
-        self.job.withdraw();
+        self.task.withdraw();
     }
 }
 
@@ -498,7 +491,7 @@ impl fmt::Debug for Unstarted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unstarted")
             .field("deadline", &self.deadline)
-            .field("is_periodic", &self.job.is_periodic())
+            .field("is_periodic", &self.task.is_periodic())
             .finish_non_exhaustive()
     }
 }

@@ -1,31 +1,29 @@
-//! What a pool, its jobs and its threads share.
+//! The state that a pool, its tasks and its threads share.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::key::Key;
-use super::policy::{Gate, ShutdownPolicy};
-use super::queue::{DelayedWorkQueue, FEW, Offered};
-use super::task::Run;
-use super::workers::{Crew, Staffing};
+use super::builder::ShutdownPolicy;
+use super::queue::{DelayedWorkQueue, SHORT};
+use super::task::QueuedTask;
+use super::workers::{WorkerSettings, Workers};
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::executor::deadlock::PoolThreads;
 use crate::job::PendingLimit;
 use crate::{Clock, PanicHook};
 
-/// So long the head of the queue may be overdue, and so many tasks with it, before who brings more is held
-/// back.
+/// A thread that brings tasks is held back when the head of the queue is overdue by more than this, and more than
+/// [`AHEAD`] tasks are.
 const LATE: Duration = Duration::from_millis(20);
-const AHEAD: u64 = FEW as u64;
+const AHEAD: u64 = SHORT as u64;
 
 pub(super) struct Shared {
     clock: Arc<dyn Clock>,
-    gate: Gate,
+    pub(super) lifecycle: Lifecycle,
     pub(super) limit: PendingLimit,
     pressure: Backpressure,
-    crew: Arc<Crew>,
+    pub(super) workers: Arc<Workers>,
     pub(super) on_panic: PanicHook,
 }
 
@@ -33,14 +31,14 @@ impl Shared {
     pub(super) fn new(
         clock: Arc<dyn Clock>,
         policy: ShutdownPolicy,
-        staffing: Staffing,
+        settings: WorkerSettings,
         on_panic: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
-        let crew = Crew::new(queue, staffing);
-        let (gate, pressure) = (Gate::new(policy), Backpressure::new(AHEAD));
-        Arc::new(Shared { clock, gate, limit, pressure, crew, on_panic })
+        let workers = Workers::new(queue, settings);
+        let (lifecycle, pressure) = (Lifecycle::new(policy), Backpressure::new(AHEAD));
+        Arc::new(Shared { clock, lifecycle, limit, pressure, workers, on_panic })
     }
 
     #[inline]
@@ -48,54 +46,34 @@ impl Shared {
         self.clock.now()
     }
 
-    /// How many wait.
-    pub(super) fn pending(&self) -> usize {
-        self.crew.queue.len()
-    }
-
-    // ----- the way of a job ----------------------------------------------------------------
-
-    /// Whoever gets in has to leave.
+    /// Counts a task in (POLICY-1). Returns false if the pool is shut down; then the task is not counted.
     #[inline]
     pub(super) fn enter(&self) -> bool {
-        if self.gate.is_shut() {
+        if self.lifecycle.is_shut() {
             return false;
         }
-        let is_in = self.gate.enter();
+        let is_in = self.lifecycle.enter();
         if !is_in {
-            self.leave();
+            self.leave(); // it may be the last one (POLICY-2)
         }
         is_in
     }
 
+    /// Counts a task out. The last task of a pool that is shut down ends the threads.
     #[inline]
     pub(super) fn leave(&self) {
-        if self.gate.leave() {
-            self.crew.dismiss();
+        if self.lifecycle.leave() {
+            self.workers.close();
         }
     }
 
-    #[inline]
-    pub(super) fn may_run(&self, is_periodic: bool) -> bool {
-        self.gate.may_run(is_periodic)
-    }
-
-    /// Notes the key before anybody can have the job. `None` when the queue is closed.
-    #[inline]
-    pub(super) fn offer(
-        &self,
-        deadline: Instant,
-        job: Arc<dyn Run>,
-        note: impl FnOnce(Key),
-    ) -> Option<Offered> {
-        self.crew.queue.offer_noted(deadline, job, note).ok()
-    }
-
-    /// Holds the calling thread back, if the pool is behind with its work, and this is none of its threads. The
-    /// head of a long queue was due at `head`, and a moment ago it was `now`.
+    /// Holds the calling thread back if the pool is behind with its work, except on one of its own threads.
+    ///
+    /// `head` is the deadline of the head of a long queue, and `now` a recent reading of the clock.
     #[inline]
     pub(super) fn hold_back(&self, head: Instant, now: Instant) {
-        if now.saturating_duration_since(head) > LATE && !self.crew.threads.has_this_thread() {
+        let is_late = now.saturating_duration_since(head) > LATE;
+        if is_late && !self.workers.threads.has_this_thread() {
             self.hold_back_by_count();
         }
     }
@@ -105,99 +83,122 @@ impl Shared {
         self.pressure.hold_back(|| {
             let now = self.now();
             let head_by = now.checked_sub(LATE).unwrap_or(now);
-            let (overdue, passed) = self.crew.queue.overdue(now, head_by);
+            let (overdue, passed) = self.workers.queue.overdue(now, head_by);
             Flow { ahead: overdue as u64, passed }
         });
     }
 
-    #[inline]
-    pub(super) fn take_out(&self, key: Key) -> Option<Arc<dyn Run>> {
-        self.crew.queue.remove(key)
-    }
-
-    pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
-        self.crew.queue.deadline_of(key)
-    }
-
-    /// Starts a thread, if one is needed.
-    #[inline]
-    pub(super) fn call(&self) -> io::Result<()> {
-        self.crew.call()
-    }
-
-    pub(super) fn threads(&self) -> PoolThreads {
-        self.crew.threads
-    }
-
-    /// Returns the threads that run the tasks of the queue. The tasks of a closed queue have been handed out, and any
-    /// thread may run them: then it returns `None`.
-    pub(super) fn who_runs(&self) -> Option<PoolThreads> {
-        Some(self.threads()).filter(|_| !self.crew.queue.is_closed())
-    }
-
-    /// Runs a piece of the user's code whose panic has no better place to go.
-    pub(super) fn quietly(&self, code: impl FnOnce()) {
-        self.on_panic.catch(code);
-    }
-
-    // ----- the end -------------------------------------------------------------------------
-
-    pub(super) fn policy(&self) -> ShutdownPolicy {
-        self.gate.policy()
-    }
-
     pub(super) fn set_policy(&self, policy: ShutdownPolicy) {
-        self.gate.set_policy(policy);
-        if self.gate.is_shut() {
+        self.lifecycle.set_policy(policy);
+        if self.lifecycle.is_shut() {
             self.withdraw_what_may_not_run();
         }
     }
 
-    /// Takes nothing more; what waits runs, or is withdrawn, as the policy says.
+    /// Refuses further tasks. Tasks that wait still run, or are withdrawn, as the policy says.
     pub(super) fn shutdown(&self) {
-        let is_empty = self.gate.shut();
+        let is_empty = self.lifecycle.shut();
         self.withdraw_what_may_not_run();
         if is_empty {
-            self.crew.dismiss();
+            self.workers.close();
         }
     }
 
-    /// Takes nothing more, and starts nothing more. What waited, in order.
-    pub(super) fn shutdown_now(&self) -> Vec<(Instant, Arc<dyn Run>)> {
-        self.gate.shut_now();
-        self.crew.dismiss();
-        self.crew.queue.take_all()
-    }
-
     fn withdraw_what_may_not_run(&self) {
-        let waiting = self.crew.queue.snapshot();
-        for job in waiting {
-            let is_unwanted = !self.may_run(job.is_periodic());
-            // It may have run meanwhile, and go with its result here.
-            self.quietly(move || {
-                is_unwanted.then(|| job.withdraw());
+        for task in self.workers.queue.snapshot() {
+            let is_unwanted = !self.lifecycle.may_run(task.is_periodic());
+            // If it has run in the meantime, the last reference to its result may be dropped here.
+            self.on_panic.catch(move || {
+                is_unwanted.then(|| task.withdraw());
             });
         }
     }
 
-    pub(super) fn is_shut(&self) -> bool {
-        self.gate.is_shut()
-    }
-
-    pub(super) fn is_terminated(&self) -> bool {
-        self.crew.is_terminated()
-    }
-
-    pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
-        self.crew.wait_for_the_end(timeout)
+    /// Refuses further tasks, and starts none. Returns the tasks that waited, in order.
+    pub(super) fn shutdown_now(&self) -> Vec<(Instant, Arc<dyn QueuedTask>)> {
+        self.lifecycle.shut_now();
+        self.workers.close();
+        self.workers.queue.take_all()
     }
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScheduledThreadPool")
-            .field("pending", &self.pending())
-            .field("is_shutdown", &self.is_shut())
+            .field("pending", &self.workers.queue.len())
+            .field("is_shutdown", &self.lifecycle.is_shut())
             .finish_non_exhaustive()
+    }
+}
+
+/// Says if a pool is shut down, which tasks may still run, and how many tasks have not ended.
+///
+/// - POLICY-1 A task is counted from before it enters the queue until it has ended, and a series until its last run has
+///   ended. So nothing is left to do when the count is zero, wherever tasks are at that time.
+/// - POLICY-2 `shut` and `enter` change one word, so a task that enters after `shut` is told so. It is counted until it
+///   has left again, and so it may be the last one.
+///
+/// All accesses are `SeqCst`, because a shutdown writes `word` and reads `policy`, while `set_policy` writes `policy`
+/// and reads `word`: at least one of the two sees what the other has written.
+pub(super) struct Lifecycle {
+    /// The number of tasks times [`ONE`], [`SHUT`] and [`NOW`].
+    word: AtomicU64,
+    policy: AtomicU8,
+}
+
+const SHUT: u64 = 1;
+/// No task may start any more.
+const NOW: u64 = 2;
+const ONE: u64 = 4;
+
+impl Lifecycle {
+    fn new(policy: ShutdownPolicy) -> Lifecycle {
+        Lifecycle { word: AtomicU64::new(0), policy: AtomicU8::new(policy.bits()) }
+    }
+
+    /// Counts a task in. Returns false if the pool is shut down; the task has to leave in both cases (POLICY-2).
+    #[inline]
+    fn enter(&self) -> bool {
+        self.word.fetch_add(ONE, Ordering::SeqCst) & SHUT == 0
+    }
+
+    /// Counts a task out. Returns true if it was the last one of a pool that is shut down.
+    #[inline]
+    fn leave(&self) -> bool {
+        let before = self.word.fetch_sub(ONE, Ordering::SeqCst);
+        debug_assert!(before >= ONE, "a task has left twice (POLICY-1)");
+        let word = before - ONE;
+        word & SHUT != 0 && word < ONE
+    }
+
+    /// Shuts the pool down. Returns true if all tasks have ended.
+    fn shut(&self) -> bool {
+        self.word.fetch_or(SHUT, Ordering::SeqCst) < ONE
+    }
+
+    fn shut_now(&self) {
+        self.word.fetch_or(SHUT | NOW, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & SHUT != 0
+    }
+
+    /// Returns true if a task that waits may still run.
+    #[inline]
+    pub(super) fn may_run(&self, is_periodic: bool) -> bool {
+        let word = self.word.load(Ordering::SeqCst);
+        let policy = self.policy();
+        let is_left = if is_periodic { policy.continue_periodic } else { policy.run_delayed };
+        word & SHUT == 0 || word & NOW == 0 && is_left
+    }
+
+    #[inline]
+    pub(super) fn policy(&self) -> ShutdownPolicy {
+        ShutdownPolicy::from_bits(self.policy.load(Ordering::SeqCst))
+    }
+
+    fn set_policy(&self, policy: ShutdownPolicy) {
+        self.policy.store(policy.bits(), Ordering::SeqCst);
     }
 }

@@ -1,46 +1,59 @@
-//! Where the items lie: slots that keep still while the heap above them moves its entries about.
+//! Where the items of a heap lie: slots that stay where they are while the heap moves its entries about.
 //!
 //! ```text
 //!   pages:  [ 64 slots ][ given back ][ 64 slots ][ 64 slots ] ...
 //!                                      '- position of the entry | item
 //! ```
 //!
-//! Slots come in pages. A page that has emptied is given back to the allocator, wherever it lies, so
-//! that what stays after a peak holds on to little. Of what nobody uses, one page is kept, so that a
-//! queue that goes to and fro between a page and the next does not allocate each time.
+//! Slots come in pages. An empty page is given back to the allocator, wherever it lies, so that the few items that
+//! remain after a peak hold on to little memory. One empty page is kept, so that a queue whose length goes up and down
+//! around a multiple of a page does not allocate each time.
 //!
-//! The positions lie apart from the items, and one step from the list of pages: the heap writes one with
-//! each of its steps, and so what it goes through stays small, however large the items are.
+//! The positions lie apart from the items, one step away from the list of pages. The heap writes a position with each
+//! of its steps, so the memory that it touches stays small, however large the items are.
 //!
-//! - PAGE-1 A page with a free slot is in `open` or in `closed`, once; a full one in neither.
-//! - PAGE-2 What is in `closed` has been given back. So may be what is in `open`: it is sorted out when it
-//!   comes up.
-//! - PAGE-3 In a free slot the position is the next free one of the page.
+//! - PAGE-1 A page with a free slot is either in `open` or in `closed`, once. A full page is in neither.
+//! - PAGE-2 Each page in `closed` has been given back. A page in `open` may have been given back too: it moves to
+//!   `closed` when it is the last of `open`, and a slot is wanted.
+//! - PAGE-3 The position of a free slot is the offset of the next free slot of its page.
 //!
-//! It does not know whether a slot still belongs to whoever asks. The heap does.
+//! Slots do not know whose item they hold. The heap checks that.
 
-use super::run::RUN;
+use super::sorted_run::IN_RUN;
 
-/// How many slots a page has. With 256 instead of 64 an offer costs 2 ns less, and a straggler keeps
-/// four times as much.
+/// How many slots a page has. With 256 instead of 64, an offer would cost 2 ns less, and one remaining item would keep
+/// four times as much memory.
 const PAGE: usize = 64;
 
 pub(super) struct Slots<T> {
-    /// `None` for one that has been given back.
+    /// `None` stands for a page that has been given back.
     pages: Vec<Option<Box<Page<T>>>>,
     open: Vec<u32>,
     closed: Vec<u32>,
     /// How many pages have not been given back.
     in_use: usize,
-    /// One of them is empty.
+    /// One page is empty, and has not been given back.
     has_spare: bool,
 }
 
 struct Page<T> {
+    /// The offset of the first free slot.
     free: u32,
     len: u32,
     positions: [u32; PAGE],
     items: Box<[Option<T>]>,
+}
+
+impl<T> Page<T> {
+    fn new() -> Page<T> {
+        let positions = std::array::from_fn(|at| at as u32 + 1); // all are free, in a row (PAGE-3)
+        let items = std::iter::repeat_with(|| None).take(PAGE).collect();
+        Page { free: 0, len: 0, positions, items }
+    }
+
+    fn is_full(&self) -> bool {
+        self.len as usize == PAGE
+    }
 }
 
 impl<T> Slots<T> {
@@ -49,13 +62,16 @@ impl<T> Slots<T> {
         Slots { pages, open, closed, in_use: 0, has_spare: false }
     }
 
-    /// Puts an item into a slot.
+    /// Puts an item into a free slot, and returns the slot.
     pub(super) fn insert(&mut self, item: T) -> u32 {
         let number = self.page_with_room();
         let page = self.pages[number as usize].as_mut().expect("it has room");
-        let offset = page.insert(item);
+        let offset = page.free;
+        page.free = page.positions[offset as usize];
+        page.items[offset as usize] = Some(item);
+        page.len += 1;
         if page.len == 1 {
-            self.has_spare = false; // it was the spare one, or it is new, and then there was none
+            self.has_spare = false; // it was the spare page, or it is new, and then there was none
         }
         if page.is_full() {
             self.open.pop();
@@ -63,57 +79,54 @@ impl<T> Slots<T> {
         number * PAGE as u32 + offset
     }
 
-    /// The last one of `open`; PAGE-1, PAGE-2.
+    /// Returns a page with a free slot, which is the last one of `open`. If there is none, allocates a page, under the
+    /// number of one that has been given back, if possible.
     fn page_with_room(&mut self) -> u32 {
         while let Some(&number) = self.open.last() {
             if self.pages[number as usize].is_some() {
                 return number;
             }
             self.open.pop();
-            self.closed.push(number);
+            self.closed.push(number); // it has been given back in the meantime (PAGE-2)
         }
-        let number = self.closed.pop().unwrap_or_else(|| self.add_page());
+        let number = self.closed.pop().unwrap_or_else(|| {
+            let number = self.pages.len();
+            let last_slot = (number + 1) * PAGE - 1;
+            // One bit of a position says that it is in the run.
+            assert!(last_slot < IN_RUN as usize, "fewer than two thousand million items");
+            self.pages.push(None);
+            number as u32
+        });
         self.pages[number as usize] = Some(Box::new(Page::new()));
         self.in_use += 1;
         self.open.push(number);
         number
     }
 
-    fn add_page(&mut self) -> u32 {
-        let number = self.pages.len();
-        let last_slot = (number + 1) * PAGE - 1;
-        // A position has one bit less than a slot's number: see `run`.
-        assert!(last_slot < RUN as usize, "fewer than two thousand million items");
-        self.pages.push(None);
-        number as u32
-    }
-
-    /// Takes the item out of its slot.
+    /// Takes the item out of its slot. Returns `None` if the slot is free.
     pub(super) fn take(&mut self, slot: u32) -> Option<T> {
         let (number, offset) = parts(slot);
         let page = self.pages.get_mut(number)?.as_mut()?;
         let was_full = page.is_full();
-        let item = page.take(offset)?;
+        let item = page.items.get_mut(offset)?.take()?;
+        page.positions[offset] = page.free;
+        page.free = offset as u32;
+        page.len -= 1;
         if was_full {
             self.open.push(number as u32);
         }
         if page.len == 0 {
-            self.retire(number);
+            if self.has_spare {
+                self.pages[number] = None;
+                self.in_use -= 1;
+                if self.in_use == 1 {
+                    *self = Slots::new(); // only the spare page was left: all memory goes back
+                }
+            } else {
+                self.has_spare = true;
+            }
         }
         Some(item)
-    }
-
-    /// Keeps an empty page as the spare one, or gives it back; and all there is, if nothing is left.
-    fn retire(&mut self, number: usize) {
-        if !self.has_spare {
-            self.has_spare = true;
-            return;
-        }
-        self.pages[number] = None;
-        self.in_use -= 1;
-        if self.in_use == 1 {
-            *self = Slots::new(); // the spare one was the last
-        }
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
@@ -121,17 +134,17 @@ impl<T> Slots<T> {
         self.pages.get(number)?.as_ref()?.items[offset].as_ref()
     }
 
-    /// All items, in no order.
+    /// Returns all items, in no order.
     pub(super) fn into_items(self) -> impl Iterator<Item = T> {
         self.pages.into_iter().flatten().flat_map(|page| page.items.into_iter().flatten())
     }
 
-    /// All items, in no order.
+    /// Returns all items, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().flatten().flat_map(|page| page.items.iter().flatten())
     }
 
-    /// What [`set_position`](Slots::set_position) has set, if the slot is taken.
+    /// Returns what [`set_position`](Slots::set_position) has set, if the slot is taken.
     #[inline]
     pub(super) fn position(&self, slot: u32) -> Option<u32> {
         let (number, offset) = parts(slot);
@@ -145,7 +158,7 @@ impl<T> Slots<T> {
         page.positions[offset] = position;
     }
 
-    /// How many slots have memory.
+    /// Returns how many slots have memory.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.pages.iter().flatten().count() * PAGE
@@ -163,57 +176,28 @@ impl<T> Slots<T> {
             let has_room = page.as_ref().is_none_or(|page| !page.is_full());
             assert_eq!(listed, i32::from(has_room), "PAGE-1");
         }
-        self.pages.iter().flatten().for_each(|page| page.check_invariants());
         let is_given_back = |number: &u32| self.pages[*number as usize].is_none();
         assert!(self.closed.iter().all(is_given_back), "PAGE-2");
-        let spare = self.pages.iter().flatten().filter(|page| page.len == 0);
-        assert_eq!(spare.count(), usize::from(self.has_spare), "the spare page");
-        let in_use = self.pages.iter().flatten().count();
-        assert_eq!(in_use, self.in_use, "the number of pages in use");
+        let (mut in_use, mut spare) = (0, 0);
+        for page in self.pages.iter().flatten() {
+            let taken = page.items.iter().filter(|item| item.is_some()).count();
+            assert_eq!(taken, page.len as usize, "the number of items in a page");
+            let mut next = page.free;
+            for _ in taken..PAGE {
+                assert!(page.items[next as usize].is_none(), "PAGE-3");
+                next = page.positions[next as usize];
+            }
+            in_use += 1;
+            spare += usize::from(taken == 0);
+        }
+        assert_eq!((in_use, spare), (self.in_use, usize::from(self.has_spare)), "pages in use");
     }
 }
 
+/// Takes the number of a slot apart, into the number of its page and its offset there.
 #[inline]
 fn parts(slot: u32) -> (usize, usize) {
     (slot as usize / PAGE, slot as usize % PAGE)
-}
-
-impl<T> Page<T> {
-    fn new() -> Page<T> {
-        let positions = std::array::from_fn(|at| at as u32 + 1); // PAGE-3
-        let items = std::iter::repeat_with(|| None).take(PAGE).collect();
-        Page { free: 0, len: 0, positions, items }
-    }
-
-    fn is_full(&self) -> bool {
-        self.len as usize == PAGE
-    }
-
-    fn insert(&mut self, item: T) -> u32 {
-        let offset = self.free;
-        self.free = self.positions[offset as usize];
-        self.items[offset as usize] = Some(item);
-        self.len += 1;
-        offset
-    }
-
-    fn take(&mut self, offset: usize) -> Option<T> {
-        let item = self.items.get_mut(offset)?.take()?;
-        self.positions[offset] = self.free;
-        self.free = offset as u32;
-        self.len -= 1;
-        Some(item)
-    }
-
-    fn check_invariants(&self) {
-        let taken = self.items.iter().filter(|item| item.is_some()).count();
-        assert_eq!(taken, self.len as usize, "the number of items in a page");
-        let mut next = self.free;
-        for _ in taken..self.items.len() {
-            assert!(self.items[next as usize].is_none(), "PAGE-3");
-            next = self.positions[next as usize];
-        }
-    }
 }
 
 #[cfg(test)]
@@ -230,7 +214,7 @@ mod tests {
             assert_eq!(slots.take(slot), None);
         }
         slots.check_invariants(10);
-        assert_eq!(slots.capacity(), 11 * PAGE, "ten with a straggler, and a spare one");
+        assert_eq!(slots.capacity(), 11 * PAGE, "ten with one item each, and a spare one");
 
         let again: Vec<_> = (0..100 * PAGE - 10).map(|item| slots.insert(item)).collect();
         slots.check_invariants(100 * PAGE);
@@ -247,11 +231,11 @@ mod tests {
         let mut slots = Slots::new();
         (0..PAGE).for_each(|item| assert_eq!(slots.insert(item) as usize, item));
         let first = slots.insert(PAGE);
-        let place = slots.pages[1].as_ref().map(|page| page.items.as_ptr());
+        let items = slots.pages[1].as_ref().map(|page| page.items.as_ptr());
         slots.take(first);
         for item in 0..10 {
             let slot = slots.insert(item);
-            assert_eq!(slots.pages[1].as_ref().map(|page| page.items.as_ptr()), place);
+            assert_eq!(slots.pages[1].as_ref().map(|page| page.items.as_ptr()), items);
             assert_eq!(slots.take(slot), Some(item));
             slots.check_invariants(PAGE);
         }

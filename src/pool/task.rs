@@ -1,55 +1,53 @@
-//! One task of a pool: a [`Job`], and what it comes to.
+//! One task of a pool: a [`Job`], which has the states, beside the [`ResultCell`], which has the result.
 //!
-//! The job has the states, and the cell beside it the result. The pool, as the job's owner, has the queue.
-//!
-//! - RESULT-1 Whatever ends the job resolves the cell: its last run, a withdrawal, or a cancel, which is the end of a series
-//!   at once, also while it runs. So no future waits in vain. The first result stands.
-//! - RESULT-2 A task's key is noted under the queue's lock, before anybody else can take the task: at its first offer, before
-//!   there is a handle; at the later ones of a series under the job's lock as well (JOB-5 of [`job`](crate::job)), and a
-//!   handle that ends the task reads the key when it has: then there are no more offers. What the queue does with an
-//!   item under its own lock is to move it.
-//! - RESULT-3 A series waits in the queue from the moment at which its next run became possible: the later of its planned
-//!   time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer than its
-//!   period would always come first, and nothing else would ever run. The phase goes by the plan.
+//! - RESULT-1 The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
+//!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
+//! - RESULT-2 The key of a task is noted under the queue's lock, before another thread can take the task. The first
+//!   offer comes before there is a handle. The later offers of a series come under the job's lock as well (JOB-5 of
+//!   [`job`](crate::job)), and a handle reads the key after it has ended the task, when there are no more offers.
+//! - RESULT-3 A series waits in the queue from the time at which its next run became possible, which is the later of
+//!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
+//!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::future::{JoinError, Outcome, PanicPayload, ResultCell};
-use super::key::KeyNote;
+use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
+use super::heap::Key;
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::job::{Job, Named, NamedOnce, Once, Owner, Ran, Series, Work};
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
-/// Work that comes to something.
-pub(super) trait Call: Named + Sized {
+/// Work that has a result.
+pub(super) trait Callable: Named + Sized {
     const IS_PERIODIC: bool = false;
     type Output: Send;
 
-    /// Runs it, or what of it is to run now. `Break` is the end.
+    /// Runs the work once. `Break` has the result, and means that it does not run again.
     fn call(work: &mut Option<Self>) -> ControlFlow<Self::Output>;
 
-    /// When it is due again, after a run that has ended now.
+    /// Returns when the work is due again, after a run that has ended now.
     fn next_run(&mut self, ended: Instant) -> Instant {
         ended
     }
 }
 
-impl<T: Send, F: FnOnce() -> T + Send + 'static> Call for Once<F> {
+impl<T: Send, F: FnOnce() -> T + Send + 'static> Callable for Once<F> {
     type Output = T;
 
     fn call(work: &mut Option<Self>) -> ControlFlow<T> {
-        let Once(f) = work.take().expect("a task runs once"); // JOB-1 of `job`
+        let Once(f) = work.take().expect("a task runs once"); // only this thread has the work (JOB-1)
         ControlFlow::Break(f())
     }
 }
 
-impl<R: Repeat, F: FnMut() -> R + Send + 'static> Call for Series<F> {
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Callable for Series<F> {
     const IS_PERIODIC: bool = true;
     type Output = ();
 
@@ -62,7 +60,7 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Call for Series<F> {
     }
 }
 
-impl Call for NamedOnce {
+impl Callable for NamedOnce {
     type Output = ();
 
     fn call(work: &mut Option<Self>) -> ControlFlow<()> {
@@ -71,42 +69,72 @@ impl Call for NamedOnce {
     }
 }
 
-/// A task of a scheduler.
-pub(super) struct Due(pub(super) DueTask);
+/// A task of a scheduler whose executor is the pool.
+pub(super) struct SchedulerTask(pub(super) DueTask);
 
-impl Named for Due {
+impl Named for SchedulerTask {
     fn name(&self) -> &'static str {
         self.0.name()
     }
 }
 
-impl Call for Due {
+impl Callable for SchedulerTask {
     type Output = ();
 
     fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        work.take().into_iter().for_each(|Due(task)| task.run());
+        work.take().into_iter().for_each(|SchedulerTask(task)| task.run());
         ControlFlow::Break(())
     }
 }
 
 /// A task as the queue has it, without its types.
-pub(super) trait Run: Send + Sync {
-    /// Runs it, if it still waits, and sees to its next run.
+pub(super) trait QueuedTask: Send + Sync {
+    /// Runs the task if it still waits, and puts a series back into the queue.
     fn run(self: Arc<Self>);
-    /// Runs it here and now, for the last time.
+    /// Runs the task if it still waits, here and for the last time.
     fn run_for_the_last_time(&self);
-    /// Ends it, unless it runs or has ended.
+    /// Ends the task, unless it runs or has ended.
     fn withdraw(&self);
     fn is_periodic(&self) -> bool;
 }
 
-pub(super) struct PoolTask<W: Call> {
+/// Where a task notes its key (RESULT-2). Relaxed, because of the locks that RESULT-2 names: each reader comes after
+/// the last writer.
+pub(super) struct KeyCell {
+    queue_and_slot: AtomicU64,
+    sequence: AtomicU64,
+}
+
+impl Default for KeyCell {
+    /// The key of no item: none will ever have this sequence number.
+    fn default() -> KeyCell {
+        KeyCell { queue_and_slot: AtomicU64::new(0), sequence: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl KeyCell {
+    #[inline]
+    fn set(&self, key: Key) {
+        let queue_and_slot = u64::from(key.queue) << 32 | u64::from(key.slot);
+        self.queue_and_slot.store(queue_and_slot, Ordering::Relaxed);
+        self.sequence.store(key.sequence, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn get(&self) -> Key {
+        let queue_and_slot = self.queue_and_slot.load(Ordering::Relaxed);
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        Key { slot: queue_and_slot as u32, queue: (queue_and_slot >> 32) as u32, sequence }
+    }
+}
+
+pub(super) struct PoolTask<W: Callable> {
     job: Job<W, Shared, Arc<Shared>>,
     result: ResultCell<W::Output>,
 }
 
 impl Owner for Shared {
-    type Position = KeyNote;
+    type Position = KeyCell;
 
     fn now(&self) -> Instant {
         Shared::now(self)
@@ -120,8 +148,8 @@ impl Owner for Shared {
         self.limit.leave();
     }
 
-    fn remove(&self, key: &KeyNote) {
-        drop(self.take_out(key.get()));
+    fn remove(&self, key: &KeyCell) {
+        drop(self.workers.queue.remove(key.get()));
     }
 
     fn has_ended(&self) {
@@ -129,7 +157,7 @@ impl Owner for Shared {
     }
 }
 
-impl<W: Call> PoolTask<W> {
+impl<W: Callable> PoolTask<W> {
     pub(super) fn new(shared: &Arc<Shared>, work: W) -> Arc<Self> {
         let job = Job::with(Arc::clone(shared), work, W::IS_PERIODIC);
         Arc::new(PoolTask { job, result: ResultCell::new() })
@@ -139,13 +167,14 @@ impl<W: Call> PoolTask<W> {
         self.job.owner_ref()
     }
 
-    /// Puts it into the queue; RESULT-2. `None` when that is closed.
+    /// Puts the task into the queue, and notes its key (RESULT-2). Returns `None` if the queue is closed.
     pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> Option<Offered> {
         let this = Arc::<Self>::clone(self);
-        self.shared().offer(deadline, this, |key| self.job.position().set(key))
+        let queue = &self.shared().workers.queue;
+        queue.offer_noted(deadline, this, |key| self.job.position().set(key)).ok()
     }
 
-    /// Takes its work back, if it still waits; then it never was.
+    /// Takes the work back if the task still waits, as if the task had never been accepted.
     pub(super) fn take_back(&self) -> Option<W> {
         let work = self.job.take_back()?;
         self.shared().remove(self.job.position());
@@ -154,36 +183,35 @@ impl<W: Call> PoolTask<W> {
         Some(work)
     }
 
-    /// One run: when it is due again, or what it has come to.
+    /// Runs the work once. Returns when it is due again, or its result.
     fn run_once(&self, work: &mut Option<W>) -> ControlFlow<Result<W::Output, JoinError>, Instant> {
         let shared = self.shared();
         let name = work.as_ref().map_or("a task", Named::name);
-        let told = |panic: Box<dyn Any + Send>| {
+        let panicked = |panic: Box<dyn Any + Send>| {
             shared.on_panic.tell_named(name, &*panic);
             ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
         };
         match catch_unwind(AssertUnwindSafe(|| W::call(work))) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(value)) => return ControlFlow::Break(Ok(value)),
-            Err(panic) => return told(panic),
+            Err(panic) => return panicked(panic),
         }
-        let (Some(work), true) = (work, shared.may_run(W::IS_PERIODIC)) else {
+        let (Some(work), true) = (work, shared.lifecycle.may_run(W::IS_PERIODIC)) else {
             return ControlFlow::Break(Err(JoinError::Cancelled));
         };
         let possible = || {
             let ended = shared.now();
-            work.next_run(ended).max(ended) // RESULT-3
+            work.next_run(ended).max(ended) // not before the run has ended (RESULT-3)
         };
-        catch_unwind(AssertUnwindSafe(possible)).map_or_else(told, ControlFlow::Continue)
+        catch_unwind(AssertUnwindSafe(possible)).map_or_else(panicked, ControlFlow::Continue)
     }
 
-    /// RESULT-1.
     fn resolve(&self, result: Result<W::Output, JoinError>) {
-        self.result.resolve(result).into_iter().for_each(|told| told.tell(&self.shared().on_panic));
+        self.result.resolve(result, &self.shared().on_panic);
     }
 }
 
-impl<W: Call> Run for PoolTask<W> {
+impl<W: Callable> QueuedTask for PoolTask<W> {
     fn run(self: Arc<Self>) {
         let shared = Arc::clone(self.shared());
         let (mut result, mut is_in) = (Err(JoinError::Cancelled), true);
@@ -198,13 +226,13 @@ impl<W: Call> Run for PoolTask<W> {
         match self.job.run_with(&shared, run, put_back) {
             Ran::Not => {}
             Ran::ForTheLastTime => self.resolve(result),
-            // A shutdown may have looked through the queue meanwhile.
-            Ran::Again(_) if is_in && shared.may_run(W::IS_PERIODIC) => {}
+            // A shutdown may have searched the queue while this task ran.
+            Ran::Again(_) if is_in && shared.lifecycle.may_run(W::IS_PERIODIC) => {}
             Ran::Again(_) => self.withdraw(),
         }
-        // What it was for may be dropped with it: a result that nobody has taken.
-        // And until that is gone its place stays taken: this thread is at work on that address.
-        shared.quietly(|| drop(self));
+        // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
+        // that, so `deadlock`, which knows this run by its address, does not take another task for it.
+        shared.on_panic.catch(|| drop(self));
     }
 
     fn run_for_the_last_time(&self) {
@@ -231,7 +259,7 @@ impl<W: Call> Run for PoolTask<W> {
     }
 }
 
-impl<W: Call> Cancel for PoolTask<W> {
+impl<W: Callable> Cancel for PoolTask<W> {
     fn cancel(&self) -> bool {
         let is_won = self.job.cancel();
         if is_won {
@@ -249,7 +277,7 @@ impl<W: Call> Cancel for PoolTask<W> {
     }
 }
 
-impl<W: Call> Outcome<W::Output> for PoolTask<W> {
+impl<W: Callable> Joinable<W::Output> for PoolTask<W> {
     fn result(&self) -> &ResultCell<W::Output> {
         &self.result
     }
@@ -263,7 +291,8 @@ impl<W: Call> Outcome<W::Output> for PoolTask<W> {
     }
 
     fn remaining(&self) -> Option<Duration> {
-        let deadline = self.job.while_waiting(|key| self.shared().deadline_of(key.get()))??;
+        let deadline =
+            self.job.while_waiting(|key| self.shared().workers.queue.deadline_of(key.get()))??;
         Some(deadline.saturating_duration_since(self.shared().now()))
     }
 
@@ -272,7 +301,9 @@ impl<W: Call> Outcome<W::Output> for PoolTask<W> {
     }
 
     fn begin_wait(&self) -> Result<Waiting, JoinError> {
-        wait_for(std::ptr::from_ref(self).addr(), || self.shared().who_runs())
-            .ok_or(JoinError::WouldDeadlock)
+        let workers = &self.shared().workers;
+        // The tasks of a closed queue have been handed out, and any thread may run them.
+        let by = || Some(workers.threads).filter(|_| !workers.queue.is_closed());
+        wait_for(std::ptr::from_ref(self).addr(), by).ok_or(JoinError::WouldDeadlock)
     }
 }

@@ -1,38 +1,61 @@
-//! The takers that wait, in the order in which they came. Plain data, under the queue's lock; the
-//! invariants QUEUE-1 and QUEUE-2 stand in [`queue`](super::queue).
+//! The threads that wait in a [`DelayedWorkQueue`](super::DelayedWorkQueue): a leader and its followers.
 //!
 //! ```text
-//!   first:  the leader   ── sleeps towards the head's deadline, or its own end if that is earlier
-//!   others: the followers ── sleep towards their own end, if they have one
+//!                nothing is due: joins the list
+//!   LOOKING ────────────────────────────────────> AWAKE, in the list <──── woken, or the sleep ends ─────┐
+//!      │                                            │     │                                              │
+//!      │ an item is due, the time is up,            │     └── nothing is due: goes to sleep ─> ASLEEP(until)
+//!      │ or the queue is closed                     │
+//!      └──────────────> gone <──────────────────────┘ leaves the list
 //! ```
 //!
-//! Whoever is called is marked as awake at once, so that nobody calls it again before it has looked.
+//! The first waiter in the list is the **leader**. It sleeps until the head of the queue is due. The others are
+//! **followers**: each sleeps until it is woken, or its own time is up. When the leader leaves, with or without an
+//! item, the next waiter becomes the leader.
+//!
+//! | event | woken |
+//! | --- | --- |
+//! | an offer becomes the head | the leader, if it would sleep past the new head's deadline |
+//! | the leader leaves: it took the head, gave up, or its clock panicked | the next leader, if it would sleep past the head's deadline |
+//! | a follower leaves | nobody |
+//! | the head is removed, drained, or taken by a thread that did not wait | nobody |
+//! | the queue is closed | all |
+//!
+//! - QUEUE-1 If anybody waits, exactly one waiter leads, and only the leader sleeps towards the head's deadline. It
+//!   stays the leader until it leaves. So at most one thread is in [`Clock::sleep`](crate::Clock::sleep) for the sake
+//!   of the head.
+//! - QUEUE-2 Whenever the queue's lock is free, the leader is awake, or sleeps until the head's deadline at the latest.
+//!   A thread that would break this, by an earlier head or by leaving, marks the leader as awake before it releases the
+//!   lock, and wakes it afterwards. So each item has a waiter as long as anybody waits, and several offers of ever
+//!   earlier heads wake the leader once. Taking items out makes the head's deadline later, which breaks nothing. The
+//!   leader then wakes up once in vain. Waking it for each head that is removed would cost more, because most timeouts
+//!   are removed, many of them as heads.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
-/// Names a taker in a line. They rise along the line.
+/// Names a waiter in a list. Later waiters have greater tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-pub(super) struct Line {
-    takers: VecDeque<Taker>,
+/// The waiters in the order in which they came. It is plain data, under the queue's lock.
+pub(super) struct WaitList {
+    waiters: VecDeque<Waiter>,
     next: Ticket,
 }
 
-struct Taker {
+struct Waiter {
     ticket: Ticket,
     waker: Waker,
     state: State,
 }
 
-/// How a taker stands in the line.
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// It will look before it sleeps. From joining the line, and from a call.
+    /// The waiter will look at the queue before it sleeps. Set when it joins, and by the thread that wakes it.
     Awake,
-    /// It sleeps, or has just got up by itself. From its own hand, when it found nothing.
+    /// The waiter found nothing and sleeps, or has just woken up by itself. `None` is a sleep without end.
     Asleep(Option<Instant>),
 }
 
@@ -42,65 +65,68 @@ impl State {
     }
 }
 
-impl Line {
-    pub(super) fn new() -> Line {
-        Line { takers: VecDeque::new(), next: Ticket(0) }
+impl WaitList {
+    pub(super) fn new() -> WaitList {
+        WaitList { waiters: VecDeque::new(), next: Ticket(0) }
     }
 
-    /// A taker stands at the end, awake.
+    /// Appends a waiter, which is awake.
     pub(super) fn join(&mut self, waker: Waker) -> Ticket {
         let ticket = self.next;
         self.next = Ticket(ticket.0 + 1);
-        self.takers.push_back(Taker { ticket, waker, state: State::Awake });
+        self.waiters.push_back(Waiter { ticket, waker, state: State::Awake });
         ticket
     }
 
-    /// QUEUE-1: the first one is the leader.
+    /// Returns true if this waiter is the leader (QUEUE-1).
     pub(super) fn leads(&self, ticket: Ticket) -> bool {
-        self.takers.front().is_some_and(|leader| leader.ticket == ticket)
+        self.waiters.front().is_some_and(|leader| leader.ticket == ticket)
     }
 
-    /// A taker is about to sleep.
-    pub(super) fn lie_down(&mut self, ticket: Ticket, until: Option<Instant>) {
-        if let Some(at) = self.place_of(ticket) {
-            self.takers[at].state = State::Asleep(until);
+    /// Notes that a waiter is about to sleep.
+    pub(super) fn set_asleep(&mut self, ticket: Ticket, until: Option<Instant>) {
+        if let Some(at) = self.index_of(ticket) {
+            self.waiters[at].state = State::Asleep(until);
         }
     }
 
-    /// A taker goes away. The one behind a leader leads from now on, asleep as it may be.
+    /// Removes a waiter. If it was the leader, the next waiter leads from now on, even if it sleeps.
     pub(super) fn leave(&mut self, ticket: Ticket) {
-        if let Some(at) = self.place_of(ticket) {
-            self.takers.remove(at);
+        if let Some(at) = self.index_of(ticket) {
+            self.waiters.remove(at);
         }
     }
 
-    fn place_of(&self, ticket: Ticket) -> Option<usize> {
-        self.takers.binary_search_by_key(&ticket, |taker| taker.ticket).ok()
+    fn index_of(&self, ticket: Ticket) -> Option<usize> {
+        self.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
 
-    /// QUEUE-2: wakes a leader that would sleep past the head's deadline.
+    /// Returns the waker of a leader that would sleep past the head's deadline, and marks the leader as awake
+    /// (QUEUE-2).
     #[must_use]
     #[inline]
-    pub(super) fn call_leader(&mut self, head: Instant) -> Option<Waker> {
-        let leader = self.takers.front_mut().filter(|leader| leader.state.sleeps_past(head))?;
+    pub(super) fn leader_to_wake(&mut self, head: Instant) -> Option<Waker> {
+        let leader = self.waiters.front_mut().filter(|leader| leader.state.sleeps_past(head))?;
         leader.state = State::Awake;
         Some(leader.waker.clone())
     }
 
-    /// Wakes everybody.
+    /// Returns the wakers of all, and marks all as awake.
     #[must_use]
-    pub(super) fn call_all(&mut self) -> Vec<Waker> {
-        let call = |taker: &mut Taker| {
-            taker.state = State::Awake;
-            taker.waker.clone()
+    pub(super) fn all_to_wake(&mut self) -> Vec<Waker> {
+        let wake = |waiter: &mut Waiter| {
+            waiter.state = State::Awake;
+            waiter.waker.clone()
         };
-        self.takers.iter_mut().map(call).collect()
+        self.waiters.iter_mut().map(wake).collect()
     }
 
-    /// Asserts QUEUE-2, and that the tickets rise.
+    /// Asserts QUEUE-1 and QUEUE-2.
     pub(super) fn check_invariants(&self, head: Option<Instant>) {
-        assert!(self.takers.iter().is_sorted_by(|one, next| one.ticket < next.ticket));
-        if let (Some(leader), Some(head)) = (self.takers.front(), head) {
+        assert!(self.waiters.iter().is_sorted_by(|one, next| one.ticket < next.ticket), "tickets");
+        let leaders = self.waiters.iter().filter(|waiter| self.leads(waiter.ticket)).count();
+        assert_eq!(leaders, usize::from(!self.waiters.is_empty()), "QUEUE-1");
+        if let (Some(leader), Some(head)) = (self.waiters.front(), head) {
             assert!(!leader.state.sleeps_past(head), "QUEUE-2: {:?} past {head:?}", leader.state);
         }
     }
@@ -112,22 +138,22 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn only_who_would_sleep_past_the_head_is_called_and_only_once() {
+    fn only_a_leader_that_would_sleep_past_the_head_is_woken_and_only_once() {
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
-        let mut line = Line::new();
-        let leader = line.join(Waker::noop().clone());
-        let follower = line.join(Waker::noop().clone());
-        assert!(line.call_leader(at(1)).is_none(), "it is awake");
-        line.lie_down(leader, Some(at(5)));
-        line.lie_down(follower, None);
-        assert!(line.call_leader(at(5)).is_none(), "it will be up by then");
-        assert!(line.call_leader(at(4)).is_some());
-        assert!(line.call_leader(at(3)).is_none(), "called already");
-        line.leave(leader);
-        assert!(line.leads(follower));
-        assert!(line.call_leader(at(9)).is_some(), "it would sleep for ever");
-        line.leave(follower);
-        assert!(line.call_leader(at(9)).is_none() && line.call_all().is_empty());
+        let mut list = WaitList::new();
+        let leader = list.join(Waker::noop().clone());
+        let follower = list.join(Waker::noop().clone());
+        assert!(list.leader_to_wake(at(1)).is_none(), "it is awake");
+        list.set_asleep(leader, Some(at(5)));
+        list.set_asleep(follower, None);
+        assert!(list.leader_to_wake(at(5)).is_none(), "it will be up by then");
+        assert!(list.leader_to_wake(at(4)).is_some());
+        assert!(list.leader_to_wake(at(3)).is_none(), "woken already");
+        list.leave(leader);
+        assert!(list.leads(follower));
+        assert!(list.leader_to_wake(at(9)).is_some(), "it would sleep for ever");
+        list.leave(follower);
+        assert!(list.leader_to_wake(at(9)).is_none() && list.all_to_wake().is_empty());
     }
 }

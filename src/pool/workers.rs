@@ -1,21 +1,21 @@
-//! The threads of a pool.
+//! The threads of a pool, and how they are started and end.
 //!
 //! ```text
-//!   in the air ── the factory says Ok, or it begins ──> counted ── its work is done ──> gone
-//!       '──────── the factory says no, or drops it ────────────────────────────────────^
+//!   Starting ── the factory returns Ok, or the thread begins ──> Running ── its work is done ──> Gone
+//!       '────── the factory fails, or drops the work ─────────────────────────────────────────────^
 //! ```
 //!
-//! - THREAD-1 A thread is started when there is work, no idle thread, and fewer threads than the limit: by the caller who
-//!   brings a task, and by the thread that takes one and leaves others behind. So a thread waits for the next deadline
-//!   as long as any is free to.
-//! - THREAD-2 A thread ends when the queue is closed; when it is idle for longer than the pool's patience, and more threads
-//!   than the core are counted; or when the clock panics in its hands. The only idle one stays while anything is in
-//!   the queue. If there is work, another one takes the place of a thread that has ended.
-//! - THREAD-3 At least one thread does not wait, directly or through other pools, for a task of its own pool: the last one
-//!   that would is told so, and goes on. [`deadlock`](crate::executor::deadlock) finds it.
-//! - THREAD-4 The factory is the user's code, so it is called with nothing locked. Until one thread is counted, each caller
-//!   who needs one starts one: nobody relies on a start that may fail. A thread that so exceeds the limit ends as it
-//!   begins.
+//! - THREAD-1 A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
+//!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
+//!   the next deadline as long as one is free to.
+//! - THREAD-2 A thread ends when the queue is closed, when the clock panics in its hands, or when it has been idle for
+//!   longer than `keep_alive` and more threads run than the core. The only idle thread stays while the queue has items.
+//!   If there is work, another thread is started in place of one that has ended.
+//! - THREAD-3 At least one thread does not wait, directly or through other pools, for a task of its own pool.
+//!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
+//! - THREAD-4 The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
+//!   needs a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends
+//!   as soon as it begins.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::queue::DelayedWorkQueue;
-use super::task::Run;
+use super::task::QueuedTask;
 use crate::executor::deadlock::{PoolThreads, runs};
 
 /// Starts a thread that does some work.
@@ -33,43 +33,49 @@ pub(super) type ThreadFactory =
     Box<dyn Fn(thread::Builder, Box<dyn FnOnce() + Send>) -> io::Result<()> + Send + Sync>;
 
 /// How threads are started, and when they end.
-pub(super) struct Staffing {
+pub(super) struct WorkerSettings {
     pub(super) limit: usize,
-    /// So many stay, however long they are idle.
+    /// How many threads stay, however long they are idle.
     pub(super) core: usize,
-    /// The others end after being idle for so long.
+    /// How long the others stay idle before they end.
     pub(super) keep_alive: Duration,
     pub(super) name: String,
     pub(super) factory: ThreadFactory,
 }
 
-/// What all threads of a pool share.
-pub(super) struct Crew {
-    pub(super) queue: DelayedWorkQueue<Arc<dyn Run>>,
+/// The queue of a pool, and the threads that run what is due.
+pub(super) struct Workers {
+    pub(super) queue: DelayedWorkQueue<Arc<dyn QueuedTask>>,
     pub(super) threads: PoolThreads,
-    staffing: Staffing,
-    /// Threads that wait for the queue, until all are started. It may be late; then one thread more is
-    /// started.
+    settings: WorkerSettings,
+    /// How many threads wait for the queue. Not counted while `is_full`. Both are Relaxed: an old value may start a
+    /// thread too many, and the thread that changes them looks at the queue afterwards, under its lock (see `Drop for
+    /// Worker`).
     idle: AtomicUsize,
-    /// The limit is met, and the core is the limit: no thread is to be started, and none ends.
-    is_complete: AtomicBool,
+    /// As many threads run as the limit says, and all of them are core: no thread is to be started, and none ends.
+    is_full: AtomicBool,
     count: Mutex<Count>,
+    /// Notified when `is_terminated` may have become true.
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct Count {
-    in_the_air: usize,
-    counted: usize,
+    starting: usize,
+    running: usize,
+    /// How many threads were ever started, which numbers them.
     started: usize,
 }
 
-impl Crew {
-    pub(super) fn new(queue: DelayedWorkQueue<Arc<dyn Run>>, staffing: Staffing) -> Arc<Crew> {
-        let (idle, is_complete) = (AtomicUsize::new(0), AtomicBool::new(false));
+impl Workers {
+    pub(super) fn new(
+        queue: DelayedWorkQueue<Arc<dyn QueuedTask>>,
+        settings: WorkerSettings,
+    ) -> Arc<Workers> {
+        let (idle, is_full) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (count, ended) = (Mutex::default(), Condvar::new());
-        let threads = PoolThreads::new(staffing.limit);
-        Arc::new(Crew { queue, threads, staffing, idle, is_complete, count, ended })
+        let threads = PoolThreads::new(settings.limit);
+        Arc::new(Workers { queue, threads, settings, idle, is_full, count, ended })
     }
 
     fn count(&self) -> MutexGuard<'_, Count> {
@@ -78,110 +84,102 @@ impl Crew {
 
     // ----- threads begin -------------------------------------------------------------------
 
-    /// THREAD-1. An error only if there is no thread at all.
+    /// Starts a thread if one is needed (THREAD-1). Returns an error only if the start failed and no thread runs.
     #[inline]
-    pub(super) fn call(self: &Arc<Self>) -> io::Result<()> {
-        let is_needed = !self.is_complete() && self.idle.load(Ordering::Relaxed) == 0;
-        if is_needed { self.add_thread() } else { Ok(()) }
-    }
-
-    fn is_complete(&self) -> bool {
-        self.is_complete.load(Ordering::Relaxed)
+    pub(super) fn start_if_needed(self: &Arc<Self>) -> io::Result<()> {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        if is_full || self.idle.load(Ordering::Relaxed) > 0 { Ok(()) } else { self.start() }
     }
 
     #[cold]
-    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
-        let Some((number, member)) = self.reserve() else { return Ok(()) };
-        let begun = Arc::clone(&member);
-        let work: Box<dyn FnOnce() + Send> = Box::new(move || begun.work());
-        let builder = thread::Builder::new().name(format!("{}-{number}", self.staffing.name));
-        let start = AssertUnwindSafe(|| (self.staffing.factory)(builder, work));
-        let started = match catch_unwind(start) {
-            Ok(Ok(())) if member.is_forgotten() => Err(io::Error::other("its work was dropped")),
-            Ok(started) => started,
-            Err(_) => Err(io::Error::other("the thread factory has panicked")),
-        };
+    fn start(self: &Arc<Self>) -> io::Result<()> {
+        let Some((number, worker)) = self.reserve() else { return Ok(()) };
+        let worker_of_thread = Arc::clone(&worker);
+        let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
+        let builder = thread::Builder::new().name(format!("{}-{number}", self.settings.name));
+        let start = AssertUnwindSafe(|| (self.settings.factory)(builder, work));
+        let mut started = catch_unwind(start)
+            .unwrap_or_else(|_| Err(io::Error::other("the thread factory has panicked")));
+        // If the thread does not own the worker any more, and never began, its work was dropped.
+        let is_alone = Arc::strong_count(&worker) == 1;
+        if started.is_ok() && is_alone && *worker.state() == WorkerState::Starting {
+            started = Err(io::Error::other("its work was dropped"));
+        }
         match started {
-            Ok(()) => _ = member.count_in(),
-            Err(error) if self.count().counted == 0 => return Err(error),
+            Ok(()) => _ = worker.begin(),
+            Err(error) if self.count().running == 0 => return Err(error),
             Err(_) => {}
         }
         Ok(())
     }
 
-    /// A place for one thread more, and its number.
-    fn reserve(self: &Arc<Self>) -> Option<(usize, Arc<Member>)> {
+    /// Counts one thread more as starting, if there may be one, and returns it with its number.
+    fn reserve(self: &Arc<Self>) -> Option<(usize, Arc<Worker>)> {
         let mut count = self.count();
         if self.queue.is_closed() {
-            return None; // there is nothing left to do, and the pool may be said to have ended
+            return None; // there is nothing left to do, and the pool may have terminated already
         }
-        let (limit, core) = (self.staffing.limit, self.staffing.core);
-        if count.counted == limit && core == limit {
-            self.is_complete.store(true, Ordering::Relaxed);
+        let (limit, core) = (self.settings.limit, self.settings.core);
+        if count.running == limit && core == limit {
+            self.is_full.store(true, Ordering::Relaxed);
         }
-        if count.counted > 0 && count.counted + count.in_the_air >= limit {
+        if count.running > 0 && count.running + count.starting >= limit {
             return None;
         }
-        count.in_the_air += 1;
+        count.starting += 1;
         count.started += 1;
-        let (place, crew) = (Mutex::new(Place::InTheAir), Arc::clone(self));
-        Some((count.started, Arc::new(Member { crew, place })))
+        let (workers, state) = (Arc::clone(self), Mutex::new(WorkerState::Starting));
+        Some((count.started, Arc::new(Worker { workers, state })))
     }
 
     // ----- threads work --------------------------------------------------------------------
 
-    /// The next job; `None` if the calling thread is to end.
-    fn next_job(self: &Arc<Self>, member: &Member) -> Option<Arc<dyn Run>> {
-        if self.is_complete() {
+    /// Waits for a task that is due. Returns `None` if the calling thread is to end.
+    fn next_task(self: &Arc<Self>, worker: &Worker) -> Option<Arc<dyn QueuedTask>> {
+        if self.is_full.load(Ordering::Relaxed) {
             return self.queue.take();
         }
         let idle = Idle::new(&self.idle);
-        let job = self.wait_for_job(member);
-        drop(idle);
-        if job.is_some() && !self.queue.is_empty() {
-            let _ = self.call(); // THREAD-1
-        }
-        job
-    }
-
-    fn wait_for_job(&self, member: &Member) -> Option<Arc<dyn Run>> {
-        loop {
-            let Some(patience) = self.patience() else { return self.queue.take() };
-            let job = self.queue.poll_timeout(patience);
-            if job.is_some() || self.queue.is_closed() || self.may_end(member) {
-                return job;
+        let task = loop {
+            let Some(timeout) = self.idle_timeout() else { break self.queue.take() };
+            let task = self.queue.poll_timeout(timeout);
+            if task.is_some() || self.queue.is_closed() || self.may_end(worker) {
+                break task;
             }
+        };
+        drop(idle);
+        if task.is_some() && !self.queue.is_empty() {
+            let _ = self.start_if_needed(); // for the tasks that are left behind (THREAD-1)
         }
+        task
     }
 
-    /// For how long a thread is to wait for work; THREAD-2.
-    fn patience(&self) -> Option<Duration> {
-        let Staffing { limit, core, keep_alive, .. } = self.staffing;
-        if core == limit {
+    /// Returns how long a thread waits for work before it may end (THREAD-2), or `None` if it stays.
+    fn idle_timeout(&self) -> Option<Duration> {
+        let WorkerSettings { limit, core, keep_alive, .. } = self.settings;
+        if core == limit || self.count().running <= core {
             return None;
         }
-        if self.count().counted <= core {
-            return None;
-        }
-        // It waits for the next deadline, and ends later if that is cancelled meanwhile.
+        // The only idle thread waits for the next deadline. If that task is cancelled, it ends later than it might.
         let needed =
             if self.is_the_only_idle() { self.queue.time_to_next() } else { Duration::ZERO };
         Some(needed.saturating_add(keep_alive))
     }
 
-    /// Relaxed: if two threads end, each in the belief that the other waits, the last of them starts another one.
+    /// If two threads end because each believes that the other waits, the last of them starts another thread.
     fn is_the_only_idle(&self) -> bool {
         self.idle.load(Ordering::Relaxed) <= 1
     }
 
-    /// THREAD-2, after a wait in vain. If so, the thread is counted no more.
-    fn may_end(&self, member: &Member) -> bool {
+    /// Called by a thread that has waited in vain. Returns true if it is to end; then it is no longer counted
+    /// (THREAD-2).
+    fn may_end(&self, worker: &Worker) -> bool {
         let mut count = self.count();
         let is_needed = self.is_the_only_idle() && !self.queue.is_empty();
-        if count.counted <= self.staffing.core || is_needed {
+        if count.running <= self.settings.core || is_needed {
             return false;
         }
-        member.leave(&mut count);
+        worker.leave(&mut count);
         true
     }
 
@@ -189,16 +187,21 @@ impl Crew {
 
     pub(super) fn is_terminated(&self) -> bool {
         let count = self.count();
-        self.queue.is_closed() && count.counted + count.in_the_air == 0
+        self.has_no_threads(&count)
     }
 
-    pub(super) fn wait_for_the_end(&self, timeout: Duration) -> bool {
+    fn has_no_threads(&self, count: &Count) -> bool {
+        self.queue.is_closed() && count.running + count.starting == 0
+    }
+
+    /// Waits until the queue is closed and all threads have ended. Returns false if the time is up before.
+    pub(super) fn await_termination(&self, timeout: Duration) -> bool {
         if self.threads.has_this_thread() {
             return false; // the calling thread would have to end first
         }
         let until = Instant::now().checked_add(timeout);
         let mut count = self.count();
-        while !(self.queue.is_closed() && count.counted + count.in_the_air == 0) {
+        while !self.has_no_threads(&count) {
             let left = until
                 .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
@@ -210,15 +213,15 @@ impl Crew {
         true
     }
 
-    /// The queue is empty, and stays so.
-    pub(super) fn dismiss(&self) {
+    /// Closes the queue, so that all threads end.
+    pub(super) fn close(&self) {
         self.queue.close();
-        drop(self.count()); // or who is about to wait for the end could miss it
+        drop(self.count()); // so that a thread between its look and its wait does not miss the notification
         self.ended.notify_all();
     }
 }
 
-/// A thread that is idle, for as long as this lives.
+/// Counts a thread as idle until it is dropped, also if the clock panics.
 struct Idle<'a>(&'a AtomicUsize);
 
 impl Idle<'_> {
@@ -234,77 +237,74 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// A thread of the crew: the thread has one owner of it, and the call that starts it another.
-struct Member {
-    crew: Arc<Crew>,
-    /// Locked inside of the crew's count, and by itself.
-    place: Mutex<Place>,
+/// One thread. It is owned by the thread itself, and in the meantime by the call that starts it.
+struct Worker {
+    workers: Arc<Workers>,
+    /// Locked alone, or while the count is locked.
+    state: Mutex<WorkerState>,
 }
 
 /// How a thread is counted. The drawing is at the top of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    InTheAir,
-    Counted,
+enum WorkerState {
+    Starting,
+    Running,
     Gone,
 }
 
-impl Member {
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+impl Worker {
+    fn state(&self) -> MutexGuard<'_, WorkerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does all its life.
+    /// Runs tasks until the thread is to end.
     fn work(self: Arc<Self>) {
-        let crew = &self.crew;
-        if !self.count_in() {
+        if !self.begin() {
             return;
         }
-        crew.threads.join();
-        while let Some(job) = crew.next_job(&self) {
-            let _runs = runs(Arc::as_ptr(&job).cast::<()>().addr());
-            job.run();
+        self.workers.threads.join();
+        while let Some(task) = self.workers.next_task(&self) {
+            let _runs = runs(Arc::as_ptr(&task).cast::<()>().addr());
+            task.run();
         }
     }
 
-    /// Counts it, if it is in the air. False if it has left, because it was one too many; THREAD-4.
-    fn count_in(&self) -> bool {
-        let mut count = self.crew.count();
-        let mut place = self.place();
-        if *place == Place::InTheAir {
-            count.in_the_air -= 1;
-            let has_room = count.counted < self.crew.staffing.limit;
-            count.counted += usize::from(has_room);
-            *place = if has_room { Place::Counted } else { Place::Gone };
+    /// Counts the thread as running, if it was starting. Returns false if it is to end, because it is one too many
+    /// (THREAD-4).
+    fn begin(&self) -> bool {
+        let limit = self.workers.settings.limit;
+        let mut count = self.workers.count();
+        let mut state = self.state();
+        if *state == WorkerState::Starting {
+            count.starting -= 1;
+            let has_room = count.running < limit;
+            count.running += usize::from(has_room);
+            *state = if has_room { WorkerState::Running } else { WorkerState::Gone };
         }
-        *place == Place::Counted
+        debug_assert!(count.running <= limit, "THREAD-4");
+        *state == WorkerState::Running
     }
 
     fn leave(&self, count: &mut Count) {
-        match std::mem::replace(&mut *self.place(), Place::Gone) {
-            Place::InTheAir => count.in_the_air -= 1,
-            Place::Counted => count.counted -= 1,
-            Place::Gone => {}
+        match std::mem::replace(&mut *self.state(), WorkerState::Gone) {
+            WorkerState::Starting => count.starting -= 1,
+            WorkerState::Running => count.running -= 1,
+            WorkerState::Gone => {}
         }
-    }
-
-    /// Whether its work was dropped before it began.
-    fn is_forgotten(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && *self.place() == Place::InTheAir
     }
 }
 
-impl Drop for Member {
+impl Drop for Worker {
     fn drop(&mut self) {
-        let crew = &self.crew;
-        let has_begun = *self.place() != Place::InTheAir;
-        self.leave(&mut crew.count());
-        crew.is_complete.store(false, Ordering::Relaxed); // THREAD-2
-        crew.ended.notify_all();
-        // A thread that has just brought a task may have counted on this one. The queue's lock, which both take in
-        // between, orders this look and that thread's look at `idle`.
-        if has_begun && !crew.queue.is_empty() {
-            let _ = crew.call();
+        let workers = &self.workers;
+        let has_begun = *self.state() != WorkerState::Starting;
+        self.leave(&mut workers.count());
+        workers.is_full.store(false, Ordering::Relaxed); // another thread may take its place (THREAD-2)
+        workers.ended.notify_all();
+        // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between,
+        // which orders this look and that thread's look at `idle`.
+        if has_begun && !workers.queue.is_empty() {
+            let _ = workers.start_if_needed();
         }
     }
 }
