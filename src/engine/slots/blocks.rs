@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use super::depot::{BLOCKS, PAGE, block_of, index_of};
+use super::depot::{BLOCK_BITS, BLOCKS, PAGE, index_of};
 use super::holder::TaskHolder;
 use crate::platform::{cpu, pages};
 
@@ -75,4 +75,9 @@ pub(crate) fn discard(slots: Range<u32>) -> bool {
     // SAFETY: whole pages of one block. The slots are free, so there is no body (HOLDER-1), and a thread that loads a
     // word there copes with a zero (SLOT-3).
     unsafe { pages::discard(ptr::from_ref(first).cast_mut().cast(), bytes) }
+}
+
+/// Returns the number of the block of a slot.
+pub(super) fn block_of(slot: u32) -> usize {
+    (slot >> BLOCK_BITS) as usize & (BLOCKS - 1)
 }

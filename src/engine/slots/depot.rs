@@ -28,7 +28,7 @@ use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock}
 /// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
 const SLOT_BITS: u32 = 28;
 /// A block has 2^15 holders, which are two megabytes.
-const BLOCK_BITS: u32 = 15;
+pub(super) const BLOCK_BITS: u32 = 15;
 pub(super) const BLOCKS: usize = 1 << (SLOT_BITS - BLOCK_BITS);
 /// The number of holders in a page of 4 KiB, which is also the number of bits in a word.
 pub(super) const PAGE: usize = 64;
@@ -39,12 +39,6 @@ const WORTH_TRIMMING: usize = 64 * 1024;
 
 /// Free slots. The next one to be used is the last.
 pub(super) type Magazine = Vec<u32>;
-
-/// Returns the number of the block of a slot.
-#[cfg_attr(loom, allow(dead_code))]
-pub(super) fn block_of(slot: u32) -> usize {
-    (slot >> BLOCK_BITS) as usize & (BLOCKS - 1)
-}
 
 /// Returns the index of a slot in its block.
 pub(super) fn index_of(slot: u32) -> usize {

@@ -160,7 +160,7 @@ pub(crate) fn give_back(slots: Range<u32>) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::engine::slots::depot::block_of;
+    use crate::engine::slots::blocks::block_of;
 
     /// What goes back in one call must lie in one block: the next one may be anywhere.
     #[test]
