@@ -205,7 +205,11 @@ impl Drop for FreedSlot {
 }
 
 /// Cancels a task, if it is still to run.
-#[inline]
+#[expect(
+    clippy::inline_always,
+    reason = "a call costs a cancel forty instructions, and `inline` is only a hint"
+)]
+#[inline(always)]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = directory::holder(key.slot) else { return Cancelled::Lost };
     let mut moved_to = None;
