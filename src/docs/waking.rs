@@ -1,9 +1,9 @@
 //! Sleep and wake: how the thread that turns the engine sleeps, and why no wake-up is lost. This page has no code.
 //!
-//! A scheduler's engine is turned by its tick thread, or by the thread that calls a [`Driver`](crate::Driver). Here both
-//! are the **sleeper**. Every thread that schedules is a **producer**. A producer must wake the sleeper if its task is due
-//! before the sleeper would wake by itself, and must leave it alone otherwise (S7), because a wake-up costs some
-//! microseconds and a schedule a tenth of one. And between "nothing to do" and "asleep" no task may slip through.
+//! A scheduler's engine is turned by its tick thread, or by the thread that calls a [`Driver`](crate::Driver). Here
+//! both are the **sleeper**. Every thread that schedules is a **producer**. A producer must wake the sleeper if its
+//! task is due before the sleeper would wake by itself, and must leave it alone otherwise (S7), because a wake-up costs
+//! some microseconds and a schedule a tenth of one. And between "nothing to do" and "asleep" no task may slip through.
 //!
 //! # The parts
 //!
@@ -52,36 +52,37 @@
 //! **The lost ring.** The producer looks at the threshold, finds `AWAKE`, and goes. The sleeper has looked at the ready
 //! list before, found nothing, arms, and sleeps. Nobody wakes it, and the task runs when something else is due.
 //!
-//! - WAKE-1 A producer first publishes its task, and then loads the threshold. A sleeper first stores the threshold, and
-//!   then looks for published tasks. All four accesses are `SeqCst`, so they have one order that all threads agree on.
-//!   Either the producer's load comes after the sleeper's store, and the producer rings, or the sleeper's look comes after
-//!   the producer's publication, and the sleeper sees it.
+//! - WAKE-1 A producer first publishes its task, and then loads the threshold. A sleeper first stores the threshold,
+//!   and then looks for published tasks. All four accesses are `SeqCst`, so they have one order that all threads agree
+//!   on. Either the producer's load comes after the sleeper's store, and the producer rings, or the sleeper's look
+//!   comes after the producer's publication, and the sleeper sees it.
 //!
 //! Acquire and Release would not do: each thread writes one word and reads another, and both could read the old value.
 //! The producer's write is the exchange P3 on the ready list, or, if its lane was listed, the swap P1.
 //!
-//! **The deaf lane.** The producer finds `listed` set and pushes nothing, while the sleeper has looked at the lane for the
-//! last time. From then on every record of this thread goes into a lane that nobody looks at. An earlier intake, whose
-//! lanes shared a word of bits, had this fault on weak memory; `scripts/litmus.py` keeps it as `signals-old`.
+//! **The herd.** A thousand producers with earlier deadlines find the same threshold and all wake the sleeper.
 //!
-//! - WAKE-4 A producer first raises `published`, and then looks at `listed`. The sleeper first clears `listed`, and then
-//!   looks at `published`. All four are `SeqCst`. So if a producer finds `listed` set, either the lane is still on the
-//!   ready list, where T3 finds it, or the sleeper clears `listed` afterwards, and its look T5 finds the record.
-//!
-//! A lane that is closed refuses its producer by the swap P1 itself (LANE-3 in `engine/intake/lane.rs`), so it needs no
-//! wake-up.
+//! - WAKE-2 Only the producer that turns the threshold from `t` to `AWAKE` wakes. A burst of earlier deadlines costs
+//!   one wake-up. The exchange is Relaxed, because it only decides who wakes. If it fails, the sleeper arms the bell
+//!   after the producer's load, and its look behind that finds the task by WAKE-1.
 //!
 //! **The wake before the sleep.** The producer rings between the last look T5 and the sleep.
 //!
 //! - WAKE-3 The parker keeps a token: a wake that comes before the sleep ends it at once. The token is set, and taken,
-//!   under the lock that the condition variable releases, so there is no gap between the look at the token and the wait.
-//!   A [`Sleeper`](crate::Sleeper) passes this on to clocks: a clock may hand out the waker first and sleep afterwards.
+//!   under the lock that the condition variable releases, so there is no gap between the look at the token and the
+//!   wait. A [`Sleeper`](crate::Sleeper) passes this on to clocks: a clock may hand out the waker first and sleep
+//!   afterwards.
 //!
-//! **The herd.** A thousand producers with earlier deadlines find the same threshold and all wake the sleeper.
+//! **The deaf lane.** The producer finds `listed` set and pushes nothing, while the sleeper has looked at the lane for
+//! the last time. From then on every record of this thread goes into a lane that nobody looks at. An earlier intake,
+//! whose lanes shared a word of bits, had this fault on weak memory; `scripts/litmus.py` keeps it as `signals-old`.
 //!
-//! - WAKE-2 Only the producer that turns the threshold from `t` to `AWAKE` wakes. A burst of earlier deadlines costs one
-//!   wake-up. The exchange is Relaxed, because it only decides who wakes. If it fails, the sleeper arms the bell after the
-//!   producer's load, and its look behind that finds the task by WAKE-1.
+//! - WAKE-4 A producer first raises `published`, and then looks at `listed`. The sleeper first clears `listed`, and
+//!   then looks at `published`. All four are `SeqCst`. So if a producer finds `listed` set, either the lane is still on
+//!   the ready list, where T3 finds it, or the sleeper clears `listed` afterwards, and its look T5 finds the record.
+//!
+//! A lane that is closed refuses its producer by the swap P1 itself (LANE-3 in `engine/intake/lane.rs`), so it needs no
+//! wake-up.
 //!
 //! # What can wait
 //!
@@ -89,52 +90,53 @@
 //! timeouts. It takes such tasks in, and sleeps all the same if none of them would have rung.
 //!
 //! - WAKE-5 After it has armed the bell the sleeper takes in what is there. It sleeps only if all of that is due at or
-//!   after the threshold, which is what a producer would have asked, and if nothing that belongs to the turn was left in
-//!   the lanes. It does not compute a new threshold: what it has taken in is due later than the old one.
+//!   after the threshold, which is what a producer would have asked, and if nothing that belongs to the turn was left
+//!   in the lanes. It does not compute a new threshold, because what it has taken in is due no earlier than the old
+//!   one.
 //!
-//! **Coarse clocks.** The look takes only what is stamped before its cut. On a clock of coarse steps a task may have been
-//! published before the arming, without a ring, and be stamped at the cut. It stays in its lane. So what is left there
-//! has to be able to wait too, and the look visits it.
+//! **Coarse clocks.** The look takes only what is stamped before its cut. On a clock of coarse steps a task may have
+//! been published before the arming, without a ring, and be stamped at the cut. It stays in its lane. So what is left
+//! there has to be able to wait too, and the look visits it.
 //!
-//! **The threshold** is not the deadline. With [`Precision::Tick`](crate::Precision::Tick) everything that is due within
-//! the tick that ends at `t` is served at `t`, so only what is due before that tick rings. A task that is due now rings at
-//! any threshold.
+//! **The threshold** is not the deadline. With [`Precision::Tick`](crate::Precision::Tick) everything that is due
+//! within the tick that ends at `t` is served at `t`, so only what is due before that tick rings. A task that is due
+//! now rings at any threshold.
 //!
-//! **Cancelled in the meantime.** A tick thread that was woken for a task which is cancelled by then sleeps towards that
-//! task's deadline anyway, once. Programs that set a timeout and cancel it a microsecond later would otherwise find the
-//! thread asleep without a deadline each time, and wake it each time.
+//! **Cancelled in the meantime.** A tick thread that was woken for a task which is cancelled by then sleeps towards
+//! that task's deadline anyway, once. Programs that set a timeout and cancel it a microsecond later would otherwise
+//! find the thread asleep without a deadline each time, and wake it each time.
 //!
 //! # Wake-ups for which nothing is due
 //!
 //! - WAKE-6 Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 128th block
-//!   of all lanes (16,384 records), and the canceller of each 8192nd task of a thread. Both are one look at the threshold
-//!   in thousands of calls. Producers that are held back because they are far ahead ring before each of their looks. A
-//!   lost one of these delays a sweep and no task.
+//!   of all lanes (16,384 records), and the canceller of each 8192nd task of a thread. Both are one look at the
+//!   threshold in thousands of calls. Producers that are held back because they are far ahead ring before each of their
+//!   looks. A lost one of these delays a sweep and no task.
 //!
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
 //! refused, and for far entries that have to be brought near.
 //!
 //! # Stop
 //!
-//! - WAKE-7 A stop first sets `is_closing`, and then rings twice: as a producer does, and then whatever the threshold is.
-//!   The sleeper's look T2 is only Acquire and may miss the flag, and the unconditional ring leaves a token for that case.
-//!   A stop happens once, so it need not spare a wake-up.
+//! - WAKE-7 A stop first sets `is_closing`, and then rings twice: as a producer does, and then whatever the threshold
+//!   is. The sleeper's look T2 is only Acquire and may miss the flag, and the unconditional ring leaves a token for
+//!   that case. A stop happens once, so it need not spare a wake-up.
 //!
 //! # Drivers
 //!
-//! A driver has no thread that parks. It tells its caller when to come back, and the caller sleeps as it likes: in a poll
-//! of sockets, say. [`Driver::wake_with`](crate::Driver::wake_with) names a waker that takes the place of the token, and
-//! has to keep WAKE-3 itself: a wake that comes before the sleep must end it.
+//! A driver has no thread that parks. It tells its caller when to come back, and the caller sleeps as it likes: in a
+//! poll of sockets, say. [`Driver::wake_with`](crate::Driver::wake_with) names a waker that takes the place of the
+//! token, and has to keep WAKE-3 itself: a wake that comes before the sleep must end it.
 //!
-//! - WAKE-8 A driver disarms when a turn begins. When the turn is over it arms, and then looks. If something is there, of
-//!   whatever deadline, it rings the waker itself, and answers with the present. So a loop that trusts the waker and a loop
-//!   that trusts the answer are both right.
+//! - WAKE-8 A driver disarms when a turn begins. When the turn is over it arms, and then looks. If something is there,
+//!   of whatever deadline, it rings the waker itself, and answers with the present. So a loop that trusts the waker and
+//!   a loop that trusts the answer are both right.
 //!
 //! # Where a wake-up could be lost
 //!
-//! If a scheduler hangs, `Scheduler::dump()` (hidden, for people) shows threshold, ready list and lanes. A lane with
-//! `listed` that is not reachable from the ready list is a deaf lane; a threshold later than a pending deadline is a lost
-//! ring. These are the places to look at:
+//! If a scheduler hangs, `Scheduler::dump()` (hidden, for people) shows threshold, ready list and lanes. A lane that
+//! stays listed while the ready list is empty is deaf. A threshold that stays later than the deadline of a pending task
+//! is a lost ring. These are the places to look at:
 //!
 //! | place | what would go wrong |
 //! | --- | --- |
@@ -155,5 +157,5 @@
 //! | [`Clock::sleep`](crate::Clock::sleep) of a user's clock | ignores the sleeper, or sleeps without looking at its token |
 //!
 //! The models `tests/models/sleep.rs`, `lanes.rs` and `whole.rs` try all interleavings of the real code, and
-//! `scripts/litmus.py` all executions of the protocols `doorbell`, `ready-list` and `close` on weak memory. `PROOF.md` lists
-//! which of them fails without which ordering.
+//! `scripts/litmus.py` all executions of the protocols `doorbell`, `ready-list` and `close` on weak memory. `PROOF.md`
+//! lists which of them fails without which ordering.

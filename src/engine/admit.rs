@@ -1,7 +1,7 @@
 //! The way in: how a task is admitted, and what holds its producer back.
 //!
-//! A schedule reads the clock, counts the task towards the limit, fills a slot, publishes a record in the calling thread's
-//! lane, and rings the doorbell if the engine sleeps for too long (TASK-1 in [`shared`](super::shared)).
+//! A schedule reads the clock, counts the task towards the limit, fills a slot, publishes a record in the calling
+//! thread's lane, and rings the doorbell if the engine sleeps for too long (TASK-1 in [`shared`](super::shared)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -254,8 +254,8 @@ impl Shared {
         with_lane(self, |writer| writer.filled())
     }
 
-    /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is to
-    /// run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
+    /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
+    /// to run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
     ///
     /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. Nor is a thread
     /// that runs a task held for an executor: it may be one of those that the others wait for.

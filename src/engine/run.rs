@@ -1,8 +1,8 @@
 //! The ways out: a task is claimed, and run or dropped.
 //!
 //! Each function here claims the task first, or is given it claimed, so each task has one end (TASK-2 in
-//! [`shared`](super::shared)). The order of steps is the same everywhere: count, let the user's code run or drop, free the
-//! holder, report a panic. So the end of a task is counted before others can see it (COUNT-1 in
+//! [`shared`](super::shared)). The order of steps is the same everywhere: count, let the user's code run or drop, free
+//! the holder, report a panic. So the end of a task is counted before others can see it (COUNT-1 in
 //! [`stats`](crate::observe::stats)), and a hook finds the task done. A waker's holder is freed before it is woken: the
 //! waker has been moved out, and the woken task must not find the alarm pending (ALARM-1 in
 //! [`alarm`](crate::scheduler::Alarm)).
@@ -70,9 +70,9 @@ impl Shared {
         }
     }
 
-    /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness. Without
-    /// this, many short tasks in a row would spend more on reading the clock than on anything of ours. `None` if the clock
-    /// panics.
+    /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness.
+    /// Without this, many short tasks in a row would spend more on reading the clock than on anything of ours. `None`
+    /// if the clock panics.
     fn recently(&self) -> Option<Moment> {
         let Some(cycles) = cycles().filter(|_| self.is_in_real_time) else {
             return self.try_now();
@@ -86,8 +86,8 @@ impl Shared {
         Some(moment)
     }
 
-    /// Reads the clock. A panic is reported, and `None` is returned: the task has been claimed, and nobody else would run
-    /// it.
+    /// Reads the clock; `None` if it panics, which is reported. A task that has been claimed has to run anyway, because
+    /// nobody else would run it.
     pub(super) fn try_now(&self) -> Option<Moment> {
         caught(|| self.now()).map_err(|panic| self.hooks.report(panic)).ok()
     }

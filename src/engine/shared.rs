@@ -126,8 +126,8 @@ impl Shared {
         self.id
     }
 
-    /// Returns the present. It is never "never", however far the clock is moved: what never comes is not due then either
-    /// (S4).
+    /// Returns the present. It is never "never", however far the clock is moved: what never comes is not due then
+    /// either (S4).
     pub(crate) fn now(&self) -> Moment {
         self.timeline.moment(self.clock.now()).min(Moment(Moment::NEVER.0 - 1))
     }
@@ -186,9 +186,9 @@ impl Shared {
         usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
     }
 
-    /// Describes how the scheduler stands, in lines, for a person who looks at a hang. The numbers are read one after the
-    /// other, and need not fit together while things move. Locks are taken for a moment, and no user's code runs under
-    /// them: the clock is read before.
+    /// Describes how the scheduler stands, in lines, for a person who looks at a hang. The numbers are read one after
+    /// the other, and need not fit together while things move. Locks are taken for a moment, and no user's code runs
+    /// under them: the clock is read before.
     pub(crate) fn dump(&self) -> String {
         let now = self.try_now();
         let when = |moment: Moment| match now {

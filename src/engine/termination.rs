@@ -13,14 +13,14 @@
 //!
 //! - END-1 The end comes once. Whichever thread takes the leftovers first gets them all; all others find an end without
 //!   leftovers.
-//! - END-2 The end holds keys of tasks and no scheduler, because otherwise scheduler and end would keep each other alive.
-//!   A scheduler that goes while its end still has leftovers drops them.
+//! - END-2 The end holds keys of tasks and no scheduler, because otherwise scheduler and end would keep each other
+//!   alive. A scheduler that goes while its end still has leftovers drops them.
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
 //!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
 //!   run. Both do so with the lock held, so the one that comes second finds what the first one has left.
-//! - END-4 A close waits for such runs. One that is called inside of a run waits neither for that run, nor for runs whose
-//!   threads wait for an end themselves, of whatever scheduler. So no two of them wait for each other.
+//! - END-4 A close waits for such runs. One that is called inside of a run waits neither for that run, nor for runs
+//!   whose threads wait for an end themselves, of whatever scheduler. So no two of them wait for each other.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
 //!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
 //!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
@@ -163,8 +163,8 @@ impl Termination {
     /// Tells that the end has come. Returns how many leftovers there are, with those to come.
     ///
     /// `handed` are the series that executors have, and `give_back` makes one of them a leftover if it has not started.
-    /// `one_shots` are those that may be in a run. `unwanted` returns what is to be done with a leftover that nobody will
-    /// take, and `None` if somebody will.
+    /// `one_shots` are those that may be in a run. `unwanted` returns what is to be done with a leftover that nobody
+    /// will take, and `None` if somebody will.
     pub(crate) fn fulfil(
         &self,
         leftovers: Vec<Leftover>,
@@ -210,7 +210,8 @@ impl Termination {
         }
     }
 
-    /// Takes the leftovers that came behind their runs before the end did, if nobody will take them. The caller drops them.
+    /// Takes the leftovers that came behind their runs before the end did, if nobody will take them. The caller drops
+    /// them.
     pub(crate) fn take_unwanted(&self) -> Vec<Leftover> {
         let mut state = self.lock();
         if state.is_wanted { Vec::new() } else { std::mem::take(&mut state.leftovers) }
@@ -221,8 +222,8 @@ impl Termination {
     /// Takes a series back behind its run, because the scheduler has closed in the meantime. `give_back` makes it a
     /// leftover, unless it was cancelled.
     ///
-    /// Returns what has been decided about it, if anything (END-3). The caller carries that out, which counts as the run
-    /// of a leftover until the caller ends it.
+    /// Returns what has been decided about it, if anything (END-3). The caller carries that out, which counts as the
+    /// run of a leftover until the caller ends it.
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,

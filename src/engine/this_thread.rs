@@ -1,8 +1,8 @@
 //! What the calling thread has at schedulers and does for them: its lanes, the tasks that it runs, and the engines that
 //! it turns.
 //!
-//! All of it is thread-local. A thread that is about to end may have lost it already. Then it borrows a lane for the length
-//! of one call, and what it cannot know is answered so that nobody waits for it.
+//! All of it is thread-local. A thread that is about to end may have lost it already. Then it borrows a lane for the
+//! length of one call, and what it cannot know is answered so that nobody waits for it.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Weak;
@@ -142,8 +142,8 @@ pub(super) fn runs(key: TaskKey) -> bool {
     is_any_run(|(_, here)| *here == key)
 }
 
-/// Returns true if the calling thread runs a task like this. A thread that runs one and has lost the others answers yes:
-/// then nobody waits for it, which is never a deadlock.
+/// Returns true if the calling thread runs a task like this. A thread that runs one and has lost the others answers
+/// yes: then nobody waits for it, which is never a deadlock.
 fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
     RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))

@@ -45,8 +45,9 @@ impl Ticker {
         }
     }
 
-    /// Sleeps, unless what has come in since the turn cannot wait: arm, look, sleep, in this order (WAKE-1). What comes in
-    /// after the arming rings for itself, so a flow of tasks that are due later does not keep the thread awake (WAKE-5).
+    /// Sleeps, unless what has come in since the turn cannot wait: arm, look, sleep, in this order (WAKE-1). What comes
+    /// in after the arming rings for itself, so a flow of tasks that are due later does not keep the thread awake
+    /// (WAKE-5).
     fn sleep(&mut self, until: Option<Moment>) {
         let until_instant = until.map(|at| self.shared.timeline.instant(at));
         self.shared.hooks.observe(|observer| observer.will_sleep(until_instant));

@@ -1,7 +1,7 @@
 //! Sleep and wake: the [`Doorbell`], the [`Parker`], and the [`Sleeper`] that clocks sleep with.
 //!
-//! The thread that turns an engine sleeps until a moment. A schedule of something earlier has to wake it, and every other
-//! schedule must leave it alone (S7). The doorbell holds one word for that, the **threshold**:
+//! The thread that turns an engine sleeps until a moment. A schedule of something earlier has to wake it, and every
+//! other schedule must leave it alone (S7). The doorbell holds one word for that, the **threshold**:
 //!
 //! ```text
 //!            arm(t): the sleeper        ring: whoever exchanges it for AWAKE also wakes
@@ -137,20 +137,20 @@ impl Doorbell {
         drop(before); // a waker's `Drop` is user code, so it runs with the lock released (S11)
     }
 
-    /// Lets everything ring from now on that is due before `threshold`: the sleeper's first step. It must look for tasks
-    /// once more before it sleeps (WAKE-1).
+    /// Lets everything ring from now on that is due before `threshold`: the sleeper's first step. It must look for
+    /// tasks once more before it sleeps (WAKE-1).
     pub(crate) fn arm(&self, threshold: Moment) {
         self.threshold.store_in_order(threshold.0.max(AWAKE + 1));
     }
 
-    /// Lets nothing ring any more: the sleeper is awake. Relaxed: a producer that still sees the old threshold rings for
-    /// nothing.
+    /// Lets nothing ring any more: the sleeper is awake. Relaxed: a producer that still sees the old threshold rings
+    /// for nothing.
     pub(crate) fn disarm(&self) {
         self.threshold.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Wakes the sleeper if it sleeps for too long: a producer's last step, after its task is published (WAKE-1). What is
-    /// `due_now` rings at any threshold.
+    /// Wakes the sleeper if it sleeps for too long: a producer's last step, after its task is published (WAKE-1). What
+    /// is `due_now` rings at any threshold.
     #[inline]
     pub(crate) fn ring_if_earlier(&self, deadline: Moment, due_now: bool) {
         let threshold = self.threshold.load_in_order();
@@ -167,9 +167,9 @@ impl Doorbell {
         }
     }
 
-    /// Rings if this caller turns the threshold to `AWAKE` (WAKE-2). If the exchange fails, another producer has woken the
-    /// sleeper, or the sleeper has armed the bell anew. Either way the sleeper arms the bell after the caller's load, and
-    /// its look behind that sees what the caller has published.
+    /// Rings if this caller turns the threshold to `AWAKE` (WAKE-2). If the exchange fails, another producer has woken
+    /// the sleeper, or the sleeper has armed the bell anew. Either way the sleeper arms the bell after the caller's
+    /// load, and its look behind that sees what the caller has published.
     ///
     /// Relaxed: the exchange only decides who wakes, and the parker's lock orders what the sleeper must see.
     #[cold]

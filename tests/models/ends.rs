@@ -73,8 +73,8 @@ fn models_close_against_the_run_of_what_was_handed_over() {
     });
 }
 
-/// A series in its run comes back with the deadline of its next run, and one that is in the executor's queue with that of
-/// its first (S29, END-3).
+/// A series in its run comes back with the deadline of its next run, and one that is in the executor's queue with that
+/// of its first (S29, END-3).
 #[test]
 fn models_close_against_the_run_of_a_series() {
     loom::model(|| {

@@ -37,8 +37,8 @@ fn models_a_push_is_taken_or_refused() {
     });
 }
 
-/// Two threads push, and a reader that may leave some of it looks in between. What it has not taken then, it finds at its
-/// next look (WAKE-4, INTAKE-2).
+/// Two threads push, and a reader that may leave some of it looks in between. What it has not taken then, it finds at
+/// its next look (WAKE-4, INTAKE-2).
 fn pushes_are_seen_or_signalled(most: usize) {
     let (intake, bell) = (Arc::new(Intake::new(false)), Doorbell::new(None));
     let mut writers = [(); 2].map(|()| intake.take_lane(None, &bell));

@@ -9,8 +9,8 @@ use crate::platform::sync::InOrder;
 use crate::time::parking::{Doorbell, Sleeper};
 use crate::time::tick::Moment;
 
-/// A producer publishes and rings, and the sleeper arms, looks, and sleeps (WAKE-1). A lost wake-up is a deadlock, which
-/// loom reports.
+/// A producer publishes and rings, and the sleeper arms, looks, and sleeps (WAKE-1). A lost wake-up is a deadlock,
+/// which loom reports.
 #[test]
 fn models_no_wake_up_is_lost() {
     loom::model(|| {

@@ -7,16 +7,16 @@
 //!      `taken` = 37             `published` = 260
 //! ```
 //!
-//! A lane is a chain of blocks. The [`LaneWriter`] fills the last one, and publishes each record by raising `published`.
-//! The [`LaneReader`] empties the first one, and gives emptied blocks back through `spare`, so a steady flow allocates
-//! nothing. The [`Lane`] is what both share. It also holds the counters of the writing thread.
+//! A lane is a chain of blocks. The [`LaneWriter`] fills the last one, and publishes each record by raising
+//! `published`. The [`LaneReader`] empties the first one, and gives emptied blocks back through `spare`, so a steady
+//! flow allocates nothing. The [`Lane`] is what both share. It also holds the counters of the writing thread.
 //!
 //! - LANE-1 Records below `published` are written, and not written again until the reader has taken them. The swap that
 //!   raises `published` is the Release that the reader's load acquires.
 //! - LANE-2 The reader goes on to the next block only for a record that is published. By then the writer has let go of
 //!   the block before, so an emptied block belongs to the reader alone.
-//! - LANE-3 The high bit of `published` says that the lane is closed. It is set once. A writer whose swap returns it has
-//!   published nothing, and puts the old value back.
+//! - LANE-3 The high bit of `published` says that the lane is closed. It is set once. A writer whose swap returns it
+//!   has published nothing, and puts the old value back.
 //! - LANE-4 Stamps in a lane never go down.
 //!
 //! The words of a record are atomics that are only loaded and stored, all Relaxed, because `published` orders them
@@ -68,15 +68,15 @@ impl Block {
         Arc::new(Block { records, next: OnceLock::new() })
     }
 
-    fn put(&self, place: usize, record: Record) {
-        let [deadline, stamp, name] = &self.records[place];
+    fn put(&self, index: usize, record: Record) {
+        let [deadline, stamp, name] = &self.records[index];
         deadline.store(record.deadline, Ordering::Relaxed);
         stamp.store(record.stamp, Ordering::Relaxed);
         name.store(record.name, Ordering::Relaxed);
     }
 
-    fn get(&self, place: usize) -> Record {
-        let [deadline, stamp, name] = &self.records[place];
+    fn get(&self, index: usize) -> Record {
+        let [deadline, stamp, name] = &self.records[index];
         Record {
             deadline: deadline.load(Ordering::Relaxed),
             stamp: stamp.load(Ordering::Relaxed),
@@ -93,7 +93,8 @@ pub(crate) struct Lane {
     pub(super) published: CachePadded<AtomicU64>,
     /// The lane is on the ready list, or the reader is about to look at it. Set by the writer, cleared by the reader.
     pub(super) listed: AtomicBool,
-    /// The link to the lane behind this one on the ready list. Written while `listed` is set and the lane is on no list.
+    /// The link to the lane behind this one on the ready list. Written while `listed` is set and the lane is on no
+    /// list.
     pub(super) next: AtomicU64,
     /// The first block of all, on its way from the writer to the reader.
     first: Mutex<Option<Arc<Block>>>,
@@ -229,17 +230,17 @@ impl LaneWriter {
 
     /// Publishes a record, and lists the lane unless it is listed.
     ///
-    /// The swap is the one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of
-    /// the sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
+    /// The swap is the one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half
+    /// of the sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
     #[inline]
     pub(crate) fn push(&mut self, mut record: Record) -> Result<Pushed, Refused> {
         // A caller with an older reading of the clock counts as scheduled after all that is here (LANE-4).
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
-        let place = self.published as usize % BLOCK;
-        let filled = place == 0 && self.begin_block(record.stamp)?;
+        let index = self.published as usize % BLOCK;
+        let filled = index == 0 && self.begin_block(record.stamp)?;
         let Some(block) = &self.block else { return Err(Refused) };
-        block.put(place, record);
+        block.put(index, record);
         let before = self.lane.published.swap_in_order(self.published + 1);
         debug_assert_eq!(before & !CLOSED, self.published, "a lane has one writer at a time");
         if before & CLOSED != 0 {
@@ -286,7 +287,7 @@ pub(crate) struct LaneReader {
     pub(super) lane: Arc<Lane>,
     block: Option<Arc<Block>>,
     /// The next record in that block, or the block's length if the next block comes first.
-    place: usize,
+    index: usize,
     taken: u64,
     /// How many records were published at the last look.
     seen: u64,
@@ -296,8 +297,8 @@ pub(crate) struct LaneReader {
 
 impl LaneReader {
     pub(crate) fn new(lane: &Arc<Lane>) -> LaneReader {
-        let (lane, block, place) = (Arc::clone(lane), None, BLOCK);
-        LaneReader { lane, block, place, taken: 0, seen: 0, is_open: false }
+        let (lane, block, index) = (Arc::clone(lane), None, BLOCK);
+        LaneReader { lane, block, index, taken: 0, seen: 0, is_open: false }
     }
 
     /// Notes how much is published. If the lane was on the ready list, `listed` has been cleared before (WAKE-4). The
@@ -317,25 +318,25 @@ impl LaneReader {
         if self.taken == self.seen {
             return None;
         }
-        if self.place == BLOCK {
+        if self.index == BLOCK {
             self.next_block();
         }
-        Some(self.block.as_ref()?.get(self.place))
+        Some(self.block.as_ref()?.get(self.index))
     }
 
     /// Returns what was seen and not taken, in order, and takes nothing.
     pub(super) fn peek(&self) -> impl Iterator<Item = Record> {
-        let (mut block, mut place) = match &self.block {
-            Some(block) => (Some(Arc::clone(block)), self.place),
+        let (mut block, mut index) = match &self.block {
+            Some(block) => (Some(Arc::clone(block)), self.index),
             None => (self.lane.first().clone(), 0),
         };
         (0..self.left()).map_while(move |_| {
-            if place == BLOCK {
+            if index == BLOCK {
                 block = block.take()?.next.get().cloned();
-                place = 0;
+                index = 0;
             }
-            place += 1;
-            Some(block.as_ref()?.get(place - 1))
+            index += 1;
+            Some(block.as_ref()?.get(index - 1))
         })
     }
 
@@ -349,19 +350,19 @@ impl LaneReader {
     ) -> usize {
         let mut count = 0;
         while count < most && self.left() > 0 {
-            if self.place == BLOCK {
+            if self.index == BLOCK {
                 self.next_block();
             }
             let Some(block) = &self.block else { break };
-            let run = (most - count).min(BLOCK - self.place).min(self.left() as usize);
-            let records = (self.place..self.place + run).map(|place| block.get(place));
+            let run = (most - count).min(BLOCK - self.index).min(self.left() as usize);
+            let records = (self.index..self.index + run).map(|index| block.get(index));
             let mut took = 0;
             for record in records.take_while(|record| record.stamp < end) {
                 take(record);
                 took += 1;
             }
             self.taken += took as u64;
-            self.place += took;
+            self.index += took;
             count += took;
             if took < run {
                 break;
@@ -370,8 +371,8 @@ impl LaneReader {
         count
     }
 
-    /// Closes the lane. What was published before counts as seen, and the closing itself tells how much that is. A later
-    /// look would not: the record of a writer that is about to be refused is in the count for a moment (LANE-3).
+    /// Closes the lane. What was published before counts as seen, and the closing itself tells how much that is. A
+    /// later look would not: the record of a writer that is about to be refused is in the count for a moment (LANE-3).
     pub(crate) fn close(&mut self) {
         let seen = self.lane.close();
         debug_assert!(self.seen <= seen, "a lane never gets shorter");
@@ -385,7 +386,7 @@ impl LaneReader {
             Some(block) => block.next.get().cloned(),
             None => self.lane.first().take(),
         };
-        self.place = 0;
+        self.index = 0;
         let Some(mut emptied) = std::mem::replace(&mut self.block, next) else { return };
         self.lane.signals.emptied.add(1);
         if let Some(block) = Arc::get_mut(&mut emptied) {

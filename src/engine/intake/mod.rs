@@ -1,8 +1,8 @@
 //! The intake: the way into the engine, lock-free for the threads that schedule, with one reader.
 //!
 //! Every thread that schedules on a scheduler has a [`lane`] there: a queue of its own into the engine, and counters of
-//! its own. So two threads that schedule share nothing that they write for each task, and the order within a lane is the
-//! order of the thread's calls.
+//! its own. So two threads that schedule share nothing that they write for each task, and the order within a lane is
+//! the order of the thread's calls.
 //!
 //! ```text
 //!   thread 1:  lane 0  [ ========> ]--.
@@ -24,17 +24,17 @@
 //! difference is more than `BLOCKS_AHEAD`, writers are held back (see
 //! [`backpressure`](crate::executor::backpressure)), each at the border of a block. It is one addition for 128 records.
 //!
-//! - INTAKE-1 A record is published by one swap on the lane, and the swap's old value tells whether the lane was closed.
-//!   So a task is either seen by the engine's last look, or refused; never both, never neither (S20).
-//! - INTAKE-2 A lane is pushed on the ready list only by its writer, and only after the writer has set `listed`, which it
-//!   has found cleared. The reader clears `listed` only after it has taken the lane off the list and has read `next`. So
-//!   a lane is on the list at most once, and `next` is not written while the reader may read it.
-//! - INTAKE-3 If a record is taken in a turn, so is every record whose schedule had returned before that one's began. By
-//!   clock: its stamp is below the cut as well, and its publication came before the reader's look, because its thread had
-//!   passed on to a later reading. By count: the cut is a reading of the count, which carries everything that was
-//!   published before it.
-//! - INTAKE-4 A turn takes at most as many records as it is told, from all lanes together (S19), and those with the lowest
-//!   stamps, so INTAKE-3 holds for a part of what is there as well. A record costs the same, however many wait.
+//! - INTAKE-1 A record is published by one swap on the lane, and the swap's old value tells whether the lane was
+//!   closed. So a task is either seen by the engine's last look, or refused; never both, never neither (S20).
+//! - INTAKE-2 A lane is pushed on the ready list only by its writer, and only after the writer has set `listed`, which
+//!   it has found cleared. The reader clears `listed` only after it has taken the lane off the list and has read
+//!   `next`. So a lane is on the list at most once, and `next` is not written while the reader may read it.
+//! - INTAKE-3 If a record is taken in a turn, so is every record whose schedule had returned before that one's began.
+//!   By clock: its stamp is below the cut as well, and its publication came before the reader's look, because its
+//!   thread had passed on to a later reading. By count: the cut is a reading of the count, which carries everything
+//!   that was published before it.
+//! - INTAKE-4 A turn takes at most as many records as it is told, from all lanes together (S19), and those with the
+//!   lowest stamps, so INTAKE-3 holds for a part of what is there as well. A record costs the same, however many wait.
 
 pub(crate) mod lane;
 mod reader;
@@ -51,8 +51,8 @@ use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, Mutex, Ordering, lock};
 use crate::time::parking::Doorbell;
 
-/// How many filled blocks the reader may be behind the writers: half a million records, which take 13 MB and some twenty
-/// milliseconds of the tick thread.
+/// How many filled blocks the reader may be behind the writers: half a million records, which take 13 MB and some
+/// twenty milliseconds of the tick thread.
 const BLOCKS_AHEAD: u64 = 2048;
 
 /// After so many blocks (16,384 records) a writer wakes the tick thread even if nothing is due soon. That bounds what
@@ -97,7 +97,8 @@ struct Signals {
 }
 
 impl Signals {
-    /// Returns true if there are lanes on the ready list. It is also the sleeper's last look, so it is `SeqCst` (WAKE-1).
+    /// Returns true if there are lanes on the ready list. It is also the sleeper's last look, so it is `SeqCst`
+    /// (WAKE-1).
     fn has_ready(&self) -> bool {
         self.ready.load_in_order() != 0
     }
@@ -166,8 +167,8 @@ impl Intake {
         }
     }
 
-    /// Returns the clock's reading of the last turn, for a caller that does without one of its own. It is never ahead of
-    /// the present, and it goes on with each turn, so a flood of such calls is merged with the others.
+    /// Returns the clock's reading of the last turn, for a caller that does without one of its own. It is never ahead
+    /// of the present, and it goes on with each turn, so a flood of such calls is merged with the others.
     pub(crate) fn reading_of_last_turn(&self) -> u64 {
         self.last_cut.load(Ordering::Relaxed) // any turn's will do
     }
@@ -194,8 +195,8 @@ impl Intake {
         lock(&self.lanes).idle.push(writer);
     }
 
-    /// Visits all lanes, to add up their counters, in slices, so that nobody waits long for the lock: lanes are added at
-    /// the end, and stay.
+    /// Visits all lanes, to add up their counters, in slices, so that nobody waits long for the lock: lanes are added
+    /// at the end, and stay.
     pub(crate) fn each_lane(&self, mut visit: impl FnMut(&Lane)) {
         let mut visited = 0;
         loop {
@@ -230,15 +231,15 @@ impl Intake {
                 signals.many_cancelled.load(Ordering::Relaxed),
             ),
         ];
-        let mut lanes = 0;
+        let mut count = 0;
         self.each_lane(|lane| {
-            lanes += 1;
-            if lanes <= LANES_SHOWN {
+            count += 1;
+            if count <= LANES_SHOWN {
                 lines.push(lane.describe());
             }
         });
-        if lanes > LANES_SHOWN {
-            lines.push(format!("and {} more lanes", lanes - LANES_SHOWN));
+        if count > LANES_SHOWN {
+            lines.push(format!("and {} more lanes", count - LANES_SHOWN));
         }
         lines
     }

@@ -1,8 +1,8 @@
 //! The reader's side of the intake: which lanes it looks at, and in what order it takes their records.
 //!
 //! A turn takes all lanes off the ready list, notes how much each of its open lanes has published, and merges them: it
-//! takes from the lane with the lowest stamp until that passes the lowest stamp of the others. So it takes only what was
-//! there at its look, however fast the writers are (S19).
+//! takes from the lane with the lowest stamp until that passes the lowest stamp of the others. So it takes only what
+//! was there at its look, however fast the writers are (S19).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +22,8 @@ const CHECKED: usize = 64;
 pub(crate) struct IntakeReader {
     /// By number.
     lanes: Vec<LaneReader>,
-    /// Lanes that may hold something: those that were on the ready list, and those of which an earlier turn has left some.
+    /// Lanes that may hold something: those that were on the ready list, and those of which an earlier turn has left
+    /// some.
     open: Vec<usize>,
     /// The open lanes by the stamps of their first records, the lowest on top. Empty between turns.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
