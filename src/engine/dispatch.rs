@@ -13,7 +13,7 @@ use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{OneShot, holder};
 use crate::executor::DueTask;
 use crate::executor::backpressure::Backlog;
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::{caught, quietly};
 use crate::time::tick::Moment;

@@ -49,7 +49,7 @@ use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::trim::Trims;
 use crate::engine::slots::{grow, holder, trim};
-use crate::executor::batch::AHEAD;
+use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::WheelView;
 use crate::time::tick::{Moment, Tick};

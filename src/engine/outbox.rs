@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{BATCH, is_live};
 use crate::engine::slots::holder;
 use crate::executor::backpressure::Flow;
-use crate::executor::batch::AHEAD;
+use crate::executor::due::AHEAD;
 use crate::time::tick::Moment;
 use crate::wheel::Timed;
 use crate::wheel::entry::Entry;

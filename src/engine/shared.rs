@@ -36,7 +36,7 @@ use crate::engine::slots::{Content, Phase, Wake, holder, memory, trim};
 use crate::engine::termination::{self, Leftover, Termination};
 use crate::error::ScheduleError;
 use crate::executor::backpressure::{Backlog, Flow};
-use crate::executor::own::{OwnExecutor, OwnExecutors};
+use crate::executor::own_executor::{ExecutorTable, OwnExecutor};
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::sync::{AtomicBool, InOrder, Ordering};
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) hooks: Hooks,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) intake: Intake,
-    pub(crate) own_executors: Arc<OwnExecutors>,
+    pub(crate) own_executors: Arc<ExecutorTable>,
     pub(crate) termination: Termination,
     pub(crate) shutdown_timeout: Duration,
     /// Written by the engine alone.

@@ -24,7 +24,7 @@ use crate::engine::shared::{Reservation, Shared};
 use crate::engine::slots::{Phase, Running, holder};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::error::ScheduleError;
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
 use crate::scheduler::handle::Cancellable;
 use crate::time::repeat::Kind;

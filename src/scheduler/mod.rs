@@ -30,7 +30,7 @@ use crate::engine::termination;
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::observe::stats::Stats;
 
 pub use alarm::Alarm;

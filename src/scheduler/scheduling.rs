@@ -9,7 +9,7 @@ use crate::engine::shared::{Shared, Times};
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
 use crate::error::{ScheduleError, TryScheduleError};
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
 use crate::scheduler::leftovers::PendingTask;

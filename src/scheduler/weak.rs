@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use super::{Scheduler, Service};
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 
 /// A [`Scheduler`] that may be gone: for tasks that know their scheduler and shall not keep it alive. An executor
 /// that the handle had of its own it does keep.

@@ -25,7 +25,7 @@ use std::task::Waker;
 use super::closure::{Closure, Content};
 use super::state::{AtomicRef, CancelOutcome, Phase, Word};
 use super::{directory, memory, moved};
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
 use crate::time::repeat::Kind;
