@@ -1,6 +1,8 @@
-//! The ways in: once, and again and again.
+//! The methods of [`Scheduler`] that schedule a task: once, and again and again.
+//!
+//! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has one),
+//! and passes it to `Shared::admit`.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,11 +14,11 @@ use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
-use crate::scheduler::leftovers::PendingTask;
+use crate::scheduler::schedule_trait::{RepeatingTask, Task};
 use crate::time::repeat::{Period, Repeat};
 use crate::wheel::entry::TaskKey;
 
-/// Takes a task in; what is refused is dropped.
+/// Admits a task. A task that is refused is dropped. Out of line, so that each task type has one copy of `admit`.
 #[inline(never)]
 fn admit_or_drop<T: Content>(
     shared: &Shared,
@@ -31,19 +33,19 @@ fn admit_or_drop<T: Content>(
 impl Scheduler {
     // ----- one-shot ------------------------------------------------------------------------
 
-    /// Runs a task once, when `delay` has passed since this call: never before, and at most a tick
-    /// after, plus what the system and the executor add.
+    /// Runs a task once, when `delay` has passed since this call: never earlier, and at most a tick
+    /// later, plus the delays of the system and the executor.
     ///
-    /// A delay of zero does not wait for a tick. A delay beyond the range of the clock is never:
-    /// the task waits until it is cancelled or returned.
+    /// A delay of zero does not wait for a tick. If the delay is beyond the range of the clock, the task never runs. It
+    /// waits until it is cancelled or returned.
     ///
-    /// A closure of up to 32 bytes is not allocated. A thread that schedules much faster than its tasks are filed or run
-    /// may be held back in this call, for 100 ms at most: see [Under overload](crate#under-overload).
+    /// A closure of up to 32 bytes is stored without an allocation. A thread that schedules much faster than its tasks are
+    /// filed or run may be held back in this call, for at most 100 ms: see [Under overload](crate#under-overload).
     ///
     /// # Errors
     ///
-    /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]; the task is dropped then. To get it
-    /// back: [`try_schedule_once`](Scheduler::try_schedule_once).
+    /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]. The task is dropped then. To get it back, call
+    /// [`try_schedule_once`](Scheduler::try_schedule_once).
     #[inline]
     pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
     where
@@ -53,11 +55,11 @@ impl Scheduler {
         self.admit_once(times, task)
     }
 
-    /// Runs a task once, at an instant; one that has passed is due now, without waiting for a tick.
+    /// Runs a task once, at an instant. If the instant has passed, the task is due at once, and does not wait for a tick.
     ///
     /// # Errors
     ///
-    /// As [`schedule_once`](Scheduler::schedule_once).
+    /// The errors of [`schedule_once`](Scheduler::schedule_once).
     #[inline]
     pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
     where
@@ -67,8 +69,7 @@ impl Scheduler {
         self.admit_once(times, task)
     }
 
-    /// As [`schedule_once`](Scheduler::schedule_once), but gives the task back when it is not
-    /// accepted.
+    /// Like [`schedule_once`](Scheduler::schedule_once), but returns the task if it is not accepted.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a one-shot in, within the span of the calling thread.
+    /// Admits a one-shot, which will run in the span of the calling thread.
     #[inline]
     fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
         match trace::current_span() {
@@ -112,8 +113,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a task in. The handle is made here and not further in, so that it is built where it
-    /// will lie.
+    /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
     #[inline]
     fn admit_or_drop<T: Content>(
         &self,
@@ -127,16 +127,16 @@ impl Scheduler {
 
     // ----- repeating -----------------------------------------------------------------------
 
-    /// Runs a task at a fixed rate: run `k` is due at `initial + k * period` after this call,
-    /// however late the runs before it were. Missed runs are caught up with, one by one.
+    /// Runs a task at a fixed rate: run `k`, counted from 0, is due at `initial + k * period` after this call,
+    /// however late the runs before it were. Missed runs are caught up, one by one.
     ///
-    /// The task is an `FnMut`, so it keeps its state from run to run; runs never overlap. It
-    /// returns `()`, or a [`ControlFlow`](std::ops::ControlFlow) of which `Break` ends the series. A
-    /// panic ends it too.
+    /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task
+    /// returns `()`, or a [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series. A
+    /// panic ends the series too.
     ///
     /// # Errors
     ///
-    /// [`ScheduleError::ZeroPeriod`], and as [`schedule_once`](Scheduler::schedule_once).
+    /// [`ScheduleError::ZeroPeriod`], and the errors of [`schedule_once`](Scheduler::schedule_once).
     pub fn schedule_repeatedly<R, F>(
         &self,
         initial: Duration,
@@ -150,11 +150,11 @@ impl Scheduler {
         self.schedule_periodic(initial, Period::fixed_rate(period), task)
     }
 
-    /// Runs a task again and again, each time `delay` after the end of the run before.
+    /// Runs a task repeatedly, each time `delay` after the end of the run before.
     ///
     /// # Errors
     ///
-    /// As [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    /// The errors of [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
     pub fn schedule_with_fixed_delay<R, F>(
         &self,
         initial: Duration,
@@ -168,13 +168,13 @@ impl Scheduler {
         self.schedule_periodic(initial, Period::fixed_delay(delay), task)
     }
 
-    /// Runs a task again and again, as the [`Period`] says.
+    /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.
     ///
-    /// A period of more than 584 years is taken for that.
+    /// A period of more than 584 years is shortened to that.
     ///
     /// # Errors
     ///
-    /// As [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    /// The errors of [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
     pub fn schedule_periodic<R, F>(
         &self,
         initial: Duration,
@@ -185,28 +185,40 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
+        let run = move || trace::in_a_root_span(|| task().flow());
+        self.admit_series(initial, period, NamedAfter::<F, _>::new(run))
+    }
+
+    fn admit_series<T>(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: T,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        Series<T>: Content,
+    {
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        let series = NamedAfter::<F, _>::new(move || trace::in_a_root_span(|| task().flow()));
-        self.admit_or_drop(self.shared().after(initial), Series(series), repetition)
+        self.admit_or_drop(self.shared().after(initial), Series(task), repetition)
     }
 
-    // ----- boxes that know what they were made of (S31) ------------------------------------
+    // ----- with a name (S31) ---------------------------------------------------------------
 
-    pub(crate) fn schedule_box(
+    pub(super) fn schedule_boxed_task(
         &self,
         name: &'static str,
         delay: Duration,
-        task: Box<dyn FnOnce() + Send>,
+        task: Task,
     ) -> Result<Cancellable, ScheduleError> {
         let times = self.shared().after(delay);
         self.admit_once(times, Named { name, task })
     }
 
-    /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that was made of another one: it goes by the name of
-    /// that, so that a panic, or a leftover, tells where the user wrote it.
+    /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name of the
+    /// user's closure, so a panic report and a leftover tell where the user wrote it.
     ///
     /// ```
     /// use std::any::type_name_of_val;
@@ -225,7 +237,7 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// As [`schedule_once`](Scheduler::schedule_once).
+    /// The errors of [`schedule_once`](Scheduler::schedule_once).
     pub fn schedule_at_named<F>(
         &self,
         name: &'static str,
@@ -239,78 +251,14 @@ impl Scheduler {
         self.admit_once(times, Named { name, task })
     }
 
-    pub(crate) fn schedule_boxed_series(
+    pub(super) fn schedule_boxed_series(
         &self,
         name: &'static str,
         initial: Duration,
         period: Period,
-        mut task: Box<dyn FnMut() -> ControlFlow<()> + Send>,
+        mut task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        if period.duration().is_zero() {
-            return Err(ScheduleError::ZeroPeriod);
-        }
-        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
         let task = move || trace::in_a_root_span(&mut task);
-        let series = Series(Named { name, task });
-        self.admit_or_drop(self.shared().after(initial), series, repetition)
-    }
-}
-
-impl PendingTask {
-    /// Moves it to another scheduler: the remaining delay and the repetition carry on there, on the
-    /// executor of that handle. It stays the same task, so all of its handles go on working, and are equal to the one that
-    /// this returns.
-    ///
-    /// A series that is still in a run moves when that run has ended. If the other scheduler has been closed by then, the
-    /// series is dropped.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::Scheduler;
-    ///
-    /// let (first, second) = (Scheduler::new(), Scheduler::new());
-    /// let reminder = first.schedule_once(Duration::from_secs(60), || println!("a minute"))?;
-    /// for task in first.close()? {
-    ///     assert_eq!(task.reschedule(&second)?, reminder);
-    /// }
-    /// assert!(!reminder.is_done() && second.pending() == 1);
-    /// assert!(reminder.cancel() && second.pending() == 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`Scheduler::schedule_once`]. The task is dropped then; to get it back:
-    /// [`try_reschedule`](PendingTask::try_reschedule).
-    pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
-        Ok(self.try_reschedule(scheduler)?)
-    }
-
-    /// Like [`reschedule`](PendingTask::reschedule), but gives the task back if the other scheduler refuses it.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tickwheel::{ScheduleError, Scheduler};
-    ///
-    /// let (first, second) = (Scheduler::new(), Scheduler::new());
-    /// first.schedule_once(Duration::from_secs(60), || println!("a minute later"))?;
-    /// second.close()?;
-    /// for task in first.close()? {
-    ///     let refused = task.try_reschedule(&second).expect_err("it is closed");
-    ///     assert_eq!(refused.reason(), ScheduleError::Closed);
-    ///     refused.into_task().run();
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`TryScheduleError`] holds the task and the reason.
-    pub fn try_reschedule(
-        self,
-        to: &Scheduler,
-    ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
-        let moved = self.move_to(to.shared(), to.own.as_ref());
-        moved.map_err(|(reason, task)| TryScheduleError::new(reason, task))
+        self.admit_series(initial, period, Named { name, task })
     }
 }
