@@ -80,9 +80,9 @@ impl From<ScheduleError> for io::Error {
 
 /// A task that was not accepted, and the reason.
 ///
-/// [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) and the `try_` methods of pools, loops and workers
-/// return it. It never gives out a reference to the task. So it is `Sync` if the task is `Send`, and `?` converts it into
-/// `Box<dyn Error + Send + Sync>`.
+/// [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) and the `try_` methods of pools, loops and
+/// workers return it. It never gives out a reference to the task. So it is `Sync` if the task is `Send`, and `?`
+/// converts it into `Box<dyn Error + Send + Sync>`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -162,22 +162,21 @@ impl<F> From<TryScheduleError<F>> for ScheduleError {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// The tick thread, or the run of a series, did not end within the shutdown timeout. The scheduler is closed all the
-    /// same, and a later `close` returns the leftovers.
+    /// The tick thread, or the run of a series, did not end within the shutdown timeout. The scheduler is closed all
+    /// the same, and a later `close` returns the leftovers.
     #[error(
         "a task or an executor is still busy after the shutdown timeout: call `close` again to get the leftovers, or raise `Builder::shutdown_timeout`"
     )]
     Timeout,
-    /// `close` was called from a task on the tick thread, which would wait for itself. Nothing was
-    /// closed.
+    /// `close` was called from a task on the tick thread, which would wait for itself. Nothing was closed.
     #[error(
         "`close` was called on the tick thread, which would wait for itself: call `stop` there, or `close` from another thread"
     )]
     OnTickThread,
 }
 
-/// Converts the error for a function that returns [`io::Result`]. The kinds are [`TimedOut`](io::ErrorKind::TimedOut) for
-/// [`Timeout`](CloseError::Timeout), and [`Deadlock`](io::ErrorKind::Deadlock) for
+/// Converts the error for a function that returns [`io::Result`]. The kinds are [`TimedOut`](io::ErrorKind::TimedOut)
+/// for [`Timeout`](CloseError::Timeout), and [`Deadlock`](io::ErrorKind::Deadlock) for
 /// [`OnTickThread`](CloseError::OnTickThread).
 impl From<CloseError> for io::Error {
     fn from(error: CloseError) -> io::Error {
@@ -216,8 +215,8 @@ pub enum BuildError {
     Thread(#[source] io::Error),
 }
 
-/// Converts the error for a function that returns [`io::Result`]. The kind is that of the system's error if a thread could
-/// not be started, and otherwise [`InvalidInput`](io::ErrorKind::InvalidInput).
+/// Converts the error for a function that returns [`io::Result`]. The kind is that of the system's error if a thread
+/// could not be started, and otherwise [`InvalidInput`](io::ErrorKind::InvalidInput).
 impl From<BuildError> for io::Error {
     fn from(error: BuildError) -> io::Error {
         let kind = match &error {

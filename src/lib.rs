@@ -1,5 +1,5 @@
-//! A timer service: it runs closures once after a delay, or repeatedly, and cancels them in constant time.
-//! Any thread may schedule, millions of tasks may be pending, and the tasks run on an executor of your choice.
+//! A timer service: it runs closures once after a delay, or repeatedly, and cancels them in constant time. Any thread
+//! may schedule, millions of tasks may be pending, and the tasks run on an executor of your choice.
 //!
 //! ```
 //! use std::time::Duration;
@@ -31,11 +31,11 @@
 //!              the holder's word     └───────────────────────────────┘
 //! ```
 //!
-//! A **holder** keeps the closure. Its one atomic word names the task that is in it, and that task's state. Threads that
-//! want to run, cancel or return the task race on that word. A **lane** carries sixteen bytes, the deadline and the name,
-//! to the **wheel**. The holder is not touched again until the task is due. A cancelled task leaves its name in the wheel,
-//! which the tick thread sweeps out later. The tick thread sleeps until the next deadline, however far it is, and a
-//! task that is due later does not wake it.
+//! A **holder** keeps the closure. Its one atomic word names the task that is in it, and that task's state. Threads
+//! that want to run, cancel or return the task race on that word. A **lane** carries sixteen bytes, the deadline and
+//! the name, to the **wheel**. The holder is not touched again until the task is due. A cancelled task leaves its name
+//! in the wheel, which the tick thread sweeps out later. The tick thread sleeps until the next deadline, however far it
+//! is, and a task that is due later does not wake it.
 //!
 //! # Where to look
 //!
@@ -64,37 +64,39 @@
 //!
 //! Each promise has a number, by which the code and the names of the tests cite it.
 //!
-//! - **Time.** A task never starts early (S1). It starts at most a tick late, plus the delays of system and executor (S2).
-//!   Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3). Any [`Duration`]
-//!   is accepted (S4). A task with a delay of zero does not wait for a tick, and never runs on the caller's stack (S5).
-//!   After a stall, all tasks that are due run at once and in order (S6). An idle scheduler uses no processor time (S7).
+//! - **Time.** A task never starts early (S1). It starts at most a tick late, plus the delays of system and executor
+//!   (S2). Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3). Any
+//!   [`Duration`] is accepted (S4). A task with a delay of zero does not wait for a tick, and never runs on the
+//!   caller's stack (S5). After a stall, all tasks that are due run at once and in order (S6). An idle scheduler uses
+//!   no processor time (S7).
 //! - **Cancel.** Only one caller wins, and then the task does not start (S8). The closure is dropped before `cancel`
 //!   returns (S9). A handle never cancels another task (S10). Your code never runs under a lock of this crate (S11).
-//! - **Repeating.** A fixed rate keeps its phase (S12). Missed runs are caught up, skipped, or start a new phase (S13). A
-//!   run allocates nothing (S14). A panic ends the series (S15). A task may cancel itself (S16).
-//! - **Executor.** Panics are caught everywhere (S17). A task that an executor rejects is handed over again (S18). The work
-//!   of the tick thread is bounded per turn (S19). An executor that refuses does not delay the tasks of others (S30).
-//! - **Shutdown.** Every accepted task has exactly one end: it is run, cancelled, returned, or dropped. Every other task is
-//!   refused (S20). `close` waits for a bounded time, and never deadlocks (S21). Leftovers can be run (S22). After the
-//!   stop, every task is refused (S23). Dropping the last handle stops the scheduler without blocking (S24).
-//! - **Limits and inspection.** A limit is exact (S25). Counters are exact once things are quiet (S26). Errors say what to
-//!   do (S27).
+//! - **Repeating.** A fixed rate keeps its phase (S12). Missed runs are caught up, skipped, or start a new phase (S13).
+//!   A run allocates nothing (S14). A panic ends the series (S15). A task may cancel itself (S16).
+//! - **Executor.** Panics are caught everywhere (S17). A task that an executor rejects is handed over again (S18). The
+//!   work of the tick thread is bounded per turn (S19). An executor that refuses does not delay the tasks of others
+//!   (S30).
+//! - **Shutdown.** Every accepted task has exactly one end: it is run, cancelled, returned, or dropped. Every other
+//!   task is refused (S20). `close` waits for a bounded time, and never deadlocks (S21). Leftovers can be run (S22).
+//!   After the stop, every task is refused (S23). Dropping the last handle stops the scheduler without blocking (S24).
+//! - **Limits and inspection.** A limit is exact (S25). Counters are exact once things are quiet (S26). Errors say what
+//!   to do (S27).
 //!
 //! # Under overload
 //!
 //! Several threads can schedule tasks faster than one tick thread files them, or than an executor runs them. Then these
-//! threads are held back: a call of `schedule_*` on a thread that is far ahead sleeps for some milliseconds, and for
-//! at most 100 ms. So the number of unfiled tasks stays bounded, and the tasks of other threads are served in time. Only a
+//! threads are held back: a call of `schedule_*` on a thread that is far ahead sleeps for some milliseconds, and for at
+//! most 100 ms. So the number of unfiled tasks stays bounded, and the tasks of other threads are served in time. Only a
 //! thread that schedules thousands of tasks a second is ever held back. It is never held back
 //!
 //! - on a tick thread, or inside a turn of a [`Driver`],
 //! - because of a slow executor, if it is running a task of an executor itself,
-//! - because of timeouts that wait in the wheel, however many they are. Only tasks count that have not been filed, or that
-//!   are due and have not started.
+//! - because of timeouts that wait in the wheel, however many they are. Only tasks count that have not been filed, or
+//!   that are due and have not started.
 //!
 //! This cannot deadlock, whatever locks the caller holds: if nothing moves for 100 ms, the bound doubles. To get errors
-//! instead of waits, set [`Builder::max_pending`]. Workers, pools and message loops hold their producers back in the same
-//! way.
+//! instead of waits, set [`Builder::max_pending`]. Workers, pools and message loops hold their producers back in the
+//! same way.
 //!
 //! # Features
 //!

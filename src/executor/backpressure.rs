@@ -1,15 +1,15 @@
 //! Back-pressure: a thread that brings work much faster than it is done waits a little.
 //!
 //! A queue without a bound turns a flood into memory, and into delay for everybody. A queue with a hard bound turns it
-//! into errors, or into deadlocks, because the thread that waits for room may be the one that would make it. So the queues
-//! here have a soft bound. A producer that is beyond it sleeps in short steps, and in this time the consumer has the
-//! processor.
+//! into errors, or into deadlocks, because the thread that waits for room may be the one that would make it. So the
+//! queues here have a soft bound. A producer that is beyond it sleeps in short steps, and in this time the consumer has
+//! the processor.
 //!
-//! - PRESSURE-1 A wait ends by itself: after [`LONGEST`] at the latest, and after [`STUCK`] if nothing has passed in that
-//!   time. So it is never a deadlock, whatever locks the caller holds.
-//! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (because it was stopped, or is blocked
-//!   by the very thread that waits) costs its producers a few waits, and not one wait for each call. The bound falls back
-//!   when the queue is short again, and when a waiting producer sees that something passes.
+//! - PRESSURE-1 A wait ends by itself: after [`LONGEST`] at the latest, and after [`STUCK`] if nothing has passed in
+//!   that time. So it is never a deadlock, whatever locks the caller holds.
+//! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (because it was stopped, or is
+//!   blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call. The bound
+//!   falls back when the queue is short again, and when a waiting producer sees that something passes.
 //!
 //! All accesses are Relaxed: the numbers only decide whether a producer sleeps, and nothing is published by them.
 

@@ -10,16 +10,16 @@
 //!   a thread of A ── waits for ──> a task that runs ───── needs ─────────> the thread that runs it
 //! ```
 //!
-//! Follow these arrows from the thread that is about to wait. If they reach a thread that does not wait, that thread may
-//! go on. If they lead to waiting threads only, none of them will ever go on, and the wait that would close the circle is
-//! refused.
+//! Follow these arrows from the thread that is about to wait. If they reach a thread that does not wait, that thread
+//! may go on. If they lead to waiting threads only, none of them will ever go on, and the wait that would close the
+//! circle is refused.
 //!
 //! - DEADLOCK-1 The notes are read and written under one lock. So if two waits close a circle together, the second one
 //!   sees the first.
 //! - DEADLOCK-2 Only waits without a timeout are noted. A thread that waits with a timeout will go on.
-//! - DEADLOCK-3 A task whose pool is not known is taken to go on. So a wait that is refused is a deadlock, unless one of
-//!   the tasks is cancelled. But not every deadlock is detected: a deadlock through a channel, a lock or an executor of
-//!   another crate is not.
+//! - DEADLOCK-3 A task whose pool is not known is taken to go on. So a wait that is refused is a deadlock, unless one
+//!   of the tasks is cancelled. But not every deadlock is detected: a deadlock through a channel, a lock or an executor
+//!   of another crate is not.
 //!
 //! # Timers
 //!
@@ -27,9 +27,9 @@
 //! that scheduler. It is a deadlock if no other thread can wake the future. That is so if each clone of its waker is in
 //! such a timer.
 //!
-//! - DEADLOCK-4 A timer is counted after its waker was cloned, and discounted before that clone is given away or dropped.
-//!   The number of clones is read before the number of timers. So a clone outside of the timers is never taken for one
-//!   that is in a timer.
+//! - DEADLOCK-4 A timer is counted after its waker was cloned, and discounted before that clone is given away or
+//!   dropped. The number of clones is read before the number of timers. So a clone outside of the timers is never taken
+//!   for one that is in a timer.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -219,7 +219,7 @@ impl Blocking {
 
     /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
     pub(crate) fn sleep(&self) -> bool {
-        // The clones before the timers (DEADLOCK-4). Two are in `self`. Each timer has two: its waker, and an `OwnTimer`.
+        // The clones before the timers (DEADLOCK-4). Two are in `self`, and two in each timer: waker and `OwnTimer`.
         let clones = Arc::strong_count(&self.blocked);
         fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
         let timers = self.blocked.own_timers.load(Ordering::Acquire);
@@ -255,8 +255,8 @@ impl Wake for Blocked {
 pub(crate) struct OwnTimer(Arc<Blocked>);
 
 impl OwnTimer {
-    /// Counts a timer that has a clone of `waker`. Returns `None` if the calling thread does not poll with this waker, or
-    /// if another thread serves the timer.
+    /// Counts a timer that has a clone of `waker`. Returns `None` if the calling thread does not poll with this waker,
+    /// or if another thread serves the timer.
     #[inline]
     pub(crate) fn note(waker: &Waker, is_served_here: impl FnOnce() -> bool) -> Option<OwnTimer> {
         let is_mine = |entry: &&(usize, _)| entry.0 == waker.data().addr();

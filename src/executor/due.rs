@@ -12,7 +12,7 @@ use crate::platform::panics::quietly;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId};
 
-/// The scheduler that a due task belongs to. The engine implements it; this module does not depend on the engine.
+/// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
 pub(crate) trait TaskOwner: Send + Sync {
     /// Claims the task and runs it, unless it was cancelled. Never unwinds.
     fn run(&self, entry: Entry);
@@ -35,8 +35,8 @@ pub(crate) trait TaskOwner: Send + Sync {
 
 /// A task whose time has come, on its way to being run.
 ///
-/// Until it runs it can still be cancelled; then [`run`](DueTask::run) does nothing. A `DueTask`
-/// that is dropped without having run counts as dropped, and its closure is dropped.
+/// Until it runs it can still be cancelled. Then [`run`](DueTask::run) does nothing. A `DueTask` that is dropped
+/// without having run counts as dropped, and its closure is dropped.
 ///
 /// ```
 /// use std::time::Instant;
@@ -162,8 +162,7 @@ impl fmt::Debug for DueTask {
     }
 }
 
-/// A task that an executor has refused. It goes back to its scheduler, which hands it over again
-/// later.
+/// A task that an executor has refused. It goes back to its scheduler, which hands it over again later.
 ///
 /// ```
 /// use std::time::Instant;
@@ -194,8 +193,8 @@ impl Rejected {
         Rejected { task, for_good: false }
     }
 
-    /// Refuses this task and all that would follow: the executor will never run anything again. It is not asked
-    /// any more, and its tasks stay pending until they are cancelled, or returned by a close.
+    /// Refuses this task and all that would follow: the executor will never run anything again. It is not asked any
+    /// more, and its tasks stay pending until they are cancelled, or returned by a close.
     ///
     /// ```
     /// use std::time::Duration;
@@ -249,8 +248,8 @@ impl std::error::Error for Rejected {}
 /// How many tasks before its run a task's holder is loaded into the cache.
 pub(crate) const AHEAD: usize = 16;
 
-/// Tasks that are due, in order of their deadlines: an iterator over [`DueTask`]s, which leaves out
-/// those that have been cancelled in the meantime.
+/// Tasks that are due, in order of their deadlines: an iterator over [`DueTask`]s, which leaves out those that have
+/// been cancelled in the meantime.
 ///
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {

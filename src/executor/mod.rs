@@ -31,14 +31,14 @@ pub use thread_pool::ThreadPool;
 
 /// Takes tasks that are due and runs them somewhere.
 ///
-/// An executor is called on the tick thread, with nothing locked. It may run the task at once
-/// ([`Inline`]), pass it on, or refuse it with [`Rejected`]. A task that it drops without running counts as dropped.
+/// An executor is called on the tick thread, with nothing locked. It may run the task at once ([`Inline`]), pass it on,
+/// or refuse it with [`Rejected`]. A task that it drops without running counts as dropped.
 ///
-/// A task that is refused is not lost (S18). From then on the executor's tasks wait in a queue of their own, in order of
-/// deadline, and delay no other executor's tasks (S30). After a tick the executor is asked again, with one task. If it
-/// takes that task it is offered more, until the queue is empty. Otherwise the pause grows, to 100 ms at most, or to 25 ms
-/// while the executor takes a few tasks each time. An executor that takes many is asked more often. An executor that will
-/// never run anything again says so by [`Rejected::for_good`].
+/// A task that is refused is not lost (S18). From then on the executor's tasks wait in a queue of their own, in order
+/// of deadline, and delay no other executor's tasks (S30). After a tick the executor is asked again, with one task. If
+/// it takes that task it is offered more, until the queue is empty. Otherwise the pause grows, to 100 ms at most, or to
+/// 25 ms while the executor takes a few tasks each time. An executor that takes many is asked more often. An executor
+/// that will never run anything again says so by [`Rejected::for_good`].
 ///
 /// Every `Fn(DueTask) + Send + Sync + 'static` is an executor:
 ///
@@ -76,8 +76,8 @@ pub trait Executor: Send + Sync + 'static {
         }
     }
 
-    /// Returns the pool whose threads run the tasks, if it is one of this crate's. A join on one of its tasks then detects
-    /// a deadlock.
+    /// Returns the pool whose threads run the tasks, if it is one of this crate's. A join on one of its tasks then
+    /// detects a deadlock.
     #[doc(hidden)]
     fn threads(&self) -> Option<PoolThreads> {
         None

@@ -1,8 +1,8 @@
 //! Executors that [`Scheduler::with_executor`](crate::Scheduler::with_executor) was given.
 //!
-//! Such an executor is kept alive by the handles that use it, and by the body of each task that is to run on it. The tick
-//! thread must not touch the body of a task that may be cancelled at the same time. So it finds the executor by a number,
-//! which the task's word carries. The number of an executor that is gone is used again.
+//! Such an executor is kept alive by the handles that use it, and by the body of each task that is to run on it. The
+//! tick thread must not touch the body of a task that may be cancelled at the same time. So it finds the executor by a
+//! number, which the task's word carries. The number of an executor that is gone is used again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -55,8 +55,8 @@ impl ExecutorTable {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives an executor a number below `numbers`. Returns `None` if all of them are taken. Producers are held back once
-    /// more than `most_overdue` of its tasks are due and not started.
+    /// Gives an executor a number below `numbers`. Returns `None` if all of them are taken. Producers are held back
+    /// once more than `most_overdue` of its tasks are due and not started.
     pub(crate) fn add(
         self: &Arc<Self>,
         executor: Box<dyn Executor>,

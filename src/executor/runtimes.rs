@@ -55,8 +55,8 @@ impl Executor for TokioBlocking {
     }
 }
 
-/// Spawns each task on the pool. Several schedulers can share one pool in an `Arc`. To use the global rayon pool, give the
-/// scheduler the closure `|task: DueTask| rayon::spawn(move || task.run())`.
+/// Spawns each task on the pool. Several schedulers can share one pool in an `Arc`. To use the global rayon pool, give
+/// the scheduler the closure `|task: DueTask| rayon::spawn(move || task.run())`.
 ///
 /// ```
 /// use tickwheel::Scheduler;

@@ -6,18 +6,18 @@
 //!                                                        task by task, by a counter
 //! ```
 //!
-//! A batch in the queue has a counter of how many of its tasks have been taken. All workers take from the same batch, each
-//! by raising the counter, until it is used up. So the tick thread pays for one push per batch, a worker pays for one
-//! atomic operation per task, and no task waits behind a slow one while another worker is free.
+//! A batch in the queue has a counter of how many of its tasks have been taken. All workers take from the same batch,
+//! each by raising the counter, until it is used up. So the tick thread pays for one push per batch, a worker pays for
+//! one atomic operation per task, and no task waits behind a slow one while another worker is free.
 //!
 //! - POOL-1 A thread starts if there is work and no thread is idle, up to the limit.
-//! - POOL-2 A push wakes one idle worker. A worker that takes work while more is queued wakes, or starts, the next one. So
-//!   the tick thread wakes at most one thread per batch.
+//! - POOL-2 A push wakes one idle worker. A worker that takes work while more is queued wakes, or starts, the next one.
+//!   So the tick thread wakes at most one thread per batch.
 //! - POOL-3 When the pool is dropped, its threads run what was accepted, and end. `Drop` does not wait for them.
 //! - POOL-4 No task runs and no task is dropped under the lock (S11).
 //! - POOL-5 Queued batches are used again, so that a steady flow allocates nothing.
-//! - POOL-6 Under the lock, idle threads are among the threads that exist, and those are at most as many as were started,
-//!   and as the limit allows.
+//! - POOL-6 Under the lock, idle threads are among the threads that exist, and those are at most as many as were
+//!   started, and as the limit allows.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,8 +35,8 @@ use crate::wheel::entry::Entry;
 
 /// An executor that runs tasks on threads of its own, which start on first use.
 ///
-/// A task that blocks holds up one thread, and no other task while a thread is free. Dropping the
-/// pool never blocks: its threads run the tasks that were accepted, and end.
+/// A task that blocks holds up one thread, and no other task while a thread is free. Dropping the pool never blocks:
+/// its threads run the tasks that were accepted, and end.
 ///
 /// ```
 /// use tickwheel::{Scheduler, ThreadPool};
@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Wakes or starts one more worker if more work is queued (POOL-2). If none can be started, the existing ones do it.
+    /// Wakes or starts one more worker if more work is queued (POOL-2). If none can be started, the others do it.
     fn wake_another(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         if queue.work.is_empty() {
             return;

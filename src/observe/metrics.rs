@@ -1,8 +1,8 @@
 //! A scheduler's counters for the `metrics` facade (feature `metrics`).
 //!
-//! The scheduler does not know of it. A [`MetricsReporter`] takes a snapshot of the counters now and then, and passes it
-//! on: the counters and the gauge as they are, and for each bin of the histogram the runs that are new since the last
-//! snapshot.
+//! The scheduler does not know of it. A [`MetricsReporter`] takes a snapshot of the counters now and then, and passes
+//! it on: the counters and the gauge as they are, and for each bin of the histogram the runs that are new since the
+//! last snapshot.
 
 use std::fmt;
 use std::ops::ControlFlow;

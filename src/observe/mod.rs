@@ -1,8 +1,8 @@
 //! What a program can see of a scheduler: its panics, the turns of its tick thread, and its counters.
 //!
 //! - HOOK-1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
-//! - HOOK-2 A panic is reported once. A hook is called if there is one. Otherwise a line is written on standard error if the
-//!   name of the task is known. If it is not known, the code that caught the panic decides what to report.
+//! - HOOK-2 A panic is reported once. A hook is called if there is one. Otherwise a line is written on standard error
+//!   if the name of the task is known. If it is not known, the code that caught the panic decides what to report.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -49,14 +49,13 @@ pub struct TaskPanic<'a> {
 const NO_NAME: &str = "a task";
 
 impl<'a> TaskPanic<'a> {
-    /// Describes a panic with this payload, of a task whose name is not known: for layers that catch panics
-    /// themselves.
+    /// Describes a panic with this payload, of a task whose name is not known: for layers that catch panics themselves.
     pub fn new(payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
         TaskPanic { name: None, payload }
     }
 
-    /// Describes a panic with this payload, of the task with this name: usually the
-    /// [`type_name`](std::any::type_name) of its closure.
+    /// Describes a panic with this payload, of the task with this name: usually the [`type_name`](std::any::type_name)
+    /// of its closure.
     ///
     /// ```
     /// use tickwheel::TaskPanic;
@@ -86,8 +85,8 @@ impl<'a> TaskPanic<'a> {
         self.payload
     }
 
-    /// Writes one line on standard error. If that is closed or full, the line is lost. `eprintln!` would panic then. One
-    /// call writes the whole line, so lines of several threads do not mix.
+    /// Writes one line on standard error. If that is closed or full, the line is lost. `eprintln!` would panic then.
+    /// One call writes the whole line, so lines of several threads do not mix.
     fn print(&self) {
         // One line is enough: the panic hook of the process has written the whole message already.
         let message = self.message().and_then(|message| message.lines().next());
@@ -108,9 +107,9 @@ impl fmt::Debug for TaskPanic<'_> {
 
 /// Watches the turns of a scheduler, on the tick thread.
 ///
-/// Every method does nothing by default, so an observer implements only the methods that it needs. The
-/// tick thread waits while an observer works. An `Arc<O>` or `Box<O>` of an observer is an observer too, so a program can
-/// keep its own pointer to the observer that it gives to the builder.
+/// Every method does nothing by default, so an observer implements only the methods that it needs. The tick thread
+/// waits while an observer works. An `Arc<O>` or `Box<O>` of an observer is an observer too, so a program can keep its
+/// own pointer to the observer that it gives to the builder.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -286,13 +285,13 @@ impl fmt::Debug for WheelView<'_> {
 
 /// Catches panics, and calls a closure for each: for executors and layers that run other people's code.
 ///
-/// It never unwinds itself, even if the closure panics, or if the payload of a panic panics as it is dropped. Clones call
-/// the same closure.
+/// It never unwinds itself, even if the closure panics, or if the payload of a panic panics as it is dropped. Clones
+/// call the same closure.
 ///
-/// The [default](PanicHook::default) hook calls no closure. If the name of the task is known, it writes a line on standard
-/// error, such as ``tickwheel: the task `my_app::main::{{closure}}` has panicked: out of cheese``. Otherwise it writes
-/// nothing, because the panic hook of the process has written the message and the place already. With the feature
-/// `tracing`, every panic is an event too.
+/// The [default](PanicHook::default) hook calls no closure. If the name of the task is known, it writes a line on
+/// standard error, such as ``tickwheel: the task `my_app::main::{{closure}}` has panicked: out of cheese``. Otherwise
+/// it writes nothing, because the panic hook of the process has written the message and the place already. With the
+/// feature `tracing`, every panic is an event too.
 ///
 /// ```
 /// use std::sync::mpsc;

@@ -1,11 +1,11 @@
 //! Counters of each thread, and the [`Stats`] that they add up to.
 //!
 //! Every thread that schedules, cancels or runs tasks has counters of its own, beside its lane of the
-//! [`intake`](crate::engine::intake). Only this thread writes them, and a snapshot adds the counters of all threads up. So
-//! counting costs a plain load and a plain store, and no two threads write to the same cache line.
+//! [`intake`](crate::engine::intake). Only this thread writes them, and a snapshot adds the counters of all threads up.
+//! So counting costs a plain load and a plain store, and no two threads write to the same cache line.
 //!
-//! - COUNT-1 A counter has one writer at a time. A reader may see an old value, but sees every event once things are quiet
-//!   (S26), because an event is counted before anything that tells another thread of it.
+//! - COUNT-1 A counter has one writer at a time. A reader may see an old value, but sees every event once things are
+//!   quiet (S26), because an event is counted before anything that tells another thread of it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -101,8 +101,8 @@ fn end_of(bin: usize) -> u64 {
 
 /// A snapshot of a scheduler's counters.
 ///
-/// In a snapshot that is taken while other threads schedule, cancel or run tasks, some of the numbers may be slightly old.
-/// Once things are quiet, a snapshot is exact.
+/// In a snapshot that is taken while other threads schedule, cancel or run tasks, some of the numbers may be slightly
+/// old. Once things are quiet, a snapshot is exact.
 ///
 /// ```
 /// use std::time::Duration;
@@ -162,8 +162,7 @@ impl Stats {
         self.panicked
     }
 
-    /// Returns how many tasks were dropped without a run and without a cancel: by an executor, or with the
-    /// scheduler.
+    /// Returns how many tasks were dropped without a run and without a cancel: by an executor, or with the scheduler.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -236,8 +235,8 @@ impl Lateness {
         Duration::from_nanos(self.max)
     }
 
-    /// Returns the lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out
-    /// one run in a hundred. Returns zero if nothing has run.
+    /// Returns the lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out one run in
+    /// a hundred. Returns zero if nothing has run.
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         if count == 0 {

@@ -1,14 +1,14 @@
 //! Spans and events for `tracing`. Without the feature, this module does nothing.
 //!
-//! Only this file depends on the feature. The rest of the crate calls [`current_span`], and if there is a span, wraps the
-//! task with [`InSpan`]. Without the feature there is never a span, and the compiler removes that branch.
+//! Only this file depends on the feature. The rest of the crate calls [`current_span`], and if there is a span, wraps
+//! the task with [`InSpan`]. Without the feature there is never a span, and the compiler removes that branch.
 //!
-//! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so a task is neither larger
-//!   nor slower.
-//! - Each run of a series has a root span of its own, `tickwheel.run`. If all runs were in the span in which the series was
-//!   scheduled, that span would grow for ever.
-//! - Panics and rejections are events of the target `tickwheel`. The event of a panic has the field `panic`, which is the
-//!   message, and the field `task`, which is the type name of the closure, if it is known.
+//! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so a task is neither
+//!   larger nor slower.
+//! - Each run of a series has a root span of its own, `tickwheel.run`. If all runs were in the span in which the series
+//!   was scheduled, that span would grow for ever.
+//! - Panics and rejections are events of the target `tickwheel`. The event of a panic has the field `panic`, which is
+//!   the message, and the field `task`, which is the type name of the closure, if it is known.
 
 #[cfg(not(feature = "tracing"))]
 use off as switch;

@@ -1,12 +1,12 @@
 //! The [`Alarm`]: a waker that is woken at an instant. Futures are built on it.
 //!
 //! An alarm is a task without a closure, an executor and a handle that can be cloned. The tick thread calls the waker
-//! itself, because most wakers only put a task into a queue, and to send them to another thread would cost more than that.
-//! An alarm is never a leftover. It stands for a future that waits, so at the end of the scheduler it is woken.
+//! itself, because most wakers only put a task into a queue, and to send them to another thread would cost more than
+//! that. An alarm is never a leftover. It stands for a future that waits, so at the end of the scheduler it is woken.
 //!
-//! - ALARM-1 Before the waker is called, the end of the alarm is counted, and then its holder is freed. So a thread that
-//!   finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds its end
-//!   counted.
+//! - ALARM-1 Before the waker is called, the end of the alarm is counted, and then its holder is freed. So a thread
+//!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
+//!   its end counted.
 //! - ALARM-2 While the alarm is pending, its holder owns the waker. So no other waker has the same address.
 
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 impl Scheduler {
-    /// Wakes a waker at an instant, for writers of futures. [`sleep`](Scheduler::sleep) and the other futures of this crate
-    /// are built on it.
+    /// Wakes a waker at an instant, for writers of futures. [`sleep`](Scheduler::sleep) and the other futures of this
+    /// crate are built on it.
     ///
-    /// Returns `None` if the instant has come. Then the waker is not kept. Otherwise the tick thread wakes it, whatever the
-    /// executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
+    /// Returns `None` if the instant has come. Then the waker is not kept. Otherwise the tick thread wakes it, whatever
+    /// the executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
     /// leftovers. Neither this call nor the end of the alarm allocates memory.
     ///
     /// ```
@@ -87,8 +87,8 @@ impl Scheduler {
         Ok(key.map(|key| Alarm::new(key, self.shared(), waker)))
     }
 
-    /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of the
-    /// [`Driver`](crate::Driver). Such a thread must not wait for anything that this scheduler has to do.
+    /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
+    /// the [`Driver`](crate::Driver). Such a thread must not wait for anything that this scheduler has to do.
     pub fn is_turned_here(&self) -> bool {
         self.shared().is_turned_here()
     }
@@ -98,7 +98,7 @@ impl Scheduler {
 /// the waker.
 ///
 /// It is meant for writers of futures. The module [`future`](crate::future) has ready-made ones.
-#[must_use = "dropping it calls it off"]
+#[must_use = "dropping it cancels it"]
 pub struct Alarm {
     key: TaskKey,
     scheduler: SchedulerId,
@@ -128,8 +128,8 @@ impl Alarm {
         holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation)
     }
 
-    /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes the
-    /// same task.
+    /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes
+    /// the same task.
     pub fn will_wake(&self, waker: &Waker) -> bool {
         self.target == target(waker) // no other waker has this address while the alarm is pending (ALARM-2)
     }

@@ -45,8 +45,8 @@ pub struct Builder {
     hooks: Hooks,
 }
 
-/// At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that,
-/// or are cancelled before it has passed.
+/// At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that, or are
+/// cancelled before it has passed.
 const WHEEL_SIZE: usize = 4096;
 
 /// The longest bucket of a wheel with exact deadlines, whatever the tick is.
@@ -67,15 +67,15 @@ impl Builder {
         }
     }
 
-    /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a tick
-    /// is 1 ms.
+    /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a
+    /// tick is 1 ms.
     pub fn tick(mut self, tick: Duration) -> Builder {
         self.tick = tick;
         self
     }
 
-    /// Sets how many buckets the wheel has: a power of two, 4096 by default. With more buckets, fewer tasks have to be moved
-    /// before they are due. A bucket takes 32 bytes. At most four million buckets are made.
+    /// Sets how many buckets the wheel has: a power of two, 4096 by default. With more buckets, fewer tasks have to be
+    /// moved before they are due. A bucket takes 32 bytes. At most four million buckets are made.
     pub fn wheel_size(mut self, buckets: usize) -> Builder {
         self.wheel_size = buckets;
         self
@@ -87,8 +87,8 @@ impl Builder {
         self
     }
 
-    /// Sets the executor, which runs the tasks. By default, it is a [`ThreadPool`] of as many threads as the machine runs
-    /// at once. [`Inline`] is faster, for tasks that are short. The default of
+    /// Sets the executor, which runs the tasks. By default, it is a [`ThreadPool`] of as many threads as the machine
+    /// runs at once. [`Inline`] is faster, for tasks that are short. The default of
     /// [`build_driven`](Builder::build_driven) is [`Inline`].
     pub fn executor(mut self, executor: impl Executor) -> Builder {
         self.executor = Some(Box::new(executor));
@@ -100,8 +100,8 @@ impl Builder {
         self.executor(executor)
     }
 
-    /// Sets the clock. By default, it is the system's clock. The default of [`build_driven`](Builder::build_driven) is a
-    /// virtual clock, which the driver moves.
+    /// Sets the clock. By default, it is the system's clock. The default of [`build_driven`](Builder::build_driven) is
+    /// a virtual clock, which the driver moves.
     pub fn clock(mut self, clock: impl Clock) -> Builder {
         self.clock = Some(Box::new(clock));
         self
@@ -113,11 +113,11 @@ impl Builder {
         self
     }
 
-    /// Sets how many tasks may be pending at once. A further task is refused with [`Full`](crate::ScheduleError::Full). By
-    /// default, there is no limit.
+    /// Sets how many tasks may be pending at once. A further task is refused with [`Full`](crate::ScheduleError::Full).
+    /// By default, there is no limit.
     ///
-    /// A one-shot counts until its run starts, a series until it ends. Without a limit, threads that schedule much faster
-    /// than tasks are run are held back for moments: see [Under overload](crate#under-overload).
+    /// A one-shot counts until its run starts, a series until it ends. Without a limit, threads that schedule much
+    /// faster than tasks are run are held back for moments: see [Under overload](crate#under-overload).
     pub fn max_pending(mut self, tasks: usize) -> Builder {
         self.max_pending = Some(tasks);
         self
@@ -146,8 +146,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError::ZeroTick`] if the tick is zero, [`BuildError::WheelSize`] if the wheel size is not a power of two, and
-    /// [`BuildError::Thread`] if the thread could not be started.
+    /// [`BuildError::ZeroTick`] if the tick is zero, [`BuildError::WheelSize`] if the wheel size is not a power of two,
+    /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| Box::new(SystemClock));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(ThreadPool::default()));
@@ -165,7 +165,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`BuildError::ZeroTick`] if the tick is zero, and [`BuildError::WheelSize`] if the wheel size is not a power of two.
+    /// [`BuildError::ZeroTick`] if the tick is zero, and [`BuildError::WheelSize`] if the wheel size is not a power of
+    /// two.
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| Box::new(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
@@ -206,7 +207,7 @@ impl Builder {
     }
 }
 
-/// The same as [`Scheduler::builder`].
+/// Returns the same as [`Scheduler::builder`].
 impl Default for Builder {
     fn default() -> Builder {
         Builder::new()

@@ -13,12 +13,12 @@ use crate::scheduler::leftovers::Leftovers;
 use crate::time::parking::Sleeper;
 use crate::time::tick::Moment;
 
-/// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven)
-/// returns beside the scheduler.
+/// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
+/// the scheduler.
 ///
-/// Tasks run only inside [`turn`](Driver::turn) and [`advance`](Driver::advance), on the thread
-/// that calls them (with the default executor, [`Inline`](crate::Inline)). By default, the time is virtual, and
-/// stands still between calls. Dropping the driver ends its scheduler and drops the tasks that were pending.
+/// Tasks run only inside [`turn`](Driver::turn) and [`advance`](Driver::advance), on the thread that calls them (with
+/// the default executor, [`Inline`](crate::Inline)). By default, the time is virtual, and stands still between calls.
+/// Dropping the driver ends its scheduler and drops the tasks that were pending.
 ///
 /// A test of an hour:
 ///
@@ -115,11 +115,11 @@ impl Driver {
         self.shared.clock.now()
     }
 
-    /// Hands over the tasks that are due by the clock. Returns when to call it again, or `None` if nothing is pending except
-    /// tasks of executors that have refused them for good.
+    /// Hands over the tasks that are due by the clock. Returns when to call it again, or `None` if nothing is pending
+    /// except tasks of executors that have refused them for good.
     ///
-    /// Tasks that are scheduled during the turn are left to the next turn, even if they are due at once. Then `turn` returns
-    /// the present. Called from inside a task of the same driver, it does nothing and returns the present.
+    /// Tasks that are scheduled during the turn are left to the next turn, even if they are due at once. Then `turn`
+    /// returns the present. Called from inside a task of the same driver, it does nothing and returns the present.
     pub fn turn(&self) -> Option<Instant> {
         let shared = &self.shared;
         let turn = |engine: &mut Engine| {
@@ -140,12 +140,12 @@ impl Driver {
         self.cell.with_engine(turn).unwrap_or_else(|| Some(self.now()))
     }
 
-    /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including tasks
-    /// that are scheduled on the way. Returns how many runs were started.
+    /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
+    /// tasks that are scheduled on the way. Returns how many runs were started.
     ///
     /// If the clock cannot be moved, as with [`SystemClock`](crate::SystemClock), it waits until the time has passed.
-    /// It never returns if a task schedules itself again and again without a delay. Called from
-    /// inside a task of the same driver, it does nothing and returns 0.
+    /// It never returns if a task schedules itself again and again without a delay. Called from inside a task of the
+    /// same driver, it does nothing and returns 0.
     pub fn advance(&self, by: Duration) -> usize {
         if self.shared.is_turned_here() {
             return 0; // time does not pass inside a task
@@ -187,8 +187,8 @@ impl Driver {
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
-    /// Sets the waker that is woken if, after a [`turn`](Driver::turn), another thread schedules a task that is due before
-    /// the instant that the turn has returned. `None` removes the waker.
+    /// Sets the waker that is woken if, after a [`turn`](Driver::turn), another thread schedules a task that is due
+    /// before the instant that the turn has returned. `None` removes the waker.
     ///
     /// A waker can write to a pipe, post to a loop, or unpark a thread:
     ///

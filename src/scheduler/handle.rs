@@ -3,23 +3,22 @@
 //! A handle of a scheduler's task has the slot and the generation of that task. It owns nothing, so dropping it costs
 //! nothing. If the slot has been used again, the generation differs, and the handle leaves the new task alone (S10).
 //!
-//! The holder's word tells whether the task ended, but after the slot was used again, it does not tell *how*. So a handle
-//! that wins the cancel notes this in itself. A handle and its clones share a [`SharedOutcome`] for the same purpose, which
-//! is made by the first `clone`.
+//! The holder's word tells whether the task ended, but after the slot was used again, it does not tell *how*. So a
+//! handle that wins the cancel notes this in itself. A handle and its clones share a [`SharedOutcome`] for the same
+//! purpose, which is made by the first `clone`.
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
-//! matches on the two. For a task, it reads the holder's word, by `holder::word`, and compares the generation first. For
-//! the other, it calls a method of `Cancel`, which needs a default there.
+//! matches on the two. For a task, it reads the holder's word, by `holder::word`, and compares the generation first.
+//! For the other, it calls a method of `Cancel`, which needs a default there.
 //!
-//! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome.
-//!   A `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The
-//!   word's transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees
-//!   that the handle is shared, or the clone sees in the word that the task was cancelled, and
-//!   sets the shared outcome itself.
-//! - HANDLE-2 The word forgets how a task ended when the slot has been used five times more. A cancel that wins keeps the
-//!   slot until it has stored `cancelled`, so a look that finds a later generation has acquired that store, and looks at
-//!   `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order, and the clone
-//!   loads it in order.
+//! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
+//!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
+//!   transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees that the handle is
+//!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
+//! - HANDLE-2 The word forgets how a task ended when the slot has been used five times more. A cancel that wins keeps
+//!   the slot until it has stored `cancelled`, so a look that finds a later generation has acquired that store, and
+//!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
+//!   and the clone loads it in order.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -36,8 +35,7 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// A handle to a scheduled task or series, which cancels it, or tells what has become of it.
 ///
 /// Dropping the handle does not cancel the task. For a guard that does, see
-/// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may
-/// outlive its scheduler.
+/// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may outlive its scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,8 +63,8 @@ const _: () =
 ///
 /// # Contract
 ///
-/// `cancel` returns true for exactly one caller, and only if this call has prevented a run. After
-/// that the task does not start, and the values that it captured have been dropped, unless it is running.
+/// `cancel` returns true for exactly one caller, and only if this call has prevented a run. After that the task does
+/// not start, and the values that it captured have been dropped, unless it is running.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -127,11 +125,11 @@ impl Cancellable {
         Cancellable::cancelled(TaskKey { slot: 0, generation: 0 }, SchedulerId::FIRST)
     }
 
-    /// Cancels the task. Returns true for exactly one caller, and only if this call has prevented the run (of a
-    /// series: all further runs).
+    /// Cancels the task. Returns true for exactly one caller, and only if this call has prevented the run (of a series:
+    /// all further runs).
     ///
-    /// When it returns, the values that the task captured have been dropped, unless the task is running. A task
-    /// that waits in an executor's queue, or among the leftovers of a close, can be cancelled too.
+    /// When it returns, the values that the task captured have been dropped, unless the task is running. A task that
+    /// waits in an executor's queue, or among the leftovers of a close, can be cancelled too.
     pub fn cancel(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.cancel(),
@@ -141,10 +139,10 @@ impl Cancellable {
 
     /// Returns true if a cancel has ended the task.
     ///
-    /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover was
-    /// cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
-    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only tells
-    /// that the task [is done](Cancellable::is_done).
+    /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover
+    /// was cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
+    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only
+    /// tells that the task [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
@@ -190,8 +188,8 @@ impl Clone for Cancellable {
     }
 }
 
-/// Two handles are equal if they stand for the same task. Handles to [no task](Cancellable::already_cancelled) are equal
-/// to each other.
+/// Two handles are equal if they stand for the same task. Handles to [no task](Cancellable::already_cancelled) are
+/// equal to each other.
 ///
 /// ```
 /// use std::time::Duration;

@@ -10,10 +10,10 @@
 //!   Leftovers --> PendingTask: run, cancel, reschedule, or drop
 //! ```
 //!
-//! - LEFTOVER-1 A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a cancel
-//!   both claim the task first, so only one of them gets it (S8).
-//! - LEFTOVER-2 A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run. What
-//!   the user does with its `PendingTask` is done by this thread, after the run.
+//! - LEFTOVER-1 A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a
+//!   cancel both claim the task first, so only one of them gets it (S8).
+//! - LEFTOVER-2 A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run.
+//!   What the user does with its `PendingTask` is done by this thread, after the run.
 
 use std::fmt;
 use std::future::Future;
@@ -36,8 +36,8 @@ use crate::wheel::entry::{Entry, Runner};
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
-/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets
-/// them all. If they are not taken, they are dropped with the last handle to the scheduler.
+/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all. If they
+/// are not taken, they are dropped with the last handle to the scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +49,7 @@ use crate::wheel::entry::{Entry, Runner};
 /// assert_eq!(leftovers.len(), 1);
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
-#[must_use = "the tasks that were left over come out of `wait` or `.await`; dropping this does not undo the stop, and drops them unless somebody else takes them"]
+#[must_use = "dropping it does not undo the stop, and may drop the leftovers: get them by `wait` or `.await`"]
 pub struct Stopping {
     shared: Arc<Shared>,
 }
@@ -103,9 +103,8 @@ impl fmt::Debug for Stopping {
 
 /// The tasks that were pending when a scheduler closed, in order of their deadlines.
 ///
-/// Each can be run, cancelled, or moved to another scheduler. Their handles still work: a task that
-/// is cancelled in the meantime does nothing when it is run. If leftovers are dropped, their tasks are dropped, and
-/// count so.
+/// Each can be run, cancelled, or moved to another scheduler. Their handles still work: a task that is cancelled in the
+/// meantime does nothing when it is run. If leftovers are dropped, their tasks are dropped, and count so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -207,8 +206,9 @@ impl PendingTask {
         }
     }
 
-    /// Returns when the task is due. For a task that is never due, returns the latest instant of the clock. If the task is
-    /// a series whose run is still in progress, the deadline is an estimate, because it may depend on the end of that run.
+    /// Returns when the task is due. For a task that is never due, returns the latest instant of the clock. If the task
+    /// is a series whose run is still in progress, the deadline is an estimate, because it may depend on the end of
+    /// that run.
     pub fn deadline(&self) -> Instant {
         self.shared.timeline.instant(self.due())
     }
@@ -247,12 +247,12 @@ impl PendingTask {
         })
     }
 
-    /// Runs the task on the calling thread, unless it was cancelled. A repeating task runs once. A panic is
-    /// reported to the scheduler's `on_panic`.
+    /// Runs the task on the calling thread, unless it was cancelled. A repeating task runs once. A panic is reported to
+    /// the scheduler's `on_panic`.
     ///
-    /// If the task is a series whose run is still in progress (because the close was called inside that run, or has waited
-    /// for [`Builder::shutdown_timeout`](crate::Builder::shutdown_timeout)), it runs once more after that run, on the
-    /// thread of that run.
+    /// If the task is a series whose run is still in progress (because the close was called inside that run, or has
+    /// waited for [`Builder::shutdown_timeout`](crate::Builder::shutdown_timeout)), it runs once more after that run,
+    /// on the thread of that run.
     pub fn run(self) {
         self.start();
     }
@@ -279,11 +279,11 @@ impl PendingTask {
     }
 
     /// Moves the task to another scheduler, and onto the executor of that handle. The remaining delay and the
-    /// repetition continue there. It stays the same task: all of its handles keep working, and are equal to the one that
-    /// this returns.
+    /// repetition continue there. It stays the same task: all of its handles keep working, and are equal to the one
+    /// that this returns.
     ///
-    /// If the task is a series whose run is still in progress, it is moved after that run. If the other scheduler has been
-    /// closed by then, the series is dropped.
+    /// If the task is a series whose run is still in progress, it is moved after that run. If the other scheduler has
+    /// been closed by then, the series is dropped.
     ///
     /// ```
     /// use std::time::Duration;
@@ -358,8 +358,8 @@ impl PendingTask {
         self.move_to(reservation, shared, own, task.is_in_run)
     }
 
-    /// Moves a task that is not in a run to another scheduler, onto this executor there. The task stays in its holder and
-    /// keeps its key, so its handles keep working.
+    /// Moves a task that is not in a run to another scheduler, onto this executor there. The task stays in its holder
+    /// and keeps its key, so its handles keep working.
     fn move_to(
         mut self,
         reservation: Reservation,
@@ -383,11 +383,11 @@ impl PendingTask {
         Ok(handle(task.key, from))
     }
 
-    /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action` with
-    /// it after the run (LEFTOVER-2). Then returns true, and `self` is empty.
+    /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action`
+    /// with it after the run (LEFTOVER-2). Then returns true, and `self` is empty.
     ///
-    /// Otherwise returns false and drops `action`. If the run has ended in the meantime, the deadline is now that of the
-    /// next run.
+    /// Otherwise returns false and drops `action`. If the run has ended in the meantime, the deadline is now that of
+    /// the next run.
     fn defer_while_in_run(&mut self, action: impl FnOnce(PendingTask) + Send + 'static) -> bool {
         let Some(task) = self.task.filter(|task| task.is_in_run) else { return false };
         let shared = Arc::clone(&self.shared);

@@ -45,8 +45,8 @@ pub use schedule_trait::{RepeatingTask, Schedule, ScheduleExt, Task};
 /// A handle to a timer service, which takes tasks from any thread, and runs them on an executor when they are due.
 ///
 /// The handle is cheap to clone, and its clones stand for the same service. When the last one is dropped, the service
-/// stops, and every task that has not started is dropped (on the tick thread; `drop` does not wait). To keep those tasks,
-/// [`close`](Scheduler::close) the scheduler: see [`shutdown`](crate::shutdown).
+/// stops, and every task that has not started is dropped (on the tick thread; `drop` does not wait). To keep those
+/// tasks, [`close`](Scheduler::close) the scheduler: see [`shutdown`](crate::shutdown).
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -84,8 +84,8 @@ impl Drop for Service {
 static GLOBAL: OnceCell<Scheduler> = OnceCell::new();
 
 impl Scheduler {
-    /// Makes a scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as
-    /// many threads as the machine runs at once, which start on first use.
+    /// Makes a scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as many threads
+    /// as the machine runs at once, which start on first use.
     ///
     /// # Panics
     ///
@@ -115,8 +115,8 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// Panics if the system does not start the tick thread. [`try_global`](Scheduler::try_global) returns an error instead,
-    /// and can be called again.
+    /// Panics if the system does not start the tick thread. [`try_global`](Scheduler::try_global) returns an error
+    /// instead, and can be called again.
     pub fn global() -> &'static Scheduler {
         match Scheduler::try_global() {
             Ok(scheduler) => scheduler,
@@ -186,11 +186,11 @@ impl Scheduler {
 
     // ----- shutdown ------------------------------------------------------------------------
 
-    /// Stops the service, waits for the tick thread, and returns every task that has not started, including those
-    /// that wait in an executor's queue. The page [`shutdown`](crate::shutdown) has a table of all cases.
+    /// Stops the service, waits for the tick thread, and returns every task that has not started, including those that
+    /// wait in an executor's queue. The page [`shutdown`](crate::shutdown) has a table of all cases.
     ///
-    /// `close` wakes the tick thread at once. It also waits for the runs of series that are in progress, and returns the
-    /// series when the run has ended. It does not wait for one-shots that run: see
+    /// `close` wakes the tick thread at once. It also waits for the runs of series that are in progress, and returns
+    /// the series when the run has ended. It does not wait for one-shots that run: see
     /// [`await_termination`](Scheduler::await_termination). It waits for [`Builder::shutdown_timeout`] at most. A
     /// second close returns no leftovers.
     ///
@@ -233,15 +233,15 @@ impl Scheduler {
         Ok(self.close()?.run_all())
     }
 
-    /// Stops the service without waiting. From now on no task is accepted. The [`Stopping`] that it returns can be waited
-    /// for, and gives the tasks that were pending. `stop` may be called everywhere, also inside a task.
+    /// Stops the service without waiting. From now on no task is accepted. The [`Stopping`] that it returns can be
+    /// waited for, and gives the tasks that were pending. `stop` may be called everywhere, also inside a task.
     pub fn stop(&self) -> Stopping {
         self.begin_stop();
         Stopping::new(self.shared())
     }
 
-    /// Waits until the scheduler is closed and no run of its tasks is in progress. Returns false if that is not so after
-    /// `timeout`.
+    /// Waits until the scheduler is closed and no run of its tasks is in progress. Returns false if that is not so
+    /// after `timeout`.
     ///
     /// Unlike `close`, it waits for one-shots that run. It does not close the scheduler: call it after
     /// [`close`](Scheduler::close) or [`stop`](Scheduler::stop). Inside a task of this scheduler it returns false at

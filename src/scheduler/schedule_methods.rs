@@ -1,7 +1,7 @@
 //! The methods of [`Scheduler`] that schedule a task: once, and again and again.
 //!
-//! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has one),
-//! and passes it to `Shared::admit`.
+//! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has
+//! one), and passes it to `Shared::admit`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,14 +33,14 @@ fn admit_or_drop<T: Content>(
 impl Scheduler {
     // ----- one-shot ------------------------------------------------------------------------
 
-    /// Runs a task once, when `delay` has passed since this call: never earlier, and at most a tick
-    /// later, plus the delays of the system and the executor.
+    /// Runs a task once, when `delay` has passed since this call: never earlier, and at most a tick later, plus the
+    /// delays of the system and the executor.
     ///
     /// A delay of zero does not wait for a tick. If the delay is beyond the range of the clock, the task never runs. It
     /// waits until it is cancelled or returned.
     ///
-    /// A closure of up to 32 bytes is stored without an allocation. A thread that schedules much faster than its tasks are
-    /// filed or run may be held back in this call, for at most 100 ms: see [Under overload](crate#under-overload).
+    /// A closure of up to 32 bytes is stored without an allocation. A thread that schedules much faster than its tasks
+    /// are filed or run may be held back in this call, for at most 100 ms: see [Under overload](crate#under-overload).
     ///
     /// # Errors
     ///
@@ -55,7 +55,8 @@ impl Scheduler {
         self.admit_once(times, task)
     }
 
-    /// Runs a task once, at an instant. If the instant has passed, the task is due at once, and does not wait for a tick.
+    /// Runs a task once, at an instant. If the instant has passed, the task is due at once, and does not wait for a
+    /// tick.
     ///
     /// # Errors
     ///
@@ -127,12 +128,11 @@ impl Scheduler {
 
     // ----- repeating -----------------------------------------------------------------------
 
-    /// Runs a task at a fixed rate: run `k`, counted from 0, is due at `initial + k * period` after this call,
-    /// however late the runs before it were. Missed runs are caught up, one by one.
+    /// Runs a task at a fixed rate: run `k`, counted from 0, is due at `initial + k * period` after this call, however
+    /// late the runs before it were. Missed runs are caught up, one by one.
     ///
-    /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task
-    /// returns `()`, or a [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series. A
-    /// panic ends the series too.
+    /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task returns `()`, or a
+    /// [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series. A panic ends the series too.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl Scheduler {
         self.admit_once(times, Named { name, task })
     }
 
-    /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name of the
-    /// user's closure, so a panic report and a leftover tell where the user wrote it.
+    /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name
+    /// of the user's closure, so a panic report and a leftover tell where the user wrote it.
     ///
     /// ```
     /// use std::any::type_name_of_val;

@@ -11,7 +11,8 @@
 //!
 //! - TRAIT-1 A call through the trait on a `Scheduler` allocates no more than the inherent method. Method resolution
 //!   alone does not ensure that: on an `Arc<Scheduler>`, Rust finds the trait's method before `Scheduler`'s own.
-//! - TRAIT-2 A box carries the type name of the closure that was boxed, because the type name of a box tells nothing (S31).
+//! - TRAIT-2 A box carries the type name of the closure that was boxed, because the type name of a box tells nothing
+//!   (S31).
 
 use std::any::type_name;
 use std::fmt;
@@ -32,9 +33,8 @@ pub type RepeatingTask = Box<dyn FnMut() -> ControlFlow<()> + Send>;
 
 /// Anything that runs tasks at a given time: a [`Scheduler`], a pool, a message loop or a worker.
 ///
-/// The trait is object safe, so code can be written over `Arc<dyn Schedule>`. Its methods take boxes. To pass
-/// closures, use [`ScheduleExt`]. A `&S`, `Box<S>` and `Arc<S>` of every `S: Schedule + ?Sized` is a
-/// `Schedule` too.
+/// The trait is object safe, so code can be written over `Arc<dyn Schedule>`. Its methods take boxes. To pass closures,
+/// use [`ScheduleExt`]. A `&S`, `Box<S>` and `Arc<S>` of every `S: Schedule + ?Sized` is a `Schedule` too.
 ///
 /// # Contract
 ///
@@ -95,11 +95,11 @@ pub trait Schedule: Send + Sync {
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError>;
 
-    /// Like [`schedule_task`](Schedule::schedule_task), for a task with a name: usually the type name
-    /// of the closure in the box.
+    /// Like [`schedule_task`](Schedule::schedule_task), for a task with a name: usually the type name of the closure in
+    /// the box.
     ///
-    /// The default ignores the name. An implementation that uses names, for instance in a report of a panic,
-    /// overrides this method.
+    /// The default ignores the name. An implementation that uses names, for instance in a report of a panic, overrides
+    /// this method.
     ///
     /// ```
     /// use std::any::type_name_of_val;
@@ -311,10 +311,10 @@ schedule_behind!(&S, Box<S>, Arc<S>);
 ///
 /// # Which method is called, and what it allocates
 ///
-/// On a `Scheduler` or a `&Scheduler`, Rust calls the inherent methods of the same names. On an `Arc<Scheduler>`,
-/// a `Box<Scheduler>` or a `&&Scheduler`, it calls the methods of this trait, if the trait is in scope. Both do
-/// the same: if there is a [`Scheduler`] behind the pointers, also behind a `dyn Schedule`, it gets the closure
-/// without a box. Every other schedule gets a box and the type name of the closure.
+/// On a `Scheduler` or a `&Scheduler`, Rust calls the inherent methods of the same names. On an `Arc<Scheduler>`, a
+/// `Box<Scheduler>` or a `&&Scheduler`, it calls the methods of this trait, if the trait is in scope. Both do the same:
+/// if there is a [`Scheduler`] behind the pointers, also behind a `dyn Schedule`, it gets the closure without a box.
+/// Every other schedule gets a box and the type name of the closure.
 ///
 /// A `Scheduler` is a handle and cheap to clone, so it needs no `Arc` around it.
 ///
@@ -365,8 +365,8 @@ pub trait ScheduleExt: Schedule {
         }
     }
 
-    /// Runs a task at a fixed rate, the first time when `initial` has passed. Missed runs are caught up, one by
-    /// one. This is [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_rate`].
+    /// Runs a task at a fixed rate, the first time when `initial` has passed. Missed runs are caught up, one by one.
+    /// This is [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_rate`].
     ///
     /// # Errors
     ///
