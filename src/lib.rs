@@ -90,7 +90,7 @@
 //! thread that schedules thousands of tasks a second is ever held back. It is never held back
 //!
 //! - on a tick thread, or inside a turn of a [`Driver`],
-//! - because of a slow executor, if it is running a task of an executor itself,
+//! - because of a slow executor, while it runs a scheduled task itself,
 //! - because of timeouts that wait in the wheel, however many they are. Only tasks count that have not been filed, or
 //!   that are due and have not started.
 //!

@@ -18,7 +18,7 @@ use crate::scheduler::schedule_trait::{RepeatingTask, Task};
 use crate::time::repeat::{Period, Repeat};
 use crate::wheel::entry::TaskKey;
 
-/// Admits a task. A task that is refused is dropped. Out of line, so that each task type has one copy of `admit`.
+/// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
 #[inline(never)]
 fn admit_or_drop<T: Content>(
     shared: &Shared,
