@@ -20,7 +20,7 @@ use crate::wheel::entry::TaskKey;
 
 /// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
 #[inline(never)]
-fn admit_or_drop<T: Content>(
+fn admit_out_of_line<T: Content>(
     shared: &Shared,
     times: Times,
     task: T,
@@ -109,20 +109,20 @@ impl Scheduler {
     #[inline]
     fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
         match trace::current_span() {
-            None => self.admit_or_drop(times, OneShot(task), Repetition::NONE),
-            Some(span) => self.admit_or_drop(times, OneShot(span.within(task)), Repetition::NONE),
+            None => self.admit(times, OneShot(task), Repetition::NONE),
+            Some(span) => self.admit(times, OneShot(span.within(task)), Repetition::NONE),
         }
     }
 
     /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
     #[inline]
-    fn admit_or_drop<T: Content>(
+    fn admit<T: Content>(
         &self,
         times: Times,
         task: T,
         repetition: Repetition,
     ) -> Result<Cancellable, ScheduleError> {
-        let key = admit_or_drop(self.shared(), times, task, repetition, self.own.as_ref())?;
+        let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
         Ok(Cancellable::new(key, self.shared().id()))
     }
 
@@ -202,7 +202,7 @@ impl Scheduler {
             return Err(ScheduleError::ZeroPeriod);
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        self.admit_or_drop(self.shared().after(initial), Series(task), repetition)
+        self.admit(self.shared().after(initial), Series(task), repetition)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
