@@ -15,7 +15,7 @@ use off as switch;
 #[cfg(feature = "tracing")]
 use on as switch;
 
-pub(crate) use switch::{CurrentSpan, InSpan, current_span, in_a_root_span, panicked, rejected};
+pub(crate) use switch::{CurrentSpan, current_span, in_a_root_span, panicked, rejected};
 
 /// A task that can run once: a closure, or a closure with a span or a name around it.
 pub(crate) trait RunOnce: Send + 'static {
@@ -42,18 +42,37 @@ impl<F: FnOnce() + Send + 'static> RunOnce for F {
     }
 }
 
-impl CurrentSpan {
-    /// Wraps a task so that it runs in this span.
-    #[inline]
-    pub(crate) fn within<F>(self, task: F) -> InSpan<F> {
-        InSpan { span: self, task }
-    }
+/// A task that runs in the span in which it was scheduled.
+pub(crate) struct InSpan<F> {
+    span: CurrentSpan,
+    task: F,
 }
 
 impl<F> InSpan<F> {
+    #[inline]
+    pub(crate) fn new(span: CurrentSpan, task: F) -> InSpan<F> {
+        InSpan { span, task }
+    }
+
     /// Returns the task without the span.
     pub(crate) fn into_task(self) -> F {
         self.task
+    }
+}
+
+impl<F: RunOnce> RunOnce for InSpan<F> {
+    const IS_NAMED: bool = F::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        F::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.task.own_name()
+    }
+
+    fn run_once(self) {
+        self.span.run(|| self.task.run_once());
     }
 }
 
@@ -61,15 +80,13 @@ impl<F> InSpan<F> {
 mod on {
     use tracing::Span;
 
-    use super::RunOnce;
-
-    /// The span in which a task was scheduled.
+    /// The span in which a task is scheduled.
     pub(crate) struct CurrentSpan(Span);
 
-    /// A task that runs in a span.
-    pub(crate) struct InSpan<F> {
-        pub(super) span: CurrentSpan,
-        pub(super) task: F,
+    impl CurrentSpan {
+        pub(super) fn run(self, task: impl FnOnce()) {
+            self.0.in_scope(task);
+        }
     }
 
     /// Returns the span that the calling thread is in, if any.
@@ -77,23 +94,6 @@ mod on {
     pub(crate) fn current_span() -> Option<CurrentSpan> {
         let span = Span::current();
         (!span.is_none()).then_some(CurrentSpan(span))
-    }
-
-    impl<F: RunOnce> RunOnce for InSpan<F> {
-        const IS_NAMED: bool = F::IS_NAMED;
-
-        fn type_name() -> &'static str {
-            F::type_name()
-        }
-
-        fn own_name(&self) -> &'static str {
-            self.task.own_name()
-        }
-
-        fn run_once(self) {
-            let InSpan { span: CurrentSpan(span), task } = self;
-            span.in_scope(|| task.run_once());
-        }
     }
 
     /// Makes one run of a series, in a root span of its own.
@@ -117,26 +117,18 @@ mod on {
 mod off {
     use std::convert::Infallible;
 
-    use super::RunOnce;
-
     /// There is no value of this type.
     pub(crate) struct CurrentSpan(Infallible);
 
-    /// There is no value of this type.
-    pub(crate) struct InSpan<F> {
-        pub(super) span: CurrentSpan,
-        pub(super) task: F,
+    impl CurrentSpan {
+        pub(super) fn run(self, _: impl FnOnce()) {
+            match self.0 {}
+        }
     }
 
     #[inline]
     pub(crate) fn current_span() -> Option<CurrentSpan> {
         None
-    }
-
-    impl<F: RunOnce> RunOnce for InSpan<F> {
-        fn run_once(self) {
-            match self.span.0 {}
-        }
     }
 
     #[inline]

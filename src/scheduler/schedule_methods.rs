@@ -87,7 +87,7 @@ impl Scheduler {
         match trace::current_span() {
             None => self.try_admit(times, task),
             Some(span) => {
-                let refused = self.try_admit(times, span.within(task));
+                let refused = self.try_admit(times, InSpan::new(span, task));
                 refused.map_err(|error| error.map(InSpan::into_task))
             }
         }
@@ -110,7 +110,7 @@ impl Scheduler {
     fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
         match trace::current_span() {
             None => self.admit(times, OneShot(task), Repetition::NONE),
-            Some(span) => self.admit(times, OneShot(span.within(task)), Repetition::NONE),
+            Some(span) => self.admit(times, OneShot(InSpan::new(span, task)), Repetition::NONE),
         }
     }
 
