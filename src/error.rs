@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use thiserror::Error;
 
-/// Why a task was not accepted.
+/// The reason why a task was not accepted.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,37 +19,37 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The scheduler has been stopped, or is being stopped.
+    /// The scheduler, pool, loop or worker has been stopped, or is being stopped.
     #[error(
-        "it is closed: schedule before `close`, `stop`, `shutdown` or `dispose`, or build a new one"
+        "the scheduler, pool, loop or worker is closed: schedule before `close`, `stop`, `shutdown` or `dispose`, or build a new one"
     )]
     Closed,
     /// As many tasks are pending as the scheduler, pool, loop or worker may hold.
     #[error(
-        "it is full: wait until tasks have run, cancel some, or raise `max_pending` where it is built"
+        "the scheduler, pool, loop or worker is full: wait until tasks have run, cancel some, or raise `max_pending` in its builder"
     )]
     Full,
-    /// A repeating task needs a period, or a gap, above zero.
+    /// The period, or the gap, of a repeating task is zero.
     #[error(
         "the period is zero: give a period of at least one nanosecond, or schedule each run with `schedule_once`"
     )]
     ZeroPeriod,
-    /// The reply of a task needs a loop on the calling thread.
+    /// The calling thread has no message loop, which the reply of a task needs.
     #[error(
         "the calling thread has no message loop for the reply: call `MessageLoop::prepare` on it, or use `post`"
     )]
     NotBound,
-    /// No thread could be started to run it.
+    /// No thread could be started to run the task.
     #[error(
-        "no thread could be started for the task: end some threads, or raise the system's limit"
+        "no thread could be started for the task: end some threads, or raise the system's limit of threads"
     )]
     NoThread,
 }
 
-/// For a function that returns [`io::Result`]. The kinds are [`InvalidInput`](io::ErrorKind::InvalidInput) for
-/// [`ZeroPeriod`](ScheduleError::ZeroPeriod), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) for
-/// [`Full`](ScheduleError::Full), and [`Other`](io::ErrorKind::Other) for the rest. The `ScheduleError` itself is in the
-/// [`get_ref`](io::Error::get_ref).
+/// Converts the error for a function that returns [`io::Result`]. The kinds are
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for [`ZeroPeriod`](ScheduleError::ZeroPeriod),
+/// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) for [`Full`](ScheduleError::Full), and
+/// [`Other`](io::ErrorKind::Other) for the rest. [`get_ref`](io::Error::get_ref) returns the `ScheduleError` itself.
 ///
 /// ```
 /// use std::io;
@@ -78,11 +78,11 @@ impl From<ScheduleError> for io::Error {
     }
 }
 
-/// Why a task was not accepted, together with the task itself.
+/// A task that was not accepted, and the reason.
 ///
-/// [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) returns it, and the layers' `try_` methods do.
-/// It never gives out a reference to the task, so it can be shared between threads whenever the task can be
-/// sent, and passes through `?` into `Box<dyn Error + Send + Sync>`.
+/// [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) and the `try_` methods of pools, loops and
+/// workers return it. It never gives out a reference to the task. So it is `Sync` if the task is `Send`, and `?`
+/// converts it into `Box<dyn Error + Send + Sync>`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -99,12 +99,12 @@ impl From<ScheduleError> for io::Error {
 /// ```
 pub struct TryScheduleError<F> {
     reason: ScheduleError,
-    /// A mutex that nobody locks: it makes the error `Sync` for every task that is `Send`.
+    /// The mutex is never locked. It makes the error `Sync` for every task that is `Send`.
     task: Mutex<F>,
 }
 
 impl<F> TryScheduleError<F> {
-    /// This task was not accepted, for this reason: for code that implements a scheduler.
+    /// Makes an error from a reason and the task: for code that implements a scheduler.
     pub fn new(reason: ScheduleError, task: F) -> Self {
         TryScheduleError { reason, task: Mutex::new(task) }
     }
@@ -119,9 +119,9 @@ impl<F> TryScheduleError<F> {
         self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same reason, with what the task is otherwise known as.
-    pub(crate) fn map<G>(self, known_as: impl FnOnce(F) -> G) -> TryScheduleError<G> {
-        TryScheduleError::new(self.reason, known_as(self.into_task()))
+    /// Converts the task, and keeps the reason.
+    pub(crate) fn map<G>(self, convert: impl FnOnce(F) -> G) -> TryScheduleError<G> {
+        TryScheduleError::new(self.reason, convert(self.into_task()))
     }
 }
 
@@ -145,7 +145,7 @@ impl<F> From<TryScheduleError<F>> for ScheduleError {
     }
 }
 
-/// Why [`Scheduler::close`](crate::Scheduler::close) could not wait for the end.
+/// The reason why [`Scheduler::close`](crate::Scheduler::close) could not wait for the end of the scheduler.
 ///
 /// ```
 /// use tickwheel::{CloseError, Inline, Scheduler};
@@ -162,22 +162,21 @@ impl<F> From<TryScheduleError<F>> for ScheduleError {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// The tick thread did not come to its end within the shutdown timeout. The stop stands, and a
-    /// later `close` can still collect what was pending.
+    /// The tick thread, or the run of a series, did not end within the shutdown timeout. The scheduler is closed all
+    /// the same, and a later `close` returns the leftovers.
     #[error(
-        "the tick thread is still busy after the shutdown timeout: a task or an executor blocks it; call `close` again to collect what was pending, or raise `Builder::shutdown_timeout`"
+        "a task or an executor is still busy after the shutdown timeout: call `close` again to get the leftovers, or raise `Builder::shutdown_timeout`"
     )]
     Timeout,
-    /// Called from a task that runs on the tick thread, which would wait for itself. Nothing was
-    /// closed.
+    /// `close` was called from a task on the tick thread, which would wait for itself. Nothing was closed.
     #[error(
         "`close` was called on the tick thread, which would wait for itself: call `stop` there, or `close` from another thread"
     )]
     OnTickThread,
 }
 
-/// For a function that returns [`io::Result`]: [`TimedOut`](io::ErrorKind::TimedOut) for
-/// [`Timeout`](CloseError::Timeout), [`Deadlock`](io::ErrorKind::Deadlock) for
+/// Converts the error for a function that returns [`io::Result`]. The kinds are [`TimedOut`](io::ErrorKind::TimedOut)
+/// for [`Timeout`](CloseError::Timeout), and [`Deadlock`](io::ErrorKind::Deadlock) for
 /// [`OnTickThread`](CloseError::OnTickThread).
 impl From<CloseError> for io::Error {
     fn from(error: CloseError) -> io::Error {
@@ -189,7 +188,7 @@ impl From<CloseError> for io::Error {
     }
 }
 
-/// Why a scheduler could not be built.
+/// The reason why a scheduler, or a pool, could not be built.
 ///
 /// ```
 /// use std::time::Duration;
@@ -203,21 +202,21 @@ impl From<CloseError> for io::Error {
 #[non_exhaustive]
 pub enum BuildError {
     /// The tick is zero.
-    #[error("the tick is zero: give a tick above zero, 1 ms is the default")]
+    #[error("the tick is zero: set a tick above zero, such as the default of 1 ms")]
     ZeroTick,
     /// The wheel size is not a power of two.
-    #[error("a wheel of {0} buckets: the size must be a power of two, such as {near}", near = nearest_power(*.0))]
+    #[error("the wheel size is {0}: set a power of two, such as {near}", near = nearest_power(*.0))]
     WheelSize(usize),
-    /// A pool was to have no threads.
-    #[error("a pool of no threads: give it at least one")]
+    /// The number of threads of a pool is zero.
+    #[error("the pool has no threads: set at least one")]
     NoThreads,
     /// The operating system did not start the tick thread.
     #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
     Thread(#[source] io::Error),
 }
 
-/// For a function that returns [`io::Result`]: the kind of the system's error if a thread could not be started, and
-/// otherwise [`InvalidInput`](io::ErrorKind::InvalidInput).
+/// Converts the error for a function that returns [`io::Result`]. The kind is that of the system's error if a thread
+/// could not be started, and otherwise [`InvalidInput`](io::ErrorKind::InvalidInput).
 impl From<BuildError> for io::Error {
     fn from(error: BuildError) -> io::Error {
         let kind = match &error {
@@ -228,7 +227,7 @@ impl From<BuildError> for io::Error {
     }
 }
 
-/// The power of two that a user probably meant.
+/// Returns the power of two that a user probably meant.
 fn nearest_power(size: usize) -> usize {
     size.clamp(1, 1 << 20).next_power_of_two()
 }

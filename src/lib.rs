@@ -1,5 +1,5 @@
-//! A timer service: millions of pending one-shot and repeating tasks, scheduled from any thread,
-//! cancelled in O(1), run on your own executor.
+//! A timer service: it runs closures once after a delay, or repeatedly, and cancels them in constant time. Any thread
+//! may schedule, millions of tasks may be pending, and the tasks run on an executor of your choice.
 //!
 //! ```
 //! use std::time::Duration;
@@ -9,15 +9,14 @@
 //! let timeout = scheduler.schedule_once(Duration::from_secs(30), || println!("no answer"))?;
 //! let beat = scheduler.schedule_repeatedly(Duration::ZERO, Duration::from_secs(1), || println!("beat"))?;
 //! timeout.cancel();
-//! let leftovers = scheduler.close()?; // the beat: it comes back, to be run, dropped or moved
+//! let leftovers = scheduler.close()?; // the beat is returned, to be run, dropped or moved
 //! # drop(leftovers);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # The picture
 //!
-//! Something decides *when* a task runs, and something decides *where*. When is the wheel's
-//! business, where is an [`Executor`]'s.
+//! The timer wheel decides *when* a task runs. An [`Executor`] decides *where* it runs.
 //!
 //! ```text
 //!   your threads                     the tick thread                        the executor
@@ -32,93 +31,97 @@
 //!              the holder's word     └───────────────────────────────┘
 //! ```
 //!
-//! A **holder** keeps the closure; its one word says which task lives there and where it stands, and
-//! everybody who wants to run, cancel or return the task races on that word. The **lane** carries
-//! sixteen bytes, deadline and name, to the **wheel**; the holder is not touched again until the
-//! task is due. A cancelled task leaves a stale name behind, which is swept. The tick thread sleeps
-//! until the next deadline, however far; nobody wakes it for a later one.
+//! A **holder** keeps the closure. Its one atomic word names the task that is in it, and that task's state. Threads
+//! that want to run, cancel or return the task race on that word. A **lane** carries sixteen bytes, the deadline and
+//! the name, to the **wheel**. The holder is not touched again until the task is due. A cancelled task leaves its name
+//! in the wheel, which the tick thread sweeps out later. The tick thread sleeps until the next deadline, however far it
+//! is, and a task that is due later does not wake it.
 //!
 //! # Where to look
 //!
 //! | I want to | use |
 //! | --- | --- |
-//! | run something later, once | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
-//! | run something again and again | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
+//! | run a task once, later | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
+//! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
 //! | wait in async code, under any runtime | [`Scheduler::sleep`], [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
-//! | call it off | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
+//! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
 //! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
 //! | meet deadlines to less than a tick | [`Precision::Exact`] |
-//! | stop, and keep what was pending | [`Scheduler::close`], [`Leftovers`] |
+//! | stop, and keep the pending tasks | [`Scheduler::close`], [`Leftovers`] |
 //! | test in virtual time | [`Builder::build_driven`], [`Driver::advance`], [`ManualClock`] |
-//! | turn it from my own event loop | [`Driver::turn`], [`Driver::wake_with`] |
-//! | bound it, and see what it does | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
-//! | learn which task panicked, and why | [`Builder::on_panic`], [`TaskPanic`] |
-//! | write code that does not care which scheduler it gets | [`Schedule`], [`ScheduleExt`] |
-//! | get results, on threads that keep time | [`pool::ScheduledThreadPool`] |
-//! | keep tasks in order on an executor of many threads, and call off all of them | [`rx::Worker`] |
-//! | make a thread a place that others bring work to | [`message_loop::MessageLoop`] |
-//! | call off a changing set of things at once | [`rx::CompositeCancellable`] |
-//! | take a context along to where a task runs | [`rx::ContextAwareScheduler`] |
-//! | have just the data structure | [`wheel::Wheel`] |
+//! | turn the scheduler in my own event loop | [`Driver::turn`], [`Driver::wake_with`] |
+//! | limit the pending tasks, and see what happens | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
+//! | learn which task has panicked, and why | [`Builder::on_panic`], [`TaskPanic`] |
+//! | write code that works with any scheduler | [`Schedule`], [`ScheduleExt`] |
+//! | get a task's result, from a pool that keeps time itself | [`pool::ScheduledThreadPool`] |
+//! | keep tasks in order on an executor of many threads, and cancel all of them | [`rx::Worker`] |
+//! | give a thread a queue of tasks that other threads post | [`message_loop::MessageLoop`] |
+//! | cancel a changing set of tasks at once | [`rx::CompositeCancellable`] |
+//! | take thread-locals or a context along to the thread that runs a task | [`rx::ContextAwareScheduler`] |
+//! | use only the data structure | [`wheel::Wheel`] |
 //!
 //! # The promises
 //!
-//! They are numbered; the numbers stand in the code and in the names of the tests.
+//! Each promise has a number, by which the code and the names of the tests cite it.
 //!
-//! - **Time.** Never early (S1). At most a tick late, plus what system and executor add (S2). By
-//!   deadline, and at equal deadlines in the order of scheduling (S3). Any [`Duration`] (S4). A zero
-//!   delay does not wait, and never runs on the caller's stack (S5). After a stall what is due runs
-//!   at once and in order (S6). Idle costs nothing (S7).
-//! - **Cancel.** One caller wins, and then the task does not start (S8). The closure is dropped
-//!   before `cancel` returns (S9). A handle never hits another task (S10). Your code never runs
-//!   under a lock of ours (S11).
-//! - **Repeating.** A fixed rate keeps its phase (S12); what was missed is caught up, skipped, or
-//!   starts a new phase (S13); nothing is allocated (S14); a panic ends the series (S15); a task may
-//!   cancel itself (S16).
-//! - **Executor.** Panics are caught, anywhere (S17). What an executor rejects is handed over again
-//!   (S18). Work on the tick thread is bounded per turn (S19). An executor that refuses costs the others nothing (S30).
-//! - **Shutdown.** Every accepted task has exactly one end: run, cancelled, returned, or dropped;
-//!   every other is refused (S20). `close` waits for a bounded time, and is no deadlock anywhere
-//!   (S21). Leftovers can be run (S22). After the stop all is refused (S23). Dropping the last
-//!   handle stops without blocking (S24).
-//! - **Bounds and sight.** A limit that is exact (S25), counters that are exact once things are
-//!   quiet (S26), errors that say what to do (S27).
+//! - **Time.** A task never starts early (S1). It starts at most a tick late, plus the delays of system and executor
+//!   (S2). Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3). Any
+//!   [`Duration`] is accepted (S4). A task with a delay of zero does not wait for a tick, and never runs on the
+//!   caller's stack (S5). After a stall, all tasks that are due run at once and in order (S6). An idle scheduler uses
+//!   no processor time (S7).
+//! - **Cancel.** Only one caller wins, and then the task does not start (S8). The closure is dropped before `cancel`
+//!   returns (S9). A handle never cancels another task (S10). Your code never runs under a lock of this crate (S11).
+//! - **Repeating.** A fixed rate keeps its phase (S12). Missed runs are caught up, skipped, or start a new phase (S13).
+//!   A run allocates nothing (S14). A panic ends the series (S15). A task may cancel itself (S16).
+//! - **Executor.** Panics are caught everywhere (S17). A task that an executor rejects is handed over again (S18). The
+//!   work of the tick thread is bounded per turn (S19). An executor that refuses does not delay the tasks of others
+//!   (S30).
+//! - **Shutdown.** Every accepted task has exactly one end: it is run, cancelled, returned, or dropped. Every other
+//!   task is refused (S20). `close` waits for a bounded time, and never deadlocks (S21). Leftovers can be run (S22).
+//!   After the stop, every task is refused (S23). Dropping the last handle stops the scheduler without blocking (S24).
+//! - **Limits and inspection.** A limit is exact (S25). Counters are exact once things are quiet (S26). Errors say what
+//!   to do (S27).
 //!
 //! # Under overload
 //!
-//! A wheel can be outrun: several threads bring tasks faster than one thread files them, or than an executor runs them.
-//! Then the producers are held back. A call of `schedule_*` that finds itself far ahead sleeps for some milliseconds, and
-//! for 100 ms at most, so that what is pending on the way in stays bounded, and others are served in time. It happens only
-//! to a thread that schedules thousands of tasks a second, and never
+//! Several threads can schedule tasks faster than one tick thread files them, or than an executor runs them. Then these
+//! threads are held back: a call of `schedule_*` on a thread that is far ahead sleeps for some milliseconds, and for at
+//! most 100 ms. So the number of unfiled tasks stays bounded, and the tasks of other threads are served in time. Only a
+//! thread that schedules thousands of tasks a second is ever held back. It is never held back
 //!
-//! - on a tick thread, or where a [`Driver`] is turned,
-//! - for the sake of an executor, on a thread that runs one of its tasks,
-//! - for timeouts that wait in the wheel, however many: only what has not been filed yet counts, and what is due and has
-//!   not been started.
+//! - on a tick thread, or inside a turn of a [`Driver`],
+//! - because of a slow executor, while it runs a scheduled task itself,
+//! - because of timeouts that wait in the wheel, however many they are. Only tasks count that have not been filed, or
+//!   that are due and have not started.
 //!
-//! It is never a deadlock, whatever locks the caller holds: if nothing moves for 100 ms, the bound doubles. Whoever wants
-//! errors in place of waiting says so by [`Builder::max_pending`]. Workers, pools and message loops do the same.
+//! This cannot deadlock, whatever locks the caller holds: if nothing moves for 100 ms, the bound doubles. To get errors
+//! instead of waits, set [`Builder::max_pending`]. Workers, pools and message loops hold their producers back in the
+//! same way.
 //!
 //! # Features
 //!
-//! All are off by default, and only add.
+//! All features are off by default. Each only adds items or impls.
 //!
-//! | feature | what it gives |
+//! | feature | what it adds |
 //! | --- | --- |
-//! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` for what blocks |
+//! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` runs tasks that block |
 //! | `rayon` | a `rayon::ThreadPool` is an [`Executor`] |
 //! | `hyper` | a [`Scheduler`] is a timer for hyper 1 |
 //! | `futures-core` | [`future::Interval`] is a `Stream` |
-//! | `tracing` | a one-shot runs in the span where it was scheduled, each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
-//! | `metrics` | `MetricsReporter`: counters, a gauge and the histogram of lateness |
+//! | `tracing` | a one-shot runs in the span where it was scheduled, and each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
+//! | `metrics` | `MetricsReporter`: counters, a gauge and a histogram of lateness |
 //!
-//! [`shutdown`] tells what the end of a scheduler does with each task, [`design`] how the crate works inside, [`waking`]
-//! how it sleeps, and [`coming_from`] the counterpart of each call of other timers.
+//! # More pages
+//!
+//! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`design`] how the crate works inside, [`waking`]
+//! how the tick thread sleeps and wakes, and [`coming_from`] which method replaces each call of other timers.
 //!
 //! [`Duration`]: std::time::Duration
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![deny(unsafe_code)] // four files in `task/`, `sync.rs`, `system.rs` and `future/timeout.rs` are excepted, each with its reason
+// Three files in `engine/slots/`, three in `platform/`, and `future/timeout.rs` are excepted, each with its reason.
+// `tests/layers.rs` has the list.
+#![deny(unsafe_code)]
 
 mod docs;
 mod engine;
@@ -135,7 +138,7 @@ mod scheduler;
 mod time;
 pub mod wheel;
 
-/// loom models: every interleaving of small programs.
+/// Models of the concurrent parts, of which loom runs every interleaving.
 #[cfg(all(test, loom))]
 #[path = "../tests/models/mod.rs"]
 mod models;

@@ -152,7 +152,7 @@
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |
 //! | `Engine::next`, the same | answers with a time later than the earliest live deadline (TURN-3 in `engine/mod.rs`) |
 //! | `Engine::threshold`, the same | does not agree with `served_at`: a task of the same tick rings, or an earlier one does not |
-//! | `arm` in `scheduler/driver.rs` | looks before it arms |
+//! | `Driver::turn` in `scheduler/driver.rs` | looks before it arms |
 //! | `Shared::stop` in `engine/shared.rs` | rings before `is_closing` is set |
 //! | [`Clock::sleep`](crate::Clock::sleep) of a user's clock | ignores the sleeper, or sleeps without looking at its token |
 //!

@@ -19,7 +19,7 @@ use crate::engine::slots::{Content, Wake, holder};
 use crate::engine::termination::Leftover;
 use crate::error::ScheduleError;
 use crate::executor::backpressure::Flow;
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 

@@ -12,7 +12,7 @@ use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{OneShot, holder};
 use crate::executor::DueTask;
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::{caught, quietly};
 

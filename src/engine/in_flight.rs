@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::BATCH;
 use crate::engine::slots::holder;
-use crate::executor::batch::AHEAD;
+use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
 

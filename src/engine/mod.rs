@@ -55,9 +55,9 @@ use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::trim::Trims;
 use crate::engine::slots::{depot, holder};
-use crate::executor::batch::AHEAD;
+use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
-use crate::observe::{Ring, WheelView};
+use crate::observe::{WheelCounts, WheelView};
 use crate::time::tick::{Moment, Tick};
 use crate::wheel::{Buckets, Timed};
 

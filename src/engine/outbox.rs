@@ -19,8 +19,8 @@ use super::in_flight::{InFlight, SeriesInFlight};
 use super::retry_queue::RetryQueue;
 use crate::executor::DueBatch;
 use crate::executor::backpressure::{Backlog, Flow};
-use crate::executor::batch::AHEAD;
-use crate::executor::own::OwnExecutor;
+use crate::executor::due::AHEAD;
+use crate::executor::own_executor::OwnExecutor;
 use crate::time::tick::Moment;
 use crate::wheel::entry::Entry;
 

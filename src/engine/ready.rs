@@ -23,7 +23,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
-use crate::executor::batch::AHEAD;
+use crate::executor::due::AHEAD;
 use crate::time::tick::Moment;
 use crate::wheel::Timed;
 pub(crate) use crate::wheel::entry::{Entry, Runner, Turn};

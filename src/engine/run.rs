@@ -282,7 +282,7 @@ impl Shared {
     }
 }
 
-impl due::Host for Shared {
+impl due::TaskOwner for Shared {
     fn run(&self, due: Entry) {
         if let Some(task) = Running::claim_at(due.key(), self.id) {
             self.run_claimed(task, due, true, true);

@@ -33,7 +33,7 @@ use crate::engine::intake::lane::LaneWriter;
 use crate::engine::slots::{Phase, Thrown, trim};
 use crate::engine::termination::Termination;
 use crate::executor::backpressure::Backlog;
-use crate::executor::own::OwnExecutors;
+use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::discard;
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     pub(crate) hooks: Hooks,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) intake: Intake,
-    pub(crate) own_executors: Arc<OwnExecutors>,
+    pub(crate) own_executors: Arc<ExecutorTable>,
     pub(crate) termination: Termination,
     pub(crate) shutdown_timeout: Duration,
     /// Written by the engine alone.

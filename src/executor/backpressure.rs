@@ -1,37 +1,37 @@
 //! Back-pressure: a thread that brings work much faster than it is done waits a little.
 //!
-//! A queue without a bound turns a flood into memory and delay for everybody. A queue with a hard bound turns
-//! it into errors, or into deadlocks: the thread that waits for room may be the one that would make it. So
-//! the queues here have a soft bound. A producer that finds itself beyond it sleeps in short steps, and in
-//! this time the thread that works for it has the processor.
+//! A queue without a bound turns a flood into memory, and into delay for everybody. A queue with a hard bound turns it
+//! into errors, or into deadlocks, because the thread that waits for room may be the one that would make it. So the
+//! queues here have a soft bound. A producer that is beyond it sleeps in short steps, and in this time the consumer has
+//! the processor.
 //!
-//! - PRESSURE-1 A wait ends by itself: after [`LONGEST`] at the latest, and after [`STUCK`] if nothing has
-//!   passed in that time. So it is never a deadlock, whatever locks the caller holds.
-//! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (it is stopped, or
-//!   blocked by the very thread that waits) costs its producers a few waits, and not one for each step. The
-//!   bound falls back when the queue is short again, and when somebody who waits sees that something passes.
+//! - PRESSURE-1 A wait ends by itself: after [`LONGEST`] at the latest, and after [`STUCK`] if nothing has passed in
+//!   that time. So it is never a deadlock, whatever locks the caller holds.
+//! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (because it was stopped, or is
+//!   blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call. The bound
+//!   falls back when the queue is short again, and when a waiting producer sees that something passes.
 //!
-//! All accesses are Relaxed: the numbers only decide whether somebody sleeps, and nothing is published by them.
+//! All accesses are Relaxed: the numbers only decide whether a producer sleeps, and nothing is published by them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a producer sleeps between two looks: this at first, and twice as long each time.
+/// How long a producer sleeps at first between two looks at the queue. Each further sleep is twice as long.
 const FIRST_STEP: Duration = Duration::from_micros(250);
 const LAST_STEP: Duration = Duration::from_millis(2);
 
-/// When nothing has passed for so long, the consumer stands still.
+/// A consumer that has passed nothing for so long stands still.
 const STUCK: Duration = LONGEST;
 
-/// Nobody is held back for longer at a time.
+/// No call is held back for longer.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// How far a queue may run ahead of its consumer before producers are held back.
 #[derive(Debug)]
 pub(crate) struct Backpressure {
     limit: u64,
-    /// `limit`, or more after a consumer stood still; PRESSURE-2.
+    /// `limit`, or more after a consumer has stood still (PRESSURE-2).
     allowed: AtomicU64,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct Backpressure {
 pub(crate) struct Flow {
     /// How much is in the queue.
     pub(crate) ahead: u64,
-    /// How much has passed through it so far, or anything else that changes with progress.
+    /// How much has passed through it so far, or any other number that changes with progress.
     pub(crate) passed: u64,
 }
 
 impl Flow {
-    /// Of a queue that nobody need wait for.
+    /// The flow of a queue that holds no producer back.
     pub(crate) const NONE: Flow = Flow { ahead: 0, passed: 0 };
 }
 
@@ -54,18 +54,20 @@ impl Backpressure {
         Backpressure { limit, allowed: AtomicU64::new(limit) }
     }
 
-    /// Returns true if a queue that is so long should hold its producers back.
+    /// Returns true if a queue that is `ahead` long should hold its producers back.
     #[inline]
     pub(crate) fn is_over(&self, ahead: u64) -> bool {
         let allowed = self.allowed.load(Ordering::Relaxed);
+        debug_assert!(allowed >= self.limit, "the bound only rises above the limit");
         if allowed != self.limit && ahead < self.limit / 2 {
-            self.allowed.store(self.limit, Ordering::Relaxed); // PRESSURE-2
+            // The queue is short again, so the bound falls back (PRESSURE-2).
+            self.allowed.store(self.limit, Ordering::Relaxed);
         }
         ahead > allowed
     }
 
-    /// Holds the calling thread back until the queue is short enough; PRESSURE-1. `look` tells how the queue
-    /// stands. It must not be called with a lock held that the consumer may need.
+    /// Holds the calling thread back until the queue is short enough, or the wait has lasted long enough (PRESSURE-1).
+    /// `look` returns the state of the queue. Must not be called with a lock held that the consumer may need.
     #[cold]
     pub(crate) fn hold_back(&self, mut look: impl FnMut() -> Flow) {
         let mut flow = look();
@@ -76,10 +78,12 @@ impl Backpressure {
             step = (2 * step).min(LAST_STEP);
             let (now, seen) = (Instant::now(), look());
             if seen.passed != flow.passed {
+                // Something passes, so the bound falls back (PRESSURE-2).
                 moved_at = now;
-                self.allowed.store(self.limit, Ordering::Relaxed); // PRESSURE-2
+                self.allowed.store(self.limit, Ordering::Relaxed);
             } else if now - moved_at >= STUCK {
-                self.allowed.fetch_max(2 * seen.ahead, Ordering::Relaxed); // PRESSURE-2
+                // Nothing passes, so the bound doubles (PRESSURE-2).
+                self.allowed.fetch_max(2 * seen.ahead, Ordering::Relaxed);
             }
             flow = seen;
             if now - began >= LONGEST {
@@ -89,10 +93,10 @@ impl Backpressure {
     }
 }
 
-/// A queue whose consumer tells how it stands, for producers on other threads.
+/// The state of a queue, as its consumer has stated it last, for producers on other threads.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// Written by the consumer alone, both.
+    /// Both are written by the consumer alone.
     ahead: AtomicU64,
     passed: AtomicU64,
     pressure: Backpressure,
@@ -104,7 +108,7 @@ impl Backlog {
         Backlog { ahead, passed, pressure: Backpressure::new(limit) }
     }
 
-    /// The consumer tells how its queue stands.
+    /// States how the queue stands. Called by the consumer alone.
     pub(crate) fn tell(&self, flow: Flow) {
         self.ahead.store(flow.ahead, Ordering::Relaxed);
         self.passed.store(flow.passed, Ordering::Relaxed);
@@ -115,8 +119,8 @@ impl Backlog {
         Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
     }
 
-    /// Holds the calling thread back while the queue is too long, and `goes_on` says that this is worth it. That is
-    /// asked before each look: it may wake the consumer, so that it tells anew.
+    /// Holds the calling thread back while the queue is too long and `goes_on` returns true. `goes_on` is called before
+    /// each look at the queue. It may wake the consumer, so that the consumer states the queue's length anew.
     pub(crate) fn hold_back(&self, mut goes_on: impl FnMut() -> bool) {
         if self.pressure.is_over(self.flow().ahead) {
             self.pressure.hold_back(|| if goes_on() { self.flow() } else { Flow::NONE });
@@ -128,7 +132,7 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    /// A queue that passes so much at each look.
+    /// A queue through which `step` passes at each look.
     fn looks(mut ahead: u64, step: u64) -> impl FnMut() -> Flow {
         let mut passed = 0;
         move || {
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_stands_still_lets_its_producers_go_and_costs_them_less_each_time() {
+    fn a_consumer_that_stands_still_doubles_the_bound() {
         let pressure = Backpressure::new(10);
         let began = Instant::now();
         pressure.hold_back(looks(1000, 0));
@@ -161,7 +165,7 @@ mod tests {
         assert!(!pressure.is_over(2000) && pressure.is_over(2001), "the bound has doubled");
         assert!(
             !pressure.is_over(4) && pressure.is_over(11),
-            "and falls back when the queue is short"
+            "it falls back when the queue is short"
         );
     }
 

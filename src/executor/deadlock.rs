@@ -1,34 +1,35 @@
-//! Tells a deadlock before it happens: among pools whose threads join tasks, and of a thread that waits for a timer
+//! Detects a deadlock before it happens: among pools whose threads join tasks, and in a thread that waits for a timer
 //! which only that thread can serve.
 //!
 //! # Joins
 //!
-//! A thread of a pool that is about to wait for a task notes which task it runs and which one it waits for.
+//! A thread of a pool that is about to wait for a task notes which task it runs and which task it waits for.
 //!
 //! ```text
 //!   a thread of A ── waits for ──> a task in B's queue ── needs one of ──> the threads of B ── wait for ──> ...
-//!   a thread of A ── waits for ──> a task that runs ───── needs just ────> the thread that runs it
+//!   a thread of A ── waits for ──> a task that runs ───── needs ─────────> the thread that runs it
 //! ```
 //!
-//! Followed from the thread that is about to wait, these arrows either reach a thread that does not wait, and then
-//! there is hope, or they only lead to threads that wait. In the second case none of them will ever go on: the wait
-//! that would close the circle is refused.
+//! Follow these arrows from the thread that is about to wait. If they reach a thread that does not wait, that thread
+//! may go on. If they lead to waiting threads only, none of them will ever go on, and the wait that would close the
+//! circle is refused.
 //!
-//! - DEADLOCK-1 The notes are read and written under one lock, so of two waits that close a circle together the second one
+//! - DEADLOCK-1 The notes are read and written under one lock. So if two waits close a circle together, the second one
 //!   sees the first.
-//! - DEADLOCK-2 Only waits without an end are noted. Whoever waits with a timeout goes on.
-//! - DEADLOCK-3 A task of which nobody knows where it will run counts as hope. So a wait that is refused is a deadlock, as
-//!   long as nobody cancels one of the tasks, but not every deadlock is told: one through a channel, a lock or
-//!   somebody else's executor is not.
+//! - DEADLOCK-2 Only waits without a timeout are noted. A thread that waits with a timeout will go on.
+//! - DEADLOCK-3 A task whose pool is not known is taken to go on. So a wait that is refused is a deadlock, unless one
+//!   of the tasks is cancelled. But not every deadlock is detected: a deadlock through a channel, a lock or an executor
+//!   of another crate is not.
 //!
 //! # Timers
 //!
 //! [`block_on`](crate::future::block_on) inside a task on the tick thread blocks the thread that serves the timers of
-//! that scheduler. It is a deadlock if nobody else can wake the future. That is so when each clone of its waker lies
-//! in such a timer.
+//! that scheduler. It is a deadlock if no other thread can wake the future. That is so if each clone of its waker is in
+//! such a timer.
 //!
-//! - DEADLOCK-4 A timer is counted after its waker was cloned, and discounted before that clone is given away or dropped.
-//!   The clones are read before the count. So a clone that somebody else has is never taken for one in a timer.
+//! - DEADLOCK-4 A timer is counted after its waker was cloned, and discounted before that clone is given away or
+//!   dropped. The number of clones is read before the number of timers. So a clone outside of the timers is never taken
+//!   for one that is in a timer.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -38,7 +39,7 @@ use std::thread::{self, Thread};
 
 // ----- joins -------------------------------------------------------------------------------
 
-/// Names the threads of a pool, and says how many there are at most.
+/// A pool's number, and how many threads it has at most.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolThreads {
     pool: u64,
@@ -46,16 +47,16 @@ pub struct PoolThreads {
 }
 
 thread_local! {
-    /// The pool that the calling thread belongs to, or zero.
+    /// The number of the pool that the calling thread belongs to, or zero.
     static POOL: Cell<u64> = const { Cell::new(0) };
-    /// The task that the calling thread runs, or zero.
+    /// The address of the task that the calling thread runs, or zero.
     static TASK: Cell<usize> = const { Cell::new(0) };
 }
 
 impl PoolThreads {
-    /// A pool of at most so many threads.
+    /// Gives a number to a pool of at most `limit` threads.
     pub(crate) fn new(limit: usize) -> PoolThreads {
-        // Relaxed: only that the numbers differ counts.
+        // Relaxed: the numbers need only differ.
         static POOLS: AtomicU64 = AtomicU64::new(1);
         PoolThreads { pool: POOLS.fetch_add(1, Ordering::Relaxed), limit }
     }
@@ -64,7 +65,7 @@ impl PoolThreads {
         self.limit
     }
 
-    /// Says that the calling thread belongs to this pool from now on.
+    /// Makes the calling thread a member of this pool.
     pub(crate) fn join(self) {
         POOL.set(self.pool);
     }
@@ -76,12 +77,12 @@ impl PoolThreads {
     }
 }
 
-/// The calling thread runs a task, until this is dropped.
+/// A guard: the calling thread runs a task until it is dropped.
 pub(crate) struct RunsTask {
     before: usize,
 }
 
-/// Says that the calling thread runs the task at this address.
+/// Notes that the calling thread runs the task at this address, until the guard is dropped.
 #[inline]
 pub(crate) fn runs(task: usize) -> RunsTask {
     RunsTask { before: TASK.replace(task) }
@@ -94,7 +95,7 @@ impl Drop for RunsTask {
     }
 }
 
-/// All waits of threads of pools that have no end; DEADLOCK-1, DEADLOCK-2.
+/// All waits of pool threads that have no timeout (DEADLOCK-2), under one lock (DEADLOCK-1).
 static WAITS: Mutex<Waits> = Mutex::new(Waits { all: Vec::new(), next: 0 });
 
 struct Waits {
@@ -110,7 +111,7 @@ struct Wait {
     waits_for: Awaited,
 }
 
-/// A task that is waited for: its address, and the pool that runs it, if that is known.
+/// A task that a thread waits for: its address, and the pool that runs it, if that is known.
 #[derive(Clone, Copy)]
 struct Awaited {
     task: usize,
@@ -121,14 +122,14 @@ fn waits() -> MutexGuard<'static, Waits> {
     WAITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that the calling thread waits for a task, until this is dropped.
+/// A guard: the calling thread waits for a task until it is dropped.
 pub(crate) struct Waiting {
-    /// `None` for a thread of no pool: nothing depends on it.
+    /// `None` for a thread that belongs to no pool, because no task depends on it.
     number: Option<u64>,
 }
 
-/// Notes that the calling thread waits for the task at this address, which is run by a thread of that pool. `None`
-/// says that it would wait for ever.
+/// Notes that the calling thread waits for the task at this address, which is run by a thread of the pool that `by`
+/// returns. Returns `None` if it would wait for ever.
 pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) -> Option<Waiting> {
     let (pool, runs) = (POOL.get(), TASK.get());
     if pool == 0 {
@@ -167,7 +168,7 @@ impl Waits {
                 .filter(|wait| wait.runs == task || by.is_some_and(|by| wait.pool == by.pool))
                 .partition(|wait| wait.runs == task);
             if runs_it.is_empty() && by.is_none_or(|by| in_pool.len() < by.limit) {
-                return false; // somebody goes on, or may (DEADLOCK-3)
+                return false; // a thread goes on, or may go on (DEADLOCK-3)
             }
             let needed = if runs_it.is_empty() { in_pool } else { runs_it };
             for wait in needed {
@@ -187,16 +188,16 @@ pub(crate) struct Blocked {
     thread: Thread,
     /// Pairs a Release in `wake` with the Acquire in `sleep`: the next poll sees what was done before the wake-up.
     is_woken: AtomicBool,
-    /// How many clones of the waker lie in timers that only this thread can serve; DEADLOCK-4.
+    /// How many clones of the waker are in timers that only this thread can serve (DEADLOCK-4).
     own_timers: AtomicUsize,
 }
 
 thread_local! {
-    /// What the calling thread is blocked in, the innermost last, by the address that its waker has.
+    /// The calls of `block_on` that the calling thread is in, the innermost last, by the address of each one's waker.
     static BLOCKED: RefCell<Vec<(usize, Weak<Blocked>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread is in a [`block_on`](crate::future::block_on), until this is dropped.
+/// A guard: the calling thread is in a [`block_on`](crate::future::block_on) until it is dropped.
 pub(crate) struct Blocking {
     blocked: Arc<Blocked>,
     waker: Waker,
@@ -216,9 +217,9 @@ impl Blocking {
         &self.waker
     }
 
-    /// Sleeps until the future is woken. False, at once, if nobody would wake it.
+    /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
     pub(crate) fn sleep(&self) -> bool {
-        // DEADLOCK-4. Two are in `self`. For each timer there are two: its waker, and an `OwnTimer`.
+        // The clones before the timers (DEADLOCK-4). Two are in `self`, and two in each timer: waker and `OwnTimer`.
         let clones = Arc::strong_count(&self.blocked);
         fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
         let timers = self.blocked.own_timers.load(Ordering::Acquire);
@@ -250,12 +251,12 @@ impl Wake for Blocked {
     }
 }
 
-/// A timer has a clone of a blocked thread's waker, and only that thread can serve the timer.
+/// Counts a timer that has a clone of a blocked thread's waker, and that only this thread can serve.
 pub(crate) struct OwnTimer(Arc<Blocked>);
 
 impl OwnTimer {
-    /// Counts a timer that has a clone of this waker, if the calling thread polls with it, and would have to serve the
-    /// timer.
+    /// Counts a timer that has a clone of `waker`. Returns `None` if the calling thread does not poll with this waker,
+    /// or if another thread serves the timer.
     #[inline]
     pub(crate) fn note(waker: &Waker, is_served_here: impl FnOnce() -> bool) -> Option<OwnTimer> {
         let is_mine = |entry: &&(usize, _)| entry.0 == waker.data().addr();
@@ -264,14 +265,17 @@ impl OwnTimer {
         };
         let mine = BLOCKED.try_with(mine).ok()?.filter(|_| is_served_here());
         let blocked: Arc<Blocked> = mine?.upgrade()?;
-        blocked.own_timers.fetch_add(1, Ordering::AcqRel); // DEADLOCK-4
+        // After the clone of the waker (DEADLOCK-4). Pairs with the Acquire in `sleep`.
+        blocked.own_timers.fetch_add(1, Ordering::AcqRel);
         Some(OwnTimer(blocked))
     }
 }
 
 impl Drop for OwnTimer {
     fn drop(&mut self) {
-        self.0.own_timers.fetch_sub(1, Ordering::AcqRel); // DEADLOCK-4
+        // Before the clone of the waker is dropped (DEADLOCK-4). Pairs with the Acquire in `sleep`.
+        let before = self.0.own_timers.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "each timer was counted");
     }
 }
 
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_can_reach_no_thread_that_goes_on_is_stuck() {
+    fn a_wait_is_stuck_if_it_reaches_no_thread_that_goes_on() {
         let [one, other] = [1, 1].map(PoolThreads::new);
         let two = PoolThreads::new(2);
         assert!(is_stuck(vec![wait(one, 1, 9, one)]), "its own thread would have to run it");
@@ -301,14 +305,14 @@ mod tests {
         assert!(is_stuck(both.into()));
         let free = PoolThreads::new(1);
         let hope = [wait(two, 1, 9, other), wait(two, 3, 7, free), wait(other, 2, 8, two)];
-        assert!(!is_stuck(hope.into()), "one thread of the two will go on");
+        assert!(!is_stuck(hope.into()), "one of the two threads will go on");
         let runs_already = [wait(two, 1, 2, other), wait(other, 2, 1, two)];
         assert!(is_stuck(runs_already.into()), "a free thread cannot run what runs already");
         assert!(is_stuck(vec![wait(two, 1, 1, two)]), "itself");
     }
 
     #[test]
-    fn a_task_of_an_unknown_place_is_hope() {
+    fn a_task_of_an_unknown_pool_is_taken_to_go_on() {
         let one = PoolThreads::new(1);
         let mut unknown = wait(one, 1, 9, one);
         unknown.waits_for.by = None;

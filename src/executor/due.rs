@@ -1,4 +1,8 @@
-//! One task that is due.
+//! What an executor is handed: a [`DueTask`], or a [`DueBatch`] of them.
+//!
+//! The engine owns one batch and fills it anew for each hand-over, so a hand-over neither allocates nor counts
+//! references. The batch holds [`Entry`]s by value. A [`DueTask`] keeps its scheduler alive, and is made only for an
+//! executor that takes single tasks out of the batch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,36 +12,37 @@ use crate::platform::panics::quietly;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId};
 
-/// The scheduler behind a task that is due. The core implements it; this file need not know it.
-pub(crate) trait Host: Send + Sync {
+/// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.
+pub(crate) trait TaskOwner: Send + Sync {
     /// Claims the task and runs it, unless it was cancelled. Never unwinds.
     fn run(&self, entry: Entry);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, entry: Entry);
-    /// It will be run soon.
+    /// Loads the task's holder into the cache, because it will be run soon.
     fn prefetch(&self, entry: Entry);
-    /// Whether it is still to run.
+    /// Returns true if the task is still to run.
     fn is_pending(&self, entry: Entry) -> bool;
-    /// Whether it is one run of a series.
+    /// Returns true if the task is one run of a series.
     fn is_repeating(&self, entry: Entry) -> bool;
-    /// Returns the name of its closure, while it is still to run.
+    /// Returns the name of the task's closure, or `None` if the task is not pending any more.
     fn name(&self, entry: Entry) -> Option<&'static str>;
+    /// Returns the present, on the scheduler's clock.
     fn now(&self) -> Instant;
+    /// Converts a moment of the scheduler's timeline.
     fn instant(&self, moment: Moment) -> Instant;
-    /// Tells hosts apart.
     fn id(&self) -> SchedulerId;
 }
 
 /// A task whose time has come, on its way to being run.
 ///
-/// Until it runs it can still be cancelled; then [`run`](DueTask::run) does nothing. A `DueTask`
-/// that is dropped without having run counts as dropped, and its closure is dropped.
+/// Until it runs it can still be cancelled. Then [`run`](DueTask::run) does nothing. A `DueTask` that is dropped
+/// without having run counts as dropped, and its closure is dropped.
 ///
 /// ```
 /// use std::time::Instant;
 /// use tickwheel::{DueTask, Executor, Inline};
 ///
-/// // What a scheduler does can be done by anybody:
+/// // An executor can be fed without a scheduler:
 /// let task = DueTask::new(Instant::now(), || println!("hello"));
 /// assert!(!task.is_repeating());
 /// Inline.execute(task).expect("inline takes everything");
@@ -46,68 +51,69 @@ pub(crate) trait Host: Send + Sync {
 pub struct DueTask(Inner);
 
 enum Inner {
-    Held {
-        host: Arc<dyn Host>,
+    Scheduled {
+        owner: Arc<dyn TaskOwner>,
         entry: Entry,
     },
-    Loose {
+    Standalone {
         deadline: Instant,
         name: &'static str,
         task: Box<dyn FnOnce() + Send>,
     },
-    /// Run, or taken apart.
+    /// It was run, or given back to its owner.
     Empty,
 }
 
 impl DueTask {
-    /// A task that belongs to no scheduler, to feed an [`Executor`](crate::Executor) with.
+    /// Makes a task that belongs to no scheduler, to feed an [`Executor`](crate::Executor) with.
     pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
         let name = std::any::type_name_of_val(&f);
-        DueTask(Inner::Loose { deadline, name, task: Box::new(f) })
+        DueTask(Inner::Standalone { deadline, name, task: Box::new(f) })
     }
 
-    pub(crate) fn held(host: Arc<dyn Host>, entry: Entry) -> DueTask {
-        DueTask(Inner::Held { host, entry })
+    pub(super) fn scheduled(owner: Arc<dyn TaskOwner>, entry: Entry) -> DueTask {
+        DueTask(Inner::Scheduled { owner, entry })
     }
 
-    /// Runs the task here and now. Does nothing when it was cancelled meanwhile. A panic of the
-    /// task is caught; a task of a scheduler reports it there.
+    /// Runs the task here and now. Does nothing if it was cancelled in the meantime.
+    ///
+    /// A panic of the task is caught. If the task belongs to a scheduler, the panic is reported there.
     pub fn run(mut self) {
         match std::mem::replace(&mut self.0, Inner::Empty) {
-            Inner::Held { host, entry } => host.run(entry),
-            Inner::Loose { task, .. } => quietly(task),
+            Inner::Scheduled { owner, entry } => owner.run(entry),
+            Inner::Standalone { task, .. } => quietly(task),
             Inner::Empty => {}
         }
     }
 
-    /// When it was due.
+    /// Returns the instant at which the task was due.
     pub fn deadline(&self) -> Instant {
         match &self.0 {
-            Inner::Held { host, entry } => host.instant(entry.moment()),
-            Inner::Loose { deadline, .. } => *deadline,
+            Inner::Scheduled { owner, entry } => owner.instant(entry.moment()),
+            Inner::Standalone { deadline, .. } => *deadline,
             Inner::Empty => Instant::now(),
         }
     }
 
-    /// How long ago it was due, on its scheduler's clock.
+    /// Returns how long ago the task was due, on its scheduler's clock.
     pub fn lateness(&self) -> Duration {
         let now = match &self.0 {
-            Inner::Held { host, .. } => host.now(),
-            Inner::Loose { .. } | Inner::Empty => Instant::now(),
+            Inner::Scheduled { owner, .. } => owner.now(),
+            Inner::Standalone { .. } | Inner::Empty => Instant::now(),
         };
         now.saturating_duration_since(self.deadline())
     }
 
-    /// Whether it is one run of a series.
+    /// Returns true if this is one run of a series.
     pub fn is_repeating(&self) -> bool {
         match &self.0 {
-            Inner::Held { host, entry } => host.is_repeating(*entry),
-            Inner::Loose { .. } | Inner::Empty => false,
+            Inner::Scheduled { owner, entry } => owner.is_repeating(*entry),
+            Inner::Standalone { .. } | Inner::Empty => false,
         }
     }
 
-    /// The type name of the task's closure, which tells where it was written. Of a task that has started or was
-    /// cancelled in the meantime, it says only that.
+    /// Returns the type name of the task's closure, which tells where it was written. If the task has started or was
+    /// cancelled in the meantime, returns `"a task that is over"`.
     ///
     /// ```
     /// use std::time::Instant;
@@ -118,17 +124,18 @@ impl DueTask {
     /// ```
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Inner::Held { host, entry } => host.name(*entry).unwrap_or("a task that is over"),
-            Inner::Loose { name, .. } => name,
+            Inner::Scheduled { owner, entry } => {
+                owner.name(*entry).unwrap_or("a task that is over")
+            }
+            Inner::Standalone { name, .. } => name,
             Inner::Empty => "a task that is over",
         }
     }
 
-    /// The entry of a task of that host, or the task itself if it is another's.
-    pub(crate) fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
-        match &self.0 {
-            Inner::Held { host, entry } if host.id() == owner => {
-                let entry = *entry;
+    /// Returns the entry of a task of this owner, or the task itself if it belongs to another one.
+    fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
+        match self.0 {
+            Inner::Scheduled { owner: ref its_owner, entry } if its_owner.id() == owner => {
                 self.0 = Inner::Empty;
                 Ok(entry)
             }
@@ -139,9 +146,8 @@ impl DueTask {
 
 impl Drop for DueTask {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.0, Inner::Empty) {
-            Inner::Held { host, entry } => host.forfeit(entry),
-            Inner::Loose { .. } | Inner::Empty => {}
+        if let Inner::Scheduled { owner, entry } = &self.0 {
+            owner.forfeit(*entry);
         }
     }
 }
@@ -156,8 +162,7 @@ impl fmt::Debug for DueTask {
     }
 }
 
-/// A task that an executor would not take; it goes back to its scheduler, which hands it over
-/// again later.
+/// A task that an executor has refused. It goes back to its scheduler, which hands it over again later.
 ///
 /// ```
 /// use std::time::Instant;
@@ -188,8 +193,8 @@ impl Rejected {
         Rejected { task, for_good: false }
     }
 
-    /// Refuses this task and all that would follow: the executor will never run anything again. It is not asked
-    /// any more, and its tasks stay pending until they are cancelled, or returned by a close.
+    /// Refuses this task and all that would follow: the executor will never run anything again. It is not asked any
+    /// more, and its tasks stay pending until they are cancelled, or returned by a close.
     ///
     /// ```
     /// use std::time::Duration;
@@ -215,12 +220,12 @@ impl Rejected {
         Rejected { task, for_good: true }
     }
 
-    /// Whether the executor will never run anything again.
+    /// Returns true if the executor will never run anything again.
     pub fn is_for_good(&self) -> bool {
         self.for_good
     }
 
-    /// The task.
+    /// Returns the task.
     pub fn into_task(self) -> DueTask {
         self.task
     }
@@ -239,3 +244,131 @@ impl fmt::Display for Rejected {
 }
 
 impl std::error::Error for Rejected {}
+
+/// How many tasks before its run a task's holder is loaded into the cache.
+pub(crate) const AHEAD: usize = 16;
+
+/// Tasks that are due, in order of their deadlines: an iterator over [`DueTask`]s, which leaves out those that have
+/// been cancelled in the meantime.
+///
+/// See [`Executor::execute_batch`](crate::Executor::execute_batch).
+pub struct DueBatch {
+    owner: Arc<dyn TaskOwner>,
+    due: Vec<Entry>,
+    /// How many of `due` have been taken out.
+    taken: usize,
+    /// How many of those were run at once, by [`DueBatch::run_all`].
+    run_here: usize,
+    /// What the executor gave back, and true if it was refused for good.
+    refused: Vec<(Entry, bool)>,
+    /// Tasks of other schedulers that the executor gave back here.
+    strangers: Vec<DueTask>,
+}
+
+impl DueBatch {
+    pub(crate) fn new(owner: Arc<dyn TaskOwner>) -> DueBatch {
+        let (due, refused, strangers) = (Vec::new(), Vec::new(), Vec::new());
+        DueBatch { owner, due, taken: 0, run_here: 0, refused, strangers }
+    }
+
+    /// Returns how many tasks are left in the batch, including cancelled ones.
+    pub fn len(&self) -> usize {
+        self.due.len() - self.taken
+    }
+
+    /// Returns true if all tasks have been taken out.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs all tasks that are left, in order, on the calling thread.
+    pub fn run_all(&mut self) {
+        while let Some(due) = self.next_entry() {
+            self.run_here += 1;
+            self.owner.run(due);
+        }
+    }
+
+    /// Puts a task back that the executor has refused. It is handed over again later.
+    pub fn reject(&mut self, rejected: Rejected) {
+        let for_good = rejected.is_for_good();
+        match rejected.into_task().into_entry(self.owner.id()) {
+            Ok(due) => self.refused.push((due, for_good)),
+            Err(stranger) => self.strangers.push(stranger),
+        }
+    }
+
+    /// Takes the next entry out, pending or not.
+    fn next_entry(&mut self) -> Option<Entry> {
+        let due = self.due.get(self.taken).copied()?;
+        if let Some(soon) = self.due.get(self.taken + AHEAD) {
+            self.owner.prefetch(*soon);
+        }
+        self.taken += 1;
+        Some(due)
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.due.push(entry);
+    }
+
+    /// Moves all entries that are left into an empty list, and returns their scheduler.
+    pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> &Arc<dyn TaskOwner> {
+        into.extend_from_slice(&self.due[self.taken..]);
+        self.taken = self.due.len();
+        &self.owner
+    }
+
+    /// Returns all entries that were put in, taken or not, in order.
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.due
+    }
+
+    /// Returns true if [`DueBatch::run_all`] has run all tasks of the batch.
+    pub(crate) fn was_run_here(&self) -> bool {
+        self.run_here == self.due.len()
+    }
+
+    /// Moves out what the executor has not taken: into `refused` the entries that it has refused (true: for good) or
+    /// left, into `strangers` the tasks of other schedulers.
+    pub(crate) fn settle(
+        &mut self,
+        refused: &mut Vec<(Entry, bool)>,
+        strangers: &mut Vec<DueTask>,
+    ) {
+        refused.append(&mut self.refused);
+        refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
+        strangers.append(&mut self.strangers);
+    }
+
+    /// Empties the batch for the next hand-over.
+    pub(crate) fn clear(&mut self) {
+        debug_assert!(self.refused.is_empty() && self.strangers.is_empty(), "settled before");
+        debug_assert!(self.run_here <= self.taken && self.taken <= self.due.len());
+        self.due.clear();
+        (self.taken, self.run_here) = (0, 0);
+    }
+}
+
+impl Iterator for DueBatch {
+    type Item = DueTask;
+
+    fn next(&mut self) -> Option<DueTask> {
+        loop {
+            let due = self.next_entry()?;
+            if self.owner.is_pending(due) {
+                return Some(DueTask::scheduled(Arc::clone(&self.owner), due));
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.len()))
+    }
+}
+
+impl fmt::Debug for DueBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DueBatch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

@@ -1,47 +1,44 @@
 //! What decides *where* a task runs: the [`Executor`], and the [`DueTask`] that it is handed.
 //!
-//! The tick thread decides *when*. It hands what is due to an executor, in batches, and goes on; a
-//! task that waits in an executor's queue can still be cancelled, because it is claimed only when
-//! it [`run`](DueTask::run)s.
+//! The tick thread decides *when*. It hands the tasks that are due to an executor, in batches, and goes on. A task that
+//! waits in an executor's queue can still be cancelled, because it is claimed only when it [`run`](DueTask::run)s.
 //!
-//! | file | what it is |
+//! | file | subject |
 //! | --- | --- |
-//! | [`due`] | [`DueTask`], [`Rejected`]: one task that is due |
-//! | [`batch`] | [`DueBatch`]: many at once |
-//! | [`own`] | executors of single tasks, and how the tick thread finds them |
+//! | [`due`] | [`DueTask`], [`DueBatch`], [`Rejected`]: what an executor is handed, and what it gives back |
+//! | [`own_executor`] | executors of single tasks, and how the tick thread finds them |
 //! | [`thread_pool`] | [`ThreadPool`], the default |
+//! | `runtimes` | tokio and rayon |
+//! | [`backpressure`] | holds producers back that are far ahead of a queue |
+//! | [`deadlock`] | refuses a wait that would never end |
 
 pub(crate) mod backpressure;
-pub(crate) mod batch;
 pub(crate) mod deadlock;
 pub(crate) mod due;
-pub(crate) mod own;
-#[cfg(feature = "rayon")]
-mod rayon;
+pub(crate) mod own_executor;
+#[cfg(any(feature = "tokio", feature = "rayon"))]
+mod runtimes;
 pub(crate) mod thread_pool;
-#[cfg(feature = "tokio")]
-mod tokio;
 
 use std::sync::Arc;
 
 use crate::executor::deadlock::PoolThreads;
 
-pub use batch::DueBatch;
-pub use due::{DueTask, Rejected};
-pub use thread_pool::ThreadPool;
+pub use due::{DueBatch, DueTask, Rejected};
 #[cfg(feature = "tokio")]
-pub use tokio::TokioBlocking;
+pub use runtimes::TokioBlocking;
+pub use thread_pool::ThreadPool;
 
 /// Takes tasks that are due and runs them somewhere.
 ///
-/// An executor is called on the tick thread, with nothing locked. It may run the task at once
-/// ([`Inline`]), pass it on, or refuse it with [`Rejected`]. A task that it drops without running counts as dropped.
+/// An executor is called on the tick thread, with nothing locked. It may run the task at once ([`Inline`]), pass it on,
+/// or refuse it with [`Rejected`]. A task that it drops without running counts as dropped.
 ///
-/// A task that is refused is not lost (S18). From then on the executor's tasks wait in a line of their own, in order of
-/// deadline, and delay nobody else's (S30). After a tick the executor is asked again, with one task: if it takes that
-/// it is offered more, until the line is empty. Otherwise the pause grows, to 100 ms at most, or to 25 ms while the
-/// executor takes a few tasks each time; an executor that takes many is asked more often. One that will never run
-/// anything again says so by [`Rejected::for_good`].
+/// A task that is refused is not lost (S18). From then on the executor's tasks wait in a queue of their own, in order
+/// of deadline, and delay no other executor's tasks (S30). After a tick the executor is asked again, with one task. If
+/// it takes that task it is offered more, until the queue is empty. Otherwise the pause grows, to 100 ms at most, or to
+/// 25 ms while the executor takes a few tasks each time. An executor that takes many is asked more often. An executor
+/// that will never run anything again says so by [`Rejected::for_good`].
 ///
 /// Every `Fn(DueTask) + Send + Sync + 'static` is an executor:
 ///
@@ -63,14 +60,14 @@ pub trait Executor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Rejected`] gives the task back; it is not lost.
+    /// Returns the task in a [`Rejected`] if the executor refuses it. The task is not lost.
     fn execute(&self, task: DueTask) -> Result<(), Rejected>;
 
-    /// Takes many tasks, in order of their deadlines. What it leaves in the batch, or puts back by
-    /// [`DueBatch::reject`], counts as refused.
+    /// Takes many tasks, in order of their deadlines. Tasks that are left in the batch, or put back by
+    /// [`DueBatch::reject`], count as refused.
     ///
-    /// An executor that can take a batch at the price of one task should say so here: it is what
-    /// the tick thread calls.
+    /// The tick thread calls this method. The default calls [`execute`](Executor::execute) for each task. An executor
+    /// that can take a batch at the price of one task should override it.
     fn execute_batch(&self, batch: &mut DueBatch) {
         while let Some(task) = batch.next() {
             if let Err(rejected) = self.execute(task) {
@@ -79,7 +76,8 @@ pub trait Executor: Send + Sync + 'static {
         }
     }
 
-    /// The pool whose threads run the tasks, if it is one of this crate's: a join on one of them is told of a deadlock.
+    /// Returns the pool whose threads run the tasks, if it is one of this crate's. A join on one of its tasks then
+    /// detects a deadlock.
     #[doc(hidden)]
     fn threads(&self) -> Option<PoolThreads> {
         None
@@ -107,9 +105,9 @@ impl<E: Executor + ?Sized> Executor for Arc<E> {
     }
 }
 
-/// Runs tasks on the tick thread itself: the fastest way, for tasks that are short and never block.
+/// Runs tasks on the tick thread itself: the fastest executor, for tasks that are short and never block.
 ///
-/// While a task runs the wheel stands still, so whatever is due meanwhile is late by that much.
+/// While a task runs, the tick thread does nothing else. So tasks that become due in this time start late.
 ///
 /// ```
 /// use tickwheel::{Inline, Scheduler};

@@ -1,23 +1,23 @@
 //! A pool of threads, the default executor.
 //!
 //! ```text
-//!   tick thread --- one lock per batch ---> queue: [ lot | lot | task | lot ]
-//!                                                     ^ every worker takes from the first lot,
-//!                                                       task by task, by a counter
+//!   tick thread --- one lock per batch ---> queue: [ batch | batch | task | batch ]
+//!                                                      ^ every worker takes from the first batch,
+//!                                                        task by task, by a counter
 //! ```
 //!
-//! A batch becomes a *lot*: the names of its tasks, and a counter of how many have been taken. All
-//! workers take from the same lot, each by raising the counter, until it is used up. So the tick
-//! thread pays for one push per batch, a worker pays one atomic per task, and yet no task ever
-//! waits behind a slow one while another worker is free.
+//! A batch in the queue has a counter of how many of its tasks have been taken. All workers take from the same batch,
+//! each by raising the counter, until it is used up. So the tick thread pays for one push per batch, a worker pays for
+//! one atomic operation per task, and no task waits behind a slow one while another worker is free.
 //!
-//! - POOL-1 Threads start when there is work and nobody idle, up to the limit.
-//! - POOL-2 A push wakes one idle worker; a worker that takes work while more is queued wakes, or
-//!   starts, the next. So the tick thread wakes at most one thread per batch.
-//! - POOL-3 When the pool is dropped, its threads run what was accepted and end. `Drop` waits for
-//!   nobody.
+//! - POOL-1 A thread starts if there is work and no thread is idle, up to the limit.
+//! - POOL-2 A push wakes one idle worker. A worker that takes work while more is queued wakes, or starts, the next one.
+//!   So the tick thread wakes at most one thread per batch.
+//! - POOL-3 When the pool is dropped, its threads run what was accepted, and end. `Drop` does not wait for them.
 //! - POOL-4 No task runs and no task is dropped under the lock (S11).
-//! - POOL-5 Lots are used again, so that a steady flow allocates nothing.
+//! - POOL-5 Queued batches are used again, so that a steady flow allocates nothing.
+//! - POOL-6 Under the lock, idle threads are among the threads that exist, and those are at most as many as were
+//!   started, and as the limit allows.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,18 +26,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::batch::AHEAD;
-use super::due::{DueTask, Host, Rejected};
+use super::due::{AHEAD, DueTask, Rejected, TaskOwner};
 use super::{DueBatch, Executor};
 use crate::executor::deadlock::PoolThreads;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::wake_as_usual;
 use crate::wheel::entry::Entry;
 
-/// Runs tasks on threads of its own, which start on first use.
+/// An executor that runs tasks on threads of its own, which start on first use.
 ///
-/// A task that blocks holds up one thread, and no other task while a thread is free. Dropping the
-/// pool never blocks: its threads run what was accepted, and end.
+/// A task that blocks holds up one thread, and no other task while a thread is free. Dropping the pool never blocks:
+/// its threads run the tasks that were accepted, and end.
 ///
 /// ```
 /// use tickwheel::{Scheduler, ThreadPool};
@@ -59,8 +58,8 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Lots to be used again; POOL-5.
-    spare: Vec<Arc<Lot>>,
+    /// Batches to be used again (POOL-5).
+    spare: Vec<Arc<QueuedBatch>>,
     threads: usize,
     started: usize,
     idle: usize,
@@ -68,39 +67,39 @@ struct Queue {
 }
 
 enum Work {
-    Lot(Arc<Lot>),
-    One(DueTask),
+    Batch(Arc<QueuedBatch>),
+    Task(DueTask),
 }
 
-/// A batch in the queue.
-struct Lot {
-    /// `None` while it is spare, so that it keeps no scheduler alive.
-    host: Option<Arc<dyn Host>>,
+struct QueuedBatch {
+    /// `None` while the batch is spare, so that it keeps no scheduler alive.
+    owner: Option<Arc<dyn TaskOwner>>,
     due: Vec<Entry>,
+    /// How many tasks have been taken. It may exceed their number.
     taken: AtomicUsize,
 }
 
-/// How many spare lots are kept.
-const SPARE_LOTS: usize = 256;
+/// How many spare batches are kept.
+const MAX_SPARE: usize = 256;
 
 impl ThreadPool {
-    /// A pool of at most so many threads; of one, if that is zero.
+    /// Makes a pool of at most this many threads, and at least one.
     pub fn new(threads: usize) -> ThreadPool {
         ThreadPool::named(threads, "tickwheel-pool")
     }
 
-    /// The same, with a name of its own: the threads are called `name-1`, `name-2` and so on.
+    /// Like [`new`](ThreadPool::new), with a name: the threads are called `name-1`, `name-2` and so on.
     pub fn named(threads: usize, name: impl Into<String>) -> ThreadPool {
         let shared = Shared {
             threads: PoolThreads::new(threads.max(1)),
-            name: name.into().replace('\0', ""), // the system takes none, and std would panic
+            name: name.into().replace('\0', ""), // a thread name with a NUL would panic in std
             queue: Mutex::default(),
             work: Condvar::new(),
         };
         ThreadPool { shared: Arc::new(shared) }
     }
 
-    /// Queues work, if there is, or can be, a thread to run it.
+    /// Queues work. Returns it if the pool has no thread and none can be started.
     fn push(&self, work: Work) -> Result<(), Work> {
         let mut queue = self.shared.lock();
         let no_thread = queue.idle == 0
@@ -113,25 +112,25 @@ impl ThreadPool {
         let wake = queue.idle > 0;
         drop(queue);
         if wake {
-            self.shared.work.notify_one(); // POOL-2
+            self.shared.work.notify_one(); // one worker, which wakes the next one (POOL-2)
         }
         Ok(())
     }
 }
 
 impl Default for ThreadPool {
-    /// A pool of as many threads as the machine runs at once.
+    /// Makes a pool of as many threads as the machine runs at once.
     fn default() -> ThreadPool {
         ThreadPool::new(thread::available_parallelism().map_or(1, usize::from))
     }
 }
 
 impl Executor for ThreadPool {
-    /// Refuses only when there is no thread and the system does not start one.
+    /// Refuses a task only if the pool has no thread and the system does not start one.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.push(Work::One(task)).map_err(|work| match work {
-            Work::One(task) => Rejected::new(task),
-            Work::Lot(_) => unreachable!("a single task was pushed"),
+        self.push(Work::Task(task)).map_err(|work| match work {
+            Work::Task(task) => Rejected::new(task),
+            Work::Batch(_) => unreachable!("a single task was pushed"),
         })
     }
 
@@ -143,11 +142,14 @@ impl Executor for ThreadPool {
             }
             return;
         }
-        let mut lot = self.shared.lock().spare_lot();
-        let fill = Arc::get_mut(&mut lot).expect("a spare lot is nobody else's");
-        fill.host = Some(Arc::clone(batch.take_all(&mut fill.due)));
-        if let Err(Work::Lot(lot)) = self.push(Work::Lot(lot)) {
-            lot.refuse_all(batch);
+        let mut queued = self.shared.lock().take_spare();
+        let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
+        fill.owner = Some(Arc::clone(batch.take_all(&mut fill.due)));
+        if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
+            let Some(owner) = &refused.owner else { return };
+            for due in &refused.due {
+                batch.reject(Rejected::new(DueTask::scheduled(Arc::clone(owner), *due)));
+            }
         }
     }
 
@@ -159,7 +161,7 @@ impl Executor for ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.lock().is_closing = true;
-        self.shared.work.notify_all(); // POOL-3
+        self.shared.work.notify_all(); // they run what is queued, and end (POOL-3)
     }
 }
 
@@ -180,55 +182,57 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// POOL-1. Starting one under the lock keeps the count right; it happens `limit` times.
+    /// Starts a thread (POOL-1). Under the lock, so that the count is right; it happens `limit` times.
     fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let shared = Arc::clone(self);
         let name = format!("{}-{}", self.name, queue.started + 1);
-        thread::Builder::new().name(name).spawn(move || shared.work())?;
+        thread::Builder::new().name(name).spawn(move || shared.run_worker())?;
         queue.threads += 1;
         queue.started += 1;
+        self.check_invariants(queue);
         Ok(())
     }
 
-    /// What a worker does all its life.
-    fn work(self: Arc<Self>) {
+    /// The body of a worker thread.
+    fn run_worker(self: Arc<Self>) {
         wake_as_usual();
         self.threads.join();
         while let Some(work) = self.next_work() {
-            // A task's panic is caught further in. This is for what goes with the last owner of a
-            // scheduler: a user's clock, say.
+            // A task's panic is caught by its scheduler. This catches panics of what is dropped with the last owner of
+            // a scheduler, such as a user's clock.
             quietly(|| match work {
-                Work::One(task) => task.run(),
-                Work::Lot(lot) => {
-                    lot.run_to_the_end();
-                    let host = self.lock().retire(lot);
-                    drop(host); // not under the lock (POOL-4)
+                Work::Task(task) => task.run(),
+                Work::Batch(batch) => {
+                    batch.run();
+                    let owner = self.lock().retire(batch);
+                    drop(owner); // not under the lock (POOL-4)
                 }
             });
         }
     }
 
-    /// Waits for work; `None` when there will be none.
+    /// Waits for work. Returns `None` if the pool is closing and has no more.
     fn next_work(self: &Arc<Self>) -> Option<Work> {
         let mut queue = self.lock();
         loop {
             if let Some(work) = queue.take() {
-                self.call_the_next(queue);
+                self.wake_another(queue);
                 return Some(work);
             }
             if queue.is_closing {
                 queue.threads -= 1;
+                self.check_invariants(&queue);
                 return None;
             }
             queue.idle += 1;
+            self.check_invariants(&queue);
             queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
             queue.idle -= 1;
         }
     }
 
-    /// POOL-2: more work is queued, so one more worker should be up. If none can be started, those
-    /// that are there get to it.
-    fn call_the_next(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
+    /// Wakes or starts one more worker if more work is queued (POOL-2). If none can be started, the others do it.
+    fn wake_another(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         if queue.work.is_empty() {
             return;
         }
@@ -239,69 +243,65 @@ impl Shared {
             let _ = self.start_thread(&mut queue);
         }
     }
+
+    /// Checks the counts (POOL-6) in debug builds.
+    fn check_invariants(&self, queue: &Queue) {
+        let Queue { idle, threads, started, .. } = *queue;
+        debug_assert!(idle <= threads && threads <= started && threads <= self.threads.limit());
+        debug_assert!(queue.spare.len() <= MAX_SPARE);
+    }
 }
 
 impl Queue {
-    /// The first task, or a share in the first lot that is not used up; the lot stays in front for
-    /// the other workers.
+    /// Takes the first task, or a share in the first batch that is not used up. The batch stays in front for the other
+    /// workers.
     fn take(&mut self) -> Option<Work> {
-        while let Some(Work::Lot(lot)) = self.work.front() {
-            if !lot.is_used_up() {
-                return Some(Work::Lot(Arc::clone(lot)));
+        while let Some(Work::Batch(batch)) = self.work.front() {
+            // Relaxed: a stale count costs a worker one more look.
+            if batch.taken.load(Ordering::Relaxed) < batch.due.len() {
+                return Some(Work::Batch(Arc::clone(batch)));
             }
             self.work.pop_front();
         }
         self.work.pop_front()
     }
 
-    fn spare_lot(&mut self) -> Arc<Lot> {
+    fn take_spare(&mut self) -> Arc<QueuedBatch> {
         self.spare.pop().unwrap_or_else(|| {
-            Arc::new(Lot { host: None, due: Vec::new(), taken: AtomicUsize::new(0) })
+            Arc::new(QueuedBatch { owner: None, due: Vec::new(), taken: AtomicUsize::new(0) })
         })
     }
 
-    /// Lets go of a lot that is used up. The last to do so makes it spare, and gets what must be
-    /// dropped outside of the lock.
-    fn retire(&mut self, mut lot: Arc<Lot>) -> Option<Arc<dyn Host>> {
-        if matches!(self.work.front(), Some(Work::Lot(front)) if Arc::ptr_eq(front, &lot)) {
+    /// Drops a worker's share in a batch that is used up. The last worker to do so makes the batch spare, and gets its
+    /// scheduler, to be dropped outside of the lock.
+    fn retire(&mut self, mut batch: Arc<QueuedBatch>) -> Option<Arc<dyn TaskOwner>> {
+        if matches!(self.work.front(), Some(Work::Batch(front)) if Arc::ptr_eq(front, &batch)) {
             self.work.pop_front();
         }
-        let last = Arc::get_mut(&mut lot)?;
-        let host = last.host.take();
+        let last = Arc::get_mut(&mut batch)?;
+        debug_assert!(*last.taken.get_mut() >= last.due.len(), "every task was taken");
+        let owner = last.owner.take();
         last.due.clear();
         *last.taken.get_mut() = 0;
-        if self.spare.len() < SPARE_LOTS {
-            self.spare.push(lot);
+        if self.spare.len() < MAX_SPARE {
+            self.spare.push(batch);
         }
-        host
+        owner
     }
 }
 
-impl Lot {
-    fn is_used_up(&self) -> bool {
-        // Relaxed: a stale answer costs a worker one look more.
-        self.taken.load(Ordering::Relaxed) >= self.due.len()
-    }
-
+impl QueuedBatch {
     /// Takes and runs tasks until none is left.
-    fn run_to_the_end(&self) {
-        let Some(host) = &self.host else { return };
-        // Relaxed: the lot was published by the queue's lock, and each number is given out once.
+    fn run(&self) {
+        let Some(owner) = &self.owner else { return };
         loop {
-            let place = self.taken.fetch_add(1, Ordering::Relaxed);
-            let Some(due) = self.due.get(place) else { break };
-            if let Some(soon) = self.due.get(place + AHEAD) {
-                host.prefetch(*soon);
+            // Relaxed: the queue's lock has published the batch, and each index is given out once.
+            let index = self.taken.fetch_add(1, Ordering::Relaxed);
+            let Some(due) = self.due.get(index) else { break };
+            if let Some(soon) = self.due.get(index + AHEAD) {
+                owner.prefetch(*soon);
             }
-            host.run(*due);
-        }
-    }
-
-    /// Puts a lot back that nobody will run.
-    fn refuse_all(&self, batch: &mut DueBatch) {
-        let Some(host) = &self.host else { return };
-        for due in &self.due {
-            batch.reject(Rejected::new(DueTask::held(Arc::clone(host), *due)));
+            owner.run(*due);
         }
     }
 }

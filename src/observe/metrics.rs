@@ -1,8 +1,8 @@
-//! A scheduler's counters for the `metrics` facade: feature `metrics`.
+//! A scheduler's counters for the `metrics` facade (feature `metrics`).
 //!
-//! Nothing in the data path knows of it. A [`MetricsReporter`] takes a snapshot now and then, and passes on what
-//! has changed since the last: counters as they stand, the gauge, and of the histogram what each bin has
-//! gained.
+//! The scheduler does not know of it. A [`MetricsReporter`] takes a snapshot of the counters now and then, and passes
+//! it on: the counters and the gauge as they are, and for each bin of the histogram the runs that are new since the
+//! last snapshot.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -18,15 +18,15 @@ use crate::{Cancellable, ScheduleError, Scheduler, Stats, WeakScheduler};
 /// | --- | --- |
 /// | `tickwheel_scheduled_total` | tasks that were accepted; a series counts once |
 /// | `tickwheel_fired_total` | runs that were started |
-/// | `tickwheel_cancelled_total` | tasks that a cancel has ended |
+/// | `tickwheel_cancelled_total` | tasks that were ended by a cancel |
 /// | `tickwheel_rejected_total` | refusals by executors |
 /// | `tickwheel_panicked_total` | runs that panicked |
 /// | `tickwheel_dropped_total` | tasks that were dropped without a run |
 /// | `tickwheel_wakeups_total` | how often the tick thread woke |
-/// | `tickwheel_pending` | tasks that wait: a gauge |
-/// | `tickwheel_lateness_seconds` | how late runs were started: a histogram, exact within a quarter |
+/// | `tickwheel_pending` | a gauge: tasks that wait for their run |
+/// | `tickwheel_lateness_seconds` | a histogram, exact within a quarter: how late runs were started |
 ///
-/// It keeps nothing alive: once the scheduler is gone it reports no more.
+/// The reporter does not keep the scheduler alive. Once the scheduler is gone, it reports no more.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,13 +46,13 @@ pub struct MetricsReporter {
     last: Stats,
 }
 
-/// The counters: what they are called, what they say, and where it stands.
+/// A counter: its name, its description, and its value in a snapshot.
 type Counted = (&'static str, &'static str, fn(&Stats) -> u64);
 
 const COUNTED: [Counted; 7] = [
     ("tickwheel_scheduled_total", "tasks that were accepted", Stats::scheduled),
     ("tickwheel_fired_total", "runs that were started", Stats::fired),
-    ("tickwheel_cancelled_total", "tasks that a cancel has ended", Stats::cancelled),
+    ("tickwheel_cancelled_total", "tasks that were ended by a cancel", Stats::cancelled),
     ("tickwheel_rejected_total", "refusals by executors", Stats::rejected),
     ("tickwheel_panicked_total", "runs that panicked", Stats::panicked),
     ("tickwheel_dropped_total", "tasks that were dropped without a run", Stats::dropped),
@@ -60,8 +60,8 @@ const COUNTED: [Counted; 7] = [
 ];
 
 impl MetricsReporter {
-    /// A reporter whose metrics have the label `scheduler` of this value. It takes the recorder that is
-    /// installed now, so install yours before.
+    /// Makes a reporter whose metrics have the label `scheduler` with the value `name`. It uses the recorder that is
+    /// installed at this time, so install yours before.
     pub fn new(scheduler: &Scheduler, name: impl Into<String>) -> MetricsReporter {
         let labels = vec![Label::new("scheduler", name.into())];
         let counters = COUNTED.map(|(name, what, _)| {
@@ -83,7 +83,7 @@ impl MetricsReporter {
         }
     }
 
-    /// Reports what the scheduler has done since the last report. False when it is gone.
+    /// Reports what the scheduler has done since the last report. Returns false if the scheduler is gone.
     pub fn report(&mut self) -> bool {
         let Some(scheduler) = self.scheduler.upgrade() else { return false };
         let stats = scheduler.stats();
@@ -98,7 +98,7 @@ impl MetricsReporter {
         true
     }
 
-    /// Of both snapshots the bins come in the same order, and none ever loses anything.
+    /// Both snapshots have their bins in the same order, and no bin ever loses a run.
     fn report_lateness(&self, stats: &Stats) {
         let mut before = self.last.lateness().bins().peekable();
         for (late, runs) in stats.lateness().bins() {
@@ -110,12 +110,12 @@ impl MetricsReporter {
         }
     }
 
-    /// Reports now and then every period, as a task of the scheduler itself, until that is closed or the handle
-    /// is cancelled.
+    /// Reports at once and after each `period`, as a task of the scheduler itself, until the scheduler is closed or the
+    /// returned handle is cancelled.
     ///
     /// # Errors
     ///
-    /// As [`Scheduler::schedule_repeatedly`].
+    /// The errors of [`Scheduler::schedule_repeatedly`].
     pub fn every(mut self, period: Duration) -> Result<Cancellable, ScheduleError> {
         let scheduler = self.scheduler.upgrade().ok_or(ScheduleError::Closed)?;
         scheduler.schedule_with_fixed_delay(Duration::ZERO, period, move || {

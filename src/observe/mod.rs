@@ -1,8 +1,8 @@
-//! Hooks: panics, and the turns of the tick thread.
+//! What a program can see of a scheduler: its panics, the turns of its tick thread, and its counters.
 //!
 //! - HOOK-1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
-//! - HOOK-2 A panic is told once: to the hook, or without a hook on standard error, if the task is known by name. What has no
-//!   name and no hook stays as silent as the code that caught it wants it to be.
+//! - HOOK-2 A panic is reported once. A hook is called if there is one. Otherwise a line is written on standard error
+//!   if the name of the task is known. If it is not known, the code that caught the panic decides what to report.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -21,8 +21,8 @@ use crate::platform::panics::{Payload, caught, discard, quietly};
 pub use metrics::MetricsReporter;
 pub use stats::{Lateness, Stats};
 
-/// The panic of a task, of a captured value's `Drop`, or of an executor, as
-/// [`Builder::on_panic`](crate::Builder::on_panic) is told of it.
+/// The panic of a task, of a captured value's `Drop`, or of an executor: the argument of a
+/// [`Builder::on_panic`](crate::Builder::on_panic) hook.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,23 +40,22 @@ pub use stats::{Lateness, Stats};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TaskPanic<'a> {
-    /// `None`: not known.
+    /// `None` if it is not known.
     name: Option<&'static str>,
     payload: &'a (dyn Any + Send),
 }
 
-/// The answer of [`TaskPanic::name`] for a task that is not known.
+/// What [`TaskPanic::name`] returns if the name is not known.
 const NO_NAME: &str = "a task";
 
 impl<'a> TaskPanic<'a> {
-    /// The panic that carried this payload, of a task that is not known by name: for layers that catch panics
-    /// themselves.
+    /// Describes a panic with this payload, of a task whose name is not known: for layers that catch panics themselves.
     pub fn new(payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
         TaskPanic { name: None, payload }
     }
 
-    /// The panic that carried this payload, of a task that is known by this name: most often the
-    /// [`type_name`](std::any::type_name) of its closure.
+    /// Describes a panic with this payload, of the task with this name: usually the [`type_name`](std::any::type_name)
+    /// of its closure.
     ///
     /// ```
     /// use tickwheel::TaskPanic;
@@ -69,13 +68,13 @@ impl<'a> TaskPanic<'a> {
         TaskPanic { name: Some(name), payload }
     }
 
-    /// Returns the type name of the closure that panicked, such as `my_app::main::{{closure}}`; `"a task"` if it is
+    /// Returns the type name of the closure that panicked, such as `my_app::main::{{closure}}`, or `"a task"` if it is
     /// not known.
     pub fn name(&self) -> &'static str {
         self.name.unwrap_or(NO_NAME)
     }
 
-    /// Returns the text that `panic!` was given, if it was given one.
+    /// Returns the panic message. Returns `None` if the panic carried a value that is not a string.
     pub fn message(&self) -> Option<&str> {
         let text = self.payload.downcast_ref::<&'static str>().copied();
         text.or_else(|| self.payload.downcast_ref::<String>().map(String::as_str))
@@ -86,10 +85,10 @@ impl<'a> TaskPanic<'a> {
         self.payload
     }
 
-    /// Writes one line on standard error. If that is closed or full, the line is lost, and nothing panics: `eprintln!`
-    /// would. One call writes all of it, so lines of several threads do not mix.
+    /// Writes one line on standard error. If that is closed or full, the line is lost. `eprintln!` would panic then.
+    /// One call writes the whole line, so lines of several threads do not mix.
     fn print(&self) {
-        // The panic hook of the process has written the whole message already.
+        // One line is enough: the panic hook of the process has written the whole message already.
         let message = self.message().and_then(|message| message.lines().next());
         let (colon, message) = message.map_or(("", ""), |message| (": ", message));
         let line = format!("tickwheel: the task `{}` has panicked{colon}{message}\n", self.name());
@@ -108,8 +107,8 @@ impl fmt::Debug for TaskPanic<'_> {
 
 /// Watches the turns of a scheduler, on the tick thread.
 ///
-/// Every method has a body that does nothing, so an observer names only what it wants to see. The
-/// tick thread waits while an observer works. An `Arc<O>` or `Box<O>` of an observer is one, so a program can keep its
+/// Every method does nothing by default, so an observer implements only the methods that it needs. The tick thread
+/// waits while an observer works. An `Arc<O>` or `Box<O>` of an observer is an observer too, so a program can keep its
 /// own pointer to the observer that it gives to the builder.
 ///
 /// ```
@@ -135,41 +134,43 @@ impl fmt::Debug for TaskPanic<'_> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// So many tasks came in through the intake.
+    /// Called when this many newly scheduled tasks were taken in.
     fn took_in(&self, tasks: usize) {
         let _ = tasks;
     }
 
-    /// So many tasks were handed to an executor, or woken; those that had been cancelled meanwhile count too.
+    /// Called when this many tasks were handed to an executor, or wakers woken. Those that had been cancelled in the
+    /// meantime count too.
     fn handed_over(&self, tasks: usize) {
         let _ = tasks;
     }
 
-    /// An executor refused so many tasks; they will be handed over again.
+    /// Called when an executor refused this many tasks. They will be handed over again.
     fn rejected(&self, tasks: usize) {
         let _ = tasks;
     }
 
-    /// There is nothing to do until this instant, or until something new comes (`None`).
+    /// Called before the tick thread sleeps: until this instant, or until a task is scheduled if it is `None`.
     fn will_sleep(&self, until: Option<Instant>) {
         let _ = until;
     }
 
-    /// A turn has ended; so the wheel stands. It is called often: look at it now and then.
+    /// Called at the end of each turn, with a view of the wheel. Turns are frequent, so look at the wheel only now and
+    /// then.
     fn turned(&self, wheel: WheelView<'_>) {
         let _ = wheel;
     }
 
-    /// The tick thread woke from its sleep.
+    /// Called when the tick thread woke from its sleep.
     fn woke(&self) {}
 
-    /// The scheduler has stopped, with so many tasks left over.
+    /// Called when the scheduler has stopped, with this many tasks left over.
     fn stopped(&self, leftovers: usize) {
         let _ = leftovers;
     }
 }
 
-/// A pointer to an observer is one: every method of the target.
+/// Makes a pointer to an observer an observer: each method calls that of the target.
 macro_rules! observer_behind {
     ($($pointer:ty),*) => {$(
         impl<O: Observer + ?Sized> Observer for $pointer {
@@ -208,7 +209,7 @@ observer_behind!(Box<O>, Arc<O>);
 
 /// A scheduler's wheel at the end of a turn, for inspection: see [`Observer::turned`].
 ///
-/// Tasks that were cancelled may be in it for a while.
+/// It counts tasks that were cancelled until they are swept out.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -236,10 +237,10 @@ observer_behind!(Box<O>, Arc<O>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct WheelView<'a>(&'a dyn Ring);
+pub struct WheelView<'a>(&'a dyn WheelCounts);
 
-/// The questions that a wheel answers.
-pub(crate) trait Ring {
+/// A wheel that can be inspected. The methods are described at [`WheelView`].
+pub(crate) trait WheelCounts {
     fn buckets(&self) -> usize;
     fn hand(&self) -> usize;
     fn waiting_in(&self, bucket: usize) -> usize;
@@ -247,8 +248,8 @@ pub(crate) trait Ring {
 }
 
 impl<'a> WheelView<'a> {
-    pub(crate) fn of(ring: &'a dyn Ring) -> WheelView<'a> {
-        WheelView(ring)
+    pub(crate) fn of(wheel: &'a dyn WheelCounts) -> WheelView<'a> {
+        WheelView(wheel)
     }
 
     /// Returns the number of buckets.
@@ -256,17 +257,17 @@ impl<'a> WheelView<'a> {
         self.0.buckets()
     }
 
-    /// Returns the bucket of the tick that has passed last; the next one to be served is behind it.
+    /// Returns the bucket of the tick that has passed last. The bucket after it is served next.
     pub fn hand(&self) -> usize {
         self.0.hand()
     }
 
-    /// Returns how many tasks wait in a bucket; buckets are counted from zero.
+    /// Returns how many tasks wait in a bucket. Buckets are counted from zero.
     pub fn waiting_in(&self, bucket: usize) -> usize {
         self.0.waiting_in(bucket % self.buckets())
     }
 
-    /// Returns how many wait for a later turn of the wheel, outside of the buckets.
+    /// Returns how many tasks wait for a later rotation of the wheel, outside of the buckets.
     pub fn waiting_far(&self) -> usize {
         self.0.waiting_far()
     }
@@ -282,15 +283,15 @@ impl fmt::Debug for WheelView<'_> {
     }
 }
 
-/// Catches panics, and tells a closure of them: for executors and layers that run other people's code.
+/// Catches panics, and calls a closure for each: for executors and layers that run other people's code.
 ///
-/// It never unwinds itself: not when the hook panics, nor when what a panic carried does so as it is
-/// dropped. Clones tell the same hook.
+/// It never unwinds itself, even if the closure panics, or if the payload of a panic panics as it is dropped. Clones
+/// call the same closure.
 ///
-/// A hook that is the [default](PanicHook::default) tells no closure. It writes a line on standard error, such as
-/// ``tickwheel: the task `my_app::main::{{closure}}` has panicked: out of cheese``, if the name of the task is known, and
-/// otherwise nothing: the panic hook of the process has told the message and the place already. With the feature
-/// `tracing`, every panic is an event too.
+/// The [default](PanicHook::default) hook calls no closure. If the name of the task is known, it writes a line on
+/// standard error, such as ``tickwheel: the task `my_app::main::{{closure}}` has panicked: out of cheese``. Otherwise
+/// it writes nothing, because the panic hook of the process has written the message and the place already. With the
+/// feature `tracing`, every panic is an event too.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -304,22 +305,22 @@ impl fmt::Debug for WheelView<'_> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Default)]
-pub struct PanicHook(Option<Arc<Told>>);
+pub struct PanicHook(Option<Arc<HookFn>>);
 
-type Told = dyn Fn(TaskPanic<'_>) + Send + Sync;
+type HookFn = dyn Fn(TaskPanic<'_>) + Send + Sync;
 
 impl PanicHook {
-    /// A hook that tells this closure.
+    /// Makes a hook that calls this closure.
     pub fn new(hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> PanicHook {
         PanicHook(Some(Arc::new(hook)))
     }
 
-    /// Runs a piece of code. If it panics, that is reported, and `None` is returned.
+    /// Runs a piece of code, and returns its result. If it panics, reports the panic and returns `None`.
     pub fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
         caught(code).map_err(|payload| self.report(payload)).ok()
     }
 
-    /// Like [`catch`](PanicHook::catch), for a task that is known by this name.
+    /// Like [`catch`](PanicHook::catch), for the task with this name.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -335,29 +336,29 @@ impl PanicHook {
         caught(code).map_err(|payload| self.report_named(name, payload)).ok()
     }
 
-    /// Tells of a panic, and drops what it carried.
+    /// Reports a panic, and drops its payload.
     pub fn report(&self, payload: Box<dyn Any + Send>) {
         self.tell(&*payload);
         discard(payload);
     }
 
-    /// Like [`report`](PanicHook::report), for a task that is known by this name.
+    /// Like [`report`](PanicHook::report), for the task with this name.
     pub fn report_named(&self, name: &'static str, payload: Box<dyn Any + Send>) {
         self.tell_named(name, &*payload);
         discard(payload);
     }
 
-    /// Tells of a panic whose payload somebody else gets.
+    /// Reports a panic, and leaves its payload to the caller.
     pub fn tell(&self, payload: &(dyn Any + Send)) {
         self.tell_of(None, payload);
     }
 
-    /// Like [`tell`](PanicHook::tell), for a task that is known by this name.
+    /// Like [`tell`](PanicHook::tell), for the task with this name.
     pub fn tell_named(&self, name: &'static str, payload: &(dyn Any + Send)) {
         self.tell_of(Some(name), payload);
     }
 
-    /// HOOK-1, HOOK-2.
+    /// Reports a panic once (HOOK-2), and catches what the hook throws (HOOK-1).
     fn tell_of(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
         quietly(|| trace::panicked(name, TaskPanic { name, payload }.message()));
         let panic = TaskPanic { name, payload };
@@ -383,12 +384,12 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// Tells of a panic, and gets rid of it.
+    /// Reports a panic, and drops its payload.
     pub(crate) fn report(&self, payload: Payload) {
         self.on_panic.report(payload);
     }
 
-    /// Tells the observer, if there is one; HOOK-1.
+    /// Calls the observer, if there is one, and catches its panic (HOOK-1).
     pub(crate) fn observe(&self, tell: impl FnOnce(&(dyn Observer + 'static))) {
         if let Some(observer) = &self.observer {
             quietly(|| tell(&**observer));

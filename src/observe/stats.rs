@@ -1,11 +1,11 @@
-//! Counters, and what they add up to.
+//! Counters of each thread, and the [`Stats`] that they add up to.
 //!
-//! Every thread that schedules, cancels or runs has counters of its own (in its lane at the
-//! [`intake`](crate::engine::intake)), which only it writes; a snapshot adds them up. So counting costs a
-//! plain load and a plain store, and no line of cache is fought over.
+//! Every thread that schedules, cancels or runs tasks has counters of its own, beside its lane of the
+//! [`intake`](crate::engine::intake). Only this thread writes them, and a snapshot adds the counters of all threads up.
+//! So counting costs a plain load and a plain store, and no two threads write to the same cache line.
 //!
-//! - COUNT-1 A counter has one writer at a time. Readers may be late, never wrong once things are quiet
-//!   (S26): an event is counted before whatever tells others of it.
+//! - COUNT-1 A counter has one writer at a time. A reader may see an old value, but sees every event once things are
+//!   quiet (S26), because an event is counted before anything that tells another thread of it.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use crate::time::tick::Moment;
 
-/// A counter with one writer; COUNT-1.
+/// A counter with one writer (COUNT-1).
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Relaxed, and no read-modify-write: nobody else writes, and nothing is published by it.
+    /// Relaxed, and no read-modify-write: no other thread writes it, and nothing is published by it.
     pub(crate) fn add(&self, by: u64) {
         self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
     }
@@ -35,28 +35,28 @@ impl Counter {
     }
 }
 
-/// The counters of one lane.
+/// The counters of one thread.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) scheduled: Counter,
-    /// Places that were given free: see S25.
+    /// Tasks that are not pending any more, which makes room for others (S25).
     pub(crate) left: Counter,
     pub(crate) fired: Counter,
     pub(crate) cancelled: Counter,
     pub(crate) panicked: Counter,
     pub(crate) dropped: Counter,
-    /// Only threads that run tasks have one.
+    /// Made by a thread's first run: other threads need none.
     lateness: OnceLock<Box<Histogram>>,
 }
 
 impl Counts {
-    /// How late something ran that was due then.
+    /// Records how late a run starts that was due at `due`.
     pub(crate) fn record_lateness(&self, now: Moment, due: Moment) {
         self.lateness.get_or_init(Box::default).record(now.0.saturating_sub(due.0));
     }
 }
 
-/// Four steps to each doubling, so a value is known within a quarter.
+/// Each doubling has four bins, so a value is known within a quarter.
 const STEPS_BITS: u32 = 2;
 const STEPS: u64 = 1 << STEPS_BITS;
 const BINS: usize = 64 * STEPS as usize;
@@ -79,7 +79,7 @@ impl Histogram {
     }
 }
 
-/// The bin of a value: small values have one each, later ones share.
+/// Returns the bin of a value. Values below `STEPS` have a bin each, larger ones share.
 fn bin_of(nanos: u64) -> usize {
     if nanos < STEPS {
         return nanos as usize;
@@ -89,7 +89,7 @@ fn bin_of(nanos: u64) -> usize {
     ((u64::from(doubling) + 1) * STEPS + step) as usize
 }
 
-/// The largest value of a bin.
+/// Returns the largest value of a bin.
 fn end_of(bin: usize) -> u64 {
     let (doubling, step) = (bin as u64 / STEPS, bin as u64 % STEPS);
     if doubling == 0 {
@@ -99,10 +99,10 @@ fn end_of(bin: usize) -> u64 {
     (STEPS + step).saturating_mul(width).saturating_add(width - 1)
 }
 
-/// What a scheduler has done so far: a snapshot of its counters.
+/// A snapshot of a scheduler's counters.
 ///
-/// A snapshot that is taken while tasks come and go may be a moment old in some of its numbers.
-/// Once things are quiet it is exact.
+/// In a snapshot that is taken while other threads schedule, cancel or run tasks, some of the numbers may be slightly
+/// old. Once things are quiet, a snapshot is exact.
 ///
 /// ```
 /// use std::time::Duration;
@@ -132,54 +132,53 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Tasks that were accepted; a series counts once.
+    /// Returns how many tasks were accepted. A series counts once.
     pub fn scheduled(&self) -> u64 {
         self.scheduled
     }
 
-    /// Tasks that wait for their run, and series that have not ended.
+    /// Returns how many tasks wait for their run, including series that have not ended.
     pub fn pending(&self) -> u64 {
         self.scheduled.saturating_sub(self.left)
     }
 
-    /// Runs that were started, those that panicked included.
+    /// Returns how many runs were started, including those that panicked.
     pub fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Tasks and series that a cancel has ended.
+    /// Returns how many tasks and series were ended by a cancel.
     pub fn cancelled(&self) -> u64 {
         self.cancelled
     }
 
-    /// How often an executor refused a task.
+    /// Returns how often an executor refused a task.
     pub fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Runs that panicked.
+    /// Returns how many runs panicked.
     pub fn panicked(&self) -> u64 {
         self.panicked
     }
 
-    /// Tasks that were dropped without a run and without a cancel: by an executor, or with the
-    /// scheduler.
+    /// Returns how many tasks were dropped without a run and without a cancel: by an executor, or with the scheduler.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// How often the tick thread woke from its sleep.
+    /// Returns how often the tick thread woke from its sleep.
     pub fn wakeups(&self) -> u64 {
         self.wakeups
     }
 
-    /// How late runs were started.
+    /// Returns how late runs were started.
     pub fn lateness(&self) -> &Lateness {
         &self.lateness
     }
 
-    /// Adds what has left by one lane. All lanes are asked for this first and then for what came,
-    /// so that a task in between counts as pending rather than as minus one.
+    /// Adds what one thread has counted, except for `scheduled`. This is done for all threads before
+    /// [`add_what_came`](Stats::add_what_came), so that a task in between counts as pending rather than as minus one.
     pub(crate) fn add_what_left(&mut self, counts: &Counts) {
         self.left += counts.left.get();
         self.fired += counts.fired.get();
@@ -191,13 +190,13 @@ impl Stats {
         }
     }
 
-    /// Adds what came in by one lane.
+    /// Adds the tasks that one thread has scheduled.
     pub(crate) fn add_what_came(&mut self, counts: &Counts) {
         self.scheduled += counts.scheduled.get();
     }
 }
 
-/// How late runs were started: a histogram, exact within a quarter.
+/// A histogram of how late runs were started, exact within a quarter of each value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -226,18 +225,18 @@ impl Lateness {
         self.max = self.max.max(histogram.max.get());
     }
 
-    /// How many runs were measured.
+    /// Returns how many runs were measured.
     pub fn count(&self) -> u64 {
         self.bins.iter().sum()
     }
 
-    /// The latest of all.
+    /// Returns the lateness of the latest run, exactly.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max)
     }
 
-    /// The lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out
-    /// one in a hundred. Zero when nothing has run.
+    /// Returns the lateness that a share `q` of the runs did not exceed: 0.5 is the median, 0.99 leaves out one run in
+    /// a hundred. Returns zero if nothing has run.
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         if count == 0 {
@@ -253,15 +252,14 @@ impl Lateness {
         Duration::from_nanos(end.min(self.max))
     }
 
-    /// The bins that are not empty: the largest lateness of each, and how many runs fell into it.
-    /// For drawing.
+    /// Returns the bins that are not empty, in order: the largest lateness of each, and how many runs fell into it.
     pub fn bins(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let filled = self.bins.iter().enumerate().filter(|(_, runs)| **runs > 0);
         filled.map(|(bin, runs)| (Duration::from_nanos(end_of(bin)), *runs))
     }
 }
 
-/// Which of `count` values, from the lowest, is the quantile `q`; the first at least.
+/// Returns which of `count` values, counted from the lowest, is the quantile `q`. The first one has the rank 1.
 #[expect(clippy::cast_precision_loss, reason = "a rank among 2^53 need not be exact")]
 #[expect(clippy::cast_sign_loss, reason = "it is at least one")]
 fn rank_of(count: u64, q: f64) -> u64 {
@@ -295,7 +293,7 @@ mod tests {
         for value in edges.chain([u64::MAX, 1_234_567, 999]) {
             let end = end_of(bin_of(value));
             assert!(end >= value, "{value} ends before itself, at {end}");
-            assert!(end - value <= value / 4, "{value} is told as {end}");
+            assert!(end - value <= value / 4, "{value} is in a bin that ends at {end}");
         }
     }
 
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bins_with_something_in_them_are_told() {
+    fn only_bins_that_are_not_empty_are_returned() {
         let (mut lateness, histogram) = (Lateness::default(), Histogram::default());
         [3, 3, 1_000_000].iter().for_each(|nanos| histogram.record(*nanos));
         lateness.add(&histogram);
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_told_from_the_bins() {
+    fn quantiles_are_read_from_the_bins() {
         let mut lateness = Lateness::default();
         assert_eq!(lateness.quantile(0.5), Duration::ZERO);
         let histogram = Histogram::default();

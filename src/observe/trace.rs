@@ -1,33 +1,33 @@
-//! Spans and events for `tracing`; without the feature, nothing.
+//! Spans and events for `tracing`. Without the feature, this module does nothing.
 //!
-//! The switch between the two is here and nowhere else. What the rest of the crate says is the same in both
-//! cases: it asks for the span of [`current_span`], and if there is one, puts the task [`InSpan`] it. Without the
-//! feature there never is one, and the compiler drops that half.
+//! Only this file depends on the feature. The rest of the crate calls [`current_span`], and if there is a span, wraps
+//! the task with [`InSpan`]. Without the feature there is never a span, and the compiler removes that branch.
 //!
-//! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so nothing
-//!   is larger or slower.
-//! - Each run of a series has a root span of its own, `tickwheel.run`: the span in which it was scheduled would
-//!   otherwise grow, run by run, for ever.
-//! - Panics and rejections are events of the target `tickwheel`. That of a panic has the fields `panic`, the message, and
-//!   `task`, the type name of its closure, if it is known.
+//! - A one-shot runs in the span in which it was scheduled. Outside of any span nothing is kept, so a task is neither
+//!   larger nor slower.
+//! - Each run of a series has a root span of its own, `tickwheel.run`. If all runs were in the span in which the series
+//!   was scheduled, that span would grow for ever.
+//! - Panics and rejections are events of the target `tickwheel`. The event of a panic has the field `panic`, which is
+//!   the message, and the field `task`, which is the type name of the closure, if it is known.
 
 #[cfg(not(feature = "tracing"))]
 use off as switch;
 #[cfg(feature = "tracing")]
 use on as switch;
 
-pub(crate) use switch::{CurrentSpan, InSpan, current_span, in_a_root_span, panicked, rejected};
+pub(crate) use switch::{CurrentSpan, current_span, in_a_root_span, panicked, rejected};
 
-/// What can be done once: a closure, or one that runs within something.
+/// A task that can run once: a closure, or a closure with a span or a name around it.
 pub(crate) trait RunOnce: Send + 'static {
-    /// A value knows a better name than that of its type.
+    /// True if a value of this type carries a name, which is better than the name of the type.
     const IS_NAMED: bool = false;
 
-    /// The name of the user's type.
+    /// Returns the type name of the user's closure.
     fn type_name() -> &'static str {
         std::any::type_name::<Self>()
     }
 
+    /// Returns the name that this value carries, or that of its type.
     fn own_name(&self) -> &'static str {
         Self::type_name()
     }
@@ -42,18 +42,37 @@ impl<F: FnOnce() + Send + 'static> RunOnce for F {
     }
 }
 
-impl CurrentSpan {
-    /// Has a task run here.
-    #[inline]
-    pub(crate) fn within<F>(self, task: F) -> InSpan<F> {
-        InSpan { place: self, task }
-    }
+/// A task that runs in the span in which it was scheduled.
+pub(crate) struct InSpan<F> {
+    span: CurrentSpan,
+    task: F,
 }
 
 impl<F> InSpan<F> {
-    /// The task as it was.
+    #[inline]
+    pub(crate) fn new(span: CurrentSpan, task: F) -> InSpan<F> {
+        InSpan { span, task }
+    }
+
+    /// Returns the task without the span.
     pub(crate) fn into_task(self) -> F {
         self.task
+    }
+}
+
+impl<F: RunOnce> RunOnce for InSpan<F> {
+    const IS_NAMED: bool = F::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        F::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.task.own_name()
+    }
+
+    fn run_once(self) {
+        self.span.run(|| self.task.run_once());
     }
 }
 
@@ -61,48 +80,29 @@ impl<F> InSpan<F> {
 mod on {
     use tracing::Span;
 
-    use super::RunOnce;
-
-    /// The span in which a task was scheduled.
+    /// The span in which a task is scheduled.
     pub(crate) struct CurrentSpan(Span);
 
-    /// A task that runs in a span.
-    pub(crate) struct InSpan<F> {
-        pub(super) place: CurrentSpan,
-        pub(super) task: F,
+    impl CurrentSpan {
+        pub(super) fn run(self, task: impl FnOnce()) {
+            self.0.in_scope(task);
+        }
     }
 
-    /// The span of the calling thread, if there is one.
+    /// Returns the span that the calling thread is in, if any.
     #[inline]
     pub(crate) fn current_span() -> Option<CurrentSpan> {
         let span = Span::current();
         (!span.is_none()).then_some(CurrentSpan(span))
     }
 
-    impl<F: RunOnce> RunOnce for InSpan<F> {
-        const IS_NAMED: bool = F::IS_NAMED;
-
-        fn type_name() -> &'static str {
-            F::type_name()
-        }
-
-        fn own_name(&self) -> &'static str {
-            self.task.own_name()
-        }
-
-        fn run_once(self) {
-            let InSpan { place: CurrentSpan(span), task } = self;
-            span.in_scope(|| task.run_once());
-        }
-    }
-
-    /// One run of a series.
+    /// Makes one run of a series, in a root span of its own.
     #[inline]
     pub(crate) fn in_a_root_span<R>(run: impl FnOnce() -> R) -> R {
         tracing::info_span!(target: "tickwheel", parent: None, "tickwheel.run").in_scope(run)
     }
 
-    /// A name that is not known is no field of the event.
+    /// Reports a panic. If the name of the task is not known, the event has no field `task`.
     pub(crate) fn panicked(task: Option<&str>, message: Option<&str>) {
         let message = message.unwrap_or("(no text)");
         tracing::error!(target: "tickwheel", task, panic = message, "user code panicked");
@@ -117,26 +117,18 @@ mod on {
 mod off {
     use std::convert::Infallible;
 
-    use super::RunOnce;
-
-    /// There is none.
+    /// There is no value of this type.
     pub(crate) struct CurrentSpan(Infallible);
 
-    /// There is none.
-    pub(crate) struct InSpan<F> {
-        pub(super) place: CurrentSpan,
-        pub(super) task: F,
+    impl CurrentSpan {
+        pub(super) fn run(self, _: impl FnOnce()) {
+            match self.0 {}
+        }
     }
 
     #[inline]
     pub(crate) fn current_span() -> Option<CurrentSpan> {
         None
-    }
-
-    impl<F: RunOnce> RunOnce for InSpan<F> {
-        fn run_once(self) {
-            match self.place.0 {}
-        }
     }
 
     #[inline]

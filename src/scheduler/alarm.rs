@@ -1,75 +1,147 @@
-//! A waker that waits for an instant: the [`Alarm`].
+//! The [`Alarm`]: a waker that is woken at an instant. Futures are built on it.
 //!
-//! It is what a task is, with less: no closure, no executor, no handle to clone. The tick thread wakes the
-//! waker itself, because to wake is to put something in a queue, and a hop over another thread would cost
-//! more than it spares. Nobody gets it as a leftover: what it stands for is somebody who waits, so at the
-//! end of the scheduler it is woken rather than returned.
+//! An alarm is a task without a closure, an executor and a handle that can be cloned. The tick thread calls the waker
+//! itself, because most wakers only put a task into a queue, and to send them to another thread would cost more than
+//! that. An alarm is never a leftover. It stands for a future that waits, so at the end of the scheduler it is woken.
 //!
-//! - ALARM-1 Its end is counted, and then its holder free, before the waker is called. So who finds it pending
-//!   will be woken after that look; and who does not, or was woken, finds it counted.
-//! - ALARM-2 While it is pending the holder has the waker, so nothing else has the waker's address.
+//! - ALARM-1 Before the waker is called, the end of the alarm is counted, and then its holder is freed. So a thread
+//!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
+//!   its end counted.
+//! - ALARM-2 While the alarm is pending, its holder owns the waker. So no other waker has the same address.
 
 use std::fmt;
 use std::task::Waker;
+use std::time::Instant;
 
-use crate::engine::shared::{self, Shared};
+use super::Scheduler;
+use crate::engine::shared;
+use crate::engine::shared::Shared;
 use crate::engine::slots::{Cancelled, Content, Phase, Thrown, Wake, holder};
+use crate::error::ScheduleError;
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
-/// A waker that is to be woken at an instant: what [`Scheduler::wake_at`](crate::Scheduler::wake_at) gives
-/// back. Dropping it calls it off, and drops the waker.
+impl Scheduler {
+    /// Wakes a waker at an instant, for writers of futures. [`sleep`](Scheduler::sleep) and the other futures of this
+    /// crate are built on it.
+    ///
+    /// Returns `None` if the instant has come. Then the waker is not kept. Otherwise the tick thread wakes it, whatever
+    /// the executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
+    /// leftovers. Neither this call nor the end of the alarm allocates memory.
+    ///
+    /// ```
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll};
+    /// use std::time::Instant;
+    /// use tickwheel::{Alarm, ScheduleError, Scheduler};
+    ///
+    /// struct At {
+    ///     scheduler: Scheduler,
+    ///     instant: Instant,
+    ///     alarm: Option<Alarm>,
+    /// }
+    ///
+    /// impl Future for At {
+    ///     type Output = Result<(), ScheduleError>;
+    ///
+    ///     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    ///         self.alarm = self.scheduler.wake_at(self.instant, context.waker())?;
+    ///         if self.alarm.is_some() { Poll::Pending } else { Poll::Ready(Ok(())) }
+    ///     }
+    /// }
+    /// # let scheduler = Scheduler::new();
+    /// # let instant = scheduler.now() + std::time::Duration::from_millis(5);
+    /// # let mut at = At { scheduler: scheduler.clone(), instant, alarm: None };
+    /// # let sleeper = tickwheel::Sleeper::new();
+    /// # while Pin::new(&mut at).poll(&mut Context::from_waker(&sleeper.waker())).is_pending() {
+    /// #     sleeper.sleep();
+    /// # }
+    /// # assert!(scheduler.now() >= instant);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
+    pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
+        let key = self.shared().wake_at(self.shared().at(instant), waker)?;
+        Ok(key.map(|key| Alarm::new(key, self.shared(), waker)))
+    }
+
+    /// Like [`wake_at`](Scheduler::wake_at), for a caller that has just read the scheduler's clock and saves a second
+    /// reading: `read` stands for the present.
+    ///
+    /// If the instant has come since then, returns an alarm that is woken at once, not `None`. Among equal deadlines of
+    /// several threads, the order is not defined.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`wake_at`](Scheduler::wake_at).
+    pub fn wake_at_since(
+        &self,
+        read: Instant,
+        instant: Instant,
+        waker: &Waker,
+    ) -> Result<Option<Alarm>, ScheduleError> {
+        let key = self.shared().wake_at_since(read, instant, waker)?;
+        Ok(key.map(|key| Alarm::new(key, self.shared(), waker)))
+    }
+
+    /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
+    /// the [`Driver`](crate::Driver). Such a thread must not wait for anything that this scheduler has to do.
+    pub fn is_turned_here(&self) -> bool {
+        self.shared().is_turned_here()
+    }
+}
+
+/// A waker that is woken at an instant: what [`Scheduler::wake_at`] returns. Dropping the alarm cancels it, and drops
+/// the waker.
 ///
-/// It is meant for those who write futures of their own; [`future`](crate::future) has ready-made ones.
-#[must_use = "dropping it calls it off"]
+/// It is meant for writers of futures. The module [`future`](crate::future) has ready-made ones.
+#[must_use = "dropping it cancels it"]
 pub struct Alarm {
     key: TaskKey,
     scheduler: SchedulerId,
+    /// The waker's data and vtable, which tell it from other wakers (ALARM-2).
     target: Target,
-    /// Counted until its waker goes another way than by ringing.
+    /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
     own_timer: Option<OwnTimer>,
 }
 
-/// What tells one waker from another without owning it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Target {
-    data: usize,
-    table: usize,
-}
+/// The addresses of a waker's data and vtable.
+type Target = (usize, usize);
 
-impl Target {
-    fn of(waker: &Waker) -> Target {
-        Target { data: waker.data().addr(), table: std::ptr::from_ref(waker.vtable()).addr() }
-    }
+fn target(waker: &Waker) -> Target {
+    (waker.data().addr(), std::ptr::from_ref(waker.vtable()).addr())
 }
 
 impl Alarm {
-    pub(crate) fn new(key: TaskKey, scheduler: &Shared, waker: &Waker) -> Alarm {
+    fn new(key: TaskKey, scheduler: &Shared, waker: &Waker) -> Alarm {
         let own_timer = OwnTimer::note(waker, || scheduler.is_turned_here());
-        Alarm { key, scheduler: scheduler.id(), target: Target::of(waker), own_timer }
+        Alarm { key, scheduler: scheduler.id(), target: target(waker), own_timer }
     }
 
-    /// Whether the waker is still to be woken. If so, it will be after this look, at the instant or when
+    /// Returns true if the waker is still to be woken. Then it will be woken after this call, at the instant or when
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
-        holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation) // ALARM-1
+        // The holder is freed before the waker is called (ALARM-1).
+        holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation)
     }
 
-    /// Whether it is this waker, or one that wakes the same task, that an alarm which
-    /// [is pending](Alarm::is_pending) will wake.
+    /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes
+    /// the same task.
     pub fn will_wake(&self, waker: &Waker) -> bool {
-        self.target == Target::of(waker) // ALARM-2
+        self.target == target(waker) // no other waker has this address while the alarm is pending (ALARM-2)
     }
 
-    /// Calls it off, and gives the waker back; `None` when it has been woken, or is just being woken.
+    /// Cancels the alarm, and returns the waker. Returns `None` if it has been woken, or is just being woken.
     pub fn into_waker(mut self) -> Option<Waker> {
-        // Its `Drop` will find the task cancelled.
-        self.call_off().map(|Wake(waker)| waker)
+        // `Drop` will find that the alarm is cancelled already.
+        self.cancel().map(|Wake(waker)| waker)
     }
 
-    fn call_off(&mut self) -> Option<Wake> {
-        self.own_timer = None; // before anybody else has the waker
+    fn cancel(&mut self) -> Option<Wake> {
+        self.own_timer = None; // before another thread can have the waker
         let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
         shared::count_cancel(self.scheduler, was == Phase::Pending);
         Some(Wake::take_back(body.closure))
@@ -78,9 +150,10 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        let waker = self.call_off();
+        let waker = self.cancel();
+        // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
-            shared::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] }); // S9
+            shared::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] });
         }
     }
 }

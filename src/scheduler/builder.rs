@@ -1,4 +1,4 @@
-//! How a scheduler is made.
+//! The [`Builder`], which makes a scheduler with a tick thread or with a [`Driver`].
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use crate::time::clock::{Clock, ManualClock, SystemClock};
 use crate::time::parking::{Doorbell, Sleeper};
 use crate::time::tick::Timeline;
 
-/// Chooses what a scheduler is made of: see [`Scheduler::builder`].
+/// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,12 +45,12 @@ pub struct Builder {
     hooks: Hooks,
 }
 
-/// One turn of the wheel is four seconds at the default tick: most timeouts are shorter than that,
-/// or are cancelled before it has passed.
+/// At the default tick, one rotation of the wheel takes four seconds: most timeouts are shorter than that, or are
+/// cancelled before it has passed.
 const WHEEL_SIZE: usize = 4096;
 
-/// With exact deadlines a bucket of the wheel is no longer than that, whatever the tick is.
-const MOST_EXACT: Duration = Duration::from_millis(1);
+/// The longest bucket of a wheel with exact deadlines, whatever the tick is.
+const LONGEST_EXACT_BUCKET: Duration = Duration::from_millis(1);
 
 impl Builder {
     pub(super) fn new() -> Builder {
@@ -67,123 +67,131 @@ impl Builder {
         }
     }
 
-    /// How long a tick is; 1 ms by default. Anything above zero will do; a tick of more than 18
-    /// years is taken for that.
+    /// Sets how long a tick is. It must be above zero. A tick of more than 18 years is shortened to that. By default, a
+    /// tick is 1 ms.
     pub fn tick(mut self, tick: Duration) -> Builder {
         self.tick = tick;
         self
     }
 
-    /// How many buckets the wheel has: a power of two, 4096 by default. More buckets mean less
-    /// shuffling of far tasks, and 32 bytes each; no more than four million are made.
+    /// Sets how many buckets the wheel has: a power of two, 4096 by default. With more buckets, fewer tasks have to be
+    /// moved before they are due. A bucket takes 32 bytes. At most four million buckets are made.
     pub fn wheel_size(mut self, buckets: usize) -> Builder {
         self.wheel_size = buckets;
         self
     }
 
-    /// Whether deadlines are met to the tick (the default) or exactly.
+    /// Sets whether tasks run at the tick after their deadline (the default), or exactly at their deadline.
     pub fn precision(mut self, precision: Precision) -> Builder {
         self.precision = precision;
         self
     }
 
-    /// Where tasks run. By default on a [`ThreadPool`] of as many threads as the machine runs at
-    /// once; [`Inline`] is faster, for tasks that are short. The default of
+    /// Sets the executor, which runs the tasks. By default, it is a [`ThreadPool`] of as many threads as the machine
+    /// runs at once. [`Inline`] is faster, for tasks that are short. The default of
     /// [`build_driven`](Builder::build_driven) is [`Inline`].
     pub fn executor(mut self, executor: impl Executor) -> Builder {
         self.executor = Some(Box::new(executor));
         self
     }
 
-    /// The same for a closure, whose argument's type need not be written then.
+    /// Like [`executor`](Builder::executor), for a closure, whose argument then needs no type annotation.
     pub fn executor_fn(self, executor: impl Fn(DueTask) + Send + Sync + 'static) -> Builder {
         self.executor(executor)
     }
 
-    /// Where the time comes from. By default the system; for [`build_driven`](Builder::build_driven)
-    /// a virtual clock of the driver's own.
+    /// Sets the clock. By default, it is the system's clock. The default of [`build_driven`](Builder::build_driven) is
+    /// a virtual clock, which the driver moves.
     pub fn clock(mut self, clock: impl Clock) -> Builder {
         self.clock = Some(Box::new(clock));
         self
     }
 
-    /// The name of the tick thread; `tickwheel` by default.
+    /// Sets the name of the tick thread. By default, it is `tickwheel`.
     pub fn thread_name(mut self, name: impl Into<String>) -> Builder {
         self.thread_name = name.into();
         self
     }
 
-    /// How many tasks may be pending at once; a schedule beyond that is
-    /// [`Full`](crate::ScheduleError::Full). Without a limit by default.
+    /// Sets how many tasks may be pending at once. A further task is refused with [`Full`](crate::ScheduleError::Full).
+    /// By default, there is no limit.
     ///
-    /// A task holds its place until its run starts, a series until it ends. Without a limit, producers that are far
-    /// ahead are held back for moments: see [Under overload](crate#under-overload).
+    /// A one-shot counts until its run starts, a series until it ends. Without a limit, threads that schedule much
+    /// faster than tasks are run are held back for moments: see [Under overload](crate#under-overload).
     pub fn max_pending(mut self, tasks: usize) -> Builder {
         self.max_pending = Some(tasks);
         self
     }
 
-    /// How long [`Scheduler::close`] waits for the tick thread; 5 s by default.
+    /// Sets how long [`Scheduler::close`] waits for the tick thread. By default, it waits for 5 s.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Builder {
         self.shutdown_timeout = timeout;
         self
     }
 
-    /// Is told of every panic of a task, of a captured value's `Drop`, and of an executor, on the
+    /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, and of an executor, on the
     /// thread where it happened.
     pub fn on_panic(mut self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> Builder {
         self.hooks.on_panic = PanicHook::new(hook);
         self
     }
 
-    /// Watches the turns of the tick thread.
+    /// Sets an observer, which is called for each turn of the tick thread.
     pub fn observer(mut self, observer: impl Observer) -> Builder {
         self.hooks.observer = Some(Box::new(observer));
         self
     }
 
-    /// Starts the tick thread.
+    /// Makes a scheduler, and starts its tick thread.
     ///
     /// # Errors
     ///
-    /// A tick of zero, a wheel size that is not a power of two, a thread that could not be started.
+    /// [`BuildError::ZeroTick`] if the tick is zero, [`BuildError::WheelSize`] if the wheel size is not a power of two,
+    /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
-        self.clock.get_or_insert_with(|| Box::new(SystemClock));
-        let executor = self.executor.get_or_insert_with(|| Box::new(ThreadPool::default()));
+        let clock = self.clock.take().unwrap_or_else(|| Box::new(SystemClock));
+        let executor = self.executor.take().unwrap_or_else(|| Box::new(ThreadPool::default()));
         let threads = executor.threads();
         let sleeper = Sleeper::new();
-        let name = self.thread_name.clone();
-        let engine = self.engine(Doorbell::new(Some(sleeper.waker())), true)?;
+        let name = std::mem::take(&mut self.thread_name);
+        let bell = Doorbell::new(Some(sleeper.waker()));
+        let engine = self.build_engine(clock, executor, bell, true)?;
         let shared = Arc::clone(engine.shared());
         tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
-        Ok(Scheduler::from_hub(shared, Weak::new(), threads))
+        Ok(Scheduler::from_shared(shared, Weak::new(), threads))
     }
 
-    /// Builds a scheduler without a thread, and the [`Driver`] that turns it.
+    /// Makes a scheduler without a thread, and the [`Driver`] that turns it.
     ///
     /// # Errors
     ///
-    /// A tick of zero, or a wheel size that is not a power of two.
+    /// [`BuildError::ZeroTick`] if the tick is zero, and [`BuildError::WheelSize`] if the wheel size is not a power of
+    /// two.
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
-        self.clock.get_or_insert_with(|| Box::new(ManualClock::new()));
-        let executor = self.executor.get_or_insert_with(|| Box::new(Inline));
+        let clock = self.clock.take().unwrap_or_else(|| Box::new(ManualClock::new()));
+        let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
         let threads = executor.threads();
-        let engine = self.engine(Doorbell::new(None), false)?;
+        let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
         let shared = Arc::clone(engine.shared());
         let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_hub(Arc::clone(&shared), Arc::downgrade(&cell), threads);
+        let scheduler = Scheduler::from_shared(Arc::clone(&shared), Arc::downgrade(&cell), threads);
         Ok((scheduler, Driver::new(shared, cell)))
     }
 
-    fn engine(self, bell: Arc<Doorbell>, has_a_thread: bool) -> Result<Engine, BuildError> {
+    fn build_engine(
+        self,
+        clock: Box<dyn Clock>,
+        executor: Box<dyn Executor>,
+        bell: Arc<Doorbell>,
+        has_a_thread: bool,
+    ) -> Result<Engine, BuildError> {
         if !self.wheel_size.is_power_of_two() {
             return Err(BuildError::WheelSize(self.wheel_size));
         }
-        let clock = self.clock.unwrap_or_else(|| Box::new(SystemClock));
         let bucket = match self.precision {
             Precision::Tick => self.tick,
-            // The bucket that comes next is kept in order, entry by entry: a great one would cost too much.
-            Precision::Exact => self.tick.min(MOST_EXACT),
+            // The entries of the next bucket are sorted one by one, which would cost too much for a large bucket.
+            Precision::Exact => self.tick.min(LONGEST_EXACT_BUCKET),
         };
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let settings = Settings {
@@ -195,12 +203,11 @@ impl Builder {
             has_a_thread,
             tick: u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX),
         };
-        let executor = self.executor.unwrap_or_else(|| Box::new(Inline));
         Ok(Engine::new(Shared::new(settings, bell), executor, self.precision, self.wheel_size))
     }
 }
 
-/// The same as [`Scheduler::builder`].
+/// Returns the same as [`Scheduler::builder`].
 impl Default for Builder {
     fn default() -> Builder {
         Builder::new()

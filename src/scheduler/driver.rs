@@ -1,7 +1,7 @@
-//! The engine without its thread: for tests, and for somebody's own event loop.
+//! The [`Driver`], which turns an engine that has no thread: for tests, and for event loops.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,12 @@ use crate::scheduler::leftovers::Leftovers;
 use crate::time::parking::Sleeper;
 use crate::time::tick::Moment;
 
-/// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven)
-/// gives beside it.
+/// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
+/// the scheduler.
 ///
-/// Nothing runs but inside [`turn`](Driver::turn) and [`advance`](Driver::advance), on the thread
-/// that calls them (with the default executor, [`Inline`](crate::Inline)). The time is virtual, and
-/// stands still between calls, unless the builder was given another clock. Dropping the driver ends
-/// its scheduler and drops what was pending.
+/// Tasks run only inside [`turn`](Driver::turn) and [`advance`](Driver::advance), on the thread that calls them (with
+/// the default executor, [`Inline`](crate::Inline)). By default, the time is virtual, and stands still between calls.
+/// Dropping the driver ends its scheduler and drops the tasks that were pending.
 ///
 /// A test of an hour:
 ///
@@ -34,7 +33,7 @@ use crate::time::tick::Moment;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A loop of one's own, on the system's clock:
+/// An event loop, on the system's clock:
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -55,7 +54,8 @@ pub struct Driver {
     cell: Arc<EngineCell>,
 }
 
-/// An engine that is taken out to be turned, so that nothing is locked while tasks run (S11).
+/// The place of an engine that has no thread. The engine is taken out to be turned, so nothing is locked while tasks
+/// run (S11).
 pub(crate) struct EngineCell(Mutex<Option<Box<Engine>>>);
 
 impl EngineCell {
@@ -63,73 +63,45 @@ impl EngineCell {
         Arc::new(EngineCell(Mutex::new(Some(Box::new(engine)))))
     }
 
-    /// Takes the engine out; `None` when it is out already: somebody turns it.
-    fn take(&self) -> Option<Taken<'_>> {
-        let engine = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some(Taken { cell: self, engine: Some(engine) })
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Engine>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Turns a stopped engine to its end, unless somebody is turning it.
+    /// Calls `work` with the engine. Returns `None` if the engine is out already, because it is being turned.
+    fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        let engine = self.lock().take()?;
+        let mut guard = PutBack { cell: self, engine: Some(engine) };
+        guard.engine.as_mut().map(|engine| work(engine))
+    }
+
+    /// Turns a stopped engine to its end, unless it is being turned.
     pub(crate) fn end(&self) {
-        if let Some(mut taken) = self.take() {
-            taken.turns();
-        }
+        self.with_engine(turn_until_done);
     }
 }
 
-/// The engine, out of its cell; it goes back when this is dropped.
-struct Taken<'a> {
+/// Puts the engine back into its cell when it is dropped.
+struct PutBack<'a> {
     cell: &'a EngineCell,
     engine: Option<Box<Engine>>,
 }
 
-impl Taken<'_> {
-    /// Turns until all is done that is due and was scheduled before this call.
-    fn turns(&mut self) -> Next {
-        let Some(engine) = &mut self.engine else { return Next::Ended };
-        let cut = engine.cut();
-        loop {
-            match engine.turn(cut) {
-                Next::Again => {}
-                next => return next,
-            }
-        }
-    }
-
-    /// Arms the doorbell for the time until `next`, and rings it if something came in between the turn and the arming: arm,
-    /// then look (WAKE-8).
-    fn arm(&self, next: Next) {
-        let Some(engine) = &self.engine else { return };
-        let (at, threshold) = match next {
-            Next::At(at) => (at, engine.threshold(at)),
-            Next::Idle => (Moment::NEVER, Moment::NEVER),
-            Next::Again | Next::Ended => return,
-        };
-        let shared = engine.shared();
-        shared.will_wake_at(at);
-        shared.bell.arm(threshold);
-        if engine.has_news() {
-            shared.bell.ring_if_asleep();
-        }
-    }
-
-    /// When to come back: at once, if something came in after the cut.
-    fn answer(&self, next: Next) -> Option<Instant> {
-        let engine = self.engine.as_ref()?;
-        let shared = engine.shared();
-        match next {
-            Next::Ended => None,
-            _ if engine.has_news() => Some(shared.clock.now()),
-            Next::Again => Some(shared.clock.now()),
-            Next::At(at) => Some(shared.timeline.instant(at)),
-            Next::Idle => None,
-        }
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        let mut cell = self.cell.lock();
+        debug_assert!(cell.is_none(), "an engine is taken out once");
+        *cell = self.engine.take();
     }
 }
 
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        *self.cell.0.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.take();
+/// Turns the engine until every task has been handed over that is due and was scheduled before this call.
+fn turn_until_done(engine: &mut Engine) -> Next {
+    let cut = engine.cut();
+    loop {
+        match engine.turn(cut) {
+            Next::Again => {}
+            next => return next,
+        }
     }
 }
 
@@ -138,75 +110,87 @@ impl Driver {
         Driver { shared, cell }
     }
 
-    /// The present, on the scheduler's clock.
+    /// Returns the present, on the scheduler's clock.
     pub fn now(&self) -> Instant {
         self.shared.clock.now()
     }
 
-    /// Does what is due by the clock, and says when to come back: `None` when nothing is pending, or only tasks of
-    /// executors that have refused them for good.
+    /// Hands over the tasks that are due by the clock. Returns when to call it again, or `None` if nothing is pending
+    /// except tasks of executors that have refused them for good.
     ///
-    /// What tasks schedule during the turn is left to the next one, even if it is due at once; then
-    /// the answer is the present. Called from inside a task of the same driver it does nothing.
+    /// Tasks that are scheduled during the turn are left to the next turn, even if they are due at once. Then `turn`
+    /// returns the present. Called from inside a task of the same driver, it does nothing and returns the present.
     pub fn turn(&self) -> Option<Instant> {
-        let Some(mut engine) = self.cell.take() else {
-            return Some(self.now());
+        let shared = &self.shared;
+        let turn = |engine: &mut Engine| {
+            shared.bell.disarm();
+            let (at, threshold, come_back) = match turn_until_done(engine) {
+                Next::Ended => return None,
+                Next::Again => return Some(self.now()),
+                Next::At(at) => (at, engine.threshold(at), Some(shared.timeline.instant(at))),
+                Next::Idle => (Moment::NEVER, Moment::NEVER, None),
+            };
+            shared.will_wake_at(at);
+            // Arm, and then look (WAKE-8). A task that came in between the turn and the arming has not rung.
+            shared.bell.arm(threshold);
+            if engine.has_news() {
+                shared.bell.ring_if_asleep();
+                return Some(self.now());
+            }
+            come_back
         };
-        self.shared.bell.disarm();
-        let next = engine.turns();
-        engine.arm(next);
-        engine.answer(next)
+        self.cell.with_engine(turn).unwrap_or_else(|| Some(self.now()))
     }
 
-    /// Moves the virtual time, step by step from deadline to deadline, and runs everything in
-    /// order, what is scheduled on the way included. How many runs were started.
+    /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
+    /// tasks that are scheduled on the way. Returns how many runs were started.
     ///
-    /// On a clock that cannot be moved, such as [`SystemClock`](crate::SystemClock), it waits until the time has passed.
-    /// A task that keeps scheduling itself with no delay keeps this call from returning. Called from
-    /// inside a task of the same driver it does nothing.
+    /// If the clock cannot be moved, as with [`SystemClock`](crate::SystemClock), it waits until the time has passed.
+    /// It never returns if a task schedules itself again and again without a delay. Called from inside a task of the
+    /// same driver, it does nothing and returns 0.
     pub fn advance(&self, by: Duration) -> usize {
         if self.shared.is_turned_here() {
-            return 0; // inside a task: time does not pass for it
+            return 0; // time does not pass inside a task
         }
         let before = self.shared.fired();
         let target = self.now().checked_add(by);
         let target = target.unwrap_or_else(|| self.shared.timeline.instant(Moment::NEVER));
         loop {
             match self.turn() {
-                Some(next) if next <= target => self.move_to(next),
-                _ if self.now() < target => self.move_to(target),
+                Some(next) if next <= target => self.advance_clock(next),
+                _ if self.now() < target => self.advance_clock(target),
                 _ => break,
             }
         }
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
 
-    /// Moves the clock, or waits for it.
-    fn move_to(&self, instant: Instant) {
+    /// Moves the clock to this instant, or waits for a tick at most if the clock cannot be moved.
+    fn advance_clock(&self, instant: Instant) {
         if instant <= self.now() || self.shared.clock.advance_to(instant) {
             return;
         }
-        // Tick by tick: what another thread schedules meanwhile may be due earlier.
+        // Tick by tick, because another thread may schedule a task in the meantime that is due earlier.
         let tick = Duration::from_nanos(self.shared.timeline.tick_nanos().get());
         let step = self.now().checked_add(tick).map_or(instant, |step| step.min(instant));
         self.shared.clock.sleep(&Sleeper::new(), Some(step));
     }
 
-    /// Ends the scheduler, and returns what was pending.
+    /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
         self.shared.termination.want();
         self.shared.stop();
         self.cell.end();
         let termination = &self.shared.termination;
         let until = termination::after(self.shared.shutdown_timeout);
-        // Another thread that closes or stops the scheduler may have the engine now.
+        // Another thread that closes the scheduler may be turning the engine now.
         let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
         let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
-    /// Names what is woken when, after a [`turn`](Driver::turn), something comes in from another
-    /// thread that is due before the time that the turn has told. `None` names nobody.
+    /// Sets the waker that is woken if, after a [`turn`](Driver::turn), another thread schedules a task that is due
+    /// before the instant that the turn has returned. `None` removes the waker.
     ///
     /// A waker can write to a pipe, post to a loop, or unpark a thread:
     ///
@@ -233,7 +217,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// The bell may outlive it in the lanes of threads; a user's waker must not.
+    /// Drops the user's waker, because threads that have scheduled tasks may keep the bell for longer.
     fn drop(&mut self) {
         quietly(|| self.shared.bell.wakes(None));
     }

@@ -1,25 +1,29 @@
-//! What a schedule gives back: the [`Cancellable`].
+//! The [`Cancellable`]: a handle to a task, which every `schedule_*` method returns.
 //!
-//! A handle names a task by slot and generation. It owns nothing, so dropping it costs nothing, and
-//! a stale one finds another generation and leaves it alone (S10).
+//! A handle of a scheduler's task has the slot and the generation of that task. It owns nothing, so dropping it costs
+//! nothing. If the slot has been used again, the generation differs, and the handle leaves the new task alone (S10).
 //!
-//! One thing a name cannot tell for ever: *how* the task ended, once its slot has been used again.
-//! So whoever wins the cancel notes it in its own handle, and a handle that is cloned shares that
-//! note with its clones, through a `Family` that is made by the first `clone`.
+//! The holder's word tells whether the task ended, but after the slot was used again, it does not tell *how*. So a
+//! handle that wins the cancel notes this in itself. A handle and its clones share a [`SharedOutcome`] for the same
+//! purpose, which is made by the first `clone`.
 //!
-//! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, tells the family.
-//!   A `clone` makes the family, then stores `shared`, then looks at the word of the holder. The
-//!   word's transition, that look, and both sides of `shared` are `SeqCst`: either the cancel sees
-//!   that the handle is shared, or the clone sees in the word that the task was cancelled, and
-//!   tells the family itself.
-//! - HANDLE-2 The word forgets, when the slot has been used five times more. A cancel that wins keeps the slot until it has
-//!   stored `cancelled`, so a look that finds a later generation has acquired that store, and looks at `cancelled` once
-//!   more. A cancel that dooms a series has no slot to keep: it stores `cancelled` in order, and the clone loads it so.
+//! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
+//! matches on the two. For a task, it reads the holder's word, by `holder::word`, and compares the generation first.
+//! For the other, it calls a method of `Cancel`, which needs a default there.
+//!
+//! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
+//!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
+//!   transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees that the handle is
+//!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
+//! - HANDLE-2 The word forgets how a task ended when the slot has been used five times more. A cancel that wins keeps
+//!   the slot until it has stored `cancelled`, so a look that finds a later generation has acquired that store, and
+//!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
+//!   and the clone loads it in order.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use once_cell::race::OnceBox;
 
@@ -28,11 +32,10 @@ use crate::engine::slots::{Cancelled, Phase, holder};
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
-/// A handle to a scheduled task or series: asks about it, and cancels it.
+/// A handle to a scheduled task or series, which cancels it, or tells what has become of it.
 ///
-/// Dropping the handle does nothing to the task; for the opposite see
-/// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may
-/// outlive its scheduler.
+/// Dropping the handle does not cancel the task. For a guard that does, see
+/// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may outlive its scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,12 +59,12 @@ enum Inner {
 const _: () =
     assert!(IS_MODEL || size_of::<Cancellable>() <= 24, "handles are kept by the million");
 
-/// Anything that can be cancelled: behind an `Arc` it becomes a [`Cancellable`].
+/// Anything that can be cancelled. An `Arc` of it can be converted into a [`Cancellable`].
 ///
 /// # Contract
 ///
-/// `cancel` returns true for exactly one caller, and only if it thereby prevented a run. After
-/// that the task does not start, and what it captured has been dropped, unless it is running.
+/// `cancel` returns true for exactly one caller, and only if this call has prevented a run. After that the task does
+/// not start, and the values that it captured have been dropped, unless it is running.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -89,11 +92,11 @@ const _: () =
 /// assert!(handle.cancel() && !handle.cancel());
 /// ```
 pub trait Cancel: Send + Sync + 'static {
-    /// Prevents what has not started; see the contract.
+    /// Cancels the task. Returns true if this call has prevented a run: see the contract.
     fn cancel(&self) -> bool;
-    /// Whether it was ended by a cancel that won.
+    /// Returns true if a cancel has ended the task.
     fn is_cancelled(&self) -> bool;
-    /// Whether it will never run again, for whatever reason.
+    /// Returns true if the task will never run again, for whatever reason.
     fn is_done(&self) -> bool;
 }
 
@@ -109,23 +112,24 @@ impl Cancellable {
         Cancellable(Inner::Task(TaskHandle::new(key, scheduler)))
     }
 
-    /// A handle to a task that is known to have been cancelled.
-    pub(crate) fn cancelled(key: TaskKey, scheduler: SchedulerId) -> Cancellable {
+    /// Makes a handle to a task that is known to have been cancelled.
+    pub(super) fn cancelled(key: TaskKey, scheduler: SchedulerId) -> Cancellable {
         let mut handle = TaskHandle::new(key, scheduler);
         handle.cancelled = AtomicBool::new(true);
         Cancellable(Inner::Task(handle))
     }
 
-    /// A handle to nothing: it says that it was cancelled.
+    /// Makes a handle to no task. It tells that it was cancelled.
     pub fn already_cancelled() -> Cancellable {
-        Cancellable(Inner::Task(TaskHandle::of_nothing()))
+        // No task has the generation 0, so this handle cancels no task.
+        Cancellable::cancelled(TaskKey { slot: 0, generation: 0 }, SchedulerId::FIRST)
     }
 
-    /// Cancels the task. True for exactly one caller, and only if that prevented its run (for a
-    /// series: all further runs).
+    /// Cancels the task. Returns true for exactly one caller, and only if this call has prevented the run (of a series:
+    /// all further runs).
     ///
-    /// What the task captured has been dropped when this returns, unless the task is running. Tasks
-    /// that wait in an executor's queue, or among the leftovers of a close, are cancelled too.
+    /// When it returns, the values that the task captured have been dropped, unless the task is running. A task that
+    /// waits in an executor's queue, or among the leftovers of a close, can be cancelled too.
     pub fn cancel(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.cancel(),
@@ -133,11 +137,12 @@ impl Cancellable {
         }
     }
 
-    /// Whether it was ended by a cancel that won.
+    /// Returns true if a cancel has ended the task.
     ///
-    /// Handles and their clones know of each other's cancels for ever. Of a leftover that was cancelled by its
-    /// [`PendingTask`](crate::PendingTask), or by the handle that a [move](crate::PendingTask::reschedule) gave, an
-    /// earlier handle knows it for a while: later it only says that the task [is done](Cancellable::is_done).
+    /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover
+    /// was cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
+    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only
+    /// tells that the task [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
@@ -145,8 +150,7 @@ impl Cancellable {
         }
     }
 
-    /// Whether it will never run again, for whatever reason. While a one-shot runs this is still
-    /// false.
+    /// Returns true if the task will never run again, for whatever reason. Returns false while a one-shot runs.
     pub fn is_done(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_done(),
@@ -154,7 +158,7 @@ impl Cancellable {
         }
     }
 
-    /// Ties the task to a scope: it is cancelled when the guard is dropped.
+    /// Returns a guard that cancels the task when it is dropped.
     ///
     /// ```
     /// use std::time::Duration;
@@ -171,7 +175,7 @@ impl Cancellable {
     /// # Ok::<(), tickwheel::ScheduleError>(())
     /// ```
     pub fn cancel_on_drop(self) -> CancelOnDrop {
-        CancelOnDrop { handle: Some(self) }
+        CancelOnDrop { handle: self }
     }
 }
 
@@ -184,8 +188,8 @@ impl Clone for Cancellable {
     }
 }
 
-/// Two handles are equal if they stand for the same task. Those to [nothing](Cancellable::already_cancelled) are equal to
-/// each other.
+/// Two handles are equal if they stand for the same task. Handles to [no task](Cancellable::already_cancelled) are
+/// equal to each other.
 ///
 /// ```
 /// use std::time::Duration;
@@ -229,118 +233,96 @@ impl fmt::Debug for Cancellable {
     }
 }
 
-/// Cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
+/// A guard that cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
 #[derive(Debug)]
 #[must_use = "dropping the guard cancels the task"]
 pub struct CancelOnDrop {
-    /// `None` once it was let go.
-    handle: Option<Cancellable>,
+    handle: Cancellable,
 }
 
 impl CancelOnDrop {
-    /// Lets the task go its own way again.
+    /// Returns the handle, and does not cancel the task.
     pub fn into_handle(mut self) -> Cancellable {
-        self.handle.take().unwrap_or_else(Cancellable::already_cancelled)
+        std::mem::replace(&mut self.handle, Cancellable::already_cancelled())
     }
 }
-
-/// What a guard that was let go looks at.
-static NOTHING: LazyLock<Cancellable> = LazyLock::new(Cancellable::already_cancelled);
 
 impl std::ops::Deref for CancelOnDrop {
     type Target = Cancellable;
 
     fn deref(&self) -> &Cancellable {
-        self.handle.as_ref().unwrap_or(&NOTHING)
+        &self.handle
     }
 }
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if let Some(handle) = &self.handle {
-            handle.cancel();
-        }
+        self.handle.cancel();
     }
 }
+
+/// True if the task was cancelled by a handle or one of its clones, which share this. Relaxed: it tells only this, and
+/// publishes nothing.
+type SharedOutcome = Arc<AtomicBool>;
 
 /// The handle of a task of a scheduler.
 struct TaskHandle {
     key: TaskKey,
     scheduler: SchedulerId,
-    /// This very handle won the cancel.
+    /// True if this very handle has won the cancel.
     cancelled: AtomicBool,
-    /// There is a family; HANDLE-1.
-    shared: AtomicBool,
-    family: OnceBox<Family>,
-}
-
-/// What a handle and its clones know together: whether one of them has cancelled.
-#[derive(Clone, Default)]
-struct Family(Arc<AtomicBool>);
-
-impl Family {
-    // Relaxed: it tells what happened, and publishes nothing.
-    fn tell(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn knows(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+    /// True if there is a shared outcome, which a cancel must set (HANDLE-1).
+    is_shared: AtomicBool,
+    shared_outcome: OnceBox<SharedOutcome>,
 }
 
 impl TaskHandle {
     #[inline]
     fn new(key: TaskKey, scheduler: SchedulerId) -> TaskHandle {
-        let (cancelled, shared) = (AtomicBool::new(false), AtomicBool::new(false));
-        TaskHandle { key, scheduler, cancelled, shared, family: OnceBox::new() }
-    }
-
-    /// No task has the generation 0, so this one can neither cancel nor be cancelled.
-    fn of_nothing() -> TaskHandle {
-        let mut handle = TaskHandle::new(TaskKey { slot: 0, generation: 0 }, SchedulerId::FIRST);
-        handle.cancelled = AtomicBool::new(true);
-        handle
+        let (cancelled, is_shared) = (AtomicBool::new(false), AtomicBool::new(false));
+        TaskHandle { key, scheduler, cancelled, is_shared, shared_outcome: OnceBox::new() }
     }
 
     fn cancel(&self) -> bool {
         match holder::cancel(self.key) {
             Cancelled::Lost => return false,
             Cancelled::Doomed { moved_to } => {
-                self.cancelled.store_in_order(true);
-                self.tell_family();
+                self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
+                self.tell_clones();
                 shared::count_cancel(moved_to.unwrap_or(self.scheduler), true);
             }
             Cancelled::Won { was, body, slot, moved_to } => {
                 let scheduler = moved_to.unwrap_or(self.scheduler);
-                // Relaxed: the slot has not been used again; HANDLE-2.
+                // Relaxed: the slot has not been used again, so the word still tells how the task ended (HANDLE-2).
                 self.cancelled.store(true, Ordering::Relaxed);
-                self.tell_family();
+                self.tell_clones();
                 drop(slot);
                 shared::count_cancel(scheduler, was == Phase::Pending);
                 if let Some(thrown) = body.discard() {
-                    shared::report(scheduler, thrown); // S9
+                    shared::report(scheduler, thrown); // the drop of a captured value has panicked (S9)
                 }
             }
         }
         true
     }
 
-    /// HANDLE-1.
-    fn tell_family(&self) {
-        if self.shared.load_in_order() {
-            self.family.get().into_iter().for_each(Family::tell);
+    /// Sets the shared outcome, if a clone has been made. The load pairs with the store in `clone` (HANDLE-1).
+    fn tell_clones(&self) {
+        if self.is_shared.load_in_order() {
+            if let Some(outcome) = self.shared_outcome.get() {
+                outcome.store(true, Ordering::Relaxed);
+            }
         }
     }
 
     fn is_cancelled(&self) -> bool {
         self.cancelled.load_in_order()
-            || self.family.get().is_some_and(Family::knows)
+            || self.shared_outcome.get().is_some_and(|outcome| outcome.load(Ordering::Relaxed))
             || self.was_cancelled_by_word()
-            || self.cancelled.load(Ordering::Relaxed) // HANDLE-2
+            || self.cancelled.load(Ordering::Relaxed) // once more, after the look at the word (HANDLE-2)
     }
 
-    /// What the holder's word remembers; HANDLE-1.
+    /// Returns true if the holder's word tells that the task was cancelled. In order with every cancel (HANDLE-1).
     fn was_cancelled_by_word(&self) -> bool {
         holder::word_in_order(self.key).is_some_and(|word| {
             let doomed = word.generation() == self.key.generation && word.phase() == Phase::Doomed;
@@ -349,8 +331,9 @@ impl TaskHandle {
     }
 
     fn is_done(&self) -> bool {
+        // Relaxed: if it is not seen yet, the word tells the same.
         self.cancelled.load(Ordering::Relaxed)
-            || self.key.generation == 0 // a clone of a handle to nothing
+            || self.key.generation == 0 // a clone of a handle to no task
             || holder::word(self.key).is_none_or(|word| {
                 let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
                 word.generation() != self.key.generation || is_over
@@ -359,21 +342,21 @@ impl TaskHandle {
 }
 
 impl Clone for TaskHandle {
-    /// HANDLE-1.
+    /// Makes the shared outcome, and then looks whether the task was cancelled before a cancel could see it (HANDLE-1).
     fn clone(&self) -> TaskHandle {
-        let family = self.family.get_or_init(Box::default);
-        self.shared.store_in_order(true);
+        let outcome = self.shared_outcome.get_or_init(Box::default);
+        self.is_shared.store_in_order(true);
         if self.is_cancelled() {
-            family.tell();
+            outcome.store(true, Ordering::Relaxed);
         }
-        let clone = OnceBox::new();
-        let _ = clone.set(Box::new(family.clone())); // it is new, so it is empty
+        let shared_outcome = OnceBox::new();
+        let _ = shared_outcome.set(Box::new(Arc::clone(outcome))); // it is new, so it is empty
         TaskHandle {
             key: self.key,
             scheduler: self.scheduler,
             cancelled: AtomicBool::new(false),
-            shared: AtomicBool::new(true),
-            family: clone,
+            is_shared: AtomicBool::new(true),
+            shared_outcome,
         }
     }
 }

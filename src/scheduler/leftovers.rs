@@ -1,17 +1,19 @@
 //! The end of a scheduler as a user meets it: [`Stopping`], [`Leftovers`], [`PendingTask`].
 //!
 //! ```text
-//!   stop() ----> wanted, closing, bell        engine: closes all lanes, collects what is
-//!     |                                               pending, marks each as returned
-//!     v                                          |
-//!   Stopping <---------- Termination (oneshot) <---------' fulfil
+//!   stop() ----> is_closing, bell            engine: closes all lanes, collects what is
+//!     |                                              pending, marks each task as returned
+//!     v                                         |
+//!   Stopping <---------- Termination <----------' fulfil
 //!     | wait, wait_timeout, .await      <---------- the runs of series end
 //!     v
-//!   Leftovers --> PendingTask: run, cancel, move elsewhere, or drop
+//!   Leftovers --> PendingTask: run, cancel, reschedule, or drop
 //! ```
 //!
-//! - LEFTOVER-1 A task that was returned is in the phase `Leftover`: handles can still cancel it, and
-//!   whoever claims it first, a run or a cancel, has it (S8).
+//! - LEFTOVER-1 A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a
+//!   cancel both claim the task first, so only one of them gets it (S8).
+//! - LEFTOVER-2 A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run.
+//!   What the user does with its `PendingTask` is done by this thread, after the run.
 
 use std::fmt;
 use std::future::Future;
@@ -24,19 +26,19 @@ use crate::engine::admit::Reservation;
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Phase, Running, holder};
 use crate::engine::termination::{self, Decision, Leftover};
-use crate::error::ScheduleError;
-use crate::executor::own::OwnExecutor;
+use crate::error::{ScheduleError, TryScheduleError};
+use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
+use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
 use crate::time::repeat::Kind;
 use crate::time::tick::Moment;
-use crate::wheel::entry::Entry;
-use crate::wheel::entry::Runner;
+use crate::wheel::entry::{Entry, Runner};
 
-/// A scheduler that is coming to its end: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
+/// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
-/// It can be waited for, or awaited under any runtime. The first one that takes the leftovers gets
-/// them; if nobody takes them, they are dropped with the last handle to the scheduler.
+/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all. If they
+/// are not taken, they are dropped with the last handle to the scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,7 +50,7 @@ use crate::wheel::entry::Runner;
 /// assert_eq!(leftovers.len(), 1);
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
-#[must_use = "the tasks that were left over come out of `wait` or `.await`; dropping this does not undo the stop, and drops them unless somebody else takes them"]
+#[must_use = "dropping it does not undo the stop, and may drop the leftovers: get them by `wait` or `.await`"]
 pub struct Stopping {
     shared: Arc<Shared>,
 }
@@ -58,10 +60,10 @@ impl Stopping {
         Stopping { shared: Arc::clone(shared) }
     }
 
-    /// Waits for the end, however long it takes.
+    /// Waits for the end without a timeout, and returns the leftovers.
     ///
-    /// On the tick thread itself, inside a task, that would be for ever; there it returns at once
-    /// and empty, and the leftovers stay for whoever waits elsewhere.
+    /// Inside a task on the tick thread, it would wait for itself. There it returns no leftovers, at once, and another
+    /// thread can take them.
     pub fn wait(self) -> Leftovers {
         if self.shared.is_turned_here() {
             return Leftovers::new(self.shared, Vec::new());
@@ -70,11 +72,11 @@ impl Stopping {
         Leftovers::new(self.shared, leftovers)
     }
 
-    /// Waits for the end, but no longer than this.
+    /// Like [`wait`](Stopping::wait), but no longer than `timeout`.
     ///
     /// # Errors
     ///
-    /// Gives itself back when the end has not come in time; at once, on the tick thread.
+    /// Returns itself if the end has not come in time. On the tick thread, it does so at once.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
         match self.shared.termination.wait(termination::after(timeout)) {
@@ -102,9 +104,8 @@ impl fmt::Debug for Stopping {
 
 /// The tasks that were pending when a scheduler closed, in order of their deadlines.
 ///
-/// Each can be run, cancelled, or moved to another scheduler. Their handles still work: a task that
-/// is cancelled meanwhile does nothing when it is run. Leftovers that are dropped are dropped
-/// tasks.
+/// Each can be run, cancelled, or moved to another scheduler. Their handles still work: a task that is cancelled in the
+/// meantime does nothing when it is run. If leftovers are dropped, their tasks are dropped, and count so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -129,20 +130,20 @@ impl Leftovers {
         Leftovers { shared, tasks: tasks.into_iter() }
     }
 
-    /// How many there are.
+    /// Returns how many tasks are left over.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// Whether nothing was pending.
+    /// Returns true if no task is left over.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Runs them all on the calling thread, in order; a repeating task runs once. A panic is
-    /// reported to the scheduler's `on_panic`, and the rest still run. How many were started.
+    /// Runs all of them on the calling thread, in order. A repeating task runs once. If one panics, the panic is
+    /// reported to the scheduler's `on_panic`, and the rest still run. Returns how many runs were started.
     pub fn run_all(self) -> usize {
-        self.into_iter().filter_map(|task| task.start().then_some(())).count()
+        self.into_iter().map(PendingTask::start).filter(|was_started| *was_started).count()
     }
 }
 
@@ -189,9 +190,7 @@ impl Iterator for IntoIter {
 
 impl ExactSizeIterator for IntoIter {}
 
-/// A task that was pending when its scheduler closed.
-///
-/// Dropping it drops the task.
+/// A task that was pending when its scheduler closed. Dropping it drops the task.
 #[must_use = "a task that is dropped never runs: `run`, `cancel` or `reschedule` it"]
 pub struct PendingTask {
     shared: Arc<Shared>,
@@ -200,7 +199,7 @@ pub struct PendingTask {
 }
 
 impl PendingTask {
-    /// How long until it is due, on its old scheduler's clock; zero when it is overdue.
+    /// Returns how long it is until the task is due, on its old scheduler's clock. Returns zero if it is overdue.
     pub fn remaining(&self) -> Duration {
         match self.due() {
             Moment::NEVER => Duration::MAX,
@@ -208,8 +207,9 @@ impl PendingTask {
         }
     }
 
-    /// When it is due; for never, the farthest that the clock can say. Of a series that is still in a run: when it is due
-    /// after that run, as far as can be said now.
+    /// Returns when the task is due. For a task that is never due, returns the latest instant of the clock. If the task
+    /// is a series whose run is still in progress, the deadline is an estimate, because it may depend on the end of
+    /// that run.
     pub fn deadline(&self) -> Instant {
         self.shared.timeline.instant(self.due())
     }
@@ -221,14 +221,14 @@ impl PendingTask {
         known.unwrap_or(task.deadline)
     }
 
-    /// The period or the gap of a repeating task.
+    /// Returns the period or the gap of a repeating task, and `None` for a one-shot.
     pub fn period(&self) -> Option<Duration> {
         let task = self.task.filter(|task| task.kind != Kind::Once)?;
         Some(Duration::from_nanos(task.period))
     }
 
-    /// The type name of its closure, which tells where it was written. Of a task that was cancelled, or is still in a run,
-    /// it says only that.
+    /// Returns the type name of the task's closure, which tells where it was written. If the task was cancelled, or its
+    /// run is still in progress, the name is not known, and the text says why.
     ///
     /// ```
     /// use std::time::Duration;
@@ -248,85 +248,20 @@ impl PendingTask {
         })
     }
 
-    /// Runs it here and now, unless it was cancelled; a repeating one runs once. A panic is
-    /// reported to the scheduler's `on_panic`.
+    /// Runs the task on the calling thread, unless it was cancelled. A repeating task runs once. A panic is reported to
+    /// the scheduler's `on_panic`.
     ///
-    /// A series that is still in a run (it was returned from inside that run, or after
-    /// [`Builder::shutdown_timeout`](crate::Builder::shutdown_timeout)) runs once more when that run has ended, on the
-    /// thread of that run.
+    /// If the task is a series whose run is still in progress (because the close was called inside that run, or has
+    /// waited for [`Builder::shutdown_timeout`](crate::Builder::shutdown_timeout)), it runs once more after that run,
+    /// on the thread of that run.
     pub fn run(self) {
         self.start();
     }
 
-    /// Cancels it. False when a handle has done so before.
-    pub fn cancel(self) -> bool {
-        let handle = self.task.map(|task| Cancellable::new(task.key, self.shared.id()));
-        handle.is_some_and(|handle| handle.cancel()) // and then it is dropped, which does nothing
-    }
-
-    /// Moves it to another scheduler, onto this executor there. If it is refused it comes back.
-    ///
-    /// It stays in its holder and keeps its key: so all of its handles go on working.
-    pub(crate) fn move_to(
-        mut self,
-        shared: &Arc<Shared>,
-        executor: Option<&Arc<OwnExecutor>>,
-    ) -> Result<Cancellable, (ScheduleError, PendingTask)> {
-        let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let (handle, was_in_run) = (Cancellable::new(task.key, self.shared.id()), task.is_in_run);
-        if holder::live_word(task.key).is_none() && !task.is_in_run {
-            return Ok(Cancellable::cancelled(task.key, self.shared.id())); // there is nothing to be refused
-        }
-        if was_in_run {
-            let place = match shared.reserve() {
-                Ok(place) => place,
-                Err(reason) => return Err((reason, self)),
-            };
-            let (there, own) = (Arc::clone(shared), executor.cloned());
-            let later = move |leftover: PendingTask| {
-                drop(leftover.move_into(place, &there, own.as_ref(), true));
-            };
-            if self.is_decided_later(later) {
-                self.task = None;
-                return Ok(handle);
-            }
-        }
-        match shared.reserve() {
-            Ok(place) => self.move_into(place, shared, executor, was_in_run),
-            Err(reason) => Err((reason, self)),
-        }
-    }
-
-    /// Moves it into a place of another scheduler.
-    fn move_into(
-        mut self,
-        place: Reservation,
-        shared: &Arc<Shared>,
-        executor: Option<&Arc<OwnExecutor>>,
-        was_in_run: bool,
-    ) -> Result<Cancellable, (ScheduleError, PendingTask)> {
-        let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let handle = Cancellable::new(task.key, self.shared.id());
-        let times = shared.after(self.remaining());
-        match shared.admit_leftover(task, times, executor, self.shared.id(), place) {
-            Ok(moved) => {
-                let dropped = caught(|| drop(moved.old_executor));
-                dropped.err().into_iter().for_each(|panic| self.shared.hooks.report(panic));
-                self.task = None;
-                // A series that was in a run may be over because it broke: its holder knows.
-                let is_cancelled = moved.was_cancelled && !was_in_run;
-                let cancelled = || Cancellable::cancelled(task.key, self.shared.id());
-                Ok(if is_cancelled { cancelled() } else { handle })
-            }
-            Err(reason) => Err((reason, self)),
-        }
-    }
-
-    /// Runs it; false when it was cancelled before.
+    /// Like [`run`](PendingTask::run). Returns false if the task was cancelled before.
     fn start(mut self) -> bool {
         let is_still_to_run = self.task.is_some_and(|task| holder::live_word(task.key).is_some());
-        if self.is_decided_later(|leftover| _ = leftover.start()) {
-            self.task = None;
+        if self.defer_while_in_run(|task| _ = task.start()) {
             return is_still_to_run;
         }
         let Some(task) = self.task.take() else { return false };
@@ -338,15 +273,132 @@ impl PendingTask {
         true
     }
 
-    /// Leaves it to the runner, if it is a series that is still in a run: then this is done with it behind that run.
-    /// Otherwise false, and the deadline is that of its next run.
-    fn is_decided_later(&mut self, decision: impl FnOnce(PendingTask) + Send + 'static) -> bool {
+    /// Cancels the task. Returns false if one of its handles has cancelled it before.
+    pub fn cancel(self) -> bool {
+        let handle = self.task.map(|task| Cancellable::new(task.key, self.shared.id()));
+        handle.is_some_and(|handle| handle.cancel()) // the drop of `self` then finds it cancelled
+    }
+
+    /// Moves the task to another scheduler, and onto the executor of that handle. The remaining delay and the
+    /// repetition continue there. It stays the same task: all of its handles keep working, and are equal to the one
+    /// that this returns.
+    ///
+    /// If the task is a series whose run is still in progress, it is moved after that run. If the other scheduler has
+    /// been closed by then, the series is dropped.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (first, second) = (Scheduler::new(), Scheduler::new());
+    /// let reminder = first.schedule_once(Duration::from_secs(60), || println!("a minute"))?;
+    /// for task in first.close()? {
+    ///     assert_eq!(task.reschedule(&second)?, reminder);
+    /// }
+    /// assert!(!reminder.is_done() && second.pending() == 1);
+    /// assert!(reminder.cancel() && second.pending() == 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Scheduler::schedule_once`]. The task is dropped then. To get it back, call
+    /// [`try_reschedule`](PendingTask::try_reschedule).
+    pub fn reschedule(self, scheduler: &Scheduler) -> Result<Cancellable, ScheduleError> {
+        Ok(self.try_reschedule(scheduler)?)
+    }
+
+    /// Like [`reschedule`](PendingTask::reschedule), but returns the task if the other scheduler refuses it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{ScheduleError, Scheduler};
+    ///
+    /// let (first, second) = (Scheduler::new(), Scheduler::new());
+    /// first.schedule_once(Duration::from_secs(60), || println!("a minute later"))?;
+    /// second.close()?;
+    /// for task in first.close()? {
+    ///     let refused = task.try_reschedule(&second).expect_err("it is closed");
+    ///     assert_eq!(refused.reason(), ScheduleError::Closed);
+    ///     refused.into_task().run();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    pub fn try_reschedule(
+        mut self,
+        to: &Scheduler,
+    ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
+        let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
+        if !task.is_in_run && holder::live_word(task.key).is_none() {
+            // A task that was cancelled needs no room, so it cannot be refused.
+            return Ok(Cancellable::cancelled(task.key, self.shared.id()));
+        }
+        let (shared, own) = (to.shared(), to.own.as_ref());
+        let mut reservation = match shared.reserve() {
+            Ok(reservation) => reservation,
+            Err(reason) => return Err(TryScheduleError::new(reason, self)),
+        };
+        if task.is_in_run {
+            let (shared_there, own_there) = (Arc::clone(shared), own.cloned());
+            let move_later = move |task: PendingTask| {
+                drop(task.move_to(reservation, &shared_there, own_there.as_ref(), true));
+            };
+            if self.defer_while_in_run(move_later) {
+                return Ok(Cancellable::new(task.key, self.shared.id()));
+            }
+            // The run has ended in the meantime, and the reservation was dropped with `move_later`.
+            reservation = match shared.reserve() {
+                Ok(reservation) => reservation,
+                Err(reason) => return Err(TryScheduleError::new(reason, self)),
+            };
+        }
+        self.move_to(reservation, shared, own, task.is_in_run)
+    }
+
+    /// Moves a task that is not in a run to another scheduler, onto this executor there. The task stays in its holder
+    /// and keeps its key, so its handles keep working.
+    fn move_to(
+        mut self,
+        reservation: Reservation,
+        shared: &Shared,
+        executor: Option<&Arc<OwnExecutor>>,
+        was_in_run: bool,
+    ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
+        let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
+        let (times, from) = (shared.after(self.remaining()), self.shared.id());
+        let moved = match shared.admit_leftover(task, times, executor, from, reservation) {
+            Ok(moved) => moved,
+            Err(reason) => return Err(TryScheduleError::new(reason, self)),
+        };
+        self.task = None;
+        if let Err(panic) = caught(|| drop(moved.old_executor)) {
+            self.shared.hooks.report(panic);
+        }
+        // A series that was in a run may be over because it has ended itself. Its holder knows.
+        let is_cancelled = moved.was_cancelled && !was_in_run;
+        let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
+        Ok(handle(task.key, from))
+    }
+
+    /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action`
+    /// with it after the run (LEFTOVER-2). Then returns true, and `self` is empty.
+    ///
+    /// Otherwise returns false and drops `action`. If the run has ended in the meantime, the deadline is now that of
+    /// the next run.
+    fn defer_while_in_run(&mut self, action: impl FnOnce(PendingTask) + Send + 'static) -> bool {
         let Some(task) = self.task.filter(|task| task.is_in_run) else { return false };
         let shared = Arc::clone(&self.shared);
         let decision: Decision =
-            Box::new(move |task| decision(PendingTask { shared, task: Some(task) }));
+            Box::new(move |task| action(PendingTask { shared, task: Some(task) }));
         match self.shared.termination.decide(task.key, decision) {
-            Ok(()) => true,
+            Ok(()) => {
+                self.task = None;
+                true
+            }
             Err((now, unused)) => {
                 drop(unused);
                 self.task = Some(Leftover { is_in_run: false, ..now.unwrap_or(task) });
@@ -358,8 +410,8 @@ impl PendingTask {
 
 impl Drop for PendingTask {
     fn drop(&mut self) {
-        if self.is_decided_later(drop) {
-            self.task = None;
+        if self.defer_while_in_run(drop) {
+            return;
         }
         if let Some(task) = self.task.take() {
             self.shared.drop_task(task.key, Phase::Returned);

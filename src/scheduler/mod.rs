@@ -1,21 +1,23 @@
-//! The public service: [`Scheduler`], a cheap handle to a scheduler.
+//! The public face of the engine: [`Scheduler`], a cheap handle to a scheduler, and [`WeakScheduler`].
 //!
-//! | file | what it is |
+//! | file | subject |
 //! | --- | --- |
-//! | here | the handle: made, closed, asked; where tasks run |
-//! | [`builder`] | what it is made of |
-//! | [`scheduling`] | the ways in |
-//! | [`waking`], [`weak`] | what futures are made of; a handle that keeps nothing alive |
+//! | here | the handle: how it is made, asked and closed, and which executor its tasks run on |
+//! | [`builder`] | [`Builder`]: what a scheduler is made of |
+//! | [`schedule_methods`] | `schedule_once` and the other methods that schedule a task |
+//! | [`alarm`] | `wake_at`: schedules a waker, for futures |
+//! | [`handle`] | [`Cancellable`]: what scheduling returns |
+//! | [`schedule_trait`] | [`Schedule`] and [`ScheduleExt`], for code that takes any scheduler |
+//! | [`leftovers`] | what a close returns |
+//! | [`driver`] | [`Driver`]: a scheduler without a thread |
 
 mod alarm;
-pub(crate) mod builder;
+mod builder;
 mod driver;
 mod handle;
 mod leftovers;
-mod schedule;
-mod scheduling;
-mod waking;
-mod weak;
+mod schedule_methods;
+mod schedule_trait;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -30,7 +32,7 @@ use crate::engine::{termination, this_thread};
 use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::observe::stats::Stats;
 
 pub use alarm::Alarm;
@@ -38,15 +40,13 @@ pub use builder::Builder;
 pub use driver::Driver;
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
 pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
-pub use schedule::{RepeatingTask, Schedule, ScheduleExt, Task};
-pub use weak::WeakScheduler;
+pub use schedule_trait::{RepeatingTask, Schedule, ScheduleExt, Task};
 
-/// A timer service: schedules tasks from any thread, and runs them on an executor when they are
-/// due.
+/// A handle to a timer service, which takes tasks from any thread, and runs them on an executor when they are due.
 ///
-/// It is a handle, cheap to clone; clones stand for the same service. When the last one is dropped
-/// the service stops, and every task that has not started is dropped (on the tick thread; `drop` does not wait).
-/// To keep those tasks, [`close`](Scheduler::close) it: see [`shutdown`](crate::shutdown).
+/// The handle is cheap to clone, and its clones stand for the same service. When the last one is dropped, the service
+/// stops, and every task that has not started is dropped (on the tick thread; `drop` does not wait). To keep those
+/// tasks, [`close`](Scheduler::close) the scheduler: see [`shutdown`](crate::shutdown).
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -62,15 +62,16 @@ pub use weak::WeakScheduler;
 #[derive(Clone)]
 pub struct Scheduler {
     service: Arc<Service>,
+    /// The executor of this handle, if it is not the scheduler's: see [`Scheduler::with_executor`].
     own: Option<Arc<OwnExecutor>>,
 }
 
-/// What the handles share among themselves only: when it goes, the service stops (S24).
+/// What the handles of one scheduler share, and the engine does not: when it is dropped, the service stops (S24).
 struct Service {
     shared: Arc<Shared>,
-    /// The engine of a driven scheduler; dangling for one with a tick thread.
+    /// The engine of a driven scheduler. If the scheduler has a tick thread, there is none here.
     driven: Weak<EngineCell>,
-    /// The pool that runs the tasks, if it is one of ours.
+    /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
     threads: Option<PoolThreads>,
 }
 
@@ -83,12 +84,12 @@ impl Drop for Service {
 static GLOBAL: OnceCell<Scheduler> = OnceCell::new();
 
 impl Scheduler {
-    /// A scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as
-    /// many threads as the machine runs at once, which start on first use.
+    /// Makes a scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as many threads
+    /// as the machine runs at once, which start on first use.
     ///
     /// # Panics
     ///
-    /// When the system does not start a thread; [`Builder::build`] returns that as an error.
+    /// Panics if the system does not start the tick thread. [`Builder::build`] returns an error instead.
     pub fn new() -> Scheduler {
         match Scheduler::builder().build() {
             Ok(scheduler) => scheduler,
@@ -96,13 +97,13 @@ impl Scheduler {
         }
     }
 
-    /// To choose tick, executor, clock and the rest.
+    /// Returns a builder, which sets tick, executor, clock and other options.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// A scheduler for the whole process, with the defaults, made on first use. It is never
-    /// dropped; do not close it.
+    /// Returns a scheduler for the whole process, with the defaults. It is made on first use and never dropped. Do not
+    /// close it, because other parts of the program may use it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -114,8 +115,8 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// When the system does not start a thread; [`try_global`](Scheduler::try_global) returns that
-    /// as an error, and can be tried again.
+    /// Panics if the system does not start the tick thread. [`try_global`](Scheduler::try_global) returns an error
+    /// instead, and can be called again.
     pub fn global() -> &'static Scheduler {
         match Scheduler::try_global() {
             Ok(scheduler) => scheduler,
@@ -123,16 +124,16 @@ impl Scheduler {
         }
     }
 
-    /// The same as [`global`](Scheduler::global), without the panic.
+    /// Like [`global`](Scheduler::global), but returns an error instead of panicking.
     ///
     /// # Errors
     ///
-    /// When the tick thread could not be started.
+    /// [`BuildError::Thread`] if the tick thread could not be started.
     pub fn try_global() -> Result<&'static Scheduler, BuildError> {
         GLOBAL.get_or_try_init(|| Scheduler::builder().thread_name("tickwheel-global").build())
     }
 
-    fn from_hub(
+    fn from_shared(
         shared: Arc<Shared>,
         driven: Weak<EngineCell>,
         threads: Option<PoolThreads>,
@@ -144,14 +145,14 @@ impl Scheduler {
         &self.service.shared
     }
 
-    /// The present, on the scheduler's clock.
+    /// Returns the present, on the scheduler's clock.
     pub fn now(&self) -> Instant {
         self.shared().clock.now()
     }
 
-    // ----- where ---------------------------------------------------------------------------
+    // ----- other handles -------------------------------------------------------------------
 
-    /// The same wheel with another executor: what is scheduled by the returned handle runs there.
+    /// Returns a handle to the same scheduler with another executor, on which the tasks run that it schedules.
     ///
     /// ```
     /// use std::time::Duration;
@@ -165,7 +166,7 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// When a million such executors of one scheduler are alive.
+    /// Panics if a million such executors of this scheduler are alive.
     #[must_use]
     pub fn with_executor(&self, executor: impl Executor) -> Scheduler {
         let own = self.shared().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
@@ -173,22 +174,27 @@ impl Scheduler {
         Scheduler { service: Arc::clone(&self.service), own: Some(own) }
     }
 
-    /// The pool that runs what this handle schedules, if it is one of ours.
+    /// Returns a handle that does not keep the service alive.
+    pub fn downgrade(&self) -> WeakScheduler {
+        WeakScheduler { service: Arc::downgrade(&self.service), own: self.own.clone() }
+    }
+
+    /// Returns the pool that runs the tasks of this handle, if it is one of this crate's.
     pub(crate) fn threads(&self) -> Option<PoolThreads> {
         self.own.as_ref().map_or(self.service.threads, |own| own.executor().threads())
     }
 
-    // ----- the end -------------------------------------------------------------------------
+    // ----- shutdown ------------------------------------------------------------------------
 
-    /// Stops the service, waits for the tick thread, and returns every task that has not started, wherever it is: also
-    /// those that wait in an executor's queue. The page [`shutdown`](crate::shutdown) has a table of all cases.
+    /// Stops the service, waits for the tick thread, and returns every task that has not started, including those that
+    /// wait in an executor's queue. The page [`shutdown`](crate::shutdown) has a table of all cases.
     ///
-    /// It wakes the tick thread at once. It also waits for the runs of series that are in progress, which are returned
-    /// when their run has ended, but not for one-shots that run: see
-    /// [`await_termination`](Scheduler::await_termination). It waits for [`Builder::shutdown_timeout`] at most. The
+    /// `close` wakes the tick thread at once. It also waits for the runs of series that are in progress, and returns
+    /// the series when the run has ended. It does not wait for one-shots that run: see
+    /// [`await_termination`](Scheduler::await_termination). It waits for [`Builder::shutdown_timeout`] at most. A
     /// second close returns no leftovers.
     ///
-    /// A driven scheduler is closed here as well, unless another thread is just turning it.
+    /// If the scheduler is driven and no thread is turning it, `close` also does the last turn.
     ///
     /// ```
     /// use std::time::Duration;
@@ -203,8 +209,9 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`CloseError::Timeout`] when the tick thread, or the run of a series, is still busy; the stop stands, and a later
-    /// close can collect. [`CloseError::OnTickThread`] when called there; nothing is closed then.
+    /// [`CloseError::Timeout`] if the tick thread or the run of a series is still busy. The scheduler is closed all the
+    /// same, and a later close returns the leftovers. [`CloseError::OnTickThread`] if it was called on the tick thread.
+    /// Then nothing is closed.
     pub fn close(&self) -> Result<Leftovers, CloseError> {
         let shared = self.shared();
         if shared.is_turned_here() {
@@ -216,27 +223,27 @@ impl Scheduler {
         Ok(Leftovers::new(Arc::clone(shared), leftovers))
     }
 
-    /// Closes, and runs every task that has not started on the calling thread, a repeating task once. Returns how many
-    /// runs were started.
+    /// Closes the scheduler, and runs every task that has not started on the calling thread, a repeating task once.
+    /// Returns how many runs were started.
     ///
     /// # Errors
     ///
-    /// As [`close`](Scheduler::close).
+    /// The errors of [`close`](Scheduler::close).
     pub fn close_and_run(&self) -> Result<usize, CloseError> {
         Ok(self.close()?.run_all())
     }
 
-    /// Stops the service without waiting; works everywhere, also inside a task. From now on nothing
-    /// is accepted. The [`Stopping`] that it returns tells when the end has come, and gives what was pending.
+    /// Stops the service without waiting. From now on no task is accepted. The [`Stopping`] that it returns can be
+    /// waited for, and gives the tasks that were pending. `stop` may be called everywhere, also inside a task.
     pub fn stop(&self) -> Stopping {
         self.begin_stop();
         Stopping::new(self.shared())
     }
 
-    /// Waits until the scheduler has been closed and none of its tasks is in a run any more, but no longer than `timeout`.
-    /// Returns true if that is so.
+    /// Waits until the scheduler is closed and no run of its tasks is in progress. Returns false if that is not so
+    /// after `timeout`.
     ///
-    /// A close does not wait for one-shots that run; this does. It closes nothing by itself: call it after
+    /// Unlike `close`, it waits for one-shots that run. It does not close the scheduler: call it after
     /// [`close`](Scheduler::close) or [`stop`](Scheduler::stop). Inside a task of this scheduler it returns false at
     /// once, because that task's own run would have to end first.
     ///
@@ -275,19 +282,19 @@ impl Scheduler {
         }
     }
 
-    /// Whether it has been stopped, or is being stopped.
+    /// Returns true if the scheduler has been stopped, or is being stopped.
     pub fn is_closed(&self) -> bool {
         self.shared().is_closing()
     }
 
-    // ----- sight ---------------------------------------------------------------------------
+    // ----- inspection ----------------------------------------------------------------------
 
-    /// How many tasks wait for their run, and series have not ended.
+    /// Returns how many tasks wait for their run, including series that have not ended.
     pub fn pending(&self) -> usize {
         self.shared().pending()
     }
 
-    /// What it has done so far.
+    /// Returns a snapshot of the scheduler's counters.
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
@@ -312,5 +319,45 @@ impl fmt::Debug for Scheduler {
             .field("pending", &self.pending())
             .field("is_closed", &self.is_closed())
             .finish_non_exhaustive()
+    }
+}
+
+/// A handle that does not keep the service alive: for tasks that need their own scheduler.
+///
+/// If the [`Scheduler`] that it was made from has an executor of its own (see
+/// [`with_executor`](Scheduler::with_executor)), the weak handle keeps that executor alive.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let scheduler = Scheduler::new();
+/// let weak = scheduler.downgrade();
+/// scheduler.schedule_repeatedly(Duration::ZERO, Duration::from_secs(1), move || {
+///     let Some(scheduler) = weak.upgrade() else { return ControlFlow::Break(()) };
+///     println!("{} tasks are pending", scheduler.pending());
+///     ControlFlow::Continue(())
+/// })?;
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
+#[derive(Clone)]
+pub struct WeakScheduler {
+    service: Weak<Service>,
+    own: Option<Arc<OwnExecutor>>,
+}
+
+impl WeakScheduler {
+    /// Returns the scheduler, or `None` if its last handle has been dropped.
+    pub fn upgrade(&self) -> Option<Scheduler> {
+        let service = self.service.upgrade()?;
+        Some(Scheduler { service, own: self.own.clone() })
+    }
+}
+
+impl fmt::Debug for WeakScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_alive = self.service.strong_count() > 0;
+        f.debug_struct("WeakScheduler").field("is_alive", &is_alive).finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use super::chain::{BLOCK, Chain, Pool, Position, Timed};
 use super::far::{Far, HalfTurn};
 use super::occupancy::Occupancy;
-use crate::observe::Ring;
+use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
 use crate::time::tick::{Granularity, Tick};
 
@@ -59,7 +59,7 @@ impl Sweep {
     pub(super) const START: Sweep = Sweep { chain: ChainId::Bucket(0), position: Position::START };
 }
 
-impl<E: Timed> Ring for Buckets<E> {
+impl<E: Timed> WheelCounts for Buckets<E> {
     fn buckets(&self) -> usize {
         self.ring.len()
     }

@@ -34,7 +34,7 @@ use std::task::Waker;
 use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
 use super::{blocks, magazines};
-use crate::executor::own::OwnExecutor;
+use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
 use crate::time::repeat::Kind;

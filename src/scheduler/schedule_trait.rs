@@ -1,6 +1,6 @@
-//! The trait over everything that decides *when*, for code that works with any of them.
+//! The trait [`Schedule`], for code that works with any scheduler, pool, loop or worker.
 //!
-//! [`Schedule`] is object safe, so its methods take boxes. [`ScheduleExt`] takes closures, and decides for each call:
+//! [`Schedule`] is object safe, so its methods take boxes. [`ScheduleExt`] takes closures, and chooses for each call:
 //!
 //! ```text
 //!   ScheduleExt::schedule_once(closure)
@@ -9,9 +9,10 @@
 //!       '-- it is anything else ---------------------------------> schedule_task_named(type name, boxed closure)
 //! ```
 //!
-//! - TRAIT-1 A call through the trait costs a `Scheduler` no more allocations than the inherent method. Method resolution
-//!   alone cannot see to that: on an `Arc<Scheduler>` the trait's method is found before `Scheduler`'s own.
-//! - TRAIT-2 A box carries the type name of the closure that was boxed, because a box has no telling name of its own (S31).
+//! - TRAIT-1 A call through the trait on a `Scheduler` allocates no more than the inherent method. Method resolution
+//!   alone does not ensure that: on an `Arc<Scheduler>`, Rust finds the trait's method before `Scheduler`'s own.
+//! - TRAIT-2 A box carries the type name of the closure that was boxed, because the type name of a box tells nothing
+//!   (S31).
 
 use std::any::type_name;
 use std::fmt;
@@ -24,23 +25,23 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
 use crate::time::repeat::{Period, Repeat};
 
-/// A boxed one-shot task: what [`Schedule::schedule_task`] takes.
+/// A boxed one-shot task, the argument of [`Schedule::schedule_task`].
 pub type Task = Box<dyn FnOnce() + Send>;
 
-/// A boxed repeating task: what [`Schedule::schedule_series`] takes. `Break` ends the series.
+/// A boxed repeating task, the argument of [`Schedule::schedule_series`]. `Break` ends the series.
 pub type RepeatingTask = Box<dyn FnMut() -> ControlFlow<()> + Send>;
 
-/// Anything that keeps time and runs tasks.
+/// Anything that runs tasks at a given time: a [`Scheduler`], a pool, a message loop or a worker.
 ///
-/// The trait is object safe, so code can be written over `Arc<dyn Schedule>`. Its methods take boxes; call them
-/// through [`ScheduleExt`], which takes closures. A `&S`, `Box<S>` and `Arc<S>` of every `S: Schedule + ?Sized` is a
-/// `Schedule` too.
+/// The trait is object safe, so code can be written over `Arc<dyn Schedule>`. Its methods take boxes. To pass closures,
+/// use [`ScheduleExt`]. A `&S`, `Box<S>` and `Arc<S>` of every `S: Schedule + ?Sized` is a `Schedule` too.
 ///
 /// # Contract
 ///
-/// No task starts early; a delay of zero does not run on the caller's stack unless the scheduler
-/// says so; a zero period is [`ScheduleError::ZeroPeriod`]; a scheduler that was stopped says
-/// [`ScheduleError::Closed`].
+/// - No task starts early.
+/// - A task with a delay of zero does not run on the caller's stack, unless the implementation documents that it does.
+/// - A period of zero is refused with [`ScheduleError::ZeroPeriod`].
+/// - After the schedule was stopped, every task is refused with [`ScheduleError::Closed`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -71,22 +72,22 @@ pub trait Schedule: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When it is not accepted; the task is dropped then.
+    /// Returns the reason if the task is not accepted. The task is dropped then.
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError>;
 
     /// Runs a task once, at an instant.
     ///
     /// # Errors
     ///
-    /// When it is not accepted; the task is dropped then.
+    /// Returns the reason if the task is not accepted. The task is dropped then.
     fn schedule_task_at(&self, deadline: Instant, task: Task)
     -> Result<Cancellable, ScheduleError>;
 
-    /// Runs a task again and again, until it breaks.
+    /// Runs a task repeatedly, until it returns `Break`.
     ///
     /// # Errors
     ///
-    /// When it is not accepted; the task is dropped then.
+    /// Returns the reason if the task is not accepted. The task is dropped then.
     fn schedule_series(
         &self,
         initial: Duration,
@@ -94,11 +95,11 @@ pub trait Schedule: Send + Sync {
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError>;
 
-    /// Like [`schedule_task`](Schedule::schedule_task), for a task that is known by a name: most often the type name
-    /// of the closure in the box.
+    /// Like [`schedule_task`](Schedule::schedule_task), for a task with a name: usually the type name of the closure in
+    /// the box.
     ///
-    /// The provided method ignores the name. A schedule that tells names, for instance in a report of a panic,
-    /// overrides it.
+    /// The default ignores the name. An implementation that uses names, for instance in a report of a panic, overrides
+    /// this method.
     ///
     /// ```
     /// use std::any::type_name_of_val;
@@ -116,7 +117,7 @@ pub trait Schedule: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As [`schedule_task`](Schedule::schedule_task).
+    /// The errors of [`schedule_task`](Schedule::schedule_task).
     fn schedule_task_named(
         &self,
         name: &'static str,
@@ -127,11 +128,11 @@ pub trait Schedule: Send + Sync {
         self.schedule_task(delay, task)
     }
 
-    /// Like [`schedule_task_at`](Schedule::schedule_task_at), for a task that is known by a name.
+    /// Like [`schedule_task_at`](Schedule::schedule_task_at), for a task with a name.
     ///
     /// # Errors
     ///
-    /// As [`schedule_task_at`](Schedule::schedule_task_at).
+    /// The errors of [`schedule_task_at`](Schedule::schedule_task_at).
     fn schedule_task_at_named(
         &self,
         name: &'static str,
@@ -142,11 +143,11 @@ pub trait Schedule: Send + Sync {
         self.schedule_task_at(deadline, task)
     }
 
-    /// Like [`schedule_series`](Schedule::schedule_series), for a task that is known by a name.
+    /// Like [`schedule_series`](Schedule::schedule_series), for a task with a name.
     ///
     /// # Errors
     ///
-    /// As [`schedule_series`](Schedule::schedule_series).
+    /// The errors of [`schedule_series`](Schedule::schedule_series).
     fn schedule_series_named(
         &self,
         name: &'static str,
@@ -158,15 +159,15 @@ pub trait Schedule: Send + Sync {
         self.schedule_series(initial, period, task)
     }
 
-    /// The scheduler that takes closures as they are, if this is one; TRAIT-1. Only this crate can make an [`Unboxed`], so a
-    /// wrapper from outside is never passed by.
+    /// Returns the scheduler that takes closures without a box, if this is one (TRAIT-1). Only this crate can make an
+    /// [`Unboxed`], so the wrapper type of another crate is never bypassed.
     #[doc(hidden)]
     fn unboxed(&self) -> Option<Unboxed<'_>> {
         None
     }
 }
 
-/// So that a struct that holds an `Arc<dyn Schedule>` can derive `Debug`.
+/// With this, a struct that holds an `Arc<dyn Schedule>` can derive `Debug`.
 impl fmt::Debug for dyn Schedule + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Schedule").finish_non_exhaustive()
@@ -209,7 +210,7 @@ impl Schedule for Scheduler {
         delay: Duration,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_box(name, delay, task)
+        self.schedule_boxed_task(name, delay, task)
     }
 
     fn schedule_task_at_named(
@@ -236,7 +237,7 @@ impl Schedule for Scheduler {
     }
 }
 
-/// A pointer to a schedule is one: every method of the target, and none of the provided ones.
+/// Makes a pointer to a schedule a schedule: each method calls that of the target, also where the trait has a default.
 macro_rules! schedule_behind {
     ($($pointer:ty),*) => {$(
         impl<S: Schedule + ?Sized> Schedule for $pointer {
@@ -306,14 +307,14 @@ macro_rules! schedule_behind {
 
 schedule_behind!(&S, Box<S>, Arc<S>);
 
-/// [`Schedule`] with closures in place of boxes, for every `S: Schedule + ?Sized`.
+/// The methods of [`Schedule`] with closures instead of boxes, for every `S: Schedule + ?Sized`.
 ///
-/// # Which method a call means, and what it allocates
+/// # Which method is called, and what it allocates
 ///
-/// On a `Scheduler` or a `&Scheduler`, the inherent methods of the same names win over these. On an `Arc<Scheduler>`,
-/// a `Box<Scheduler>` or a `&&Scheduler`, Rust finds the methods of this trait first, if the trait is in scope. Both do
-/// the same: wherever a [`Scheduler`] is behind the pointers, also behind a `dyn Schedule`, the closure goes to it
-/// as it is, and nothing is boxed. Every other schedule gets a box, which carries the type name of the closure.
+/// On a `Scheduler` or a `&Scheduler`, Rust calls the inherent methods of the same names. On an `Arc<Scheduler>`, a
+/// `Box<Scheduler>` or a `&&Scheduler`, it calls the methods of this trait, if the trait is in scope. Both do the same:
+/// if there is a [`Scheduler`] behind the pointers, also behind a `dyn Schedule`, it gets the closure without a box.
+/// Every other schedule gets a box and the type name of the closure.
 ///
 /// A `Scheduler` is a handle and cheap to clone, so it needs no `Arc` around it.
 ///
@@ -338,7 +339,7 @@ pub trait ScheduleExt: Schedule {
     ///
     /// # Errors
     ///
-    /// As [`Schedule::schedule_task`].
+    /// The errors of [`Schedule::schedule_task`].
     fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
     where
         F: FnOnce() + Send + 'static,
@@ -349,11 +350,11 @@ pub trait ScheduleExt: Schedule {
         }
     }
 
-    /// Runs a task once, at an instant; one that has passed is due now.
+    /// Runs a task once, at an instant. If the instant has passed, the task is due at once.
     ///
     /// # Errors
     ///
-    /// As [`Schedule::schedule_task_at`].
+    /// The errors of [`Schedule::schedule_task_at`].
     fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
     where
         F: FnOnce() + Send + 'static,
@@ -364,12 +365,12 @@ pub trait ScheduleExt: Schedule {
         }
     }
 
-    /// Runs a task at a fixed rate, the first time when `initial` has passed; missed runs are caught up with, one by
-    /// one. The same as [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_rate`].
+    /// Runs a task at a fixed rate, the first time when `initial` has passed. Missed runs are caught up, one by one.
+    /// This is [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_rate`].
     ///
     /// # Errors
     ///
-    /// As [`Schedule::schedule_series`].
+    /// The errors of [`Schedule::schedule_series`].
     fn schedule_repeatedly<R, F>(
         &self,
         initial: Duration,
@@ -383,12 +384,12 @@ pub trait ScheduleExt: Schedule {
         ScheduleExt::schedule_periodic(self, initial, Period::fixed_rate(period), task)
     }
 
-    /// Runs a task again and again, each time `delay` after the end of the run before. The same as
+    /// Runs a task repeatedly, each time `delay` after the end of the run before. This is
     /// [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_delay`].
     ///
     /// # Errors
     ///
-    /// As [`Schedule::schedule_series`].
+    /// The errors of [`Schedule::schedule_series`].
     fn schedule_with_fixed_delay<R, F>(
         &self,
         initial: Duration,
@@ -402,11 +403,11 @@ pub trait ScheduleExt: Schedule {
         ScheduleExt::schedule_periodic(self, initial, Period::fixed_delay(delay), task)
     }
 
-    /// Runs a task again and again, as the [`Period`] says.
+    /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.
     ///
     /// # Errors
     ///
-    /// As [`Schedule::schedule_series`].
+    /// The errors of [`Schedule::schedule_series`].
     fn schedule_periodic<R, F>(
         &self,
         initial: Duration,

@@ -1,0 +1,107 @@
+//! Executors that [`Scheduler::with_executor`](crate::Scheduler::with_executor) was given.
+//!
+//! Such an executor is kept alive by the handles that use it, and by the body of each task that is to run on it. The
+//! tick thread must not touch the body of a task that may be cancelled at the same time. So it finds the executor by a
+//! number, which the task's word carries. The number of an executor that is gone is used again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::Executor;
+use crate::executor::backpressure::Backlog;
+
+/// An executor other than the scheduler's default one.
+pub(crate) struct OwnExecutor {
+    executor: Box<dyn Executor>,
+    number: u32,
+    table: Arc<ExecutorTable>,
+    backlog: Arc<Backlog>,
+}
+
+impl OwnExecutor {
+    /// Returns the number by which the tick thread finds it. It is never 0, which stands for the scheduler's executor.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the count of tasks that were handed over to it and have not started.
+    pub(crate) fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
+    }
+
+    pub(crate) fn executor(&self) -> &dyn Executor {
+        &*self.executor
+    }
+}
+
+impl Drop for OwnExecutor {
+    fn drop(&mut self) {
+        self.table.lock().free.push(self.number);
+    }
+}
+
+/// The [`OwnExecutor`]s of one scheduler, by number.
+#[derive(Default)]
+pub(crate) struct ExecutorTable(Mutex<Numbers>);
+
+#[derive(Default)]
+struct Numbers {
+    /// The executor with number 1 is at index 0.
+    executors: Vec<Weak<OwnExecutor>>,
+    free: Vec<u32>,
+}
+
+impl ExecutorTable {
+    fn lock(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives an executor a number below `numbers`. Returns `None` if all of them are taken. Producers are held back
+    /// once more than `most_overdue` of its tasks are due and not started.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        executor: Box<dyn Executor>,
+        numbers: u32,
+        most_overdue: u64,
+    ) -> Option<Arc<OwnExecutor>> {
+        let mut table = self.lock();
+        let number = match table.free.pop() {
+            Some(free) => free,
+            None => u32::try_from(table.executors.len() + 1).ok().filter(|next| *next < numbers)?,
+        };
+        let backlog = Arc::new(Backlog::new(most_overdue));
+        let own = Arc::new(OwnExecutor { executor, number, table: Arc::clone(self), backlog });
+        let index = number as usize - 1;
+        if index == table.executors.len() {
+            table.executors.push(Arc::downgrade(&own));
+        } else {
+            debug_assert_eq!(table.executors[index].strong_count(), 0, "the number is free");
+            table.executors[index] = Arc::downgrade(&own);
+        }
+        Some(own)
+    }
+
+    /// Returns the executor with this number. Returns `None` if it is gone: then the task whose word carried the number
+    /// has been cancelled.
+    pub(crate) fn find(&self, number: u32) -> Option<Arc<OwnExecutor>> {
+        self.lock().executors.get(number as usize - 1)?.upgrade()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::Inline;
+
+    #[test]
+    fn a_number_is_used_again_when_its_executor_is_gone() {
+        let all = Arc::new(ExecutorTable::default());
+        let add = || all.add(Box::new(Inline), 3, 1);
+        let (first, second) = (add().expect("room"), add().expect("room"));
+        assert_eq!((first.number(), second.number()), (1, 2));
+        assert!(add().is_none(), "0 is not given out, and 3 is too many");
+        drop(first);
+        assert!(all.find(1).is_none());
+        assert_eq!(add().map(|own| own.number()), Some(1));
+        assert!(all.find(2).is_some());
+    }
+}

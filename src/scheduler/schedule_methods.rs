@@ -1,0 +1,265 @@
+//! The methods of [`Scheduler`] that schedule a task: once, and again and again.
+//!
+//! Each of them computes the deadline first, wraps the closure in a [`Content`] (with its name or its span, if it has
+//! one), and passes it to `Shared::admit`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Scheduler;
+use crate::engine::admit::Times;
+use crate::engine::shared::Shared;
+use crate::engine::slots::holder::Repetition;
+use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
+use crate::error::{ScheduleError, TryScheduleError};
+use crate::executor::own_executor::OwnExecutor;
+use crate::observe::trace::{self, InSpan, RunOnce};
+use crate::scheduler::handle::Cancellable;
+use crate::scheduler::schedule_trait::{RepeatingTask, Task};
+use crate::time::repeat::{Period, Repeat};
+use crate::wheel::entry::TaskKey;
+
+/// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
+#[inline(never)]
+fn admit_out_of_line<T: Content>(
+    shared: &Shared,
+    times: Times,
+    task: T,
+    repetition: Repetition,
+    own: Option<&Arc<OwnExecutor>>,
+) -> Result<TaskKey, ScheduleError> {
+    shared.admit(times, task, repetition, own).map_err(|(reason, _)| reason)
+}
+
+impl Scheduler {
+    // ----- one-shot ------------------------------------------------------------------------
+
+    /// Runs a task once, when `delay` has passed since this call: never earlier, and at most a tick later, plus the
+    /// delays of the system and the executor.
+    ///
+    /// A delay of zero does not wait for a tick. If the delay is beyond the range of the clock, the task never runs. It
+    /// waits until it is cancelled or returned.
+    ///
+    /// A closure of up to 32 bytes is stored without an allocation. A thread that schedules much faster than its tasks
+    /// are filed or run may be held back in this call, for at most 100 ms: see [Under overload](crate#under-overload).
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::Closed`] and [`ScheduleError::Full`]. The task is dropped then. To get it back, call
+    /// [`try_schedule_once`](Scheduler::try_schedule_once).
+    #[inline]
+    pub fn schedule_once<F>(&self, delay: Duration, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.shared().after(delay);
+        self.admit_once(times, task)
+    }
+
+    /// Runs a task once, at an instant. If the instant has passed, the task is due at once, and does not wait for a
+    /// tick.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`schedule_once`](Scheduler::schedule_once).
+    #[inline]
+    pub fn schedule_at<F>(&self, instant: Instant, task: F) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.shared().at(instant);
+        self.admit_once(times, task)
+    }
+
+    /// Like [`schedule_once`](Scheduler::schedule_once), but returns the task if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    pub fn try_schedule_once<F>(
+        &self,
+        delay: Duration,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.shared().after(delay);
+        match trace::current_span() {
+            None => self.try_admit(times, task),
+            Some(span) => {
+                let refused = self.try_admit(times, InSpan::new(span, task));
+                refused.map_err(|error| error.map(InSpan::into_task))
+            }
+        }
+    }
+
+    fn try_admit<S: RunOnce>(
+        &self,
+        times: Times,
+        task: S,
+    ) -> Result<Cancellable, TryScheduleError<S>> {
+        let shared = self.shared();
+        match shared.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
+            Ok(key) => Ok(Cancellable::new(key, shared.id())),
+            Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
+        }
+    }
+
+    /// Admits a one-shot, which will run in the span of the calling thread.
+    #[inline]
+    fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
+        match trace::current_span() {
+            None => self.admit(times, OneShot(task), Repetition::NONE),
+            Some(span) => self.admit(times, OneShot(InSpan::new(span, task)), Repetition::NONE),
+        }
+    }
+
+    /// Admits a task. The handle is made here, inlined into the caller, so that it is built in its final place.
+    #[inline]
+    fn admit<T: Content>(
+        &self,
+        times: Times,
+        task: T,
+        repetition: Repetition,
+    ) -> Result<Cancellable, ScheduleError> {
+        let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
+        Ok(Cancellable::new(key, self.shared().id()))
+    }
+
+    // ----- repeating -----------------------------------------------------------------------
+
+    /// Runs a task at a fixed rate: run `k`, counted from 0, is due at `initial + k * period` after this call, however
+    /// late the runs before it were. Missed runs are caught up, one by one.
+    ///
+    /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task returns `()`, or a
+    /// [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series. A panic ends the series too.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::ZeroPeriod`], and the errors of [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_repeatedly<R, F>(
+        &self,
+        initial: Duration,
+        period: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::fixed_rate(period), task)
+    }
+
+    /// Runs a task repeatedly, each time `delay` after the end of the run before.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    pub fn schedule_with_fixed_delay<R, F>(
+        &self,
+        initial: Duration,
+        delay: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::fixed_delay(delay), task)
+    }
+
+    /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.
+    ///
+    /// A period of more than 584 years is shortened to that.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`schedule_repeatedly`](Scheduler::schedule_repeatedly).
+    pub fn schedule_periodic<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        mut task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        let run = move || trace::in_a_root_span(|| task().flow());
+        self.admit_series(initial, period, NamedAfter::<F, _>::new(run))
+    }
+
+    fn admit_series<T>(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: T,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        Series<T>: Content,
+    {
+        if period.duration().is_zero() {
+            return Err(ScheduleError::ZeroPeriod);
+        }
+        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        self.admit(self.shared().after(initial), Series(task), repetition)
+    }
+
+    // ----- with a name (S31) ---------------------------------------------------------------
+
+    pub(super) fn schedule_boxed_task(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        task: Task,
+    ) -> Result<Cancellable, ScheduleError> {
+        let times = self.shared().after(delay);
+        self.admit_once(times, Named { name, task })
+    }
+
+    /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name
+    /// of the user's closure, so a panic report and a leftover tell where the user wrote it.
+    ///
+    /// ```
+    /// use std::any::type_name_of_val;
+    /// use tickwheel::Scheduler;
+    ///
+    /// fn report() {}
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let name = type_name_of_val(&report);
+    /// let counted = move || { /* ... count it ... */ report() };
+    /// scheduler.schedule_at_named(name, scheduler.now(), counted)?;
+    /// let leftovers: Vec<_> = driver.close().into_iter().collect();
+    /// assert_eq!(leftovers[0].name(), name);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_at_named<F>(
+        &self,
+        name: &'static str,
+        instant: Instant,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let times = self.shared().at(instant);
+        self.admit_once(times, Named { name, task })
+    }
+
+    pub(super) fn schedule_boxed_series(
+        &self,
+        name: &'static str,
+        initial: Duration,
+        period: Period,
+        mut task: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        let task = move || trace::in_a_root_span(&mut task);
+        self.admit_series(initial, period, Named { name, task })
+    }
+}
