@@ -104,23 +104,7 @@
 //! | `post` says false after `quit` | the task is dropped, somewhere | the closure comes back, in the error |
 //! | an exception ends the program | | it is caught and reported ([`LoopBuilder::on_panic`]), and the loop goes on |
 //! | `ShadowLooper.idleFor` | `TaskEnvironment::FastForwardBy` | [`LoopBuilder::clock`] with a [`ManualClock`](crate::ManualClock) |
-//!
-//! # The files
-//!
-//! | file | what it is |
-//! | --- | --- |
-//! | `looper` | [`MessageLoop`], how it is made, [`LoopThread`]; what can be wrong |
-//! | `run_loop` | [`RunLoop`], [`QuitHandle`] |
-//! | `runner` | [`TaskRunner`], as all threads have it; a task there with a reply here |
-//! | `local` | [`LocalTaskRunner`]: closures that stay on their thread |
-//! | `spawn` | [`LocalJoinHandle`]: futures that stay on their thread |
-//! | `inbox` | what all threads share: where tasks come in, sleep and wake |
-//! | `turns` | what the loop's thread does in a turn; runs and nested runs, idle handlers; which loop a thread has |
-//! | `agenda` | what there is to do, on the loop's side: the tasks that wait, the end, the rest |
-//! | `ending` | how a loop comes to its end: its states |
-//! | `pump` | [`MessagePump`], [`Delegate`], [`DefaultPump`] |
 
-mod end;
 mod inbox;
 mod local;
 mod looper;
@@ -129,7 +113,7 @@ mod queue;
 mod run_loop;
 mod runner;
 mod spawn;
-mod turns;
+mod turn;
 
 pub use local::LocalTaskRunner;
 pub use looper::{
@@ -139,4 +123,4 @@ pub use pump::{DefaultPump, Delegate, MessagePump};
 pub use run_loop::{QuitHandle, RunLoop};
 pub use runner::TaskRunner;
 pub use spawn::LocalJoinHandle;
-pub use turns::IdleKey;
+pub use turn::IdleKey;
