@@ -14,6 +14,7 @@ use thiserror::Error;
 use super::inbox::Shared;
 use super::local::LocalTaskRunner;
 use super::pump::{DefaultPump, MessagePump};
+use super::run_loop::Quit;
 use super::runner::TaskRunner;
 use super::turn::{self, IdleKey, LoopCore};
 use crate::job::Places;
@@ -413,7 +414,7 @@ impl LoopThread {
 impl Drop for LoopThread {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.runner.quit_after_posts();
+            self.runner.shared.quit(Quit::ImmediateOnly);
         }
     }
 }

@@ -54,7 +54,7 @@ use crate::{
 #[doc(alias = "SingleThreadTaskRunner")]
 #[derive(Clone)]
 pub struct TaskRunner {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl TaskRunner {
@@ -283,16 +283,8 @@ impl TaskRunner {
     /// If the loop's own thread calls this, no further task starts. If another thread calls it, the immediate tasks that
     /// were posted before still run.
     pub fn quit(&self) {
-        if self.belongs_to_current_thread() {
-            self.shared.quit(Quit::Now);
-        } else {
-            self.quit_after_posts();
-        }
-    }
-
-    /// Ends the loop as `quit` from another thread does.
-    pub(super) fn quit_after_posts(&self) {
-        self.shared.quit(Quit::ImmediateOnly);
+        let is_here = self.belongs_to_current_thread();
+        self.shared.quit(if is_here { Quit::Now } else { Quit::ImmediateOnly });
     }
 
     /// Ends the loop for good once all that is due at this moment has run, including delayed tasks. From now on posts are

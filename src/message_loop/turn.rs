@@ -102,7 +102,7 @@ impl LoopCore {
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
         let _run = self.begin_run(quit, RunKind::Pump);
-        if !self.is_to_quit_now() {
+        if !self.must_quit_now() {
             self.pump.run(self);
         }
     }
@@ -114,7 +114,7 @@ impl LoopCore {
         loop {
             let did = self.do_work();
             let did = self.do_delayed_work() || did;
-            if self.is_to_quit_now() || !did && self.next_step() != NextStep::GoOn {
+            if self.must_quit_now() || !did && self.next_step() != NextStep::GoOn {
                 return self.ran.get() - before;
             }
         }
@@ -125,13 +125,13 @@ impl LoopCore {
         let _run = self.begin_run(None, RunKind::Turn);
         let did = self.do_work();
         let did = self.do_delayed_work() || did;
-        if self.is_to_quit_now() || !did && self.next_step() == NextStep::EndRun {
+        if self.must_quit_now() || !did && self.next_step() == NextStep::EndRun {
             return Next::Quit;
         }
         if self.is_busy() {
             return Next::Now;
         }
-        if self.run_idle_handlers() && self.is_to_quit_now() {
+        if self.run_idle_handlers() && self.must_quit_now() {
             return Next::Quit;
         }
         // The handlers may have posted something.
@@ -156,14 +156,49 @@ impl LoopCore {
     fn is_nested(&self) -> bool {
         self.runs.borrow().len() > 1
     }
+}
 
-    // ----- steps of a turn -----------------------------------------------------------------
+// ----- a turn, as the pump takes it -------------------------------------------------------
 
+impl Delegate for LoopCore {
+    fn do_work(&self) -> bool {
+        self.run_next(LoopQueue::next_immediate)
+    }
+
+    fn do_delayed_work(&self) -> bool {
+        self.run_next(LoopQueue::next_delayed)
+    }
+
+    fn next_delayed_work(&self) -> Option<Instant> {
+        self.queue.next_deadline()
+    }
+
+    fn do_idle_work(&self) -> bool {
+        self.queue.wake_up();
+        if self.quit_if_told() {
+            return false;
+        }
+        match self.next_step() {
+            NextStep::GoOn => true,
+            NextStep::EndRun => {
+                self.end_innermost_run();
+                false
+            }
+            NextStep::Wait if self.run_idle_handlers() => {
+                self.quit_if_told();
+                true
+            }
+            NextStep::Wait => !self.queue.go_to_sleep(),
+        }
+    }
+}
+
+impl LoopCore {
     /// Runs the next task of one sort, or skips as many cancelled ones as one call may. Returns false if there is none.
     fn run_next(&self, next: impl Fn(&LoopQueue, bool) -> Option<QueuedTask>) -> bool {
         self.queue.wake_up();
         self.queue.check_invariants();
-        if self.quits_now() {
+        if self.quit_if_told() {
             return false;
         }
         for _ in 0..MAX_SKIPPED {
@@ -172,7 +207,7 @@ impl LoopCore {
                 break;
             }
         }
-        self.quits_now();
+        self.quit_if_told();
         true
     }
 
@@ -195,7 +230,7 @@ impl LoopCore {
     }
 
     /// Returns true if the innermost run has to end without anything more (NEST-2).
-    fn is_to_quit_now(&self) -> bool {
+    fn must_quit_now(&self) -> bool {
         self.queue.drain_if_changed();
         self.queue.quit() == Quit::Now || self.was_told(RunQuit::is_now)
     }
@@ -207,8 +242,8 @@ impl LoopCore {
     }
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
-    fn quits_now(&self) -> bool {
-        let quits = self.is_to_quit_now();
+    fn quit_if_told(&self) -> bool {
+        let quits = self.must_quit_now();
         if quits {
             self.end_innermost_run();
         }
@@ -269,7 +304,7 @@ impl LoopCore {
             return false;
         }
         let keys: Vec<u64> = self.idle_handlers.borrow().keys().copied().collect();
-        let goes_on = |_: &&u64| !self.is_to_quit_now();
+        let goes_on = |_: &&u64| !self.must_quit_now();
         keys.iter().take_while(goes_on).for_each(|key| self.run_idle_handler(*key));
         !keys.is_empty()
     }
@@ -306,39 +341,6 @@ impl LoopCore {
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
         self.locals.clear(&self.shared);
-    }
-}
-
-impl Delegate for LoopCore {
-    fn do_work(&self) -> bool {
-        self.run_next(LoopQueue::next_immediate)
-    }
-
-    fn do_delayed_work(&self) -> bool {
-        self.run_next(LoopQueue::next_delayed)
-    }
-
-    fn next_delayed_work(&self) -> Option<Instant> {
-        self.queue.next_deadline()
-    }
-
-    fn do_idle_work(&self) -> bool {
-        self.queue.wake_up();
-        if self.quits_now() {
-            return false;
-        }
-        match self.next_step() {
-            NextStep::GoOn => true,
-            NextStep::EndRun => {
-                self.end_innermost_run();
-                false
-            }
-            NextStep::Wait if self.run_idle_handlers() => {
-                self.quits_now();
-                true
-            }
-            NextStep::Wait => !self.queue.go_to_sleep(),
-        }
     }
 }
 
