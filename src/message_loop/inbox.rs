@@ -119,6 +119,19 @@ pub(super) struct Received {
     pub(super) wants_sweep: bool,
 }
 
+/// Where a task comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A call of the program, whose thread may be held back (INBOX-6).
+    Program,
+    /// A scheduler that hands a task over.
+    Scheduler,
+    /// A reply. A full loop takes it too, because nobody could take it back.
+    Reply,
+    /// A wake of a future, which has its place already.
+    Wake,
+}
+
 /// A task has been added to the inbox.
 pub(super) struct Enqueued {
     /// The poster should be held back (INBOX-6).
@@ -184,50 +197,25 @@ impl Shared {
     // ----- from any thread -----------------------------------------------------------------
 
     /// Adds a task, or gives its work back if the loop takes no posts or is full. A task without a deadline is
-    /// immediate. If the calling thread is far ahead of the loop, it waits a little (INBOX-6).
+    /// immediate. A program's thread that is far ahead of the loop waits a little (INBOX-6).
     pub(super) fn post<W: Work>(
         &self,
         deadline: Option<Instant>,
         nests: bool,
+        origin: Origin,
         work: W,
     ) -> Result<Cancellable, (ScheduleError, W)> {
-        let (task, is_over) = self.submit(deadline, nests, work, Places::take)?;
-        if is_over {
-            self.hold_back();
-        }
-        Ok(task)
-    }
-
-    /// Adds a task of a scheduler, whose thread must not be held back.
-    pub(super) fn hand_over<W: Work>(&self, work: W) -> Result<(), (ScheduleError, W)> {
-        self.submit(None, true, work, Places::take).map(drop)
-    }
-
-    /// Adds a reply, even if the loop is full, because nobody could take the reply back.
-    pub(super) fn post_reply<W: Work>(&self, work: W) -> Result<(), W> {
-        let take = |places: &Places| {
-            places.take_anyway();
-            true
-        };
-        self.submit(None, true, work, take).map(drop).map_err(|(_, work)| work)
-    }
-
-    fn submit<W: Work>(
-        &self,
-        deadline: Option<Instant>,
-        nests: bool,
-        work: W,
-        take_place: impl FnOnce(&Places) -> bool,
-    ) -> Result<(Cancellable, bool), (ScheduleError, W)> {
         let job = Job::new(Weak::clone(&self.me), work);
         let queued = Arc::clone(&job) as Arc<dyn Run<Shared>>;
-        match self.enqueue(queued, deadline, nests, take_place) {
-            Ok(enqueued) => {
-                self.wake_if(enqueued.must_wake);
-                Ok((Cancellable::from(job), enqueued.is_over))
-            }
-            Err(reason) => Err((reason, job.take_back().expect("no queue has it"))),
+        let enqueued = match self.enqueue(queued, deadline, nests, origin) {
+            Ok(enqueued) => enqueued,
+            Err(reason) => return Err((reason, job.take_back().expect("no queue has it"))),
+        };
+        self.wake_if(enqueued.must_wake);
+        if enqueued.is_over && origin == Origin::Program {
+            self.hold_back();
         }
+        Ok(Cancellable::from(job))
     }
 
     /// Puts a job into the inbox. After that the caller has to call [`wake_if`](Shared::wake_if) with the answer.
@@ -237,13 +225,21 @@ impl Shared {
         job: Arc<dyn Run<Shared>>,
         deadline: Option<Instant>,
         nests: bool,
-        take_place: impl FnOnce(&Places) -> bool,
+        origin: Origin,
     ) -> Result<Enqueued, ScheduleError> {
         let mut inbox = self.inbox();
         if !inbox.quit.takes_posts() {
             return Err(ScheduleError::Closed); // the loop may not look into the inbox any more (INBOX-3)
         }
-        if !take_place(&self.places) {
+        let has_place = match origin {
+            Origin::Program | Origin::Scheduler => self.places.take(),
+            Origin::Reply => {
+                self.places.take_anyway();
+                true
+            }
+            Origin::Wake => true,
+        };
+        if !has_place {
             return Err(ScheduleError::Full);
         }
         inbox.sequence += 1;

@@ -77,13 +77,6 @@ impl LoopQueue {
         }
     }
 
-    /// Drains the inbox only if something other than immediate tasks has come.
-    pub(super) fn drain_if_changed(&self) {
-        if self.shared.has_changed() {
-            self.drain_inbox();
-        }
-    }
-
     fn sweep(&self, queues: &mut Queues) {
         let removed = queues.sweep();
         self.shared.was_swept(removed, queues.len());

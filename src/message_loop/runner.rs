@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::inbox::Shared;
+use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
 use crate::job::{NamedOnce, Once, Owner, Series, Titled, Work};
@@ -203,7 +203,7 @@ impl TaskRunner {
     {
         let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(replies_to) };
         let task = TaskWithReply { task: f, reply, result: PhantomData };
-        let posted = self.shared.post(None, true, task).map(drop);
+        let posted = self.shared.post(None, true, Origin::Program, task).map(drop);
         posted.map_err(|(reason, task)| TryScheduleError::new(reason, task.into_parts()))
     }
 
@@ -223,7 +223,7 @@ impl TaskRunner {
         nests: bool,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let posted = self.shared.post(deadline, nests, Once(f));
+        let posted = self.shared.post(deadline, nests, Origin::Program, Once(f));
         posted.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
 
@@ -234,7 +234,8 @@ impl TaskRunner {
         name: &'static str,
         task: Task,
     ) -> Result<Cancellable, TryScheduleError<Task>> {
-        let posted = self.shared.post(deadline, true, NamedOnce { name, task });
+        let named = NamedOnce { name, task };
+        let posted = self.shared.post(deadline, true, Origin::Program, named);
         posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
     }
 
@@ -254,7 +255,8 @@ impl TaskRunner {
         }
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.shared.now());
-        let posted = self.shared.post(deadline, true, Series { name, due, period, f });
+        let series = Series { name, due, period, f };
+        let posted = self.shared.post(deadline, true, Origin::Program, series);
         posted.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 
@@ -388,7 +390,8 @@ impl Executor for TaskRunner {
     ///
     /// The calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.shared.hand_over(Due(task)).map_err(|(reason, Due(task))| match reason {
+        let posted = self.shared.post(None, true, Origin::Scheduler, Due(task)).map(drop);
+        posted.map_err(|(reason, Due(task))| match reason {
             ScheduleError::Closed => Rejected::for_good(task),
             _ => Rejected::new(task),
         })
@@ -429,7 +432,8 @@ impl<R: Send + 'static> PendingReply<R> {
     {
         let Some(reply) = self.reply.take() else { return };
         let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
-        if let Err(refused) = self.replies_to.post_reply(NamedOnce { name, task }) {
+        let answer = NamedOnce { name, task };
+        if let Err((_, refused)) = self.replies_to.post(None, true, Origin::Reply, answer) {
             self.replies_to.drop_on_loop(Box::new(refused));
         }
     }

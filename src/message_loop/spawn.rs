@@ -36,9 +36,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::inbox::Shared;
+use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
-use crate::job::{Owner, Places, Ran, Run};
+use crate::job::{Owner, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, TryScheduleError};
@@ -101,7 +101,7 @@ impl LocalTaskRunner {
         });
         let shared = &self.core.shared;
         let job = Arc::clone(&task) as Arc<dyn Run<Shared>>;
-        let enqueued = match shared.enqueue(job, None, true, Places::take) {
+        let enqueued = match shared.enqueue(job, None, true, Origin::Program) {
             Ok(enqueued) => enqueued,
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
@@ -331,7 +331,7 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
         if before == Stage::Waiting {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
             // It has its place already (SPAWN-4). If it is refused, it waits for the end of the loop (SPAWN-6).
-            if let Ok(enqueued) = self.shared().enqueue(job, None, true, |_| true) {
+            if let Ok(enqueued) = self.shared().enqueue(job, None, true, Origin::Wake) {
                 self.shared().wake_if(enqueued.must_wake);
             }
         }

@@ -231,7 +231,9 @@ impl LoopCore {
 
     /// Returns true if the innermost run has to end without anything more (NEST-2).
     fn must_quit_now(&self) -> bool {
-        self.queue.drain_if_changed();
+        if self.shared.has_changed() {
+            self.queue.drain_inbox();
+        }
         self.queue.quit() == Quit::Now || self.was_told(RunQuit::is_now)
     }
 
