@@ -8,26 +8,27 @@
 //!                                                        cannot wait: a wake; or a new turn
 //! ```
 //!
-//! - INBOX-1 Falling asleep is the loop's last step before it waits, after everything that could post. Under one lock the
-//!   loop finds that nothing has come, and says until when it sleeps. A poster adds its task under the same lock, so one
-//!   of the two sees the other. From then on a wake is a token that the pump keeps until it waits, so no wake between
-//!   that step and the wait is lost. The pump never waits longer than the loop has said, because posters rely on that.
-//! - INBOX-2 A post to a loop that sleeps wakes it only if the task is due before `until`. While a loop runs tasks, idle
-//!   handlers and destructors it is awake, so their posts wake nobody. A post from the loop's own thread does wake a loop
-//!   that sleeps, because then a foreign event loop has made the call, and may be about to wait.
-//! - INBOX-3 The order to quit is given under the lock, so each post comes either before or after it. The loop finds a task
-//!   that came before, and a task that comes after is given back.
-//! - INBOX-4 No closure, destructor, clock, pump or waker is called while the inbox is locked, or while a part of the loop
-//!   is borrowed, because each of them may call the loop again. A job that a sweep removes has no closure left.
-//! - INBOX-5 `changed` is a hint that spares the loop's thread the lock in most turns: something other than an immediate
-//!   task has come. It is written under the lock, so it is exact there. Elsewhere it is Relaxed. A late hint costs one
-//!   turn, because the loop always takes the lock before it sleeps.
-//! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::executor::backpressure), after its
-//!   task was taken, and with no lock held. The measure is the number of tasks in the inbox, plus the overdue tasks of
-//!   the loop's own heap. Never held back are the loop's own thread, a wake of a future, a reply, and a scheduler that
-//!   hands a task over, because other threads wait for these.
-//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. A cancel sweeps the inbox,
-//!   and the loop sweeps its own queues, each time that more than half of their tasks, and a few, are cancelled.
+//! - INBOX-1 Falling asleep is the loop's last step before it waits, after everything that could post. Under one lock
+//!   the loop finds that nothing has come, and says until when it sleeps. A poster adds its task under the same lock,
+//!   so one of the two sees the other. From then on a wake is a token that the pump keeps until it waits, so no wake
+//!   between that step and the wait is lost. The pump never waits longer than the loop has said, because posters rely
+//!   on that.
+//! - INBOX-2 A post to a loop that sleeps wakes it only if the task is due before `until`. While a loop runs tasks,
+//!   idle handlers and destructors it is awake, so their posts wake nobody. A post from the loop's own thread does wake
+//!   a loop that sleeps, because then a foreign event loop has made the call, and may be about to wait.
+//! - INBOX-3 The order to quit is given under the lock, so each post comes either before or after it. The loop finds a
+//!   task that came before, and a task that comes after is given back.
+//! - INBOX-4 No closure, destructor, clock, pump or waker is called while the inbox is locked, or while a part of the
+//!   loop is borrowed, because each of them may call the loop again. A job that a sweep removes has no closure left.
+//! - INBOX-5 `changed` says that something other than an immediate task has come. It spares the loop's thread the lock
+//!   in most turns. It is written under the lock, so it is exact there. Without the lock it is a hint, which may be late
+//!   because it is Relaxed. A late hint costs one turn, because the loop always takes the lock before it sleeps.
+//! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::executor::backpressure), after
+//!   its task was taken, and with no lock held. The measure is the number of tasks in the inbox, plus the overdue tasks
+//!   of the loop's own heap. Never held back are the loop's own thread, a wake of a future, a reply, and a scheduler
+//!   that hands a task over, because other threads wait for these.
+//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. A cancel sweeps the
+//!   inbox, and the loop sweeps its own queues, each time that more than half of their tasks, and a few, are cancelled.
 //!   So the memory is in proportion to the tasks that are pending, also while the loop is busy or asleep.
 
 use std::any::Any;
@@ -71,8 +72,8 @@ pub(super) struct Shared {
     cancelled: AtomicIsize,
     /// A higher count of cancelled tasks calls for a sweep (INBOX-7). It is written under the inbox's lock.
     sweep_above: AtomicIsize,
-    /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own. Relaxed
-    /// suffices, because it orders nothing.
+    /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own.
+    /// Relaxed suffices, because it orders nothing.
     passed: CachePadded<AtomicU64>,
     places: Places,
     pressure: Backpressure,
@@ -333,8 +334,8 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in: delayed tasks, and immediate ones if `immediate` is empty. `overdue` is the number of
-    /// overdue tasks in the loop's heap.
+    /// Takes out what has come in: delayed tasks, and immediate ones if `immediate` is empty. `overdue` is the number
+    /// of overdue tasks in the loop's heap.
     pub(super) fn drain(
         &self,
         immediate: &mut VecDeque<QueuedTask>,
@@ -397,8 +398,8 @@ impl Shared {
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Checks the inbox, and what it knows of the loop, whose own thread says that its state is `state`, and that it was
-    /// told `quit`.
+    /// Checks the inbox, and what it knows of the loop, whose own thread says that its state is `state`, and that it
+    /// was told `quit`.
     pub(super) fn check_invariants(&self, state: LoopState, quit: Quit) {
         let inbox = self.inbox();
         let has_unsaid =

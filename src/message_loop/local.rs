@@ -1,13 +1,14 @@
 //! Tasks that may not leave the loop's thread: [`LocalTaskRunner`].
 //!
-//! The closure stays on the thread, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of other
-//! threads, so that all keep their order. The same table keeps the futures of [`spawn`](super::spawn).
+//! The closure stays on the thread, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of
+//! other threads, so that all keep their order. The same table keeps the futures of [`spawn`](super::spawn).
 //!
-//! - LOCAL-1 A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
+//! - LOCAL-1 A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be
+//!   dropped.
 //! - LOCAL-2 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
 //!   another thread, the ticket sends the loop a message to do so.
-//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed in the meantime. It
-//!   is put back also after a panic, and dropped with its ticket.
+//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed in the meantime.
+//!   It is put back also after a panic, and dropped with its ticket.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
@@ -29,8 +30,8 @@ use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
 /// These tasks keep their order among those that a [`TaskRunner`] posts. Their handles may go to any thread. A closure
-/// that is cancelled from another thread is dropped on its own thread, as soon as the loop comes to it. A task that must
-/// not nest needs a [`TaskRunner`].
+/// that is cancelled from another thread is dropped on its own thread, as soon as the loop comes to it. A task that
+/// must not nest needs a [`TaskRunner`].
 ///
 /// ```
 /// use std::cell::Cell;
@@ -109,8 +110,8 @@ impl LocalTaskRunner {
     /// Runs a task again and again on the loop, as the [`Period`] says. The first run comes when `initial` has passed,
     /// never on the caller's stack.
     ///
-    /// The series ends when the task returns `Break`, is cancelled, or panics, or with the loop. A task may cancel itself
-    /// in its own run, through its handle.
+    /// The series ends when the task returns `Break`, is cancelled, or panics, or with the loop. A task may cancel
+    /// itself in its own run, through its handle.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -242,8 +243,8 @@ impl LocalTaskRunner {
         (entry, Ticket { key: Some(key), closure: PhantomData })
     }
 
-    /// Takes the closure back whose ticket was refused. A loop that is gone finds it by no ticket any more, so it is taken
-    /// from its entry.
+    /// Takes the closure back whose ticket was refused. A loop that is gone finds it by no ticket any more, so it is
+    /// taken from its entry.
     fn take_back<C>(&self, entry: &LocalClosure<C>) -> C {
         self.core.locals.remove(entry.number);
         entry.closure.take().expect("its ticket was not redeemed")

@@ -103,25 +103,25 @@ impl MessageLoop {
         LocalTaskRunner::of(Rc::clone(&self.core))
     }
 
-    /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once. If nothing is left
-    /// that could tell the loop to quit, it never returns.
+    /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once. If nothing is
+    /// left that could tell the loop to quit, it never returns.
     ///
-    /// Called from inside a task, it is a nested run, which ends with the loop. A [`RunLoop`](super::RunLoop) is a nested
-    /// run that can end alone.
+    /// Called from inside a task, it is a nested run, which ends with the loop. A [`RunLoop`](super::RunLoop) is a
+    /// nested run that can end alone.
     #[doc(alias = "loop")]
     pub fn run(&self) {
         self.core.run(None);
     }
 
-    /// Runs all tasks that are due, or become due in the meantime, without waiting, and so without idle handlers. Returns
-    /// how many tasks ran.
+    /// Runs all tasks that are due, or become due in the meantime, without waiting, and so without idle handlers.
+    /// Returns how many tasks ran.
     #[doc(alias = "RunUntilIdle")]
     pub fn run_until_idle(&self) -> usize {
         self.core.run_until_idle()
     }
 
-    /// Runs at most one immediate task, and then at most one delayed task that is due. It never waits. It is for programs
-    /// that have an event loop already, and turn this one from there.
+    /// Runs at most one immediate task, and then at most one delayed task that is due. It never waits. It is for
+    /// programs that have an event loop already, and turn this one from there.
     ///
     /// Returns when to call `turn` again. The [waker](LoopBuilder::wake_with) is woken if that becomes earlier, and if
     /// something is posted to a loop that has not been turned yet, or that was run in another way since.
@@ -165,8 +165,8 @@ impl MessageLoop {
         self.core.turn()
     }
 
-    /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if a
-    /// task has run since the last call. A closure that returns `Break`, or panics, is removed.
+    /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if
+    /// a task has run since the last call. A closure that returns `Break`, or panics, is removed.
     ///
     /// A closure that is added when the others have been called is called for the first time after the next task.
     #[doc(alias = "addIdleHandler")]
@@ -240,8 +240,8 @@ impl LoopBuilder {
         LoopBuilder { clock: Arc::new(clock), ..self }
     }
 
-    /// Sets a waker that is woken together with the pump, for programs that call [`turn`](MessageLoop::turn) and wait in
-    /// between. A post from the loop's own thread wakes it too if the loop is not in a turn.
+    /// Sets a waker that is woken together with the pump, for programs that call [`turn`](MessageLoop::turn) and wait
+    /// in between. A post from the loop's own thread wakes it too if the loop is not in a turn.
     pub fn wake_with(self, waker: Waker) -> LoopBuilder {
         LoopBuilder { waker: Some(waker), ..self }
     }
@@ -251,12 +251,13 @@ impl LoopBuilder {
         LoopBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
-    /// Sets a limit: a task is refused with [`ScheduleError::Full`](crate::ScheduleError::Full) while so many are pending.
+    /// Sets a limit: a task is refused with [`ScheduleError::Full`](crate::ScheduleError::Full) while so many are
+    /// pending.
     ///
-    /// A task counts until its run starts, a series and a future until they end. A cancelled task does not count any more.
-    /// The error gives the closure back. A scheduler whose executor is the loop keeps the task that was refused and
-    /// offers it again. A reply of [`post_and_reply`](TaskRunner::post_and_reply) counts too, but is taken even beyond
-    /// the limit, because nobody could take it back.
+    /// A task counts until its run starts, a series and a future until they end. A cancelled task does not count any
+    /// more. The error gives the closure back. A scheduler whose executor is the loop keeps the task that was refused
+    /// and offers it again. A reply of [`post_and_reply`](TaskRunner::post_and_reply) counts too, but is taken even
+    /// beyond the limit, because nobody could take it back.
     ///
     /// By default there is no limit. Then a thread that posts much faster than the loop runs waits a little in some of
     /// its calls.
@@ -340,8 +341,8 @@ impl LoopThread {
         LoopThread::spawn_with(name, MessageLoop::builder)
     }
 
-    /// Starts a thread as [`spawn`](LoopThread::spawn) does, with a loop that `setup` configures on the new thread: with
-    /// another clock or pump, or a hook.
+    /// Starts a thread as [`spawn`](LoopThread::spawn) does, with a loop that `setup` configures on the new thread:
+    /// with another clock or pump, or a hook.
     ///
     /// This waits until `setup` has returned, so `setup` must not wait for the calling thread.
     ///
@@ -363,8 +364,8 @@ impl LoopThread {
     ///
     /// # Errors
     ///
-    /// The error of the system if it does not start the thread. An error of the kind `Other` if `setup` panics, or leaves
-    /// a loop behind that is bound to the thread.
+    /// The error of the system if it does not start the thread. An error of the kind `Other` if `setup` panics, or
+    /// leaves a loop behind that is bound to the thread.
     pub fn spawn_with(
         name: impl Into<String>,
         setup: impl FnOnce() -> LoopBuilder + Send + 'static,

@@ -1,8 +1,9 @@
 //! The traits between a loop and its pump, and the [`DefaultPump`].
 //!
-//! The default pump waits in two steps, because a wake-up takes the system some ten microseconds. If a wake has ended its
-//! last wait, so that another one may come soon, it spins for some three microseconds, and only then sleeps. That makes
-//! a round trip between two loops take 2 to 3 us instead of some 36 (`benches/loops.rs`). The state of its [`Bell`]:
+//! The default pump waits in two steps, because a wake-up takes the system some ten microseconds. If a wake has ended
+//! its last wait, so that another one may come soon, it spins for some three microseconds, and only then sleeps. That
+//! makes a round trip between two loops take 2 to 3 us instead of some 36 (`benches/loops.rs`). The state of its
+//! [`Bell`]:
 //!
 //! ```text
 //!             wake                        sleep                       wake: the sleeper too
@@ -11,8 +12,8 @@
 //!     '---- the wait ends, and takes the ring ------'
 //! ```
 //!
-//! - PUMP-1 A wake that finds the bell asleep wakes the sleeper, whose token lasts until it sleeps. The pump sees any other
-//!   wake before it sleeps, because it can only fall asleep from `Silent`.
+//! - PUMP-1 A wake that finds the bell asleep wakes the sleeper, whose token lasts until it sleeps. The pump sees any
+//!   other wake before it sleeps, because it can only fall asleep from `Silent`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -34,16 +35,16 @@ pub trait Delegate {
     /// Runs one delayed task that is due.
     fn do_delayed_work(&self) -> bool;
 
-    /// Returns when the next delayed task is due, on the loop's clock. After a `do_idle_work` that did nothing, the pump
-    /// may wait until then.
+    /// Returns when the next delayed task is due, on the loop's clock. After a `do_idle_work` that did nothing, the
+    /// pump may wait until then.
     fn next_delayed_work(&self) -> Option<Instant>;
 
     /// Does what is to be done before the pump waits. The pump may wait only if this returns false.
     fn do_idle_work(&self) -> bool;
 }
 
-/// Runs a loop on its thread. Implement it for programs that wait for something else too, such as the events of a window
-/// system or of a reactor. Other programs use the [`DefaultPump`].
+/// Runs a loop on its thread. Implement it for programs that wait for something else too, such as the events of a
+/// window system or of a reactor. Other programs use the [`DefaultPump`].
 ///
 /// # Contract
 ///
@@ -51,11 +52,11 @@ pub trait Delegate {
 /// `do_delayed_work`. If neither did anything, it calls `do_idle_work`. If that did nothing either, it waits until
 /// `next_delayed_work`, or until it is woken. After each call it returns if that call has led to `quit`.
 ///
-/// `run` is re-entrant: a task may run the loop again, on top of the stack. `quit` ends the innermost run. It is called on
-/// the loop's thread only, from inside one of the delegate's methods.
+/// `run` is re-entrant: a task may run the loop again, on top of the stack. `quit` ends the innermost run. It is called
+/// on the loop's thread only, from inside one of the delegate's methods.
 ///
-/// The [`waker`](MessagePump::waker) may be used from any thread. A wake that comes before the wait is not lost: it ends
-/// the wait at once.
+/// The [`waker`](MessagePump::waker) may be used from any thread. A wake that comes before the wait is not lost: it
+/// ends the wait at once.
 ///
 /// This pump waits on a channel, to which others could send messages of their own:
 ///
@@ -202,8 +203,8 @@ const SILENT: u64 = 0;
 const RUNG: u64 = 1;
 const ASLEEP: u64 = 2;
 
-/// Tells a pump that waits of a wake (PUMP-1). Relaxed suffices everywhere, because a bell publishes nothing: the tasks,
-/// and whether the loop sleeps, are under the lock of the inbox.
+/// Tells a pump that waits of a wake (PUMP-1). Relaxed suffices everywhere, because a bell publishes nothing: the
+/// tasks, and whether the loop sleeps, are under the lock of the inbox.
 struct Bell {
     state: AtomicU64,
     sleeper: Waker,

@@ -1,10 +1,10 @@
 //! The loop's own queues: the tasks that wait, and what the loop's thread knows of the quit and of its sleep. Only that
 //! thread uses them, without a lock. While another part of the program runs, nothing here is borrowed (INBOX-4).
 //!
-//! - LOOP-1 Immediate tasks run in the order of their numbers. A task that must not run nested, and whose turn comes in a
-//!   nested run, is deferred. The outermost run takes deferred tasks first, so such tasks keep their order too.
-//! - LOOP-2 Delayed tasks are a heap by deadline, and at equal deadlines by the number that they were given when they were
-//!   posted.
+//! - LOOP-1 Immediate tasks run in the order of their numbers. A task that must not run nested, and whose turn comes in
+//!   a nested run, is deferred. The outermost run takes deferred tasks first, so such tasks keep their order too.
+//! - LOOP-2 Delayed tasks are a heap by deadline, and at equal deadlines by the number that they were given when they
+//!   were posted.
 //! - LOOP-3 The overdue tasks are counted so rarely that the count costs each task that comes or goes one step. In
 //!   between, those that leave are subtracted.
 //! - LOOP-4 The run of a series has its turn from the moment when it became possible: when it was planned for, or when

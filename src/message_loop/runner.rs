@@ -2,8 +2,8 @@
 //!
 //! A task on one loop may have its reply on another one.
 //!
-//! - REPLY-1 The reply travels in a [`PendingReply`], which has it dropped on the reply's own loop if the task panics or
-//!   never runs.
+//! - REPLY-1 The reply travels in a [`PendingReply`], which has it dropped on the reply's own loop if the task panics
+//!   or never runs.
 
 use std::any::type_name;
 use std::fmt;
@@ -24,16 +24,16 @@ use crate::{
 /// Posts tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
 ///
 /// Tasks run on the loop's thread, one at a time. Immediate tasks run in the order of posting. Delayed tasks run by
-/// deadline, and at equal deadlines in the order of posting. Neither sort keeps the other waiting. The panic of a task is
-/// caught and reported, and the loop goes on.
+/// deadline, and at equal deadlines in the order of posting. Neither sort keeps the other waiting. The panic of a task
+/// is caught and reported, and the loop goes on.
 ///
 /// Each post returns a [`Cancellable`]. A cancel that wins drops the closure on the calling thread.
 ///
-/// A thread that posts much faster than the loop runs waits a little in some of its calls: at most 100 ms in one call, and
-/// never on the loop's own thread. [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) sets a hard limit.
+/// A thread that posts much faster than the loop runs waits a little in some of its calls: at most 100 ms in one call,
+/// and never on the loop's own thread. [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) sets a hard limit.
 ///
-/// A `TaskRunner` is an [`Executor`], so a scheduler can run its tasks on a loop. It is also a [`Schedule`], so code that
-/// needs timers can take a loop in place of a scheduler.
+/// A `TaskRunner` is an [`Executor`], so a scheduler can run its tasks on a loop. It is also a [`Schedule`], so code
+/// that needs timers can take a loop in place of a scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -154,9 +154,10 @@ impl TaskRunner {
 
     /// Runs a task on this loop, and then `reply` with its result on the loop of the caller.
     ///
-    /// The task is dropped on this loop, and the reply on the caller's, also if the task panics or never runs. A reply is
-    /// never refused because its loop is full. If the caller's loop has quit by then, its next turn drops the reply, or
-    /// the reply is dropped with the loop. Only if that loop is gone are the reply and the result dropped on this one.
+    /// The task is dropped on this loop, and the reply on the caller's, also if the task panics or never runs. A reply
+    /// is never refused because its loop is full. If the caller's loop has quit by then, its next turn drops the reply,
+    /// or the reply is dropped with the loop. Only if that loop is gone are the reply and the result dropped on this
+    /// one.
     ///
     /// ```
     /// use tickwheel::message_loop::{LoopThread, MessageLoop};
@@ -174,8 +175,8 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `NotBound` if the calling thread has no loop. `Closed` and `Full` as in [`post`](TaskRunner::post). Both closures
-    /// come back.
+    /// `NotBound` if the calling thread has no loop. `Closed` and `Full` as in [`post`](TaskRunner::post). Both
+    /// closures come back.
     #[doc(alias = "PostTaskAndReplyWithResult")]
     pub fn post_and_reply<T, F, R>(&self, f: F, reply: R) -> Result<(), TryScheduleError<(F, R)>>
     where
@@ -282,15 +283,15 @@ impl TaskRunner {
 
     /// Ends the loop for good, with all its runs. From now on posts are refused.
     ///
-    /// If the loop's own thread calls this, no further task starts. If another thread calls it, the immediate tasks that
-    /// were posted before still run.
+    /// If the loop's own thread calls this, no further task starts. If another thread calls it, the immediate tasks
+    /// that were posted before still run.
     pub fn quit(&self) {
         let is_here = self.belongs_to_current_thread();
         self.shared.quit(if is_here { Quit::Now } else { Quit::ImmediateOnly });
     }
 
-    /// Ends the loop for good once all that is due at this moment has run, including delayed tasks. From now on posts are
-    /// refused.
+    /// Ends the loop for good once all that is due at this moment has run, including delayed tasks. From now on posts
+    /// are refused.
     ///
     /// A series that lags behind runs once more, because each run becomes possible only when the one before has ended.
     #[doc(alias = "quitSafely")]
@@ -381,8 +382,8 @@ impl Schedule for TaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Executor for TaskRunner {
-    /// Posts the task. A loop that takes no posts any more refuses it [for good](Rejected::for_good): the scheduler keeps
-    /// the task, returns it when it is closed, and does not ask this executor again. A loop takes no posts once
+    /// Posts the task. A loop that takes no posts any more refuses it [for good](Rejected::for_good): the scheduler
+    /// keeps the task, returns it when it is closed, and does not ask this executor again. A loop takes no posts once
     /// [`quit`](TaskRunner::quit) or [`quit_safely`](TaskRunner::quit_safely) was called, after
     /// [`quit_when_idle`](TaskRunner::quit_when_idle) once it has stopped, and when it is gone.
     ///

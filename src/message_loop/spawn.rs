@@ -1,9 +1,9 @@
 //! Futures that run on a loop: [`LocalTaskRunner::spawn_local`].
 //!
-//! The future stays on the loop's thread, in the table of [`local`](super::local). Its [`LocalTask`] may be on any thread:
-//! it is the waker, the handle that cancels the future, and the job that a wake puts into the inbox, among the immediate
-//! tasks. So a future that wakes itself again and again has its turn after the tasks that were posted before, and a wake
-//! allocates nothing.
+//! The future stays on the loop's thread, in the table of [`local`](super::local). Its [`LocalTask`] may be on any
+//! thread: it is the waker, the handle that cancels the future, and the job that a wake puts into the inbox, among the
+//! immediate tasks. So a future that wakes itself again and again has its turn after the tasks that were posted before,
+//! and a wake allocates nothing.
 //!
 //! ```text
 //!               wake: posted             its turn                   wake
@@ -15,8 +15,8 @@
 //!   from any of these: cancel --> Cancelled;  the loop is dropped --> Over
 //! ```
 //!
-//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A wake
-//!   during a poll is not lost: it leads to `PollAgain`.
+//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A
+//!   wake during a poll is not lost: it leads to `PollAgain`.
 //! - SPAWN-2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are
 //!   caught and reported.
 //! - SPAWN-3 The handle is resolved by the code that drops the future: that is the last step of [`Spawned`].
@@ -46,17 +46,18 @@ use crate::{Cancel, Cancellable, TryScheduleError};
 impl LocalTaskRunner {
     /// Runs a future on the loop. It need not be [`Send`], because it is polled and dropped on the loop's thread.
     ///
-    /// The first poll has its turn among the immediate tasks, and is never on the caller's stack. The future's wakers may
-    /// be used on any thread, also after the loop has gone. A wake is like a post: the future is polled after the
+    /// The first poll has its turn among the immediate tasks, and is never on the caller's stack. The future's wakers
+    /// may be used on any thread, also after the loop has gone. A wake is like a post: the future is polled after the
     /// immediate tasks that were posted before, in a nested run too. So a future that wakes itself again and again
     /// leaves the other tasks their turns. [`run_until_idle`](super::MessageLoop::run_until_idle) counts each poll as a
     /// task.
     ///
-    /// A panic of the future is caught, reported to [`LoopBuilder::on_panic`](super::LoopBuilder::on_panic), and returned
-    /// by the handle. If the handle is dropped, the future still runs. A future that has not ended when the loop is
-    /// dropped is dropped with it, and its handle returns [`JoinError::Cancelled`].
+    /// A panic of the future is caught, reported to [`LoopBuilder::on_panic`](super::LoopBuilder::on_panic), and
+    /// returned by the handle. If the handle is dropped, the future still runs. A future that has not ended when the
+    /// loop is dropped is dropped with it, and its handle returns [`JoinError::Cancelled`].
     ///
-    /// The loop is not a runtime: timers come from a [`Scheduler`](crate::Scheduler), or from any other source of wakes.
+    /// The loop is not a runtime: timers come from a [`Scheduler`](crate::Scheduler), or from any other source of
+    /// wakes.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -124,7 +125,7 @@ impl LocalTaskRunner {
 /// Dropping it does not cancel the future.
 ///
 /// Await it in another future of the loop. A task of the loop that blocks until it is ready, as
-/// [`block_on`](crate::future::block_on) does, blocks for ever, because the loop cannot poll the future in the meantime.
+/// [`block_on`](crate::future::block_on) does, blocks for ever, because then the loop cannot poll the future.
 ///
 /// ```
 /// use tickwheel::message_loop::MessageLoop;
@@ -148,14 +149,14 @@ pub struct LocalJoinHandle<T> {
 impl<T> LocalJoinHandle<T> {
     /// Cancels the future. Returns true for exactly one caller, and only if the future had not ended.
     ///
-    /// The future is dropped before this returns. A future that is being polled, for example because it cancels itself, is
-    /// dropped after that poll. The result is [`JoinError::Cancelled`] in either case.
+    /// The future is dropped before this returns. A future that is being polled, for example because it cancels itself,
+    /// is dropped after that poll. The result is [`JoinError::Cancelled`] in either case.
     pub fn cancel(&self) -> bool {
         self.task.cancel()
     }
 
-    /// Returns a handle to the future that may go to any thread. A cancel on another thread has the future dropped as soon
-    /// as the loop comes to it.
+    /// Returns a handle to the future that may go to any thread. A cancel on another thread has the future dropped as
+    /// soon as the loop comes to it.
     pub fn handle(&self) -> Cancellable {
         self.task.clone()
     }

@@ -9,8 +9,8 @@
 //!
 //! - NEST-1 Only the innermost run is told to quit. Each outer run finds out when it is the innermost one.
 //! - NEST-2 A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do.
-//! - NEST-3 The loop ends when no run has anything left that may start. A nested run that has deferred a task ends alone,
-//!   and leaves that task to the outermost run.
+//! - NEST-3 The loop ends when no run has anything left that may start. A nested run that has deferred a task ends
+//!   alone, and leaves that task to the outermost run.
 //! - IDLE-1 An idle phase begins when a task has run. Each idle handler runs once in it.
 //! - IDLE-2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
 

@@ -1,7 +1,7 @@
 //! The wake-ups of a message loop: [`crate::message_loop`].
 //!
-//! A lost wake leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands still, so nothing else
-//! wakes the loop.
+//! A lost wake leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands still, so nothing
+//! else wakes the loop.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -196,7 +196,8 @@ fn models_a_wake_against_the_poll_of_a_future() {
     });
 }
 
-/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle (SPAWN-3).
+/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle
+/// (SPAWN-3).
 #[test]
 fn models_a_cancel_against_the_poll_of_a_future() {
     loom::model(|| {
