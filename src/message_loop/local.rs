@@ -1,13 +1,14 @@
 //! Tasks that may not leave the loop's thread: [`LocalTaskRunner`].
 //!
-//! The closure stays here, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of other
-//! threads: so all keep their order. A future stays in the same table; see [`spawn`](super::spawn).
+//! The closure stays on the thread, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of
+//! other threads, so that all keep their order. The same table keeps the futures of [`spawn`](super::spawn).
 //!
-//! - LOCAL-1 What is local leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
-//! - LOCAL-2 A ticket that is dropped without having been redeemed drops its closure. A cancel may drop a ticket on another
-//!   thread: then it sends the loop a message to do so.
-//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed then. It is put
-//!   back also after a panic, and dropped with its ticket.
+//! - LOCAL-1 A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be
+//!   dropped.
+//! - LOCAL-2 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
+//!   another thread, the ticket sends the loop a message to do so.
+//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed in the meantime.
+//!   It is put back also after a panic, and dropped with its ticket.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
@@ -23,14 +24,14 @@ use super::inbox::Shared;
 use super::looper::NotBound;
 use super::queue::has_room_to_spare;
 use super::runner::TaskRunner;
-use super::turns::{self, IdleKey, Turns};
+use super::turn::{self, IdleKey, LoopCore};
 use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 
-/// Posts tasks to the loop of its own thread: their closures need not be [`Send`].
+/// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
-/// They keep their order among the tasks that a [`TaskRunner`] posts. Their handles may go to any thread; a closure
-/// that is cancelled from another thread is dropped on its own thread, as soon as the loop comes to it. Tasks that
-/// must not nest are for a [`TaskRunner`].
+/// These tasks keep their order among those that a [`TaskRunner`] posts. Their handles may go to any thread. A closure
+/// that is cancelled from another thread is dropped on its own thread, as soon as the loop comes to it. A task that
+/// must not nest needs a [`TaskRunner`].
 ///
 /// ```
 /// use std::cell::Cell;
@@ -47,26 +48,26 @@ use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 /// ```
 #[derive(Clone)]
 pub struct LocalTaskRunner {
-    pub(super) turns: Rc<Turns>,
+    pub(super) core: Rc<LoopCore>,
     runner: TaskRunner,
 }
 
 impl LocalTaskRunner {
-    pub(super) fn of(turns: &Rc<Turns>) -> LocalTaskRunner {
-        let runner = TaskRunner::of(Arc::clone(&turns.shared));
-        LocalTaskRunner { turns: Rc::clone(turns), runner }
+    pub(super) fn of(core: Rc<LoopCore>) -> LocalTaskRunner {
+        let runner = TaskRunner::of(Arc::clone(&core.shared));
+        LocalTaskRunner { core, runner }
     }
 
-    /// The one of the calling thread's loop.
+    /// Returns a local runner of the calling thread's loop.
     ///
     /// # Errors
     ///
-    /// When the thread has no loop.
+    /// [`NotBound`] if the thread has no loop.
     pub fn current() -> Result<LocalTaskRunner, NotBound> {
-        turns::current().map(|turns| LocalTaskRunner::of(&turns)).ok_or(NotBound)
+        turn::current().map(LocalTaskRunner::of).ok_or(NotBound)
     }
 
-    /// The runner of the same loop, for other threads.
+    /// Returns a runner of the same loop, which may go to other threads.
     pub fn runner(&self) -> TaskRunner {
         self.runner.clone()
     }
@@ -75,12 +76,12 @@ impl LocalTaskRunner {
     ///
     /// # Errors
     ///
-    /// `Closed` once the loop was told to quit, or is gone, with the closure.
+    /// As [`TaskRunner::post`]: `Closed` or `Full`, with the closure.
     pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(None, f)
+        self.post_at_or_now(None, f)
     }
 
-    /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](LocalTaskRunner::post).
+    /// Runs a task on the loop once `delay` has passed. A delay of zero makes this a [`post`](LocalTaskRunner::post).
     ///
     /// # Errors
     ///
@@ -90,10 +91,10 @@ impl LocalTaskRunner {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(self.runner.after(delay), f)
+        self.post_at_or_now(self.runner.after(delay), f)
     }
 
-    /// Runs a task on the loop, at an instant of the loop's clock.
+    /// Runs a task on the loop at an instant of the loop's clock.
     ///
     /// # Errors
     ///
@@ -103,14 +104,14 @@ impl LocalTaskRunner {
         at: Instant,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(Some(at), f)
+        self.post_at_or_now(Some(at), f)
     }
 
-    /// Runs a task again and again on the loop, as the [`Period`] says: first when `initial` has passed, in any case
-    /// not on the caller's stack.
+    /// Runs a task again and again on the loop, as the [`Period`] says. The first run comes when `initial` has passed,
+    /// never on the caller's stack.
     ///
-    /// The series ends by a `Break` that the task returns, by a cancel, by a panic of the task, or with the loop. A
-    /// task may cancel itself in its own run, through its handle.
+    /// The series ends when the task returns `Break`, is cancelled, or panics, or with the loop. A task may cancel
+    /// itself in its own run, through its handle.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -138,21 +139,21 @@ impl LocalTaskRunner {
     ///
     /// # Errors
     ///
-    /// `ZeroPeriod` for a period of zero; else as [`post`](LocalTaskRunner::post). The closure comes back.
+    /// `ZeroPeriod` for a period of zero, and otherwise as [`post`](LocalTaskRunner::post). The closure comes back.
     pub fn schedule_periodic<R: Repeat, F: FnMut() -> R + 'static>(
         &self,
         initial: Duration,
         period: Period,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let (kept, ticket) = self.keep(f);
-        self.runner
-            .give_series(initial, period, type_name::<F>(), move || ticket.call())
-            .map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
+        let (entry, ticket) = self.keep(f);
+        let posted =
+            self.runner.post_series(initial, period, type_name::<F>(), move || ticket.call());
+        posted.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&entry)))
     }
 
-    /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays here
-    /// meanwhile, and need not be [`Send`]; else it is as [`TaskRunner::post_and_reply`].
+    /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays on this thread in the
+    /// meantime, so it need not be [`Send`]. Otherwise this is [`TaskRunner::post_and_reply`].
     ///
     /// ```
     /// use std::cell::Cell;
@@ -174,8 +175,8 @@ impl LocalTaskRunner {
     ///
     /// # Errors
     ///
-    /// `Closed` if the other loop was told to quit, or if one of the two is gone; `Full` as in
-    /// [`TaskRunner::post`]. Both closures come back.
+    /// `Closed` if the other loop was told to quit, or if one of the two is gone. `Full` if the other loop has as many
+    /// pending tasks as it may have. Both closures come back.
     pub fn post_and_reply<T, F, R>(
         &self,
         to: &TaskRunner,
@@ -187,61 +188,66 @@ impl LocalTaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + 'static,
     {
-        if self.turns.is_closed() {
-            return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply))); // it would never leave the table
+        if self.core.is_closed() {
+            // The reply would never leave the table (LOCAL-1).
+            return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
-        let (kept, ticket) = self.keep(reply);
+        let (entry, ticket) = self.keep(reply);
         let answer = move |value| {
             if let Some(reply) = ticket.redeem() {
                 reply(value);
             }
         };
-        to.ask(&self.turns.shared, f, answer).map_err(|refused| {
+        let posted = to.post_and_reply_to(&self.core.shared, f, answer);
+        posted.map_err(|refused| {
             let reason = refused.reason();
             let (f, _ticket) = refused.into_task();
-            TryScheduleError::new(reason, (f, self.take_back(&kept)))
+            TryScheduleError::new(reason, (f, self.take_back(&entry)))
         })
     }
 
-    /// Calls a closure when the loop is about to wait: [`MessageLoop::add_idle_handler`], from inside its tasks,
-    /// so also on a [`LoopThread`](super::LoopThread).
+    /// Calls a closure each time that the loop is about to wait. Like [`MessageLoop::add_idle_handler`], but it can be
+    /// called from inside tasks, so also on a [`LoopThread`](super::LoopThread).
     ///
     /// [`MessageLoop::add_idle_handler`]: super::MessageLoop::add_idle_handler
     pub fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
-        self.turns.add_idle_handler(f)
+        self.core.add_idle_handler(f)
     }
 
-    /// Removes an idle handler, if it is still there.
+    /// Removes an idle handler. Returns false if it is not there any more.
     pub fn remove_idle_handler(&self, key: IdleKey) -> bool {
-        self.turns.remove_idle_handler(key)
+        self.core.remove_idle_handler(key)
     }
 
-    fn give<F: FnOnce() + 'static>(
+    fn post_at_or_now<F: FnOnce() + 'static>(
         &self,
         deadline: Option<Instant>,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let (kept, ticket) = self.keep(f);
+        let (entry, ticket) = self.keep(f);
         let task = move || {
             if let Some(f) = ticket.redeem() {
                 f();
             }
         };
-        let given = self.runner.give_named(deadline, type_name::<F>(), Box::new(task));
-        given.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&kept)))
+        let posted = self.runner.post_named(deadline, type_name::<F>(), Box::new(task));
+        posted.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&entry)))
     }
 
-    fn keep<C: 'static>(&self, closure: C) -> (Rc<Kept<C>>, Ticket<C>) {
-        let place = LocalPlace::new(&self.turns);
-        let kept = Rc::new(Kept { number: place.number, closure: Cell::new(Some(closure)) });
-        self.turns.locals.keep(&place, Rc::clone(&kept) as Rc<dyn Any>);
-        (kept, Ticket { place: Some(place), closure: PhantomData })
+    /// Puts a closure into the table.
+    fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalClosure<C>>, Ticket<C>) {
+        let key = LocalKey::new(&self.core);
+        let entry = LocalClosure { number: key.number, closure: Cell::new(Some(closure)) };
+        let entry = Rc::new(entry);
+        self.core.locals.insert(&key, Rc::clone(&entry) as Rc<dyn Any>);
+        (entry, Ticket { key: Some(key), closure: PhantomData })
     }
 
-    /// The closure of a ticket that was refused; also by a loop that is gone, which no ticket finds any more.
-    fn take_back<C>(&self, kept: &Kept<C>) -> C {
-        self.turns.locals.take(kept.number);
-        kept.closure.take().expect("its ticket was not redeemed")
+    /// Takes the closure back whose ticket was refused. A loop that is gone finds it by no ticket any more, so it is
+    /// taken from its entry.
+    fn take_back<C>(&self, entry: &LocalClosure<C>) -> C {
+        self.core.locals.remove(entry.number);
+        entry.closure.take().expect("its ticket was not redeemed")
     }
 }
 
@@ -251,77 +257,76 @@ impl fmt::Debug for LocalTaskRunner {
     }
 }
 
-/// What stays on the thread of a loop, closures and futures, until it has run or is dropped; LOCAL-1.
+/// The closures and futures that stay on the thread of a loop, until they have run or are dropped (LOCAL-1).
 #[derive(Default)]
-pub(super) struct Locals {
-    kept: RefCell<HashMap<u64, Rc<dyn Any>>>,
-    count: Cell<u64>,
+pub(super) struct LocalTable {
+    entries: RefCell<HashMap<u64, Rc<dyn Any>>>,
+    last_number: Cell<u64>,
 }
 
-impl Locals {
-    pub(super) fn keep(&self, place: &LocalPlace, local: Rc<dyn Any>) {
-        self.kept.borrow_mut().insert(place.number, local);
+impl LocalTable {
+    pub(super) fn insert(&self, key: &LocalKey, local: Rc<dyn Any>) {
+        self.entries.borrow_mut().insert(key.number, local);
     }
 
-    fn take(&self, number: u64) -> Option<Rc<dyn Any>> {
-        let mut kept = self.kept.borrow_mut();
-        let local = kept.remove(&number);
-        if has_room_to_spare(kept.len(), kept.capacity()) {
-            let len = kept.len();
-            kept.shrink_to(2 * len);
+    fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
+        let mut entries = self.entries.borrow_mut();
+        let local = entries.remove(&number);
+        if has_room_to_spare(entries.len(), entries.capacity()) {
+            let len = entries.len();
+            entries.shrink_to(2 * len);
         }
         local
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
-        let kept = std::mem::take(&mut *self.kept.borrow_mut());
-        for local in kept.into_values() {
-            shared.catch(|| drop(local));
-        }
+        let entries = std::mem::take(&mut *self.entries.borrow_mut());
+        entries.into_values().for_each(|local| _ = shared.catch(|| drop(local)));
     }
 }
 
-/// Where something local lies: in the table of this loop, under this number. It may be on any thread.
+/// Names an entry of the table of one loop. A key may be on any thread.
 #[derive(Clone)]
-pub(super) struct LocalPlace {
+pub(super) struct LocalKey {
     number: u64,
     shared: Arc<Shared>,
 }
 
-impl LocalPlace {
-    /// An empty place, which is never used again.
-    pub(super) fn new(turns: &Turns) -> LocalPlace {
-        let number = turns.locals.count.get();
-        turns.locals.count.set(number + 1);
-        LocalPlace { number, shared: Arc::clone(&turns.shared) }
+impl LocalKey {
+    /// Makes a key that no entry has had before.
+    pub(super) fn new(core: &LoopCore) -> LocalKey {
+        let number = core.locals.last_number.get() + 1;
+        core.locals.last_number.set(number);
+        LocalKey { number, shared: Arc::clone(&core.shared) }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    fn turns(&self) -> Option<Rc<Turns>> {
-        turns::current().filter(|turns| Arc::ptr_eq(&turns.shared, &self.shared))
+    /// Returns the loop, if this is its thread.
+    fn core(&self) -> Option<Rc<LoopCore>> {
+        turn::current().filter(|core| Arc::ptr_eq(&core.shared, &self.shared))
     }
 
-    /// What lies there; nothing, on another thread.
+    /// Returns the entry, or `None` on another thread.
     pub(super) fn get(&self) -> Option<Rc<dyn Any>> {
-        self.turns()?.locals.kept.borrow().get(&self.number).map(Rc::clone)
+        self.core()?.locals.entries.borrow().get(&self.number).map(Rc::clone)
     }
 
-    /// The same, and takes it out of the table.
+    /// Takes the entry out of the table. Returns `None` on another thread.
     pub(super) fn take(&self) -> Option<Rc<dyn Any>> {
-        self.turns()?.locals.take(self.number)
+        self.core()?.locals.remove(self.number)
     }
 
-    /// Has what lies there dropped on its thread: at once, if this is that one; LOCAL-2.
+    /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-2).
     pub(super) fn discard(&self) {
         self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
     }
 }
 
-/// Drops what lies at a place, once it is dropped on the loop's thread itself. If the loop is gone, so is that.
-struct Discarded(LocalPlace);
+/// Drops an entry of the table when it is dropped itself, on the loop's thread. If the loop is gone, so is the entry.
+struct Discarded(LocalKey);
 
 impl Drop for Discarded {
     fn drop(&mut self) {
@@ -329,45 +334,45 @@ impl Drop for Discarded {
     }
 }
 
-/// A closure in the table of its loop.
-struct Kept<C> {
+/// The entry of a closure.
+struct LocalClosure<C> {
     number: u64,
     /// `None` while it runs, and once it has left.
     closure: Cell<Option<C>>,
 }
 
-/// Stands for a closure on its way through the inbox; LOCAL-2.
+/// Stands for a closure on its way through the inbox (LOCAL-2).
 struct Ticket<C> {
     /// `None` once it is redeemed.
-    place: Option<LocalPlace>,
+    key: Option<LocalKey>,
     /// The closure itself is in the table.
     closure: PhantomData<fn() -> C>,
 }
 
 impl<C: 'static> Ticket<C> {
-    /// The closure, for its only run.
+    /// Takes the closure out of the table, for its only run.
     fn redeem(mut self) -> Option<C> {
-        self.place.take()?.take()?.downcast_ref::<Kept<C>>()?.closure.take()
+        self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.closure.take()
     }
 
-    /// One run of a series; LOCAL-3.
+    /// Calls the closure of a series once (LOCAL-3).
     fn call<R>(&self) -> R
     where
         C: FnMut() -> R,
     {
-        let place = self.place.as_ref().expect("a series is not redeemed");
-        let local = place.get().expect("a job runs on its loop's thread, before the loop is gone");
-        let kept = local.downcast_ref::<Kept<C>>().expect("a place keeps its kind");
-        let mut f = kept.closure.take().expect("the runs of a series do not overlap");
+        let key = self.key.as_ref().expect("a series is not redeemed");
+        let local = key.get().expect("a job runs on its loop's thread, before the loop is gone");
+        let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
+        let mut f = entry.closure.take().expect("the runs of a series do not overlap");
         let result = catch_unwind(AssertUnwindSafe(&mut f));
-        kept.closure.set(Some(f));
-        place.shared.catch(|| drop(local)); // it has dropped its loop, perhaps
+        entry.closure.set(Some(f));
+        key.shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
 impl<C> Drop for Ticket<C> {
     fn drop(&mut self) {
-        self.place.take().iter().for_each(LocalPlace::discard);
+        self.key.take().iter().for_each(LocalKey::discard);
     }
 }

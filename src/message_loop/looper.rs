@@ -1,4 +1,4 @@
-//! The loop as its own thread has it: [`MessageLoop`], how it is made, and a [thread](LoopThread) that runs one.
+//! A loop for its own thread: [`MessageLoop`], its [builder](LoopBuilder), and a [thread](LoopThread) that runs one.
 
 use std::fmt;
 use std::io;
@@ -14,17 +14,18 @@ use thiserror::Error;
 use super::inbox::Shared;
 use super::local::LocalTaskRunner;
 use super::pump::{DefaultPump, MessagePump};
+use super::run_loop::Quit;
 use super::runner::TaskRunner;
-use super::turns::{self, IdleKey, Turns};
+use super::turn::{self, IdleKey, LoopCore};
 use crate::job::PendingLimit;
 use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 
-/// A thread's queue of tasks, immediate and delayed, and what runs them.
+/// A queue of immediate and delayed tasks that belongs to one thread, which runs them.
 ///
-/// It belongs to the thread that has prepared it, which it leaves when it is dropped. Other threads bring
-/// tasks through its [`TaskRunner`]. All its methods may be called from inside its tasks, and then nest.
+/// A loop is bound to the thread that has prepared it, until it is dropped. Other threads post tasks through its
+/// [`TaskRunner`]. All its methods may be called from inside its tasks, and then nest.
 ///
-/// Dropping it drops all that is pending, at once and on this thread. What a destructor posts is refused.
+/// Dropping a loop drops all that is pending, at once and on this thread. If a destructor posts, its task is refused.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,7 +43,7 @@ use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 #[doc(alias = "Looper")]
 #[must_use = "dropping it unbinds the thread and drops what was posted: `run` it"]
 pub struct MessageLoop {
-    pub(super) turns: Rc<Turns>,
+    core: Rc<LoopCore>,
 }
 
 /// When to call [`MessageLoop::turn`] again.
@@ -50,34 +51,34 @@ pub struct MessageLoop {
 pub enum Next {
     /// At once: there is more to do.
     Now,
-    /// At this instant of the loop's clock, or when it is woken.
+    /// At this instant of the loop's clock, or when the loop is woken.
     At(Instant),
-    /// When it is woken.
+    /// When the loop is woken.
     Idle,
-    /// Never: the loop has ended. A nested call returns this also if what is left is for the runs around it.
+    /// Never: the loop has ended. A nested call returns this also if the remaining tasks are for the runs around it.
     Quit,
 }
 
 impl MessageLoop {
-    /// Binds a loop to this thread, with the ready-made pump.
+    /// Binds a loop to this thread, with a [`DefaultPump`].
     ///
     /// # Errors
     ///
-    /// When the thread has a loop already.
+    /// [`AlreadyBound`] if the thread has a loop, or is about to end.
     pub fn prepare() -> Result<MessageLoop, AlreadyBound> {
         MessageLoop::builder().prepare()
     }
 
-    /// Binds a loop to this thread that somebody else's pump turns.
+    /// Binds a loop to this thread, with a pump of your own.
     ///
     /// # Errors
     ///
-    /// When the thread has a loop already.
+    /// [`AlreadyBound`] if the thread has a loop, or is about to end.
     pub fn prepare_with(pump: impl MessagePump + 'static) -> Result<MessageLoop, AlreadyBound> {
         MessageLoop::builder().pump(pump).prepare()
     }
 
-    /// Returns a builder, for a loop with another clock, a pump, a hook for panics, or a bound.
+    /// Returns a builder, for a loop with another clock or pump, a hook for panics, or a limit.
     pub fn builder() -> LoopBuilder {
         LoopBuilder::default()
     }
@@ -86,43 +87,43 @@ impl MessageLoop {
     ///
     /// # Errors
     ///
-    /// When the thread has no loop.
+    /// [`NotBound`] if the thread has no loop.
     #[doc(alias = "myLooper")]
     pub fn current() -> Result<TaskRunner, NotBound> {
-        turns::current().map(|turns| TaskRunner::of(Arc::clone(&turns.shared))).ok_or(NotBound)
+        turn::current().map(|core| TaskRunner::of(Arc::clone(&core.shared))).ok_or(NotBound)
     }
 
-    /// Returns a runner, which posts tasks from any thread.
+    /// Returns a runner that posts tasks from any thread.
     pub fn runner(&self) -> TaskRunner {
-        TaskRunner::of(Arc::clone(&self.turns.shared))
+        TaskRunner::of(Arc::clone(&self.core.shared))
     }
 
-    /// Returns a runner for this thread, which posts tasks whose closures are not [`Send`].
+    /// Returns a runner for this thread that posts tasks whose closures are not [`Send`].
     pub fn local_runner(&self) -> LocalTaskRunner {
-        LocalTaskRunner::of(&self.turns)
+        LocalTaskRunner::of(Rc::clone(&self.core))
     }
 
-    /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once. If nothing is left
-    /// that could tell the loop to quit, it never returns.
+    /// Runs tasks, and waits for them, until the loop is told to quit. After that it returns at once. If nothing is
+    /// left that could tell the loop to quit, it never returns.
     ///
-    /// Called from inside a task it is a nested run, which ends with the loop; for one that ends by itself
-    /// see [`RunLoop`](super::RunLoop).
+    /// Called from inside a task, it is a nested run, which ends with the loop. A [`RunLoop`](super::RunLoop) is a
+    /// nested run that can end alone.
     #[doc(alias = "loop")]
     pub fn run(&self) {
-        self.turns.run(None);
+        self.core.run(None);
     }
 
-    /// Runs all that is due, and what becomes due meanwhile, without waiting, and so without idle handlers. Returns how
-    /// many tasks ran.
+    /// Runs all tasks that are due, or become due in the meantime, without waiting, and so without idle handlers.
+    /// Returns how many tasks ran.
     #[doc(alias = "RunUntilIdle")]
     pub fn run_until_idle(&self) -> usize {
-        self.turns.run_until_idle()
+        self.core.run_until_idle()
     }
 
-    /// Runs at most one immediate task, and then at most one delayed one that is due; never waits. It is for programs
-    /// that have an event loop already, and turn this one from there.
+    /// Runs at most one immediate task, and then at most one delayed task that is due. It never waits. It is for
+    /// programs that have an event loop already, and turn this one from there.
     ///
-    /// It returns when to call it again. The [`waker`](LoopBuilder::wake_with) is woken if that becomes earlier, and if
+    /// Returns when to call `turn` again. The [waker](LoopBuilder::wake_with) is woken if that becomes earlier, and if
     /// something is posted to a loop that has not been turned yet, or that was run in another way since.
     ///
     /// ```
@@ -132,7 +133,7 @@ impl MessageLoop {
     /// use std::time::{Duration, Instant};
     /// use tickwheel::message_loop::{MessageLoop, Next};
     ///
-    /// // Somebody's event loop: it waits for events, of which one says that the message loop wants a turn.
+    /// // A foreign event loop. One of its events says that the message loop wants a turn.
     /// struct WantsTurn(mpsc::Sender<&'static str>);
     /// impl Wake for WantsTurn {
     ///     fn wake(self: Arc<Self>) {
@@ -146,13 +147,13 @@ impl MessageLoop {
     /// let runner = looper.runner();
     /// runner.post_delayed(Duration::from_millis(2), || MessageLoop::current().unwrap().quit())?;
     /// loop {
-    ///     let sweep_above = match looper.turn() {
+    ///     let timeout = match looper.turn() {
     ///         Next::Now => Duration::ZERO,
     ///         Next::At(at) => at.saturating_duration_since(Instant::now()),
     ///         Next::Idle => Duration::MAX,
     ///         Next::Quit => break,
     ///     };
-    ///     match events.recv_timeout(sweep_above) {
+    ///     match events.recv_timeout(timeout) {
     ///         Ok(_event) => {} // `turn`, or one of its own
     ///         Err(RecvTimeoutError::Timeout) => {}
     ///         Err(RecvTimeoutError::Disconnected) => unreachable!("the loop holds its waker"),
@@ -161,28 +162,28 @@ impl MessageLoop {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn turn(&self) -> Next {
-        self.turns.turn()
+        self.core.turn()
     }
 
-    /// Calls a closure once each time that the loop is about to wait: before its first wait, and after that
-    /// when a task has run since. A `Break`, or a panic, removes it.
+    /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if
+    /// a task has run since the last call. A closure that returns `Break`, or panics, is removed.
     ///
-    /// One that is added when the others have been called has its first turn after the next task.
+    /// A closure that is added when the others have been called is called for the first time after the next task.
     #[doc(alias = "addIdleHandler")]
     pub fn add_idle_handler<R: Repeat>(&self, f: impl FnMut() -> R + 'static) -> IdleKey {
-        self.turns.add_idle_handler(f)
+        self.core.add_idle_handler(f)
     }
 
-    /// Removes an idle handler, if it is still there.
+    /// Removes an idle handler. Returns false if it is not there any more.
     pub fn remove_idle_handler(&self, key: IdleKey) -> bool {
-        self.turns.remove_idle_handler(key)
+        self.core.remove_idle_handler(key)
     }
 }
 
 impl Drop for MessageLoop {
     fn drop(&mut self) {
-        self.turns.close();
-        turns::unbind(&self.turns.shared);
+        self.core.close();
+        turn::unbind(&self.core.shared);
     }
 }
 
@@ -192,16 +193,16 @@ impl fmt::Debug for MessageLoop {
     }
 }
 
-// ----- how it is made -----------------------------------------------------------------------
+// ----- the builder --------------------------------------------------------------------------
 
-/// Makes a [`MessageLoop`]: see [`MessageLoop::builder`].
+/// Makes a [`MessageLoop`]. [`MessageLoop::builder`] returns one.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tickwheel::ManualClock;
 /// use tickwheel::message_loop::MessageLoop;
 ///
-/// // A loop in virtual time: it moves only when told.
+/// // A loop in virtual time, which moves only when told.
 /// let clock = ManualClock::new();
 /// let looper = MessageLoop::builder().clock(clock.clone()).prepare()?;
 /// looper.runner().post_delayed(Duration::from_secs(3600), || println!("an hour"))?;
@@ -234,31 +235,32 @@ impl LoopBuilder {
 
     /// Sets the clock of the delays. By default it is the system's.
     ///
-    /// The default pump waits by this clock. A pump of your own has to do so by itself.
+    /// The default pump waits by this clock. A pump of your own must do so by itself.
     pub fn clock(self, clock: impl Clock) -> LoopBuilder {
         LoopBuilder { clock: Arc::new(clock), ..self }
     }
 
-    /// Sets a waker that is woken together with the pump, for programs that call [`turn`](MessageLoop::turn) and wait in
-    /// between. A post from the loop's own thread wakes it too, if the loop is not in a turn.
+    /// Sets a waker that is woken together with the pump, for programs that call [`turn`](MessageLoop::turn) and wait
+    /// in between. A post from the loop's own thread wakes it too if the loop is not in a turn.
     pub fn wake_with(self, waker: Waker) -> LoopBuilder {
         LoopBuilder { waker: Some(waker), ..self }
     }
 
-    /// Sets a hook that is told of each panic of a task, of an idle handler, and of a captured value's `Drop`.
+    /// Sets a hook that is told of each panic of a task, of an idle handler, and of the `Drop` of a captured value.
     pub fn on_panic(self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> LoopBuilder {
         LoopBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
-    /// Refuses a task with [`ScheduleError::Full`](crate::ScheduleError::Full) when so many are pending.
+    /// Sets a limit: a task is refused with [`ScheduleError::Full`](crate::ScheduleError::Full) while so many are
+    /// pending.
     ///
-    /// A task holds its place until its run starts, a series and a future until they end, and a cancel frees the place
-    /// at once. The error gives the closure back; a scheduler whose executor is the loop keeps the task that was
-    /// refused and offers it again. A reply of [`post_and_reply`](TaskRunner::post_and_reply) holds a place too, but is
-    /// always taken, beyond the bound if need be: nobody could take it back.
+    /// A task counts until its run starts, a series and a future until they end. A cancelled task does not count any
+    /// more. The error gives the closure back. A scheduler whose executor is the loop keeps the task that was refused
+    /// and offers it again. A reply of [`post_and_reply`](TaskRunner::post_and_reply) counts too, but is taken even
+    /// beyond the limit, because nobody could take it back.
     ///
-    /// By default there is no bound. Then a thread that posts much faster than the loop runs waits a little in
-    /// some of its calls.
+    /// By default there is no limit. Then a thread that posts much faster than the loop runs waits a little in some of
+    /// its calls.
     ///
     /// ```
     /// use std::time::Duration;
@@ -279,18 +281,18 @@ impl LoopBuilder {
         LoopBuilder { max_pending: Some(tasks), ..self }
     }
 
-    /// Binds the loop to this thread.
+    /// Makes the loop, and binds it to this thread.
     ///
     /// # Errors
     ///
-    /// When the thread has a loop already.
+    /// [`AlreadyBound`] if the thread has a loop, or is about to end.
     pub fn prepare(self) -> Result<MessageLoop, AlreadyBound> {
         let LoopBuilder { pump, clock, waker, on_panic, max_pending } = self;
         let pump = pump.unwrap_or_else(|| Box::new(DefaultPump::on(Arc::clone(&clock))));
         let wakers = std::iter::once(pump.waker()).chain(waker).collect();
         let shared = Shared::new(clock, wakers, on_panic, PendingLimit::new(max_pending));
-        let turns = Turns::new(shared, pump);
-        if turns::bind(&turns) { Ok(MessageLoop { turns }) } else { Err(AlreadyBound) }
+        let core = LoopCore::new(shared, pump);
+        if turn::bind(&core) { Ok(MessageLoop { core }) } else { Err(AlreadyBound) }
     }
 }
 
@@ -307,10 +309,10 @@ impl fmt::Debug for LoopBuilder {
 
 // ----- a thread with a loop -----------------------------------------------------------------
 
-/// A thread that runs a loop, until that is told to quit.
+/// A thread that runs a loop until the loop is told to quit.
 ///
-/// Dropping it tells it to quit, without waiting: the immediate tasks that were posted before still run, also if
-/// it is one of them that drops it. Delayed ones are dropped.
+/// Dropping a `LoopThread` tells the loop to quit, and does not wait. The immediate tasks that were posted before still
+/// run, also if one of them drops the `LoopThread`. Delayed tasks are dropped.
 ///
 /// ```
 /// use tickwheel::message_loop::LoopThread;
@@ -318,14 +320,14 @@ impl fmt::Debug for LoopBuilder {
 /// let worker = LoopThread::spawn("worker")?;
 /// worker.runner().post(|| println!("on {:?}", std::thread::current().name()))?;
 /// worker.runner().quit_safely();
-/// worker.join().expect("no panic: those of tasks are caught");
+/// worker.join().expect("the panics of tasks are caught");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "HandlerThread")]
 #[must_use = "dropping it tells its loop to quit"]
 pub struct LoopThread {
     runner: TaskRunner,
-    /// `None` once somebody waits for it.
+    /// `None` once it is joined.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -334,14 +336,15 @@ impl LoopThread {
     ///
     /// # Errors
     ///
-    /// When the system does not start the thread.
+    /// The error of the system if it does not start the thread.
     pub fn spawn(name: impl Into<String>) -> io::Result<LoopThread> {
         LoopThread::spawn_with(name, MessageLoop::builder)
     }
 
-    /// As [`spawn`](LoopThread::spawn), with a loop that is made on the new thread: for another clock or pump, or a hook.
+    /// Starts a thread as [`spawn`](LoopThread::spawn) does, with a loop that `setup` configures on the new thread:
+    /// with another clock or pump, or a hook.
     ///
-    /// It waits until `setup` has returned, so `setup` must not wait for the calling thread.
+    /// This waits until `setup` has returned, so `setup` must not wait for the calling thread.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -361,13 +364,14 @@ impl LoopThread {
     ///
     /// # Errors
     ///
-    /// When the system does not start the thread, or `setup` panics, or leaves a loop behind that is bound to it.
+    /// The error of the system if it does not start the thread. An error of the kind `Other` if `setup` panics, or
+    /// leaves a loop behind that is bound to the thread.
     pub fn spawn_with(
         name: impl Into<String>,
         setup: impl FnOnce() -> LoopBuilder + Send + 'static,
     ) -> io::Result<LoopThread> {
         let (tell, told) = sync_channel(1);
-        let name = name.into().replace('\0', ""); // the system takes none, and std would panic
+        let name = name.into().replace('\0', ""); // std panics if a name contains a NUL
         let thread = thread::Builder::new().name(name).spawn(move || {
             let Ok(looper) = setup().prepare() else { return };
             _ = tell.send(looper.runner());
@@ -382,23 +386,23 @@ impl LoopThread {
         Ok(LoopThread { runner, thread: Some(thread) })
     }
 
-    /// Returns a runner, which posts tasks to the loop.
+    /// Returns a runner that posts tasks to the loop.
     #[doc(alias = "getLooper")]
     pub fn runner(&self) -> TaskRunner {
         self.runner.clone()
     }
 
-    /// Waits for the thread's end. It does not tell the loop to quit: somebody has to, or this never returns.
+    /// Waits for the thread to end. This does not tell the loop to quit. If nothing else does, it never returns.
     ///
-    /// Two loops whose tasks join each other's threads wait for ever: only a thread that would wait for itself is told.
+    /// Two loops whose tasks join each other's threads wait for ever. Only a thread that would wait for itself gets an
+    /// error.
     ///
     /// # Errors
     ///
-    /// What the thread panicked with; the panics of tasks are not among that. On the loop's own thread
-    /// a [`WouldDeadlock`], at once; the loop goes on then.
+    /// The payload of a panic that ended the thread. A panic of a task is caught, and does not end the thread. On the
+    /// loop's own thread a [`WouldDeadlock`], at once, and the loop goes on.
     pub fn join(mut self) -> thread::Result<()> {
-        let thread = self.thread.take();
-        match thread {
+        match self.thread.take() {
             Some(thread) if thread.thread().id() == thread::current().id() => {
                 Err(Box::new(WouldDeadlock))
             }
@@ -411,7 +415,7 @@ impl LoopThread {
 impl Drop for LoopThread {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.runner.quit_after_posts();
+            self.runner.shared.quit(Quit::ImmediateOnly);
         }
     }
 }
@@ -422,26 +426,25 @@ impl fmt::Debug for LoopThread {
     }
 }
 
-// ----- what can be wrong --------------------------------------------------------------------
+// ----- errors -------------------------------------------------------------------------------
 
-/// The thread has a loop already, or is about to end.
+/// The error of a thread that is to get a loop, but has one already or is about to end.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[error(
     "this thread has a message loop already, or is about to end: use `MessageLoop::current`, or drop the other one first"
 )]
 pub struct AlreadyBound;
 
-/// The thread has no loop.
+/// The error of a call that needs the loop of the calling thread, if the thread has none.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[error(
     "this thread has no message loop: call `MessageLoop::prepare` on it, or use a `LoopThread`"
 )]
 pub struct NotBound;
 
-/// A loop's thread would wait for itself.
+/// The error of a loop's thread that would wait for itself.
 ///
-/// What [`LoopThread::join`](LoopThread::join) carries when it is called on the very thread that it
-/// is to wait for.
+/// [`LoopThread::join`] returns it, boxed, if it is called on the very thread that it has to wait for.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[error(
     "a loop's thread cannot wait for its own end: call `join` on another thread, or just `quit`"

@@ -1,9 +1,8 @@
-//! Message loops, as Android and Chromium have them: a [`MessageLoop`] is a thread with a queue of tasks, immediate and
-//! delayed, that any thread brings.
+//! Message loops, as Android and Chromium have them. A [`MessageLoop`] gives a thread a queue of immediate and delayed
+//! tasks, to which any thread may post.
 //!
-//! Some things belong to one thread: a window, a database connection, a state machine. A loop makes
-//! that thread a place where others can bring work to: each task has the thread to itself, in order, and
-//! may touch what lives there without a lock.
+//! Some things belong to one thread: a window, a database connection, a state machine. With a loop, other threads can
+//! post tasks to that thread. Its tasks run one at a time and in order, so they may use these things without a lock.
 //!
 //! ```
 //! use std::time::Duration;
@@ -12,8 +11,8 @@
 //! let looper = MessageLoop::prepare()?;               // this thread
 //! let disk = LoopThread::spawn("disk")?;              // another one, with a loop of its own
 //!
-//! let home = looper.runner();
-//! home.post_delayed(Duration::from_millis(5), || println!("a timer"))?;
+//! let ui = looper.runner();
+//! ui.post_delayed(Duration::from_millis(5), || println!("a timer"))?;
 //! disk.runner().post_and_reply(
 //!     || "read there".len(),
 //!     |length| {
@@ -26,18 +25,19 @@
 //! ```
 //!
 //! A turn runs one immediate task and one delayed task, so that neither sort keeps the other waiting. If there is
-//! neither, idle handlers run, and then the loop's [pump](MessagePump) waits. Delays are exact: the loop has no tick.
-//! The next run of a series has its turn from the moment when it became possible, so a series that cannot keep up
-//! keeps nobody else waiting.
+//! neither, the loop calls its idle handlers, and then its [pump](MessagePump) waits. Delays are exact, because the loop
+//! has no tick. A series that cannot keep up does not keep other tasks waiting: its next run has its turn from the moment
+//! when it became possible.
 //!
-//! What is not [`Send`] is brought by a [`LocalTaskRunner`], on the loop's own thread: tasks, series, and
-//! [futures](LocalTaskRunner::spawn_local).
+//! A [`LocalTaskRunner`] posts tasks, series, and [futures](LocalTaskRunner::spawn_local) that are not [`Send`], on the
+//! loop's own thread.
 //!
 //! # The end of a loop
 //!
-//! A loop ends for good, and becomes stricter, never milder. [`QuitHandle::quit`] ends only its own [`RunLoop`].
+//! A loop ends for good. If it is told to quit several times, the strictest call counts. [`QuitHandle::quit`] ends only
+//! its own [`RunLoop`].
 //!
-//! | what waits when the end is asked for | [`quit`](TaskRunner::quit) on the loop's thread | [`quit`](TaskRunner::quit) elsewhere, or a [`LoopThread`] is dropped | [`quit_safely`](TaskRunner::quit_safely) | [`quit_when_idle`](TaskRunner::quit_when_idle) | the [`MessageLoop`] is dropped |
+//! | what is pending when the loop is to end | [`quit`](TaskRunner::quit) on the loop's thread | [`quit`](TaskRunner::quit) elsewhere, or a [`LoopThread`] is dropped | [`quit_safely`](TaskRunner::quit_safely) | [`quit_when_idle`](TaskRunner::quit_when_idle) | the [`MessageLoop`] is dropped |
 //! | --- | --- | --- | --- | --- | --- |
 //! | an immediate task, also the first run of a series without an initial delay | dropped | runs | runs | runs | dropped |
 //! | a delayed task that is due | dropped | dropped | runs | runs | dropped |
@@ -51,34 +51,34 @@
 //! | a reply that comes afterwards | dropped | dropped | dropped | taken until the loop has stopped | dropped |
 //! | an idle handler | dropped | dropped | dropped | dropped | dropped |
 //!
-//! - *Dropped* means: with the [`MessageLoop`], on the loop's thread. Then its handle says that it is done, and not that
-//!   it was cancelled; that of a future says [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). Only the reply
-//!   of a [`TaskRunner`] to a loop that is gone is dropped on the thread of its task. A destructor may post: it is
-//!   refused.
+//! - *Dropped* means: on the loop's thread, together with the [`MessageLoop`]. Then the task's handle says that it is
+//!   done, and not that it was cancelled. The handle of a future returns
+//!   [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). Only a reply of a [`TaskRunner`] to a loop that is gone
+//!   is dropped on the thread of its task. If a destructor posts, its task is refused.
 //! - *Refused* means: the closure, or the future, comes back in the error. As an [`Executor`](crate::Executor) the loop
 //!   refuses [for good](crate::Rejected::for_good).
-//! - A task that is running runs to its end. Local tasks and series fare as those that are `Send`. A task that a
-//!   scheduler has handed over is an immediate one.
-//! - The clock tells what is due. So on a [`ManualClock`](crate::ManualClock) that stands still, all the runs that a
-//!   series has missed are due at the call of `quit_safely`.
-//! - Immediate tasks and polls that still run may not bring more, except after `quit_when_idle`. So a future that wakes
-//!   itself again and again is polled once more, and a loop that was told to `quit_when_idle` goes on as long as it
-//!   does so.
+//! - A task that is running runs to its end. Local tasks and series end as those that are `Send`. A task that a
+//!   scheduler has handed over counts as an immediate one.
+//! - The clock of the loop decides which tasks are due. So on a [`ManualClock`](crate::ManualClock) that stands still, all
+//!   runs that a series has missed are due when `quit_safely` is called.
+//! - Immediate tasks and polls that still run may not add more, except after `quit_when_idle`. So a future that wakes
+//!   itself again and again is polled once more, and a loop that was told to `quit_when_idle` goes on as long as the
+//!   future does so.
 //!
-//! # What waits
+//! # Calls that wait
 //!
 //! | call | returns when | on the loop's own thread, in a task |
 //! | --- | --- | --- |
 //! | [`MessageLoop::run`] | the loop was told to quit | nests, and ends with the loop |
-//! | [`RunLoop::run`] | its [`QuitHandle`], or the loop, was told to quit | nests; the task goes on after that |
-//! | [`LoopThread::join`] | the thread has ended, which somebody has to tell it to | a [`WouldDeadlock`], at once |
+//! | [`RunLoop::run`] | its [`QuitHandle`], or the loop, was told to quit | nests, and the task goes on after that |
+//! | [`LoopThread::join`] | the thread has ended (`join` does not tell its loop to quit) | returns a [`WouldDeadlock`] at once |
 //! | [`LoopThread::spawn_with`] | `setup` has returned, on the new thread | the same |
-//! | a post | at once; at most 100 ms later if the caller is far ahead of the loop | never waits |
+//! | a post | at once, or at most 100 ms later if the caller is far ahead of the loop | never waits |
 //!
-//! A loop that nobody tells to quit runs for ever: nothing is told if the last handle that could do so is gone. And a
-//! task that blocks for something that its own loop has to do (a reply, a future, a channel that another task of the
-//! loop fills) blocks for ever, as does a task of one loop that joins a second one whose task joins the first. To wait
-//! in a task, use a [`RunLoop`], a reply, or a future.
+//! A loop that is never told to quit runs for ever, even if the last handle that could tell it is gone. A task that
+//! blocks until its own loop has done something (a reply, a future, a message from another task of the loop) blocks for
+//! ever. So does a task of one loop that joins a second one while a task there joins the first. To wait in a task, use a
+//! [`RunLoop`], a reply, or a future.
 //!
 //! # Coming from Android and Chromium
 //!
@@ -88,39 +88,23 @@
 //! | `Looper.myLooper()` | `ThreadTaskRunnerHandle::Get` | [`MessageLoop::current`] |
 //! | `Handler(looper)` | `task_runner()` | [`MessageLoop::runner`], [`LoopThread::runner`] |
 //! | `post`, `postDelayed`, `postAtTime` | `PostTask`, `PostDelayedTask` | [`post`](TaskRunner::post), [`post_delayed`](TaskRunner::post_delayed), [`post_at`](TaskRunner::post_at) |
-//! | `removeCallbacks(r)` | a `WeakPtr`, `CancelableOnceClosure` | [`Cancellable::cancel`](crate::Cancellable::cancel): the closure is dropped there and then |
+//! | `removeCallbacks(r)` | a `WeakPtr`, `CancelableOnceClosure` | [`Cancellable::cancel`](crate::Cancellable::cancel): drops the closure at once |
 //! | `runOnUiThread` | | [`run_or_post`](TaskRunner::run_or_post) |
 //! | a `Handler` on either side | `PostTaskAndReplyWithResult` | [`post_and_reply`](TaskRunner::post_and_reply) |
 //! | | `PostNonNestableTask` | [`post_non_nestable`](TaskRunner::post_non_nestable) |
-//! | any closure | any closure | a [`TaskRunner`] takes what is `Send`; a [`LocalTaskRunner`] takes the rest, on its own thread |
+//! | any closure | any closure | a [`TaskRunner`] takes closures that are `Send`, a [`LocalTaskRunner`] takes any, on its own thread |
 //! | `HandlerThread` | `base::Thread` | [`LoopThread`] |
 //! | `quit()`, `quitSafely()` | the end of the thread | [`quit`](TaskRunner::quit), [`quit_safely`](TaskRunner::quit_safely), [`quit_when_idle`](TaskRunner::quit_when_idle): for good |
-//! | | `RunLoop`, nested or not; `Quit`, `QuitWhenIdle`, `QuitClosure` | [`RunLoop`], [`QuitHandle`]: that run alone |
-//! | `MessageQueue.IdleHandler` | `DoIdleWork` | [`add_idle_handler`](MessageLoop::add_idle_handler), from inside a task [`LocalTaskRunner::add_idle_handler`] |
+//! | | `RunLoop`, nested or not; `Quit`, `QuitWhenIdle`, `QuitClosure` | [`RunLoop`], and its [`QuitHandle`] for that run alone |
+//! | `MessageQueue.IdleHandler` | `DoIdleWork` | [`add_idle_handler`](MessageLoop::add_idle_handler), or inside a task [`LocalTaskRunner::add_idle_handler`] |
 //! | `Handler.postDelayed(this)` at the end of a run | `RepeatingTimer` | [`ScheduleExt::schedule_periodic`](crate::ScheduleExt::schedule_periodic), [`LocalTaskRunner::schedule_periodic`] |
 //! | `Handler.asCoroutineDispatcher()` | | [`LocalTaskRunner::spawn_local`]; `tokio::task::spawn_local` on a `LocalSet` |
 //! | `epoll` in the native looper | `MessagePump` | [`MessagePump`], or [`turn`](MessageLoop::turn) from your own loop |
 //! | `isCurrentThread` | `RunsTasksInCurrentSequence` | [`belongs_to_current_thread`](TaskRunner::belongs_to_current_thread) |
-//! | `post` says false after `quit` | the task is dropped, somewhere | the closure comes back, in the error |
-//! | an exception ends the program | | it is caught and reported ([`LoopBuilder::on_panic`]), and the loop goes on |
+//! | `post` returns false after `quit` | the task is dropped on any thread | the closure comes back in the error |
+//! | an exception ends the program | | a panic is caught and reported ([`LoopBuilder::on_panic`]), and the loop goes on |
 //! | `ShadowLooper.idleFor` | `TaskEnvironment::FastForwardBy` | [`LoopBuilder::clock`] with a [`ManualClock`](crate::ManualClock) |
-//!
-//! # The files
-//!
-//! | file | what it is |
-//! | --- | --- |
-//! | `looper` | [`MessageLoop`], how it is made, [`LoopThread`]; what can be wrong |
-//! | `run_loop` | [`RunLoop`], [`QuitHandle`] |
-//! | `runner` | [`TaskRunner`], as all threads have it; a task there with a reply here |
-//! | `local` | [`LocalTaskRunner`]: closures that stay on their thread |
-//! | `spawn` | [`LocalJoinHandle`]: futures that stay on their thread |
-//! | `inbox` | what all threads share: where tasks come in, sleep and wake |
-//! | `turns` | what the loop's thread does in a turn; runs and nested runs, idle handlers; which loop a thread has |
-//! | `agenda` | what there is to do, on the loop's side: the tasks that wait, the end, the rest |
-//! | `ending` | how a loop comes to its end: its states |
-//! | `pump` | [`MessagePump`], [`Delegate`], [`DefaultPump`] |
 
-mod end;
 mod inbox;
 mod local;
 mod looper;
@@ -129,7 +113,7 @@ mod queue;
 mod run_loop;
 mod runner;
 mod spawn;
-mod turns;
+mod turn;
 
 pub use local::LocalTaskRunner;
 pub use looper::{
@@ -139,4 +123,4 @@ pub use pump::{DefaultPump, Delegate, MessagePump};
 pub use run_loop::{QuitHandle, RunLoop};
 pub use runner::TaskRunner;
 pub use spawn::LocalJoinHandle;
-pub use turns::IdleKey;
+pub use turn::IdleKey;

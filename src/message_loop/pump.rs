@@ -1,9 +1,9 @@
-//! What turns a loop: the traits between a loop and its pump, and the ready-made pump.
+//! The traits between a loop and its pump, and the [`DefaultPump`].
 //!
-//! The ready-made one waits in two steps, because to be woken takes the system some ten microseconds: if its
-//! last wait has ended by a ring, so that there may soon be another, it looks out for that for some three
-//! microseconds, and only then sleeps. A round trip between two loops takes 2 to 3 us so, and else some 36
-//! (`benches/loops.rs`). Its [`Bell`] says where it is:
+//! The default pump waits in two steps, because a wake-up takes the system some ten microseconds. If a wake has ended
+//! its last wait, so that another one may come soon, it spins for some three microseconds, and only then sleeps. That
+//! makes a round trip between two loops take 2 to 3 us instead of some 36 (`benches/loops.rs`). The state of its
+//! [`Bell`]:
 //!
 //! ```text
 //!             wake                        sleep                       wake: the sleeper too
@@ -12,8 +12,8 @@
 //!     '---- the wait ends, and takes the ring ------'
 //! ```
 //!
-//! - PUMP-1 A wake that finds it asleep wakes the sleeper, whose token lasts until it sleeps; any other wake is seen
-//!   before it sleeps, because it can only fall asleep from `Silent`.
+//! - PUMP-1 A wake that finds the bell asleep wakes the sleeper, whose token lasts until it sleeps. The pump sees any
+//!   other wake before it sleeps, because it can only fall asleep from `Silent`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,8 +26,8 @@ use crate::{Clock, Sleeper, SystemClock};
 
 /// The loop, as its [`MessagePump`] sees it.
 ///
-/// The methods that do something return true if they did. They may be called from inside each other's tasks: that is
-/// what a nested run does.
+/// The methods that run something return true if they did. They may be called from inside each other's tasks, because a
+/// nested run does that.
 pub trait Delegate {
     /// Runs one immediate task.
     fn do_work(&self) -> bool;
@@ -35,30 +35,30 @@ pub trait Delegate {
     /// Runs one delayed task that is due.
     fn do_delayed_work(&self) -> bool;
 
-    /// When the next delayed task is due, on the loop's clock. After a `do_idle_work` that did nothing, it is how
-    /// long the pump may wait.
+    /// Returns when the next delayed task is due, on the loop's clock. After a `do_idle_work` that did nothing, the
+    /// pump may wait until then.
     fn next_delayed_work(&self) -> Option<Instant>;
 
-    /// Called when there is nothing else to do, before the pump waits. It waits only if this says false.
+    /// Does what is to be done before the pump waits. The pump may wait only if this returns false.
     fn do_idle_work(&self) -> bool;
 }
 
-/// Turns a loop on its thread: for programs in which somebody else waits, such as a window system or a
-/// reactor. [`DefaultPump`] waits by itself.
+/// Runs a loop on its thread. Implement it for programs that wait for something else too, such as the events of a
+/// window system or of a reactor. Other programs use the [`DefaultPump`].
 ///
 /// # Contract
 ///
-/// `run` goes round until [`quit`](MessagePump::quit) is called. In each turn it calls `do_work` and then
-/// `do_delayed_work`; if neither did anything, `do_idle_work`; if that did nothing either, it waits until
+/// `run` takes turns until [`quit`](MessagePump::quit) is called. In each turn it calls `do_work` and then
+/// `do_delayed_work`. If neither did anything, it calls `do_idle_work`. If that did nothing either, it waits until
 /// `next_delayed_work`, or until it is woken. After each call it returns if that call has led to `quit`.
 ///
-/// `run` is re-entrant: a task may run the loop again, on top of the stack. `quit` ends the innermost
-/// run, and is called on the loop's thread only, from inside one of the delegate's methods.
+/// `run` is re-entrant: a task may run the loop again, on top of the stack. `quit` ends the innermost run. It is called
+/// on the loop's thread only, from inside one of the delegate's methods.
 ///
-/// The [`waker`](MessagePump::waker) may be used from any thread. A wake that comes before the wait ends it
-/// at once: it is not lost.
+/// The [`waker`](MessagePump::waker) may be used from any thread. A wake that comes before the wait is not lost: it
+/// ends the wait at once.
 ///
-/// A pump that waits on a channel, where others could send it messages of their own:
+/// This pump waits on a channel, to which others could send messages of their own:
 ///
 /// ```
 /// use std::cell::Cell;
@@ -71,7 +71,7 @@ pub trait Delegate {
 /// struct Doorbell(SyncSender<()>);
 /// impl Wake for Doorbell {
 ///     fn wake(self: Arc<Self>) {
-///         drop(self.0.try_send(())); // one that is there already does for both
+///         drop(self.0.try_send(())); // if the channel is full, the message there wakes the pump
 ///     }
 /// }
 ///
@@ -122,29 +122,29 @@ pub trait Delegate {
 /// # Ok::<(), tickwheel::message_loop::AlreadyBound>(())
 /// ```
 pub trait MessagePump {
-    /// Goes round until it is told to quit; see the contract.
+    /// Takes turns until it is told to quit, as the contract says.
     fn run(&self, delegate: &dyn Delegate);
 
     /// Ends the innermost run, after the present call.
     fn quit(&self);
 
-    /// Ends the pump's wait, from any thread. It is asked for once.
+    /// Returns a waker that ends the pump's wait, from any thread. The loop asks for it once.
     fn waker(&self) -> Waker;
 }
 
-/// The ready-made pump: it sleeps when there is nothing to do.
+/// A pump that sleeps when there is nothing to do.
 pub struct DefaultPump {
     clock: Arc<dyn Clock>,
     sleeper: Sleeper,
     bell: Arc<Bell>,
-    /// The last wait has ended by a ring.
+    /// A wake has ended the last wait.
     was_rung: Cell<bool>,
-    /// The innermost run is to end.
+    /// The innermost run was told to quit.
     quits: Cell<bool>,
 }
 
 impl DefaultPump {
-    /// A pump on the system's clock.
+    /// Makes a pump that waits by the system's clock.
     pub fn new() -> DefaultPump {
         DefaultPump::on(Arc::new(SystemClock))
     }
@@ -156,31 +156,11 @@ impl DefaultPump {
         DefaultPump { clock, sleeper, bell, was_rung, quits }
     }
 
-    /// One turn. False: it has led to `quit`.
-    fn turn(&self, delegate: &dyn Delegate) -> bool {
-        let did = delegate.do_work();
-        if self.quits.get() {
-            return false;
-        }
-        let did = delegate.do_delayed_work() || did;
-        if self.quits.get() {
-            return false;
-        }
-        let did = did || delegate.do_idle_work();
-        if self.quits.get() {
-            return false;
-        }
-        if !did {
-            self.wait(delegate.next_delayed_work());
-        }
-        true
-    }
-
-    /// Until it is woken, or until then.
+    /// Waits until this instant of the clock, or until it is woken.
     fn wait(&self, until: Option<Instant>) {
         let is_due = until.is_some_and(|until| until <= self.clock.now());
         let is_rung = is_due || (self.was_rung.get() && self.bell.rings_soon());
-        if !is_rung && self.bell.falls_asleep() {
+        if !is_rung && self.bell.fall_asleep() {
             self.clock.sleep(&self.sleeper, until);
         }
         self.was_rung.set(self.bell.silence());
@@ -189,8 +169,24 @@ impl DefaultPump {
 
 impl MessagePump for DefaultPump {
     fn run(&self, delegate: &dyn Delegate) {
-        while self.turn(delegate) {}
-        self.quits.set(false); // for the run around it
+        loop {
+            let did = delegate.do_work();
+            if self.quits.get() {
+                break;
+            }
+            let did = delegate.do_delayed_work() || did;
+            if self.quits.get() {
+                break;
+            }
+            let did = did || delegate.do_idle_work();
+            if self.quits.get() {
+                break;
+            }
+            if !did {
+                self.wait(delegate.next_delayed_work());
+            }
+        }
+        self.quits.set(false); // the run around this one goes on
     }
 
     fn quit(&self) {
@@ -202,20 +198,20 @@ impl MessagePump for DefaultPump {
     }
 }
 
-/// Nobody has rung since the last wait, or there was none yet.
+/// No wake has come since the last wait.
 const SILENT: u64 = 0;
 const RUNG: u64 = 1;
 const ASLEEP: u64 = 2;
 
-/// Where a pump is that waits; PUMP-1. All is Relaxed, because a bell publishes nothing: what there is to see,
-/// and whether somebody waits for it, is under the lock of the inbox.
+/// Tells a pump that waits of a wake (PUMP-1). Relaxed suffices everywhere, because a bell publishes nothing: the
+/// tasks, and whether the loop sleeps, are under the lock of the inbox.
 struct Bell {
     state: AtomicU64,
     sleeper: Waker,
 }
 
 impl Bell {
-    /// Looks out for a ring for a moment.
+    /// Spins for a moment. Returns true as soon as a wake has come.
     fn rings_soon(&self) -> bool {
         let has_rung = |pause: fn()| {
             pause();
@@ -226,13 +222,13 @@ impl Bell {
             || (0..yields).any(|_| has_rung(std::thread::yield_now))
     }
 
-    /// False: it has rung.
-    fn falls_asleep(&self) -> bool {
+    /// Returns false if a wake has come.
+    fn fall_asleep(&self) -> bool {
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         self.state.compare_exchange(SILENT, ASLEEP, success, failure).is_ok()
     }
 
-    /// Whether it has rung.
+    /// Ends a wait. Returns true if a wake has come.
     fn silence(&self) -> bool {
         self.state.swap(SILENT, Ordering::Relaxed) == RUNG
     }

@@ -1,16 +1,13 @@
-//! The loop's own list of what to do: the tasks that wait, the end that it has seen, and until when it rests. Only the
-//! loop's thread uses it, without a lock.
+//! The loop's own queues: the tasks that wait, and what the loop's thread knows of the quit and of its sleep. Only that
+//! thread uses them, without a lock. While another part of the program runs, nothing here is borrowed (INBOX-4).
 //!
-//! - LOOP-1 Immediate tasks run in the order of their numbers. A task that must not run nested, and whose turn comes in a
-//!   nested run, is deferred. The outermost run takes deferred tasks first, so such tasks keep their order too.
-//! - LOOP-2 Delayed tasks are a heap by deadline, and at equal deadlines by the number that they were given when they were
-//!   posted.
-//! - LOOP-3 Nothing is borrowed while a destructor or the clock is called: each may call the loop again.
-//! - LOOP-4 While the loop rests, `next_deadline` is the time that it has told the inbox, even if the task of that time has
-//!   been cancelled since. So the pump never waits longer than posters assume.
-//! - LOOP-5 The overdue tasks are counted once in so many tasks that the count costs each of them one step. In between,
-//!   those that leave are subtracted.
-//! - LOOP-6 The run of a series has its turn from the moment when it became possible: when it was planned for, or when
+//! - LOOP-1 Immediate tasks run in the order of their numbers. A task that must not run nested, and whose turn comes in
+//!   a nested run, is deferred. The outermost run takes deferred tasks first, so such tasks keep their order too.
+//! - LOOP-2 Delayed tasks are a heap by deadline, and at equal deadlines by the number that they were given when they
+//!   were posted.
+//! - LOOP-3 The overdue tasks are counted so rarely that the count costs each task that comes or goes one step. In
+//!   between, those that leave are subtracted.
+//! - LOOP-4 The run of a series has its turn from the moment when it became possible: when it was planned for, or when
 //!   the run before it ended, whichever is later. By its plan alone, a series that lags behind would always be the
 //!   first, and nothing else would ever run. The plan itself, and so the phase, does not change.
 
@@ -20,112 +17,104 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::end::End;
-use super::inbox::Shared;
+use super::inbox::{LoopState, Shared};
+use super::run_loop::Quit;
 use crate::job::{Owner, Run};
 
-pub(super) struct Agenda {
+pub(super) struct LoopQueue {
     shared: Arc<Shared>,
     queues: RefCell<Queues>,
-    /// As the last look has found it.
-    end: Cell<End>,
+    /// As the inbox said when it was last drained.
+    quit: Cell<Quit>,
+    /// `Asleep` until the loop is called again, and else `Awake`.
+    state: Cell<LoopState>,
     /// The last reading of the clock. A task that was due then is due, without a further reading.
-    recently: Cell<Instant>,
-    /// Until when the loop rests, if it does; LOOP-4.
-    rests: Cell<Option<Until>>,
-    /// How many delayed tasks are overdue, and how many come or go before they are counted again; LOOP-5.
+    last_reading: Cell<Instant>,
+    /// How many delayed tasks are overdue, and how many come or go before they are counted again (LOOP-3).
     overdue: Cell<usize>,
     until_count: Cell<usize>,
 }
 
-/// Every so many delayed tasks that come or go, those that are overdue are counted; LOOP-5.
+/// How many delayed tasks come or go, at least, before the overdue ones are counted again (LOOP-3).
 const COUNT_EVERY: usize = 1024;
 
-/// `None`: until something comes.
-type Until = Option<Instant>;
-
-impl Agenda {
-    pub(super) fn new(shared: Arc<Shared>) -> Agenda {
-        let recently = Cell::new(shared.now());
-        let (queues, end, rests) = (RefCell::default(), Cell::default(), Cell::default());
+impl LoopQueue {
+    pub(super) fn new(shared: Arc<Shared>) -> LoopQueue {
+        let last_reading = Cell::new(shared.now());
+        let (queues, quit, state) =
+            (RefCell::default(), Cell::default(), Cell::new(LoopState::Awake));
         let (overdue, until_count) = (Cell::new(0), Cell::new(COUNT_EVERY));
-        Agenda { shared, queues, end, recently, rests, overdue, until_count }
+        LoopQueue { shared, queues, quit, state, last_reading, overdue, until_count }
     }
 
-    pub(super) fn end(&self) -> End {
-        self.end.get()
+    pub(super) fn quit(&self) -> Quit {
+        self.quit.get()
     }
 
     // ----- what comes in -------------------------------------------------------------------
 
-    /// Takes in what has come. True if there is something to run at once.
-    pub(super) fn look(&self) -> bool {
+    /// Takes over what has come in. Returns true if there is an immediate task.
+    pub(super) fn drain_inbox(&self) -> bool {
         loop {
             let mut queues = self.queues.borrow_mut();
             queues.give_back();
             let Queues { immediate, arrived, .. } = &mut *queues;
-            let look = self.shared.look(immediate, arrived, self.overdue.get());
-            self.rests.set(None);
-            let came = queues.admit();
-            if look.wants_sweep {
+            let received = self.shared.drain(immediate, arrived, self.overdue.get());
+            self.state.set(LoopState::Awake);
+            self.quit.set(received.quit);
+            let came = queues.file_arrived();
+            if received.wants_sweep {
                 self.sweep(&mut queues);
             }
             let has_immediate = !queues.immediate.is_empty();
             drop(queues);
-            self.end.set(look.end);
-            self.see_to_a_count(came);
-            if look.to_drop.is_empty() {
+            self.count_overdue(came);
+            if received.to_drop.is_empty() {
                 return has_immediate;
             }
-            // Their destructors may have posted something, so look again.
-            look.to_drop.into_iter().for_each(|item| _ = self.shared.catch(|| drop(item)));
-        }
-    }
-
-    /// As `look`, but only if something other than immediate tasks has come.
-    pub(super) fn look_if_changed(&self) {
-        if self.shared.has_changed() {
-            self.look();
+            // The destructors may post something, so drain again.
+            received.to_drop.into_iter().for_each(|value| _ = self.shared.catch(|| drop(value)));
         }
     }
 
     fn sweep(&self, queues: &mut Queues) {
-        let gone = queues.sweep();
-        self.shared.was_swept(gone, queues.len());
+        let removed = queues.sweep();
+        self.shared.was_swept(removed, queues.len());
     }
 
-    /// So many delayed tasks have come, or gone; LOOP-5.
-    fn see_to_a_count(&self, moved: usize) {
+    /// Counts the overdue tasks if enough delayed tasks have come or gone, `moved` of them now (LOOP-3).
+    fn count_overdue(&self, moved: usize) {
         let left = self.until_count.get().saturating_sub(moved);
         self.until_count.set(left);
         if left == 0 {
             self.until_count.set(COUNT_EVERY);
-            let Some(now) = self.shared.catch(|| self.shared.now()) else { return }; // LOOP-3
+            let Some(now) = self.shared.catch(|| self.shared.now()) else { return };
             let overdue = self.queues.borrow().overdue(now);
             self.until_count.set(COUNT_EVERY + overdue);
             self.overdue.set(overdue);
         }
     }
 
-    // ----- what is next --------------------------------------------------------------------
+    // ----- the next task -------------------------------------------------------------------
 
-    #[inline]
-    pub(super) fn next_immediate(&self, is_nested: bool) -> Option<PendingTask> {
+    /// Returns the next immediate task that may start in a run of that kind.
+    #[inline] // a call for each task costs a fifth of a post
+    pub(super) fn next_immediate(&self, is_nested: bool) -> Option<QueuedTask> {
         loop {
             let task = self.queues.borrow_mut().pop_immediate(is_nested);
-            if task.is_some() || !self.look() {
+            if task.is_some() || !self.drain_inbox() {
                 return task;
             }
         }
     }
 
-    /// The next delayed task that may start now, at this level.
-    #[inline]
-    pub(super) fn next_delayed(&self, is_nested: bool) -> Option<PendingTask> {
+    /// Returns the next delayed task that may start now in a run of that kind.
+    #[inline] // see `next_immediate`
+    pub(super) fn next_delayed(&self, is_nested: bool) -> Option<QueuedTask> {
         while self.has_delayed() {
             let task = self.queues.borrow_mut().delayed.pop()?;
             self.overdue.set(self.overdue.get().saturating_sub(1));
-            self.see_to_a_count(1);
+            self.count_overdue(1);
             if task.nests || !is_nested {
                 return Some(task);
             }
@@ -134,42 +123,40 @@ impl Agenda {
         None
     }
 
-    /// Whether there is a task that may start now, at this level.
+    /// Returns true if a task may start now in a run of that kind.
     pub(super) fn has_work(&self, is_nested: bool) -> bool {
         self.queues.borrow().has_immediate(is_nested) || self.has_delayed()
     }
 
-    /// Whether a task waits for the outermost level.
+    /// Returns true if a task waits for the outermost run.
     pub(super) fn has_deferred(&self) -> bool {
         !self.queues.borrow().deferred.is_empty()
     }
 
-    /// Whether the first of the delayed tasks may start now.
+    /// Returns true if the first of the delayed tasks may start now.
     fn has_delayed(&self) -> bool {
-        let first = self.queues.borrow().next_deadline();
-        first.is_some_and(|deadline| self.end.get().lets_start(deadline, || self.is_due(deadline)))
+        let Some(deadline) = self.queues.borrow().next_deadline() else { return false };
+        self.quit.get().lets_start(deadline, || {
+            if deadline > self.last_reading.get() {
+                self.last_reading.set(self.shared.now());
+            }
+            deadline <= self.last_reading.get()
+        })
     }
 
-    fn is_due(&self, deadline: Instant) -> bool {
-        if deadline > self.recently.get() {
-            self.recently.set(self.shared.now());
-        }
-        deadline <= self.recently.get()
-    }
-
-    /// A series whose run has just ended waits for its next one, which is planned for `planned`; LOOP-6.
-    pub(super) fn run_again(&self, task: PendingTask, planned: Instant) {
-        let ended = self.shared.catch(|| self.shared.now()); // LOOP-3
+    /// Queues the next run of a series, which is planned for `planned`. The run before it has just ended (LOOP-4).
+    pub(super) fn run_again(&self, task: QueuedTask, planned: Instant) {
+        let ended = self.shared.catch(|| self.shared.now());
         let possible = ended.map_or(planned, |ended| planned.max(ended));
         let sequence = self.shared.next_sequence();
-        let again = PendingTask { deadline: Some(possible), sequence, ..task };
+        let again = QueuedTask { deadline: Some(possible), sequence, ..task };
         self.queues.borrow_mut().delayed.push(again);
     }
 
-    // ----- rest and end --------------------------------------------------------------------
+    // ----- sleep and quit ------------------------------------------------------------------
 
-    /// The loop rests, until its next deadline. False: something has come.
-    pub(super) fn falls_asleep(&self) -> bool {
+    /// Puts the loop to sleep until its next deadline, or returns false if something has come (INBOX-1).
+    pub(super) fn go_to_sleep(&self) -> bool {
         let mut queues = self.queues.borrow_mut();
         self.shared.removed_cancelled(queues.trim_delayed());
         if self.shared.has_too_many_cancelled(queues.len()) {
@@ -177,42 +164,57 @@ impl Agenda {
         }
         let until = queues.next_deadline();
         drop(queues);
-        let rests = self.shared.rest(until);
-        self.rests.set(rests.then_some(until));
-        rests
+        let sleeps = self.shared.go_to_sleep(until);
+        if sleeps {
+            self.state.set(LoopState::Asleep(until));
+        }
+        self.check_invariants();
+        sleeps
     }
 
-    /// The loop is called again, so it does not rest any more.
-    pub(super) fn end_rest(&self) {
-        if self.rests.take().is_some() {
-            self.shared.set_awake();
+    /// Notes that the loop is called again.
+    pub(super) fn wake_up(&self) {
+        if self.state.replace(LoopState::Awake) != LoopState::Awake {
+            self.shared.set_state(LoopState::Awake);
         }
     }
 
-    /// LOOP-4.
+    /// Returns the first deadline. For a loop that sleeps it is the time that the inbox was told, even if the task of
+    /// that time has been cancelled since, because the pump must not wait longer than posters assume (INBOX-1).
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.rests.get().unwrap_or_else(|| self.queues.borrow().next_deadline())
+        match self.state.get() {
+            LoopState::Asleep(until) => until,
+            _ => self.queues.borrow().next_deadline(),
+        }
     }
 
-    /// The end of a loop that was to end when nothing is left. False: something has come in.
-    pub(super) fn ends_if_empty(&self) -> bool {
-        let has_ended = self.shared.ends_if_empty();
+    /// Ends a loop that was told to quit and has nothing left to do. Returns false if something has come in.
+    pub(super) fn quit_if_empty(&self) -> bool {
+        let has_ended = self.shared.quit_if_empty();
         if has_ended {
-            self.end.set(End::Now);
+            self.quit.set(Quit::Now);
         }
         has_ended
     }
 
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
-        self.shared.end(End::Now);
+        self.shared.quit(Quit::Now);
         loop {
-            self.look();
+            self.drain_inbox();
             let pending = self.queues.borrow_mut().take_all();
             pending.into_iter().for_each(|task| task.job.withdraw());
-            if self.shared.is_gone() {
+            if self.shared.leave_if_empty() {
                 return;
             }
+        }
+    }
+
+    /// Checks the queues and the inbox in a debug build, at a cost that does not grow with the number of tasks.
+    pub(super) fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.queues.borrow().check_invariants();
+            self.shared.check_invariants(self.state.get(), self.quit.get());
         }
     }
 }
@@ -227,34 +229,34 @@ pub(super) fn has_room_to_spare(len: usize, capacity: usize) -> bool {
     capacity > SMALL && len < capacity / 8
 }
 
-/// A task that waits: for its turn, or for its time.
-pub(super) struct PendingTask {
+/// A task that waits for its turn, or for its time.
+pub(super) struct QueuedTask {
     pub(super) job: Arc<dyn Run<Shared>>,
-    /// `None`: as soon as its turn comes.
+    /// `None` for an immediate task.
     pub(super) deadline: Option<Instant>,
-    /// In the order of posting.
+    /// Its number in the order of posting.
     pub(super) sequence: u64,
-    /// Whether a nested run may run it.
+    /// A nested run may run it.
     pub(super) nests: bool,
 }
 
-impl PartialEq for PendingTask {
-    fn eq(&self, other: &PendingTask) -> bool {
+impl PartialEq for QueuedTask {
+    fn eq(&self, other: &QueuedTask) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for PendingTask {}
+impl Eq for QueuedTask {}
 
-impl PartialOrd for PendingTask {
-    fn partial_cmp(&self, other: &PendingTask) -> Option<Ordering> {
+impl PartialOrd for QueuedTask {
+    fn partial_cmp(&self, other: &QueuedTask) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for PendingTask {
-    /// The greatest is the first to run: that is what std's heap gives out.
-    fn cmp(&self, other: &PendingTask) -> Ordering {
+impl Ord for QueuedTask {
+    /// Makes the first to run the greatest, because that is the one that std's heap pops.
+    fn cmp(&self, other: &QueuedTask) -> Ordering {
         (other.deadline, other.sequence).cmp(&(self.deadline, self.sequence))
     }
 }
@@ -262,12 +264,12 @@ impl Ord for PendingTask {
 #[derive(Default)]
 struct Queues {
     /// The tasks that have their turns next.
-    immediate: VecDeque<PendingTask>,
+    immediate: VecDeque<QueuedTask>,
     /// Delayed tasks that have just come in, on their way to the heap.
-    arrived: Vec<PendingTask>,
-    delayed: BinaryHeap<PendingTask>,
-    /// Deferred until the outermost run; LOOP-1.
-    deferred: VecDeque<PendingTask>,
+    arrived: Vec<QueuedTask>,
+    delayed: BinaryHeap<QueuedTask>,
+    /// Tasks that wait for the outermost run (LOOP-1).
+    deferred: VecDeque<QueuedTask>,
 }
 
 impl Queues {
@@ -275,8 +277,8 @@ impl Queues {
         self.immediate.len() + self.arrived.len() + self.delayed.len() + self.deferred.len()
     }
 
-    /// LOOP-1. In a nested run, one that nests.
-    fn pop_immediate(&mut self, is_nested: bool) -> Option<PendingTask> {
+    /// Pops the first immediate task. A nested run defers the tasks that must not run in it (LOOP-1).
+    fn pop_immediate(&mut self, is_nested: bool) -> Option<QueuedTask> {
         if !is_nested && !self.deferred.is_empty() {
             return self.deferred.pop_front();
         }
@@ -289,16 +291,16 @@ impl Queues {
         None
     }
 
-    /// Whether a run of that kind has an immediate task to run.
+    /// Returns true if a run of that kind has an immediate task to run.
     fn has_immediate(&self, is_nested: bool) -> bool {
         !self.immediate.is_empty() || (!is_nested && !self.deferred.is_empty())
     }
 
-    /// Puts the delayed tasks that have come in on the heap. Returns how many.
-    fn admit(&mut self) -> usize {
+    /// Moves the delayed tasks that have come in to the heap. Returns how many.
+    fn file_arrived(&mut self) -> usize {
         let came = self.arrived.len();
         self.delayed.extend(self.arrived.drain(..));
-        self.arrived.shrink_to(SMALL); // it is the inbox's next
+        self.arrived.shrink_to(SMALL); // the inbox gets this table next
         came
     }
 
@@ -306,9 +308,9 @@ impl Queues {
         self.delayed.peek()?.deadline
     }
 
-    /// How many delayed tasks are overdue. Below an element of the heap that is not overdue, none is.
+    /// Counts the overdue tasks. No task below one that is not overdue is overdue.
     fn overdue(&self, now: Instant) -> usize {
-        fn below(heap: &[PendingTask], at: usize, now: Instant) -> usize {
+        fn below(heap: &[QueuedTask], at: usize, now: Instant) -> usize {
             match heap.get(at).and_then(|task| task.deadline) {
                 Some(deadline) if deadline <= now => {
                     1 + below(heap, 2 * at + 1, now) + below(heap, 2 * at + 2, now)
@@ -321,18 +323,17 @@ impl Queues {
 
     /// Removes the cancelled tasks at the top of the heap. Returns how many.
     fn trim_delayed(&mut self) -> usize {
-        let mut gone = 0;
+        let before = self.delayed.len();
         while self.delayed.peek().is_some_and(|task| task.job.is_done()) {
             self.delayed.pop();
-            gone += 1;
         }
-        gone
+        before - self.delayed.len()
     }
 
     /// Removes all cancelled tasks, and gives back the memory that this leaves. Returns how many.
     fn sweep(&mut self) -> usize {
         let before = self.len();
-        let waits = |task: &PendingTask| !task.job.is_done();
+        let waits = |task: &QueuedTask| !task.job.is_done();
         self.immediate.retain(waits);
         self.deferred.retain(waits);
         self.delayed.retain(waits);
@@ -354,15 +355,33 @@ impl Queues {
         }
     }
 
-    /// All that wait, in the order in which they would run: the immediate ones, then by deadline.
-    fn take_all(&mut self) -> Vec<PendingTask> {
-        self.admit();
+    /// Takes all tasks, in the order in which they would run: the immediate ones, then by deadline.
+    fn take_all(&mut self) -> Vec<QueuedTask> {
+        self.file_arrived();
         let delayed = std::mem::take(&mut self.delayed).into_sorted_vec();
         let mut all = Vec::with_capacity(self.len() + delayed.len());
         all.extend(std::mem::take(&mut self.deferred));
         all.extend(std::mem::take(&mut self.immediate));
         all.extend(delayed.into_iter().rev());
         all
+    }
+
+    /// Checks the first tasks of each queue.
+    fn check_invariants(&self) {
+        assert!(self.arrived.is_empty(), "a task was not filed");
+        let (immediate, heap) = (self.immediate.iter().take(16), self.delayed.as_slice());
+        assert!(immediate.clone().all(|task| task.deadline.is_none()));
+        assert!(immediate.is_sorted_by_key(|task| task.sequence), "out of order (LOOP-1)");
+        assert!(
+            self.deferred.iter().take(16).all(|task| !task.nests),
+            "deferred for nothing (LOOP-1)"
+        );
+        for (at, task) in heap.iter().enumerate().take(16) {
+            assert!(
+                task.deadline.is_some() && *task <= heap[at.saturating_sub(1) / 2],
+                "no heap (LOOP-2)"
+            );
+        }
     }
 }
 
@@ -374,8 +393,8 @@ mod tests {
     use super::*;
     use crate::job::{Job, Once};
 
-    fn task(sequence: u64, deadline: Option<Instant>, nests: bool) -> PendingTask {
-        PendingTask { job: Job::new(Weak::new(), Once(|| ())), deadline, sequence, nests }
+    fn task(sequence: u64, deadline: Option<Instant>, nests: bool) -> QueuedTask {
+        QueuedTask { job: Job::new(Weak::new(), Once(|| ())), deadline, sequence, nests }
     }
 
     #[test]
@@ -384,7 +403,7 @@ mod tests {
         for (sequence, seconds) in [(1, 3), (2, 1), (3, 3), (4, 2), (5, 1)] {
             queues.arrived.push(task(sequence, Some(start + Duration::from_secs(seconds)), true));
         }
-        queues.admit();
+        queues.file_arrived();
         assert_eq!(queues.next_deadline(), Some(start + Duration::from_secs(1)));
         let order: Vec<u64> =
             std::iter::from_fn(|| queues.delayed.pop()).map(|t| t.sequence).collect();
@@ -392,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_counted_and_nothing_else() {
+    fn overdue_tasks_are_counted_and_no_others() {
         let (mut queues, start) = (Queues::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for sequence in 0..1_000 {
@@ -406,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_nest_is_put_by_and_comes_first_afterwards() {
+    fn a_task_that_does_not_nest_is_deferred_and_comes_first_afterwards() {
         let mut queues = Queues::default();
         for (sequence, nests) in [(1, false), (2, true), (3, false), (4, true)] {
             queues.immediate.push_back(task(sequence, None, nests));
@@ -421,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_throws_out_what_has_ended_and_nothing_else() {
+    fn a_sweep_removes_cancelled_tasks_and_nothing_else() {
         let (mut queues, start) = (Queues::default(), Instant::now());
         for sequence in 0..10_000 {
             let pending = task(sequence, Some(start + Duration::from_nanos(sequence)), true);

@@ -1,19 +1,32 @@
-//! One run of a loop, which ends by a handle of its own.
+//! Runs of a loop, and how a run, or the whole loop, is told to quit.
+//!
+//! ```text
+//!            quit_when_idle      quit_safely          quit, from           quit, on the
+//!                                                     elsewhere            loop's thread
+//!   No --------> WhenIdle ------> Safely(at) ------> ImmediateOnly ------> Now
+//!
+//!   posts:  taken        taken             refused             refused              refused
+//!   starts: all that is due                what is due `at`    what is immediate    nothing
+//! ```
+//!
+//! The [`Quit`] of a loop becomes stricter, never milder: it moves from any state to any other one further right. Each
+//! state turns into `Now` by itself when nothing is left that it lets start.
 
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::inbox::Shared;
 use super::looper::NotBound;
-use super::turns::{self, Turns};
+use super::turn::{self, LoopCore};
 use crate::platform::sync::{AtomicBool, Ordering};
 
-/// One run of the calling thread's loop. Made inside a task, it is a nested one: a task may wait for
-/// something in it, while the loop goes on.
+/// One run of the calling thread's loop, with a [`QuitHandle`] of its own. A task that runs a `RunLoop` nests it, and
+/// can wait for something while the loop goes on.
 ///
-/// It ends when its [`QuitHandle`] says so, or with the loop. The runs around it go on. If neither is ever told to quit,
-/// [`run`](RunLoop::run) does not return, and the task that called it does not go on.
+/// The run ends when its [`QuitHandle`] says so, or with the loop. The runs around it go on. If neither is ever told to
+/// quit, [`run`](RunLoop::run) does not return, and the task that called it does not go on.
 ///
 /// ```
 /// use tickwheel::message_loop::{MessageLoop, RunLoop};
@@ -34,19 +47,79 @@ use crate::platform::sync::{AtomicBool, Ordering};
 #[doc(alias = "base::RunLoop")]
 #[must_use = "a run loop does nothing until `run`"]
 pub struct RunLoop {
-    turns: Rc<Turns>,
-    leave: Arc<Leave>,
+    core: Rc<LoopCore>,
+    quit: Arc<RunQuit>,
 }
 
-/// How one run is to end. Both are Relaxed: a thread that sets one locks the inbox afterwards, and the loop locks it
-/// before it looks for the last time.
+impl RunLoop {
+    /// Makes a run of this thread's loop, which [`run`](RunLoop::run) begins.
+    ///
+    /// # Errors
+    ///
+    /// [`NotBound`] if the thread has no loop.
+    pub fn new() -> Result<RunLoop, NotBound> {
+        let core = turn::current().ok_or(NotBound)?;
+        Ok(RunLoop { core, quit: Arc::default() })
+    }
+
+    /// Runs the loop until this run, or the loop, is told to quit.
+    ///
+    /// A run that was told to quit before returns at once. A run that was told to quit when idle returns as soon as
+    /// nothing is due. Both stay so if `run` is called again.
+    pub fn run(&self) {
+        self.core.run(Some(Arc::clone(&self.quit)));
+    }
+
+    /// Returns a handle that ends this run, from any thread.
+    pub fn quit_handle(&self) -> QuitHandle {
+        QuitHandle { shared: Arc::clone(&self.core.shared), quit: Arc::clone(&self.quit) }
+    }
+}
+
+impl fmt::Debug for RunLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunLoop").field("quits", &self.quit.is_now()).finish_non_exhaustive()
+    }
+}
+
+/// A handle that ends one [`RunLoop`], and nothing else. It works from any thread.
+#[derive(Clone)]
+pub struct QuitHandle {
+    shared: Arc<Shared>,
+    quit: Arc<RunQuit>,
+}
+
+impl QuitHandle {
+    /// Ends the run after the present task. A run that has not begun will return at once.
+    pub fn quit(&self) {
+        self.quit.now.store(true, Ordering::Relaxed);
+        self.shared.notify();
+    }
+
+    /// Ends the run as soon as nothing is due.
+    pub fn quit_when_idle(&self) {
+        self.quit.when_idle.store(true, Ordering::Relaxed);
+        self.shared.notify();
+    }
+}
+
+impl fmt::Debug for QuitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuitHandle").field("quits", &self.quit.is_now()).finish_non_exhaustive()
+    }
+}
+
+/// How one run was told to quit.
+///
+/// Relaxed suffices for both flags: a thread that sets one locks the inbox afterwards, in `notify`, and the loop locks
+/// the inbox before it reads them for the last time, in `go_to_sleep`.
 #[derive(Default)]
-pub(super) struct Leave {
+pub(super) struct RunQuit {
     now: AtomicBool,
     when_idle: AtomicBool,
 }
 
-impl Leave {
+impl RunQuit {
     pub(super) fn is_now(&self) -> bool {
         self.now.load(Ordering::Relaxed)
     }
@@ -56,60 +129,67 @@ impl Leave {
     }
 }
 
-impl RunLoop {
-    /// Makes a run of this thread's loop, which [`run`](RunLoop::run) begins.
-    ///
-    /// # Errors
-    ///
-    /// When the thread has no loop.
-    pub fn new() -> Result<RunLoop, NotBound> {
-        let turns = turns::current().ok_or(NotBound)?;
-        Ok(RunLoop { turns, leave: Arc::default() })
+/// How a loop was told to quit: which tasks may still start, and whether the loop takes posts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Quit {
+    #[default]
+    No,
+    WhenIdle,
+    /// Tasks that were due at this instant may start.
+    Safely(Instant),
+    ImmediateOnly,
+    Now,
+}
+
+impl Quit {
+    /// Moves to `to` if that is stricter. A second `Safely` does not move the instant of the first.
+    pub(super) fn tighten(&mut self, to: Quit) {
+        let is_again = matches!((&self, to), (Quit::Safely(_), Quit::Safely(_)));
+        if !is_again {
+            *self = (*self).max(to);
+        }
     }
 
-    /// Runs the loop until this run, or the loop, is to end.
-    ///
-    /// A run that was told to quit returns at once, and one that was told to quit when idle as soon as nothing
-    /// is due; also when it is run again.
-    pub fn run(&self) {
-        self.turns.run(Some(Arc::clone(&self.leave)));
+    pub(super) fn takes_posts(self) -> bool {
+        self <= Quit::WhenIdle
     }
 
-    /// Returns a handle that ends this run, from any thread.
-    pub fn quit_handle(&self) -> QuitHandle {
-        QuitHandle { shared: Arc::clone(&self.turns.shared), leave: Arc::clone(&self.leave) }
+    /// Returns true if a delayed task may start. `is_due` tells whether its deadline has passed.
+    pub(super) fn lets_start(self, deadline: Instant, is_due: impl FnOnce() -> bool) -> bool {
+        match self {
+            Quit::No | Quit::WhenIdle => is_due(),
+            Quit::Safely(at) => deadline <= at,
+            Quit::ImmediateOnly | Quit::Now => false,
+        }
     }
 }
 
-impl fmt::Debug for RunLoop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunLoop").field("quits", &self.leave.is_now()).finish_non_exhaustive()
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_quit_becomes_stricter_and_never_milder() {
+        let at = Instant::now();
+        let in_order = [Quit::No, Quit::WhenIdle, Quit::Safely(at), Quit::ImmediateOnly, Quit::Now];
+        for (rank, from) in in_order.into_iter().enumerate() {
+            for (other, to) in in_order.into_iter().enumerate() {
+                let mut quit = from;
+                quit.tighten(to);
+                assert_eq!(quit, in_order[rank.max(other)], "{from:?} and then {to:?}");
+            }
+        }
     }
-}
 
-/// Ends one [`RunLoop`], from any thread, and nothing else.
-#[derive(Clone)]
-pub struct QuitHandle {
-    shared: Arc<Shared>,
-    leave: Arc<Leave>,
-}
-
-impl QuitHandle {
-    /// Ends it after the present task. If it has not begun, it will return at once.
-    pub fn quit(&self) {
-        self.leave.now.store(true, Ordering::Relaxed);
-        self.shared.tell();
-    }
-
-    /// Ends it when nothing is due any more.
-    pub fn quit_when_idle(&self) {
-        self.leave.when_idle.store(true, Ordering::Relaxed);
-        self.shared.tell();
-    }
-}
-
-impl fmt::Debug for QuitHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuitHandle").field("quits", &self.leave.is_now()).finish_non_exhaustive()
+    #[test]
+    fn a_second_quit_safely_does_not_move_the_first() {
+        let at = Instant::now();
+        let mut quit = Quit::Safely(at);
+        quit.tighten(Quit::Safely(at + Duration::from_secs(1)));
+        assert_eq!(quit, Quit::Safely(at));
+        assert!(quit.lets_start(at, || unreachable!("it was due then")));
+        assert!(!quit.lets_start(at + Duration::from_nanos(1), || true));
     }
 }

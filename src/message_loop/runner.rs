@@ -1,9 +1,9 @@
 //! How tasks come to a loop, from any thread: [`TaskRunner`].
 //!
-//! A task on one loop may have its reply on another; each closure is dropped where it belongs:
+//! A task on one loop may have its reply on another one.
 //!
-//! - REPLY-1 The reply travels in a [`PendingReply`]. If that is dropped, because the task panicked or will never run,
-//!   it has the reply dropped on its own loop.
+//! - REPLY-1 The reply travels in a [`PendingReply`], which has it dropped on the reply's own loop if the task panics
+//!   or never runs.
 
 use std::any::type_name;
 use std::fmt;
@@ -12,29 +12,28 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::end::End;
-use super::inbox::Shared;
-use super::turns;
+use super::inbox::{Origin, Shared};
+use super::run_loop::Quit;
+use super::turn;
 use crate::job::{Named, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
-/// Brings tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
+/// Posts tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
 ///
-/// Tasks run on the loop's thread, one at a time. Immediate ones run in the order of posting, delayed ones by
-/// deadline, and at equal deadlines in the order of posting; neither sort keeps the other waiting. The
-/// panic of a task is caught and reported, and the loop goes on.
+/// Tasks run on the loop's thread, one at a time. Immediate tasks run in the order of posting. Delayed tasks run by
+/// deadline, and at equal deadlines in the order of posting. Neither sort keeps the other waiting. The panic of a task
+/// is caught and reported, and the loop goes on.
 ///
-/// A task that is posted gives a [`Cancellable`]. A cancel that wins drops the closure where it is called.
+/// Each post returns a [`Cancellable`]. A cancel that wins drops the closure on the calling thread.
 ///
-/// A thread that posts much faster than the loop runs waits a little in some of its calls, at most 100 ms in
-/// one, and never on the loop's own thread. For a hard bound see
-/// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending).
+/// A thread that posts much faster than the loop runs waits a little in some of its calls: at most 100 ms in one call,
+/// and never on the loop's own thread. [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) sets a hard limit.
 ///
-/// It is an [`Executor`], so a scheduler can run its tasks on a loop, and a [`Schedule`], so what keeps time
-/// need not care that it is a loop.
+/// A `TaskRunner` is an [`Executor`], so a scheduler can run its tasks on a loop. It is also a [`Schedule`], so code
+/// that needs timers can take a loop in place of a scheduler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,7 +54,7 @@ use crate::{
 #[doc(alias = "SingleThreadTaskRunner")]
 #[derive(Clone)]
 pub struct TaskRunner {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl TaskRunner {
@@ -69,16 +68,16 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `Closed` once the loop was told to quit, or is gone; `Full` when as many tasks are pending as
-    /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. Both come with the closure.
+    /// `Closed` if the loop was told to quit, or is gone. `Full` if as many tasks are pending as
+    /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. The closure comes back.
     pub fn post<F: FnOnce() + Send + 'static>(
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(None, true, f)
+        self.post_once(None, true, f)
     }
 
-    /// Runs a task on the loop, once `delay` has passed. A delay of zero is [`post`](TaskRunner::post).
+    /// Runs a task on the loop once `delay` has passed. A delay of zero makes this a [`post`](TaskRunner::post).
     ///
     /// # Errors
     ///
@@ -88,10 +87,10 @@ impl TaskRunner {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(self.after(delay), true, f)
+        self.post_once(self.after(delay), true, f)
     }
 
-    /// Runs a task on the loop, at an instant of the loop's clock. One that has passed is due now.
+    /// Runs a task on the loop at an instant of the loop's clock. If that has passed, the task is due now.
     ///
     /// # Errors
     ///
@@ -102,11 +101,11 @@ impl TaskRunner {
         at: Instant,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(Some(at), true, f)
+        self.post_once(Some(at), true, f)
     }
 
-    /// As [`post`](TaskRunner::post), but never inside a nested run: it waits for the outermost one, and
-    /// is the first there.
+    /// Runs a task as [`post`](TaskRunner::post) does, but never inside a nested run. The task waits for the outermost
+    /// run, and is the first there.
     ///
     /// # Errors
     ///
@@ -116,10 +115,10 @@ impl TaskRunner {
         &self,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(None, false, f)
+        self.post_once(None, false, f)
     }
 
-    /// As [`post_delayed`](TaskRunner::post_delayed), but never inside a nested run.
+    /// Runs a task as [`post_delayed`](TaskRunner::post_delayed) does, but never inside a nested run.
     ///
     /// # Errors
     ///
@@ -129,11 +128,11 @@ impl TaskRunner {
         delay: Duration,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        self.give(self.after(delay), false, f)
+        self.post_once(self.after(delay), false, f)
     }
 
-    /// Runs a task here and now, if this is the loop's thread, and else posts it. Its panic is caught
-    /// and reported in either case.
+    /// Runs a task here and now if this is the loop's thread, and otherwise posts it. A panic is caught and reported in
+    /// either case.
     ///
     /// # Errors
     ///
@@ -155,9 +154,10 @@ impl TaskRunner {
 
     /// Runs a task on this loop, and then `reply` with its result on the loop of the caller.
     ///
-    /// Each of the two is dropped where it belongs: the task on this loop, the reply on the caller's, also
-    /// when the task panics, or never runs. A reply is never refused for want of a place. If the caller's loop has quit by then, the reply is dropped by its next
-    /// turn, or with the loop; only if that is gone, the reply is dropped on this one, and with it the result.
+    /// The task is dropped on this loop, and the reply on the caller's, also if the task panics or never runs. A reply
+    /// is never refused because its loop is full. If the caller's loop has quit by then, its next turn drops the reply,
+    /// or the reply is dropped with the loop. Only if that loop is gone are the reply and the result dropped on this
+    /// one.
     ///
     /// ```
     /// use tickwheel::message_loop::{LoopThread, MessageLoop};
@@ -166,7 +166,7 @@ impl TaskRunner {
     /// let disk = LoopThread::spawn("disk")?;
     /// let load = || "a long file".len();
     /// disk.runner().post_and_reply(load, |length| {
-    ///     println!("{length} bytes, and we are at home again");
+    ///     println!("{length} bytes, on the caller's thread");
     ///     MessageLoop::current().unwrap().quit();
     /// })?;
     /// looper.run();
@@ -175,8 +175,8 @@ impl TaskRunner {
     ///
     /// # Errors
     ///
-    /// `NotBound` if the calling thread has no loop, and `Closed` and `Full` as in [`post`](TaskRunner::post);
-    /// both closures come back.
+    /// `NotBound` if the calling thread has no loop. `Closed` and `Full` as in [`post`](TaskRunner::post). Both
+    /// closures come back.
     #[doc(alias = "PostTaskAndReplyWithResult")]
     pub fn post_and_reply<T, F, R>(&self, f: F, reply: R) -> Result<(), TryScheduleError<(F, R)>>
     where
@@ -184,16 +184,16 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let Some(own) = turns::current() else {
+        let Some(own) = turn::current() else {
             return Err(TryScheduleError::new(ScheduleError::NotBound, (f, reply)));
         };
-        self.ask(&own.shared, f, reply)
+        self.post_and_reply_to(&own.shared, f, reply)
     }
 
-    /// The same, for a reply to that loop.
-    pub(super) fn ask<T, F, R>(
+    /// Runs a task on this loop, and then `reply` on the loop `replies_to`.
+    pub(super) fn post_and_reply_to<T, F, R>(
         &self,
-        to: &Arc<Shared>,
+        replies_to: &Arc<Shared>,
         f: F,
         reply: R,
     ) -> Result<(), TryScheduleError<(F, R)>>
@@ -202,44 +202,45 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(to) };
-        let ask = TaskWithReply { task: f, reply, result: PhantomData };
-        let given = self.shared.post(None, true, ask).map(drop);
-        given.map_err(|(reason, ask)| TryScheduleError::new(reason, ask.into_parts()))
+        let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(replies_to) };
+        let task = TaskWithReply { task: f, reply, result: PhantomData };
+        let posted = self.shared.post(None, true, Origin::Program, task).map(drop);
+        posted.map_err(|(reason, task)| TryScheduleError::new(reason, task.into_parts()))
     }
 
+    /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
+    /// last instant of the clock.
     pub(super) fn after(&self, delay: Duration) -> Option<Instant> {
         if delay.is_zero() {
             return None;
         }
         let now = self.shared.now();
-        Some(Period::fixed_delay(delay).next_run(now, now)) // as far as the clock goes, at most
+        Some(Period::fixed_delay(delay).next_run(now, now))
     }
 
-    fn give<F: FnOnce() + Send + 'static>(
+    fn post_once<F: FnOnce() + Send + 'static>(
         &self,
         deadline: Option<Instant>,
         nests: bool,
         f: F,
     ) -> Result<Cancellable, TryScheduleError<F>> {
-        let given = self.shared.post(deadline, nests, Once(f)).map(Cancellable::from);
-        given.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
+        let posted = self.shared.post(deadline, nests, Origin::Program, Once(f));
+        posted.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
 
-    /// The same for a box that knows its name.
-    pub(super) fn give_named(
+    /// Posts a boxed closure under the name of its type.
+    pub(super) fn post_named(
         &self,
         deadline: Option<Instant>,
         name: &'static str,
         task: Task,
     ) -> Result<Cancellable, TryScheduleError<Task>> {
-        let given = self.shared.post(deadline, true, NamedOnce { name, task });
-        let refused = |(reason, named): (_, NamedOnce)| TryScheduleError::new(reason, named.task);
-        given.map(Cancellable::from).map_err(refused)
+        let named = NamedOnce { name, task };
+        let posted = self.shared.post(deadline, true, Origin::Program, named);
+        posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
     }
 
-    /// The same for a series.
-    pub(super) fn give_series<R, F>(
+    pub(super) fn post_series<R, F>(
         &self,
         initial: Duration,
         period: Period,
@@ -255,17 +256,17 @@ impl TaskRunner {
         }
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.shared.now());
-        let given = self.shared.post(deadline, true, Series { name, due, period, f });
-        let refused = |(reason, series): (_, Series<F>)| TryScheduleError::new(reason, series.f);
-        given.map(Cancellable::from).map_err(refused)
+        let series = Series { name, due, period, f };
+        let posted = self.shared.post(deadline, true, Origin::Program, series);
+        posted.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 
-    /// Drops what was refused.
+    /// Drops a closure that was refused.
     fn or_drop<F>(
         &self,
-        given: Result<Cancellable, TryScheduleError<F>>,
+        posted: Result<Cancellable, TryScheduleError<F>>,
     ) -> Result<Cancellable, ScheduleError> {
-        given.map_err(|refused| {
+        posted.map_err(|refused| {
             let reason = refused.reason();
             self.shared.catch(|| drop(refused));
             reason
@@ -274,41 +275,33 @@ impl TaskRunner {
 
     // ----- the loop ------------------------------------------------------------------------
 
-    /// Whether this is the loop's thread, and its loop is still there.
+    /// Returns true if this is the loop's thread, and the loop is still there.
     #[doc(alias = "RunsTasksInCurrentSequence")]
     pub fn belongs_to_current_thread(&self) -> bool {
-        turns::is_current(&self.shared)
+        turn::is_current(&self.shared)
     }
 
-    /// Ends the loop for good, with all its runs; from now on posts are refused.
+    /// Ends the loop for good, with all its runs. From now on posts are refused.
     ///
-    /// On the loop's thread nothing more starts. From another thread, the immediate tasks that were posted
-    /// before still run.
+    /// If the loop's own thread calls this, no further task starts. If another thread calls it, the immediate tasks
+    /// that were posted before still run.
     pub fn quit(&self) {
-        if self.belongs_to_current_thread() {
-            self.shared.end(End::Now);
-        } else {
-            self.quit_after_posts();
-        }
+        let is_here = self.belongs_to_current_thread();
+        self.shared.quit(if is_here { Quit::Now } else { Quit::ImmediateOnly });
     }
 
-    /// As `quit` from another thread.
-    pub(super) fn quit_after_posts(&self) {
-        self.shared.end(End::Drained);
-    }
-
-    /// Ends the loop for good, once all that is due at this moment has run, delayed tasks too; from now on posts
+    /// Ends the loop for good once all that is due at this moment has run, including delayed tasks. From now on posts
     /// are refused.
     ///
-    /// Of a series that lags behind, one run is due: the next one becomes possible when that has ended.
+    /// A series that lags behind runs once more, because each run becomes possible only when the one before has ended.
     #[doc(alias = "quitSafely")]
     pub fn quit_safely(&self) {
-        self.shared.end(End::Safely(self.shared.now()));
+        self.shared.quit(Quit::Safely(self.shared.now()));
     }
 
     /// Ends the loop for good as soon as nothing is due. Until then posts are taken.
     pub fn quit_when_idle(&self) {
-        self.shared.end(End::WhenIdle);
+        self.shared.quit(Quit::WhenIdle);
     }
 }
 
@@ -326,7 +319,7 @@ impl Schedule for TaskRunner {
     }
 
     fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.or_drop(self.give(self.after(delay), true, task))
+        self.or_drop(self.post_once(self.after(delay), true, task))
     }
 
     fn schedule_task_at(
@@ -334,7 +327,7 @@ impl Schedule for TaskRunner {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.or_drop(self.give(Some(deadline), true, task))
+        self.or_drop(self.post_once(Some(deadline), true, task))
     }
 
     fn schedule_series(
@@ -352,7 +345,7 @@ impl Schedule for TaskRunner {
         delay: Duration,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.or_drop(self.give_named(self.after(delay), name, task))
+        self.or_drop(self.post_named(self.after(delay), name, task))
     }
 
     fn schedule_task_at_named(
@@ -361,7 +354,7 @@ impl Schedule for TaskRunner {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        self.or_drop(self.give_named(Some(deadline), name, task))
+        self.or_drop(self.post_named(Some(deadline), name, task))
     }
 
     fn schedule_series_named(
@@ -371,11 +364,11 @@ impl Schedule for TaskRunner {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        self.or_drop(self.give_series(initial, period, name, task))
+        self.or_drop(self.post_series(initial, period, name, task))
     }
 }
 
-/// What a scheduler hands to a loop runs there in the order in which it is handed over.
+/// Runs the tasks of a scheduler on the loop, in the order in which they are handed over.
 ///
 /// ```
 /// use std::time::Duration;
@@ -389,16 +382,17 @@ impl Schedule for TaskRunner {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Executor for TaskRunner {
-    /// A loop that takes no posts any more refuses the task [for good](Rejected::for_good): its scheduler keeps the
-    /// task, returns it at its close, and does not ask this executor again. That is the case from the call of
-    /// [`quit`](TaskRunner::quit) or [`quit_safely`](TaskRunner::quit_safely) on, after
-    /// [`quit_when_idle`](TaskRunner::quit_when_idle) once the loop has stopped, and when the loop is gone.
+    /// Posts the task. A loop that takes no posts any more refuses it [for good](Rejected::for_good): the scheduler
+    /// keeps the task, returns it when it is closed, and does not ask this executor again. A loop takes no posts once
+    /// [`quit`](TaskRunner::quit) or [`quit_safely`](TaskRunner::quit_safely) was called, after
+    /// [`quit_when_idle`](TaskRunner::quit_when_idle) once it has stopped, and when it is gone.
     ///
     /// A loop that is [full](super::LoopBuilder::max_pending) refuses the task for now.
     ///
-    /// The calling thread is never held back: most often it is a tick thread.
+    /// The calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.shared.hand_over(Due(task)).map_err(|(reason, Due(task))| match reason {
+        let posted = self.shared.post(None, true, Origin::Scheduler, Due(task)).map(drop);
+        posted.map_err(|(reason, Due(task))| match reason {
             ScheduleError::Closed => Rejected::for_good(task),
             _ => Rejected::new(task),
         })
@@ -425,7 +419,7 @@ impl Work for Due {
 
 // ----- replies ----------------------------------------------------------------------------
 
-/// A reply on its way; REPLY-1.
+/// A reply on its way to its own loop (REPLY-1).
 struct PendingReply<R: Send + 'static> {
     reply: Option<R>,
     replies_to: Arc<Shared>,
@@ -440,7 +434,7 @@ impl<R: Send + 'static> PendingReply<R> {
         let Some(reply) = self.reply.take() else { return };
         let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
         let answer = NamedOnce { name, task };
-        if let Err(refused) = self.replies_to.post_reply(answer) {
+        if let Err((_, refused)) = self.replies_to.post(None, true, Origin::Reply, answer) {
             self.replies_to.drop_on_loop(Box::new(refused));
         }
     }
@@ -454,7 +448,7 @@ impl<R: Send + 'static> Drop for PendingReply<R> {
     }
 }
 
-/// The task, with its reply.
+/// A task with its reply.
 struct TaskWithReply<F, R: Send + 'static, T> {
     task: F,
     reply: PendingReply<R>,
@@ -462,7 +456,7 @@ struct TaskWithReply<F, R: Send + 'static, T> {
 }
 
 impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
-    /// Both closures, of one that was refused.
+    /// Returns both closures of a task that was refused.
     fn into_parts(mut self) -> (F, R) {
         (self.task, self.reply.reply.take().expect("it has not run"))
     }

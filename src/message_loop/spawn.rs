@@ -1,9 +1,9 @@
 //! Futures that run on a loop: [`LocalTaskRunner::spawn_local`].
 //!
-//! The future stays on the loop's thread, in the table of what is [local](super::local). Its [`LocalTask`] may be on
-//! any thread: it is the waker, the handle that cancels it, and the job that a wake puts into the inbox, among the
-//! immediate tasks. So a future that wakes itself again and again has its turn after what was posted before, and a
-//! wake allocates nothing.
+//! The future stays on the loop's thread, in the table of [`local`](super::local). Its [`LocalTask`] may be on any
+//! thread: it is the waker, the handle that cancels the future, and the job that a wake puts into the inbox, among the
+//! immediate tasks. So a future that wakes itself again and again has its turn after the tasks that were posted before,
+//! and a wake allocates nothing.
 //!
 //! ```text
 //!               wake: posted             its turn                   wake
@@ -15,15 +15,15 @@
 //!   from any of these: cancel --> Cancelled;  the loop is dropped --> Over
 //! ```
 //!
-//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A wake
-//!   during a poll is not lost: that is what `PollAgain` is for.
-//! - SPAWN-2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed; its panics are
+//! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A
+//!   wake during a poll is not lost: it leads to `PollAgain`.
+//! - SPAWN-2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are
 //!   caught and reported.
-//! - SPAWN-3 Whatever drops the future resolves its handle: that is the last thing that [`Spawned`] does.
+//! - SPAWN-3 The handle is resolved by the code that drops the future: that is the last step of [`Spawned`].
 //! - SPAWN-4 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
-//! - SPAWN-5 No lock is taken while the stage is locked: a sweep asks for the stage with the inbox locked.
-//! - SPAWN-6 A loop that takes no posts any more takes no wakes either. What was woken before is polled as an immediate
-//!   task is run; the rest is dropped with the loop.
+//! - SPAWN-5 No lock is taken while the stage is locked, because a sweep reads the stage with the inbox locked.
+//! - SPAWN-6 A loop that takes no posts takes no wakes either. A future that was woken before is polled as an immediate
+//!   task is run. All others are dropped with the loop.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -36,29 +36,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::inbox::Shared;
-use super::local::{LocalPlace, LocalTaskRunner};
-use crate::job::{Owner, PendingLimit, Ran, Run};
+use super::inbox::{Origin, Shared};
+use super::local::{LocalKey, LocalTaskRunner};
+use crate::job::{Owner, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, TryScheduleError};
 
-type Ended<T> = Result<T, JoinError>;
-
 impl LocalTaskRunner {
-    /// Runs a future on the loop, which needs not be [`Send`]: it is polled, and dropped, on the loop's thread.
+    /// Runs a future on the loop. It need not be [`Send`], because it is polled and dropped on the loop's thread.
     ///
-    /// It is polled for the first time in its turn among the immediate tasks, never on the caller's stack. Its wakers
+    /// The first poll has its turn among the immediate tasks, and is never on the caller's stack. The future's wakers
     /// may be used on any thread, also after the loop has gone. A wake is like a post: the future is polled after the
-    /// immediate tasks that were posted before, in a nested run too, so also a future that wakes itself again and
-    /// again leaves the other tasks their turns. [`run_until_idle`](super::MessageLoop::run_until_idle) counts each
-    /// poll as a task.
+    /// immediate tasks that were posted before, in a nested run too. So a future that wakes itself again and again
+    /// leaves the other tasks their turns. [`run_until_idle`](super::MessageLoop::run_until_idle) counts each poll as a
+    /// task.
     ///
-    /// A panic of the future is caught, reported to [`LoopBuilder::on_panic`](super::LoopBuilder::on_panic), and given
-    /// by the handle. The handle may be dropped: the future runs all the same. A future that has not ended when the
-    /// loop is dropped is dropped with it, and its handle says [`JoinError::Cancelled`].
+    /// A panic of the future is caught, reported to [`LoopBuilder::on_panic`](super::LoopBuilder::on_panic), and
+    /// returned by the handle. If the handle is dropped, the future still runs. A future that has not ended when the
+    /// loop is dropped is dropped with it, and its handle returns [`JoinError::Cancelled`].
     ///
-    /// The loop is no runtime: timers come from a [`Scheduler`](crate::Scheduler), or from anything else that wakes.
+    /// The loop is not a runtime: timers come from a [`Scheduler`](crate::Scheduler), or from any other source of
+    /// wakes.
     ///
     /// ```
     /// use std::cell::Cell;
@@ -89,45 +88,44 @@ impl LocalTaskRunner {
     ///
     /// # Errors
     ///
-    /// `Closed` once the loop was told to quit, or is gone; `Full` when as many tasks are pending as
-    /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows: a future counts until it has ended. Both
-    /// come with the future.
+    /// `Closed` if the loop was told to quit, or is gone. `Full` if as many tasks are pending as
+    /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. The future comes back.
     pub fn spawn_local<F: Future + 'static>(
         &self,
         future: F,
     ) -> Result<LocalJoinHandle<F::Output>, TryScheduleError<F>> {
-        let place = LocalPlace::new(&self.turns);
+        let key = LocalKey::new(&self.core);
         let task = Arc::new(LocalTask {
-            place: place.clone(),
+            key: key.clone(),
             stage: Mutex::new(Stage::Queued),
             future: PhantomData,
         });
-        let shared = &self.turns.shared;
+        let shared = &self.core.shared;
         let job = Arc::clone(&task) as Arc<dyn Run<Shared>>;
-        let admitted = match shared.admit(job, None, true, PendingLimit::enter) {
-            Ok(admitted) => admitted,
+        let enqueued = match shared.enqueue(job, None, true, Origin::Program) {
+            Ok(enqueued) => enqueued,
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
-        // Its turn cannot come before this thread goes back to the loop, or calls a waker.
+        // The task cannot run before this thread goes back to the loop, or calls a waker.
         let outcome = Rc::new(Outcome::default());
         let spawned = Spawned {
             future: Cell::new(Some(Box::pin(future))),
             outcome: Rc::clone(&outcome),
             task: Arc::clone(&task),
         };
-        self.turns.locals.keep(&place, Rc::new(spawned));
-        shared.ring(admitted.rings);
+        self.core.locals.insert(&key, Rc::new(spawned));
+        shared.wake_if(enqueued.must_wake);
         Ok(LocalJoinHandle { outcome, task: Cancellable::from(task) })
     }
 }
 
-/// The result of a future that [`spawn_local`](LocalTaskRunner::spawn_local) runs, to come: it is awaited, on the same
-/// thread. For a handle that may go to any thread see [`handle`](LocalJoinHandle::handle).
+/// A handle to a future that [`spawn_local`](LocalTaskRunner::spawn_local) runs. Awaiting it, on the same thread, gives
+/// the result of the future. [`handle`](LocalJoinHandle::handle) returns a handle that may go to any thread.
 ///
 /// Dropping it does not cancel the future.
 ///
 /// Await it in another future of the loop. A task of the loop that blocks until it is ready, as
-/// [`block_on`](crate::future::block_on) does, blocks for ever: the loop cannot poll the future meanwhile.
+/// [`block_on`](crate::future::block_on) does, blocks for ever, because then the loop cannot poll the future.
 ///
 /// ```
 /// use tickwheel::message_loop::MessageLoop;
@@ -149,21 +147,21 @@ pub struct LocalJoinHandle<T> {
 }
 
 impl<T> LocalJoinHandle<T> {
-    /// Cancels the future: true for exactly one caller, and only if the future had not ended.
+    /// Cancels the future. Returns true for exactly one caller, and only if the future had not ended.
     ///
-    /// The future is dropped before this returns, unless it is being polled: a future may cancel itself, and is
-    /// dropped after that poll. Its result is [`JoinError::Cancelled`] in any case.
+    /// The future is dropped before this returns. A future that is being polled, for example because it cancels itself,
+    /// is dropped after that poll. The result is [`JoinError::Cancelled`] in either case.
     pub fn cancel(&self) -> bool {
         self.task.cancel()
     }
 
-    /// A handle to the future, for any thread. If it is cancelled there, the future is dropped as soon as the loop
-    /// comes to it.
+    /// Returns a handle to the future that may go to any thread. A cancel on another thread has the future dropped as
+    /// soon as the loop comes to it.
     pub fn handle(&self) -> Cancellable {
         self.task.clone()
     }
 
-    /// Whether it has a result, of whatever kind.
+    /// Returns true if the future has ended: with a result, by a panic, or by a cancel.
     pub fn is_done(&self) -> bool {
         self.outcome.is_over.get()
     }
@@ -172,8 +170,8 @@ impl<T> LocalJoinHandle<T> {
 impl<T> Future for LocalJoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended<T>> {
-        let waker = context.waker().clone(); // the waker may be anybody's code, so it comes first
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
+        let waker = context.waker().clone(); // first, because it is foreign code, which may end the future
         if let Some(result) = self.outcome.result.take() {
             return Poll::Ready(result);
         }
@@ -190,7 +188,7 @@ impl<T> fmt::Debug for LocalJoinHandle<T> {
 
 /// The result of a future, and the waker of the task that awaits it.
 struct Outcome<T> {
-    result: Cell<Option<Ended<T>>>,
+    result: Cell<Option<Result<T, JoinError>>>,
     waker: Cell<Option<Waker>>,
     is_over: Cell<bool>,
 }
@@ -203,16 +201,16 @@ impl<T> Default for Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    fn resolve(&self, result: Ended<T>) {
+    fn resolve(&self, result: Result<T, JoinError>) {
         self.result.set(Some(result));
         self.is_over.set(true);
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 }
 
-/// A future in the table of its loop.
+/// The entry of a future in the table of its loop.
 struct Spawned<F: Future> {
-    /// `None` while it is polled, and once it has ended; SPAWN-2.
+    /// `None` while it is polled, so that nothing is borrowed (SPAWN-2), and once it has ended.
     future: Cell<Option<Pin<Box<F>>>>,
     outcome: Rc<Outcome<F::Output>>,
     task: Arc<LocalTask<F>>,
@@ -227,7 +225,7 @@ impl<F: Future + 'static> Spawned<F> {
         let result = match polled {
             Ok(Poll::Pending) => {
                 self.future.set(Some(future));
-                return self.task.is_pending();
+                return self.task.wait();
             }
             Ok(Poll::Ready(value)) => Ok(value),
             Err(panic) => {
@@ -237,12 +235,12 @@ impl<F: Future + 'static> Spawned<F> {
         };
         let shared = self.task.shared();
         shared.catch(|| drop(future));
-        if self.task.ends(Stage::Over) {
+        if self.task.finish() {
             shared.catch(|| self.outcome.resolve(result));
         } else {
             shared.catch(|| drop(result)); // it was cancelled in this poll
         }
-        drop(self.task.place.take());
+        drop(self.task.key.take());
     }
 }
 
@@ -250,16 +248,17 @@ impl<F: Future> Drop for Spawned<F> {
     fn drop(&mut self) {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
-        self.task.ends(Stage::Over);
+        self.task.finish();
         if !self.outcome.is_over.get() {
-            shared.catch(|| self.outcome.resolve(Err(JoinError::Cancelled))); // SPAWN-3
+            // Nobody else will resolve it (SPAWN-3).
+            shared.catch(|| self.outcome.resolve(Err(JoinError::Cancelled)));
         }
     }
 }
 
-/// A future as all threads have it: its waker, its handle, and its job.
+/// The part of a future that may be on any thread: its waker, its handle, and its job.
 struct LocalTask<F> {
-    place: LocalPlace,
+    key: LocalKey,
     stage: Mutex<Stage>,
     /// The future itself is in the table.
     future: PhantomData<fn() -> F>,
@@ -267,12 +266,12 @@ struct LocalTask<F> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// For a wake.
+    /// It waits for a wake.
     Waiting,
-    /// In the inbox, or on its way there.
+    /// It is in the inbox, or on its way there.
     Queued,
     Polling,
-    /// It was woken while it is polled; SPAWN-1.
+    /// It was woken while it is polled (SPAWN-1).
     PollAgain,
     Over,
     Cancelled,
@@ -286,10 +285,10 @@ impl Stage {
 
 impl<F> LocalTask<F> {
     fn shared(&self) -> &Shared {
-        self.place.shared()
+        self.key.shared()
     }
 
-    /// Takes a step, if there is one from here. Returns the stage that it came from.
+    /// Moves to the next stage, if there is one from here. Returns the stage before.
     fn step(&self, next: impl FnOnce(Stage) -> Option<Stage>) -> Stage {
         let mut stage = lock(&self.stage);
         let before = *stage;
@@ -297,23 +296,23 @@ impl<F> LocalTask<F> {
         before
     }
 
-    /// The end, unless it has ended before; SPAWN-4.
-    fn ends(&self, end: Stage) -> bool {
-        let ends = !self.step(|stage| (!stage.is_end()).then_some(end)).is_end();
-        if ends {
+    /// Moves to `Over`, and frees the place (SPAWN-4). Returns false if the future has ended before.
+    fn finish(&self) -> bool {
+        let finishes = !self.step(|stage| (!stage.is_end()).then_some(Stage::Over)).is_end();
+        if finishes {
             self.shared().no_longer_pending();
         }
-        ends
+        finishes
     }
 }
 
 impl<F: Future + 'static> LocalTask<F> {
-    /// It was polled, and is not ready.
-    fn is_pending(self: &Arc<Self>) {
+    /// Moves to `Waiting` after a poll that was not ready, unless it was woken or cancelled in the meantime.
+    fn wait(self: &Arc<Self>) {
         let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Waiting));
         match before {
             Stage::PollAgain => self.wake_by_ref(),
-            Stage::Cancelled | Stage::Over => drop(self.place.take()),
+            Stage::Cancelled | Stage::Over => drop(self.key.take()),
             Stage::Waiting | Stage::Queued | Stage::Polling => {}
         }
     }
@@ -332,29 +331,29 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
         });
         if before == Stage::Waiting {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
-            // SPAWN-4: it has its place. SPAWN-6: one that is refused waits for the end of the loop.
-            if let Ok(admitted) = self.shared().admit(job, None, true, |_| true) {
-                self.shared().ring(admitted.rings);
+            // It has its place already (SPAWN-4). If it is refused, it waits for the end of the loop (SPAWN-6).
+            if let Ok(enqueued) = self.shared().enqueue(job, None, true, Origin::Wake) {
+                self.shared().wake_if(enqueued.must_wake);
             }
         }
     }
 }
 
 impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
-    /// One poll. The next wake posts it anew.
+    /// Polls the future once. The next wake posts it anew.
     fn run(&self, _shared: &Shared) -> Ran {
         let before = self.step(|stage| (stage == Stage::Queued).then_some(Stage::Polling));
         if before != Stage::Queued {
             return Ran::Not;
         }
-        if let Some(local) = self.place.get() {
+        if let Some(local) = self.key.get() {
             local.downcast_ref::<Spawned<F>>().into_iter().for_each(Spawned::poll);
         }
         Ran::ForTheLastTime
     }
 
     fn withdraw(&self) {
-        self.place.discard();
+        self.key.discard();
     }
 
     fn position(&self) -> &() {
@@ -370,9 +369,9 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
             Stage::Queued => self.shared().remove(&()),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }
-        self.shared().no_longer_pending(); // SPAWN-4
+        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-4)
         if !matches!(before, Stage::Polling | Stage::PollAgain) {
-            self.place.discard();
+            self.key.discard();
         }
         true
     }

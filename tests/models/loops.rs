@@ -1,7 +1,7 @@
-//! The wake event of a message loop: [`crate::message_loop`].
+//! The wake-ups of a message loop: [`crate::message_loop`].
 //!
-//! A wake-up that is lost leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands
-//! still, so nothing else wakes it.
+//! A lost wake leaves the loop asleep for ever, which loom reports as a deadlock. The clock stands still, so nothing
+//! else wakes the loop.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{ManualClock, Sleeper};
 
 const LATER: Duration = Duration::from_secs(1);
 
-fn bound() -> (MessageLoop, TaskRunner) {
+fn prepare() -> (MessageLoop, TaskRunner) {
     let looper = MessageLoop::builder().clock(ManualClock::new()).prepare().expect("no other one");
     let runner = looper.runner();
     (looper, runner)
@@ -34,22 +34,22 @@ impl Drop for QuitOnDrop {
     }
 }
 
-/// INBOX-1: a post against a loop that goes to sleep.
+/// A post meets a loop that goes to sleep: one of the two sees the other (INBOX-1).
 #[test]
 fn models_a_post_against_a_loop_that_goes_to_sleep() {
     loom::model(|| {
-        let (looper, runner) = bound();
+        let (looper, runner) = prepare();
         let poster = thread::spawn(move || runner.post(quit).map(drop));
         looper.run();
         poster.join().unwrap().expect("open");
     });
 }
 
-/// INBOX-2: two posters, of which one wakes it, and the other finds it awake. What the last of them posts runs.
+/// One of two posters wakes the loop, and the other finds it awake (INBOX-2). Both tasks run.
 #[test]
 fn models_two_posters_and_one_wake() {
     loom::model(|| {
-        let (looper, runner) = bound();
+        let (looper, runner) = prepare();
         let runs = Arc::new(AtomicUsize::new(0));
         let task = |runs: &Arc<AtomicUsize>| {
             let runs = Arc::clone(runs);
@@ -69,11 +69,11 @@ fn models_two_posters_and_one_wake() {
     });
 }
 
-/// INBOX-2: a delayed task that can wait wakes nobody, and hides nobody who comes after it.
+/// A delayed task that can wait does not wake the loop, and hides no later post (INBOX-2).
 #[test]
-fn models_what_can_wait_hides_nothing_in_a_loop() {
+fn models_a_post_that_can_wait_hides_no_later_one() {
     loom::model(|| {
-        let (looper, runner) = bound();
+        let (looper, runner) = prepare();
         runner.post_delayed(LATER, || unreachable!("the clock stands still")).expect("open");
         let poster = thread::spawn(move || {
             runner.post_delayed(2 * LATER, || unreachable!("the same")).expect("open");
@@ -84,32 +84,32 @@ fn models_what_can_wait_hides_nothing_in_a_loop() {
     });
 }
 
-/// INBOX-3: an end against a post. Taken in, it runs; too late, it comes back.
+/// A post meets an order to quit: the task runs if it came before, and otherwise comes back (INBOX-3).
 #[test]
-fn models_an_end_against_a_post() {
+fn models_a_post_against_a_quit() {
     loom::model(|| {
-        let (looper, runner) = bound();
+        let (looper, runner) = prepare();
         let runs = Arc::new(AtomicUsize::new(0));
         let (other, count) = (runner.clone(), Arc::clone(&runs));
         let poster = thread::spawn(move || {
             let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
             other.post(task).is_ok()
         });
-        let ends = thread::spawn(move || runner.quit());
+        let quits = thread::spawn(move || runner.quit());
         looper.run();
         let is_taken = poster.join().unwrap();
-        ends.join().unwrap();
+        quits.join().unwrap();
         assert_eq!(runs.load(Ordering::Relaxed), usize::from(is_taken));
         drop(looper);
-        assert_eq!(Arc::strong_count(&runs), 1, "all are dropped");
+        assert_eq!(Arc::strong_count(&runs), 1, "every closure is dropped");
     });
 }
 
-/// A run that is told to quit from elsewhere, while it goes to sleep.
+/// Another thread tells a run to quit while it goes to sleep.
 #[test]
 fn models_a_quit_handle_against_a_run_that_goes_to_sleep() {
     loom::model(|| {
-        let (_looper, _runner) = bound();
+        let (_looper, _runner) = prepare();
         let run = RunLoop::new().expect("a loop");
         let handle = run.quit_handle();
         let other = thread::spawn(move || handle.quit());
@@ -118,9 +118,9 @@ fn models_a_quit_handle_against_a_run_that_goes_to_sleep() {
     });
 }
 
-/// INBOX-1: somebody's own event loop, which sleeps when a turn says so, against a post and an end from elsewhere.
+/// A foreign event loop sleeps when a turn says so, and meets a post and a quit from another thread (INBOX-1).
 #[test]
-fn models_a_host_sleeps_over_nothing() {
+fn models_a_foreign_event_loop_sleeps_through_nothing() {
     loom::model(|| {
         let sleeper = Sleeper::new();
         let builder = MessageLoop::builder().clock(ManualClock::new()).wake_with(sleeper.waker());
@@ -142,11 +142,11 @@ fn models_a_host_sleeps_over_nothing() {
     });
 }
 
-/// A run that is told to quit when idle, while it goes to sleep.
+/// Another thread tells a run to quit when idle while it goes to sleep.
 #[test]
 fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     loom::model(|| {
-        let (_looper, _runner) = bound();
+        let (_looper, _runner) = prepare();
         let run = RunLoop::new().expect("a loop");
         let handle = run.quit_handle();
         let other = thread::spawn(move || handle.quit_when_idle());
@@ -155,11 +155,11 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     });
 }
 
-/// A local task that is cancelled elsewhere: its closure is dropped at home, without anybody else's wake.
+/// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-2).
 #[test]
-fn models_a_local_closure_comes_home_to_be_dropped() {
+fn models_a_local_closure_that_is_cancelled_elsewhere_is_dropped_by_its_loop() {
     loom::model(|| {
-        let (looper, _runner) = bound();
+        let (looper, _runner) = prepare();
         let captured = std::rc::Rc::new(QuitOnDrop);
         let handle = looper.local_runner().post_delayed(LATER, move || drop(captured));
         let handle = handle.expect("open");
@@ -169,11 +169,11 @@ fn models_a_local_closure_comes_home_to_be_dropped() {
     });
 }
 
-/// SPAWN-1: a wake from elsewhere, during the poll, after it, and while the loop goes to sleep.
+/// Another thread wakes a future during its poll, after it, and while the loop goes to sleep (SPAWN-1).
 #[test]
 fn models_a_wake_against_the_poll_of_a_future() {
     loom::model(|| {
-        let (looper, _runner) = bound();
+        let (looper, _runner) = prepare();
         let is_set = Arc::new(AtomicBool::new(false));
         let mut other = None;
         let waits = poll_fn(move |context| {
@@ -196,11 +196,12 @@ fn models_a_wake_against_the_poll_of_a_future() {
     });
 }
 
-/// SPAWN-3: a future that is cancelled elsewhere, before its poll, during it, and after it, is dropped at home.
+/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle
+/// (SPAWN-3).
 #[test]
 fn models_a_cancel_against_the_poll_of_a_future() {
     loom::model(|| {
-        let (looper, _runner) = bound();
+        let (looper, _runner) = prepare();
         let captured = QuitOnDrop;
         let handle = looper.local_runner().spawn_local(async move {
             let _captured = &captured;

@@ -1,0 +1,408 @@
+//! What the loop's thread does in a turn, and [which loop](current) a thread has.
+//!
+//! A loop is bound to its thread from its `prepare` until it is dropped. A loop that is leaked instead ends with its
+//! thread.
+//!
+//! Runs may nest: a task may run its loop again, on top of the stack. In a run, the pump calls the methods of the
+//! [`Delegate`] here. `turn` and `run_until_idle` call the same methods without a pump. Nothing here is borrowed in the
+//! meantime (INBOX-4).
+//!
+//! - NEST-1 Only the innermost run is told to quit. Each outer run finds out when it is the innermost one.
+//! - NEST-2 A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do.
+//! - NEST-3 The loop ends when no run has anything left that may start. A nested run that has deferred a task ends
+//!   alone, and leaves that task to the outermost run.
+//! - IDLE-1 An idle phase begins when a task has run. Each idle handler runs once in it.
+//! - IDLE-2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::inbox::{LoopState, Shared};
+use super::local::LocalTable;
+use super::looper::Next;
+use super::pump::{Delegate, MessagePump};
+use super::queue::{LoopQueue, QueuedTask};
+use super::run_loop::{Quit, RunQuit};
+use crate::Repeat;
+use crate::job::Ran;
+use crate::platform::sync::local;
+
+/// How many cancelled tasks one call skips at most.
+const MAX_SKIPPED: usize = 64;
+
+type IdleHandler = Box<dyn FnMut() -> ControlFlow<()>>;
+
+/// Names an idle handler of a [`MessageLoop`](super::MessageLoop). No two handlers have the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdleKey(u64);
+
+/// The part of a loop that only its own thread uses.
+pub(super) struct LoopCore {
+    pub(super) shared: Arc<Shared>,
+    pub(super) locals: LocalTable,
+    queue: LoopQueue,
+    pump: Box<dyn MessagePump>,
+    /// The runs, the innermost last.
+    runs: RefCell<Vec<ActiveRun>>,
+    /// How many tasks have run.
+    ran: Cell<usize>,
+    /// `None` stands for a handler that runs just now (IDLE-2).
+    idle_handlers: RefCell<BTreeMap<u64, Option<IdleHandler>>>,
+    /// The idle handlers have run in this idle phase (IDLE-1).
+    has_idled: Cell<bool>,
+    /// All that was pending has been dropped.
+    is_closed: Cell<bool>,
+}
+
+struct ActiveRun {
+    /// How this run alone was told to quit.
+    quit: Option<Arc<RunQuit>>,
+    kind: RunKind,
+}
+
+/// What calls the delegate's methods in a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunKind {
+    Pump,
+    UntilIdle,
+    /// One `turn`, whose caller waits after it.
+    Turn,
+}
+
+/// What the innermost run does next if it has found no task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NextStep {
+    Wait,
+    EndRun,
+    GoOn,
+}
+
+impl LoopCore {
+    pub(super) fn new(shared: Arc<Shared>, pump: Box<dyn MessagePump>) -> Rc<LoopCore> {
+        Rc::new(LoopCore {
+            queue: LoopQueue::new(Arc::clone(&shared)),
+            shared,
+            locals: LocalTable::default(),
+            pump,
+            runs: RefCell::default(),
+            ran: Cell::new(0),
+            idle_handlers: RefCell::default(),
+            has_idled: Cell::new(false),
+            is_closed: Cell::new(false),
+        })
+    }
+
+    // ----- runs ----------------------------------------------------------------------------
+
+    /// Has the pump run the loop until this run ends.
+    pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
+        let _run = self.begin_run(quit, RunKind::Pump);
+        if !self.must_quit_now() {
+            self.pump.run(self);
+        }
+    }
+
+    /// Runs what is due. Returns how many tasks ran.
+    pub(super) fn run_until_idle(&self) -> usize {
+        let _run = self.begin_run(None, RunKind::UntilIdle);
+        let before = self.ran.get();
+        loop {
+            let did = self.do_work();
+            let did = self.do_delayed_work() || did;
+            if self.must_quit_now() || !did && self.next_step() != NextStep::GoOn {
+                return self.ran.get() - before;
+            }
+        }
+    }
+
+    /// Takes one turn. Returns when its caller has to call it again.
+    pub(super) fn turn(&self) -> Next {
+        let _run = self.begin_run(None, RunKind::Turn);
+        let did = self.do_work();
+        let did = self.do_delayed_work() || did;
+        if self.must_quit_now() || !did && self.next_step() == NextStep::EndRun {
+            return Next::Quit;
+        }
+        if self.is_busy() {
+            return Next::Now;
+        }
+        if self.run_idle_handlers() && self.must_quit_now() {
+            return Next::Quit;
+        }
+        // The handlers may have posted something.
+        if self.is_busy() || !self.queue.go_to_sleep() {
+            return Next::Now;
+        }
+        self.queue.next_deadline().map_or(Next::Idle, Next::At)
+    }
+
+    /// Returns true if there is something to do at once: to run a task, or to quit.
+    fn is_busy(&self) -> bool {
+        self.queue.drain_inbox()
+            || self.queue.quit() != Quit::No
+            || self.queue.has_work(self.is_nested())
+    }
+
+    fn begin_run(&self, quit: Option<Arc<RunQuit>>, kind: RunKind) -> RunGuard<'_> {
+        self.runs.borrow_mut().push(ActiveRun { quit, kind });
+        RunGuard(self)
+    }
+
+    fn is_nested(&self) -> bool {
+        self.runs.borrow().len() > 1
+    }
+}
+
+// ----- a turn, as the pump takes it -------------------------------------------------------
+
+impl Delegate for LoopCore {
+    fn do_work(&self) -> bool {
+        self.run_next(LoopQueue::next_immediate)
+    }
+
+    fn do_delayed_work(&self) -> bool {
+        self.run_next(LoopQueue::next_delayed)
+    }
+
+    fn next_delayed_work(&self) -> Option<Instant> {
+        self.queue.next_deadline()
+    }
+
+    fn do_idle_work(&self) -> bool {
+        self.queue.wake_up();
+        if self.quit_if_told() {
+            return false;
+        }
+        match self.next_step() {
+            NextStep::GoOn => true,
+            NextStep::EndRun => {
+                self.end_innermost_run();
+                false
+            }
+            NextStep::Wait if self.run_idle_handlers() => {
+                self.quit_if_told();
+                true
+            }
+            NextStep::Wait => !self.queue.go_to_sleep(),
+        }
+    }
+}
+
+impl LoopCore {
+    /// Runs the next task of one sort, or skips as many cancelled ones as one call may. Returns false if there is none.
+    fn run_next(&self, next: impl Fn(&LoopQueue, bool) -> Option<QueuedTask>) -> bool {
+        self.queue.wake_up();
+        self.queue.check_invariants();
+        if self.quit_if_told() {
+            return false;
+        }
+        for _ in 0..MAX_SKIPPED {
+            let Some(task) = next(&self.queue, self.is_nested()) else { return false };
+            if self.run_task(task) {
+                break;
+            }
+        }
+        self.quit_if_told();
+        true
+    }
+
+    /// Runs a task. Returns false if it was cancelled.
+    fn run_task(&self, task: QueuedTask) -> bool {
+        let ran = task.job.run(&self.shared);
+        self.shared.count_passed();
+        if ran == Ran::Not {
+            self.shared.removed_cancelled(1);
+            return false;
+        }
+        self.ran.set(self.ran.get() + 1);
+        self.has_idled.set(false); // a new idle phase (IDLE-1)
+        match ran {
+            Ran::Again(_) if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
+            Ran::Again(due) => self.queue.run_again(task, due),
+            Ran::ForTheLastTime | Ran::Not => {}
+        }
+        true
+    }
+
+    /// Returns true if the innermost run has to end without anything more (NEST-2).
+    fn must_quit_now(&self) -> bool {
+        if self.shared.has_changed() {
+            self.queue.drain_inbox();
+        }
+        self.queue.quit() == Quit::Now || self.was_told(RunQuit::is_now)
+    }
+
+    /// Returns true if the innermost run itself was told to quit in that way.
+    fn was_told(&self, how: fn(&RunQuit) -> bool) -> bool {
+        let runs = self.runs.borrow();
+        runs.last().and_then(|run| run.quit.as_deref()).is_some_and(how)
+    }
+
+    /// Tells the pump if the innermost run has to end without anything more, and returns true then.
+    fn quit_if_told(&self) -> bool {
+        let quits = self.must_quit_now();
+        if quits {
+            self.end_innermost_run();
+        }
+        quits
+    }
+
+    /// Tells the pump to return from its innermost run, if the pump has begun it (NEST-1).
+    fn end_innermost_run(&self) {
+        let kind = self.runs.borrow().last().map(|run| run.kind);
+        if kind == Some(RunKind::Pump) {
+            self.pump.quit();
+        }
+    }
+
+    /// Decides what the innermost run does next. It has found no task in this turn.
+    fn next_step(&self) -> NextStep {
+        if self.queue.has_work(self.is_nested()) {
+            return NextStep::GoOn; // the inbox was drained since, for example for a quit
+        }
+        if self.queue.quit() == Quit::No {
+            let ends = self.was_told(RunQuit::is_when_idle);
+            return if ends { NextStep::EndRun } else { NextStep::Wait };
+        }
+        if self.is_nested() && self.queue.has_deferred() {
+            return NextStep::EndRun; // the outermost run takes the deferred task (NEST-3)
+        }
+        if self.queue.quit_if_empty() { NextStep::EndRun } else { NextStep::GoOn }
+    }
+
+    // ----- idle handlers -------------------------------------------------------------------
+
+    /// Adds an idle handler. A loop that is gone drops it.
+    pub(super) fn add_idle_handler<R: Repeat>(
+        &self,
+        mut f: impl FnMut() -> R + 'static,
+    ) -> IdleKey {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let key = COUNT.fetch_add(1, Ordering::Relaxed); // Relaxed, because only the number counts
+        let handler: IdleHandler = Box::new(move || f().flow());
+        self.idle_handlers.borrow_mut().insert(key, Some(handler));
+        if self.is_closed.get() {
+            self.remove_idle_handler(IdleKey(key));
+        }
+        IdleKey(key)
+    }
+
+    pub(super) fn remove_idle_handler(&self, key: IdleKey) -> bool {
+        let removed = self.idle_handlers.borrow_mut().remove(&key.0);
+        let was_there = removed.is_some();
+        self.shared.catch(|| drop(removed));
+        was_there
+    }
+
+    /// Runs all handlers, unless they have run in this idle phase, as long as the loop goes on. Returns true if there
+    /// were any.
+    fn run_idle_handlers(&self) -> bool {
+        if self.has_idled.replace(true) {
+            return false;
+        }
+        let keys: Vec<u64> = self.idle_handlers.borrow().keys().copied().collect();
+        let goes_on = |_: &&u64| !self.must_quit_now();
+        keys.iter().take_while(goes_on).for_each(|key| self.run_idle_handler(*key));
+        !keys.is_empty()
+    }
+
+    fn run_idle_handler(&self, key: u64) {
+        let taken = self.idle_handlers.borrow_mut().get_mut(&key).and_then(Option::take);
+        let Some(mut handler) = taken else { return }; // it was removed, or runs below
+        let flow = self.shared.catch(&mut handler);
+        let goes_on = flow == Some(ControlFlow::Continue(()));
+        let mut handlers = self.idle_handlers.borrow_mut();
+        let unwanted = match handlers.get_mut(&key) {
+            Some(entry) if goes_on => entry.replace(handler),
+            _ => {
+                handlers.remove(&key);
+                Some(handler)
+            }
+        };
+        drop(handlers);
+        self.shared.catch(|| drop(unwanted));
+    }
+
+    // ----- the end of the loop -------------------------------------------------------------
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// Drops all that is pending, here and now, and takes nothing more.
+    pub(super) fn close(&self) {
+        if self.is_closed.replace(true) {
+            return;
+        }
+        self.queue.close();
+        let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
+        handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
+        self.locals.clear(&self.shared);
+    }
+}
+
+/// Takes a run off the stack when it is dropped.
+struct RunGuard<'a>(&'a LoopCore);
+
+impl Drop for RunGuard<'_> {
+    fn drop(&mut self) {
+        let run = self.0.runs.borrow_mut().pop();
+        let waits = run.is_some_and(|run| run.kind == RunKind::Turn);
+        if !waits && self.0.runs.borrow().is_empty() {
+            self.0.shared.set_state(LoopState::NotRunning);
+        }
+    }
+}
+
+// ----- the loop of a thread ---------------------------------------------------------------
+
+local!(
+    CURRENT: RefCell<Option<CurrentLoop>> = RefCell::new(None)
+);
+
+/// Closes the loop of a thread that ends while the loop is bound to it.
+struct CurrentLoop(Rc<LoopCore>);
+
+impl Drop for CurrentLoop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Binds a loop to this thread. Returns false if the thread has a loop, or is about to end.
+pub(super) fn bind(core: &Rc<LoopCore>) -> bool {
+    let bind = |current: &RefCell<Option<CurrentLoop>>| {
+        let mut current = current.borrow_mut();
+        let is_free = current.is_none();
+        if is_free {
+            *current = Some(CurrentLoop(Rc::clone(core)));
+        }
+        is_free
+    };
+    CURRENT.try_with(bind).unwrap_or(false)
+}
+
+/// Releases the calling thread, if it is bound to this loop.
+pub(super) fn unbind(shared: &Shared) {
+    if is_current(shared) {
+        let current = CURRENT.try_with(|current| current.borrow_mut().take());
+        drop(current);
+    }
+}
+
+/// Returns the loop of the calling thread, or `None` if it has none or is about to end.
+pub(super) fn current() -> Option<Rc<LoopCore>> {
+    let get =
+        |current: &RefCell<Option<CurrentLoop>>| Some(Rc::clone(&current.borrow().as_ref()?.0));
+    CURRENT.try_with(get).ok().flatten()
+}
+
+/// Returns true if this is the loop of the calling thread.
+pub(super) fn is_current(shared: &Shared) -> bool {
+    current().is_some_and(|core| std::ptr::eq(Arc::as_ptr(&core.shared), shared))
+}
