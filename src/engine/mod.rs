@@ -48,7 +48,7 @@ use self::shared::Shared;
 use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::trim::Trims;
-use crate::engine::slots::{grow, holder, trim};
+use crate::engine::slots::{depot, holder, trim};
 use crate::executor::batch::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::WheelView;
@@ -253,7 +253,7 @@ impl Engine {
         self.is_far_behind = tasks == most;
         if tasks > 0 {
             self.filed += tasks;
-            grow::ahead();
+            depot::add_block_ahead();
             self.shared.hooks.observe(|observer| observer.took_in(tasks));
         }
         TakenIn { tasks, earliest }

@@ -393,7 +393,7 @@ mod tests {
     /// A task that is over, and one that nobody ends before the last line of a test.
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
-            let vacancy = crate::engine::slots::memory::vacancy().expect("room");
+            let vacancy = holder::Vacancy::take().expect("room");
             vacancy.fill(crate::engine::slots::OneShot(|| ()), holder::Repetition::NONE, None)
         };
         let (over, waiting) = (fill(), fill());

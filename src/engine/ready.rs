@@ -24,7 +24,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::engine::intake::lane::Record;
-use crate::engine::slots::directory;
+use crate::engine::slots::blocks;
 use crate::executor::batch::AHEAD;
 use crate::time::tick::Moment;
 use crate::wheel::Timed;
@@ -54,7 +54,7 @@ impl Timed for Entry {
 
     #[inline]
     fn prefetch(&self) {
-        directory::prefetch(self.key().slot);
+        blocks::prefetch(self.key().slot);
     }
 }
 

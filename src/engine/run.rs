@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::shared::Shared;
 use crate::engine::intake::lane::Refused;
 use crate::engine::intake::seat::with_seat;
-use crate::engine::slots::{Body, Phase, Running, Thrown, directory, holder};
+use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::cycles;
@@ -296,7 +296,7 @@ impl due::Host for Shared {
     }
 
     fn prefetch(&self, due: Entry) {
-        directory::prefetch(due.key().slot);
+        blocks::prefetch(due.key().slot);
     }
 
     fn is_pending(&self, due: Entry) -> bool {

@@ -32,7 +32,7 @@ use crate::engine::limit::Limit;
 use crate::engine::ready::{Entry, Runner, Turn};
 use crate::engine::slots::closure::Closure;
 use crate::engine::slots::holder::{Repetition, Vacancy};
-use crate::engine::slots::{Content, Phase, Wake, holder, memory, trim};
+use crate::engine::slots::{Content, Phase, Wake, holder, trim};
 use crate::engine::termination::{self, Leftover, Termination};
 use crate::error::ScheduleError;
 use crate::executor::backpressure::{Backlog, Flow};
@@ -272,7 +272,7 @@ impl Shared {
     /// A place among the pending tasks, and a holder.
     fn find_place(&self) -> Result<Vacancy, ScheduleError> {
         self.enter()?;
-        memory::vacancy().ok_or_else(|| {
+        Vacancy::take().ok_or_else(|| {
             self.leave_place();
             ScheduleError::Full
         })

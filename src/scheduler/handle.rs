@@ -381,12 +381,12 @@ impl Clone for TaskHandle {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::engine::slots::memory;
+    use crate::engine::slots::holder::Vacancy;
 
     /// The word of a holder that was never used, or whose page has gone back, is zero. No task has that generation.
     #[test]
     fn s08_a_handle_to_nothing_is_done_where_a_holder_was_never_used() {
-        assert!(memory::vacancy().is_some(), "the first block is there");
+        assert!(Vacancy::take().is_some(), "the first block is there");
         let key = TaskKey { slot: (1 << 15) - 1, generation: 0 }; // the last one of the first block
         let handle = TaskHandle::new(key, SchedulerId::FIRST);
         assert!(handle.is_done() && !handle.cancel());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::threads;
-use crate::engine::slots::memory;
+use crate::engine::slots::magazines;
 use crate::{Clock, Inline, ManualClock, ScheduleError, Scheduler, Sleeper};
 
 const LATER: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ fn models_an_alarm_against_a_stop() {
             let scheduler = scheduler.clone();
             thread::spawn(move || {
                 drop(scheduler.stop());
-                memory::put_down();
+                magazines::flush();
             })
         };
         match scheduler.wake_at(clock.now() + LATER, &sleeper.waker()) {

@@ -1,4 +1,4 @@
-//! A few holders that each run of a model has anew, in the place of the directory's blocks.
+//! Stands in for `src/engine/slots/blocks.rs` in a model: two pages of holders, which each run of a model has anew.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use loom::sync::atomic::AtomicU32;
 
 use crate::engine::slots::holder::TaskHolder;
 
-/// Two pages: one may be in the trimmer's hands.
+/// Two pages, because the trimmer may have one of them in hand.
 const HOLDERS: u32 = 128;
 
 lazy_static! {
@@ -21,20 +21,16 @@ pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
 
 pub(crate) fn prefetch(_slot: u32) {}
 
-pub(crate) fn add_block(_number: usize) -> bool {
+pub(crate) fn add_block(_number: usize, _is_ahead: bool) -> bool {
     true
 }
 
-pub(crate) fn add_block_ahead(_number: usize) -> bool {
-    true
-}
-
-pub(crate) fn given_back(_block: usize) -> &'static AtomicU32 {
+pub(crate) fn given_back(_slot: u32) -> &'static AtomicU32 {
     &GIVEN_BACK
 }
 
-/// What the system does to a page that is given back.
-pub(crate) fn wipe(slots: Range<u32>) -> bool {
+/// Does what the system does to a page that is given back.
+pub(crate) fn discard(slots: Range<u32>) -> bool {
     slots.filter_map(holder).for_each(TaskHolder::wipe);
     true
 }

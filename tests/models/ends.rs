@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::engine::slots::memory;
+use crate::engine::slots::magazines;
 use crate::platform::sync::{Mutex, Ordering, lock};
 use crate::{Cancellable, Driver, DueTask, Executor, PendingTask, Rejected, Scheduler};
 
@@ -39,7 +39,7 @@ fn scheduler() -> (Scheduler, Driver, Keeper) {
 fn run(task: DueTask) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         task.run();
-        memory::put_down();
+        magazines::flush();
     })
 }
 
@@ -49,7 +49,7 @@ fn next(keeper: &Keeper) -> DueTask {
 
 fn end(scheduler: Scheduler, driver: Driver, keeper: Keeper) {
     drop((driver, scheduler, keeper));
-    memory::put_down();
+    magazines::flush();
 }
 
 /// S29: each task that was handed over has run, or comes back.
@@ -130,7 +130,7 @@ fn models_close_against_a_series_that_is_cancelled() {
             let handle = handle.clone();
             thread::spawn(move || {
                 let won = handle.cancel();
-                memory::put_down();
+                magazines::flush();
                 won
             })
         };
@@ -188,7 +188,7 @@ fn models_move_against_cancel() {
             let handle = handle.clone();
             thread::spawn(move || {
                 let won = handle.cancel();
-                memory::put_down();
+                magazines::flush();
                 won
             })
         };
@@ -238,7 +238,7 @@ fn models_a_look_at_the_name_against_a_cancel() {
         let looker = thread::spawn(move || {
             let is_named = task.name().contains("closure");
             drop(task);
-            memory::put_down();
+            magazines::flush();
             is_named
         });
         let won = handle.cancel();

@@ -1,4 +1,4 @@
-//! A task's holder, from hand to hand: the real [`holder`] over the real magazines and depot.
+//! Races for a task's holder: the real [`holder`] with the real magazines and the real depot.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use loom::thread;
 
 use crate::Cancellable;
 use crate::engine::slots::depot::depot;
-use crate::engine::slots::holder::Repetition;
+use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{
-    Cancelled, NamedAfter, OneShot, Phase, Running, Series, directory, holder, memory,
+    Cancelled, NamedAfter, OneShot, Phase, Running, Series, holder, magazines, trim,
 };
 use crate::platform::sync::Ordering;
 use crate::time::repeat::Kind;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
-/// What has become of tasks. What loom does not know of costs it no interleavings.
+/// Counts what has become of tasks. These are std's atomics, so they add no interleavings to a model.
 #[derive(Default)]
 struct Ledger {
     runs: AtomicUsize,
     drops: AtomicUsize,
 }
 
-/// What a task captures.
+/// The capture of a task.
 struct Capture(Arc<Ledger>);
 
 impl Drop for Capture {
@@ -43,7 +43,7 @@ impl Ledger {
 fn schedule(ledger: &Arc<Ledger>) -> TaskKey {
     let capture = Capture(Arc::clone(ledger));
     let task = OneShot(move || _ = capture.0.runs.fetch_add(1, Ordering::Relaxed));
-    memory::vacancy().expect("a page of them").fill(task, Repetition::NONE, None)
+    Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None)
 }
 
 fn run(key: TaskKey) -> bool {
@@ -58,7 +58,8 @@ fn cancel(key: TaskKey) -> bool {
     !matches!(holder::cancel(key), Cancelled::Lost)
 }
 
-/// WORD-1, WORD-2: a run that uses the holder for the next task at once, against a cancel of each.
+/// A run that uses the holder for the next task at once, against a cancel of each task: one of them wins (WORD-1), and
+/// alone has the body (WORD-2).
 #[test]
 fn models_cancel_against_run_and_reuse() {
     loom::model(|| {
@@ -70,13 +71,13 @@ fn models_cancel_against_run_and_reuse() {
                 let ran = run(key);
                 let next = schedule(&second);
                 let cancelled = cancel(next);
-                memory::put_down();
+                magazines::flush();
                 (ran, cancelled)
             })
         };
         let stale = thread::spawn(move || {
             let won = cancel(key);
-            memory::put_down();
+            magazines::flush();
             won
         });
         let here = cancel(key);
@@ -85,11 +86,11 @@ fn models_cancel_against_run_and_reuse() {
         assert_eq!(first.told(), (usize::from(ran), 1));
         assert!(next_cancelled, "a handle hits only its own task");
         assert_eq!(second.told(), (0, 1));
-        memory::put_down();
+        magazines::flush();
     });
 }
 
-/// WORD-4: who cancels a series between two runs sees what the last one wrote, and so does the next run.
+/// A thread that cancels a series between two runs sees what the last run wrote, and so does the next run (WORD-4).
 #[test]
 fn models_rearm_against_cancel() {
     loom::model(|| {
@@ -100,7 +101,7 @@ fn models_rearm_against_cancel() {
             ControlFlow::Continue(())
         }));
         let rate = Repetition { kind: Kind::RateBurst, period: 1 };
-        let key = memory::vacancy().expect("a page of them").fill(task, rate, None);
+        let key = Vacancy::take().expect("a page of them").fill(task, rate, None);
         let runner = thread::spawn(move || {
             for _ in 0..2 {
                 let Some(mut task) = Running::claim(key, Phase::Pending) else { return };
@@ -113,11 +114,11 @@ fn models_rearm_against_cancel() {
                     break;
                 }
             }
-            memory::put_down();
+            magazines::flush();
         });
         let other = thread::spawn(move || {
             let won = cancel(key);
-            memory::put_down();
+            magazines::flush();
             won
         });
         let here = cancel(key);
@@ -125,18 +126,18 @@ fn models_rearm_against_cancel() {
         runner.join().unwrap();
         assert!(here != there, "one cancel wins");
         assert_eq!(ledger.told().1, 1, "and the body is dropped once");
-        memory::put_down();
+        magazines::flush();
     });
 }
 
-/// WORD-4: who finds a task done sees what it did.
+/// A thread that finds a task done sees what the task did (WORD-4).
 #[test]
 fn models_done_shows_what_was_done() {
     loom::model(|| {
         let result = Arc::new(AtomicU64::new(0));
         let write = Arc::clone(&result);
         let task = OneShot(move || write.store(7, Ordering::Relaxed));
-        let key = memory::vacancy().expect("a page of them").fill(task, Repetition::NONE, None);
+        let key = Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None);
         let handle = Cancellable::new(key, SchedulerId::FIRST);
         let reader = thread::spawn(move || {
             if handle.is_done() {
@@ -144,12 +145,12 @@ fn models_done_shows_what_was_done() {
             }
         });
         assert!(run(key));
-        memory::put_down();
+        magazines::flush();
         reader.join().unwrap();
     });
 }
 
-/// SLOT-1: slots pass through magazines and the depot, from thread to thread, each in one hand.
+/// Slots pass from thread to thread through magazines and the depot, and each is in one place (SLOT-1).
 #[test]
 fn models_a_slot_is_in_one_hand() {
     loom::model(|| {
@@ -157,7 +158,7 @@ fn models_a_slot_is_in_one_hand() {
         let work = |ledger: &Arc<Ledger>| {
             let keys = [schedule(ledger), schedule(ledger), schedule(ledger)];
             let [first, second, third] = keys.map(cancel);
-            memory::put_down();
+            magazines::flush();
             assert!(first && second && third, "nobody else has these");
             keys
         };
@@ -172,19 +173,20 @@ fn models_a_slot_is_in_one_hand() {
     });
 }
 
-/// SLOT-3, SLOT-4: a page goes back while a stale handle looks at it, and is used again.
+/// A page goes back to the system while a stale handle looks at it (SLOT-3), and is used again with other generations
+/// (SLOT-4).
 #[test]
 fn models_a_trim_against_a_stale_handle() {
     loom::model(|| {
         let (first, second) = (Arc::<Ledger>::default(), Arc::<Ledger>::default());
         let stale = schedule(&first);
         assert!(cancel(stale));
-        memory::put_down();
+        magazines::flush();
         let trimmer = thread::spawn(|| {
             let taken = depot().take_group(0..1);
             if let Some(slots) = taken {
-                let is_bare = directory::discard(slots.clone());
-                depot().put_group(slots, is_bare);
+                let is_absent = trim::give_back(slots.clone());
+                depot().put_group(slots, is_absent);
             }
         });
         let user = {
@@ -192,7 +194,7 @@ fn models_a_trim_against_a_stale_handle() {
             thread::spawn(move || {
                 let key = schedule(&second);
                 assert!(run(key));
-                memory::put_down();
+                magazines::flush();
             })
         };
         assert!(!cancel(stale), "it has cancelled another task");
@@ -203,7 +205,7 @@ fn models_a_trim_against_a_stale_handle() {
     });
 }
 
-/// HANDLE-1: a clone knows of a cancel, whichever of the two was first, and whatever lives there since.
+/// A clone knows of a cancel, whether it was made before or after it, and whichever task has the slot since (HANDLE-1).
 #[test]
 fn models_a_clone_knows_of_the_cancel() {
     loom::model(|| {
@@ -219,6 +221,6 @@ fn models_a_clone_knows_of_the_cancel() {
         // Six tasks later the word has forgotten.
         (0..6).for_each(|_| assert!(cancel(schedule(&ledger))));
         assert!(handle.is_cancelled() && clone.is_cancelled());
-        memory::put_down();
+        magazines::flush();
     });
 }

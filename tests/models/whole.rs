@@ -9,7 +9,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::threads;
-use crate::engine::slots::memory;
+use crate::engine::slots::magazines;
 use crate::platform::sync::Ordering;
 use crate::{Inline, ManualClock, ScheduleError, Scheduler, Sleeper};
 
@@ -41,7 +41,7 @@ fn schedule_against_close(delay: Duration) {
         let (scheduler, runs) = (scheduler.clone(), Arc::clone(&runs));
         thread::spawn(move || {
             let accepted = schedule(&scheduler, delay, &runs);
-            memory::put_down();
+            magazines::flush();
             accepted
         })
     };

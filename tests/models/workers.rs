@@ -158,7 +158,7 @@ fn models_dispose_against_a_delay() {
             let worker = worker.clone();
             thread::spawn(move || {
                 worker.dispose();
-                crate::engine::slots::memory::put_down();
+                crate::engine::slots::magazines::flush();
             })
         };
         let late = worker.schedule_after(Duration::from_secs(1), || unreachable!());
@@ -178,7 +178,7 @@ fn models_a_refused_drain_is_not_lost() {
             let (worker, log) = (worker.clone(), log.clone());
             thread::spawn(move || {
                 worker.schedule(log.task(1));
-                crate::engine::slots::memory::put_down();
+                crate::engine::slots::magazines::flush();
             })
         };
         worker.schedule(log.task(2));
@@ -225,7 +225,7 @@ fn models_a_gone_executor_ends_the_worker() {
                 let (worker, runs) = (worker.clone(), Arc::clone(&runs));
                 thread::spawn(move || {
                     let handle = worker.schedule(task(&runs));
-                    crate::engine::slots::memory::put_down();
+                    crate::engine::slots::magazines::flush();
                     handle
                 })
             };

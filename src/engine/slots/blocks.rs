@@ -1,68 +1,78 @@
-//! The blocks in which holders lie, and the system's memory under them. In a loom model, `tests/models/blocks.rs` stands in
-//! for this file. The invariants are in [`directory`](super::directory).
+//! The memory of the holders, for all schedulers of the process: a directory of blocks, which are never unmapped.
+//!
+//! A handle is a slot number and a generation. Nothing counts handles, so a handle may outlive its task, its
+//! scheduler, and the next thousand tasks of the slot. Therefore a stale handle must always find memory where it looks:
+//!
+//! ```text
+//!   slot 0x000A_C0F3
+//!        |-- block 0x15 ---> DIRECTORY[0x15] --> [ holder | holder | ... ]  32768 holders, 2 MiB
+//!        '-- index 0x40F3 ------------------------------------^
+//! ```
+//!
+//! - SLOT-2 A block that is in the directory stays there, mapped, for ever.
+//! - SLOT-3 Pages go back to the system only by a caller that has all their slots in hand. A stale handle that looks
+//!   there finds the word of a free holder, as it was or zero. Zero is the word of no task.
+//! - SLOT-4 The first task in a holder whose word is zero gets a generation above all that went back with pages of its
+//!   block.
+//!
+//! In a loom model, `tests/models/blocks.rs` stands in for this file.
 
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use super::depot::{BLOCKS, PAGE, block_of, place_of};
+use super::depot::{BLOCKS, PAGE, block_of, index_of};
 use super::holder::TaskHolder;
-use crate::platform::pages;
+use crate::platform::{cpu, pages};
 
-/// All blocks there are.
-static BLOCKS_THERE: [AtomicPtr<TaskHolder>; BLOCKS] =
+static DIRECTORY: [AtomicPtr<TaskHolder>; BLOCKS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 
-/// The highest generation that was given back with pages of each block; SLOT-4.
+/// The highest generation that went back to the system with pages of each block (SLOT-4).
 static GIVEN_BACK: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
 
-/// The holder of a slot, which may be anybody's.
+/// Returns the holder of a slot, whichever task lives there. `None` if there is no such slot yet.
 #[inline]
 pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
-    // Relaxed: who has a number has it, by way of the depot's lock, from who added the block.
-    let block = BLOCKS_THERE[block_of(slot)].load(Ordering::Relaxed);
-    // SAFETY: SLOT-2; the place is within the block, and zeros, or what was there before, are a
-    // holder.
-    (!block.is_null()).then(|| unsafe { &*block.add(place_of(slot)) })
+    // Relaxed: a slot number reaches this thread through the depot's lock, so the block is visible here.
+    let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
+    // SAFETY: the index is within the block, which stays (SLOT-2). Zeros are a free holder (HOLDER-3).
+    (!block.is_null()).then(|| unsafe { &*block.add(index_of(slot)) })
 }
 
-/// Asks for the holder of a slot ahead of its use.
+/// Fetches the holder of a slot into the cache ahead of its use.
 #[inline]
 pub(crate) fn prefetch(slot: u32) {
     // Relaxed: nothing is read through the pointer.
-    let block = BLOCKS_THERE[block_of(slot)].load(Ordering::Relaxed);
-    crate::platform::cpu::prefetch(block.wrapping_add(place_of(slot)));
+    let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
+    cpu::prefetch(block.wrapping_add(index_of(slot)));
 }
 
-/// Brings a block of holders that never held a task; false when the system has no memory. The
-/// depot's lock is held, so it touches nothing of it.
-pub(crate) fn add_block(number: usize) -> bool {
-    install(number, pages::block(false))
-}
-
-/// Brings a block that nobody will use before the caller says so under the depot's lock, and touches it. It is one
-/// large page, if the system has one: with a million timers, which fire in no order of addresses, that saves a sixth
-/// of what a fire costs.
-pub(crate) fn add_block_ahead(number: usize) -> bool {
-    install(number, pages::block(true))
-}
-
-fn install(number: usize, block: Option<NonNull<u8>>) -> bool {
-    let Some(block) = block else { return false };
-    BLOCKS_THERE[number].store(block.as_ptr().cast(), Ordering::Relaxed); // see `holder`
+/// Maps a block of holders that never held a task. Returns false if the system has no memory.
+///
+/// If `is_ahead`, nobody needs the block yet. Then it is touched here, as one large page if the system has one: with a
+/// million timers, which fire in no order of addresses, that saves a sixth of the cost of a fire. Otherwise it has
+/// small pages, each of which comes when it is touched.
+pub(crate) fn add_block(number: usize, is_ahead: bool) -> bool {
+    let Some(block) = pages::block(is_ahead) else { return false };
+    let before = DIRECTORY[number].swap(block.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
+    debug_assert!(before.is_null(), "a block stays (SLOT-2)");
     true
 }
 
-pub(crate) fn given_back(block: usize) -> &'static AtomicU32 {
-    &GIVEN_BACK[block]
+/// Returns the highest generation that went back with pages of the block of a slot (SLOT-4).
+pub(crate) fn given_back(slot: u32) -> &'static AtomicU32 {
+    &GIVEN_BACK[block_of(slot)]
 }
 
-/// The caller has all of these slots in hand, which are whole pages of one block.
-pub(crate) fn wipe(slots: Range<u32>) -> bool {
+/// Gives the pages of these slots back to the system. Returns false if they stay. The caller has all of the slots in
+/// hand, and they are whole pages of one block.
+pub(crate) fn discard(slots: Range<u32>) -> bool {
     let Some(first) = holder(slots.start) else { return false };
     let bytes = slots.len() * size_of::<TaskHolder>();
-    debug_assert_eq!(slots.len() % PAGE, 0);
-    // SAFETY: whole pages of one block. The slots are free, so nobody owns a body there (HOLDER-1), and
-    // who looks at a word copes with a zero (SLOT-3).
+    debug_assert_eq!((slots.start as usize % PAGE, slots.len() % PAGE), (0, 0), "whole pages");
+    debug_assert_eq!(block_of(slots.start), block_of(slots.end - 1), "of one block");
+    // SAFETY: whole pages of one block. The slots are free, so there is no body (HOLDER-1), and a thread that loads a
+    // word there copes with a zero (SLOT-3).
     unsafe { pages::discard(ptr::from_ref(first).cast_mut().cast(), bytes) }
 }

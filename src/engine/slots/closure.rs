@@ -1,15 +1,14 @@
-//! A closure whose type is forgotten: up to 32 bytes lie inline, larger ones in a box.
+//! A closure whose type is erased: up to 32 bytes are stored inline, larger values in a box.
 //!
-//! A holder must not grow with what a task captured, and a schedule must not allocate for the
-//! usual capture (an `Arc` or two, an id). So a [`Closure`] is four words of room and a pointer to
-//! a table of what can be done with them.
+//! A holder must not grow with what a task captures, and scheduling must not allocate for the usual capture (one or
+//! two `Arc`s, an id). So a [`Closure`] is 32 bytes of storage and a pointer to a table of functions ([`VTable`]) for
+//! the value that the storage holds.
 //!
-//! - CLOSURE-1 For some [`Lodging`], `table` is its table, and `room` holds its guest: what fits, or a box. Only
-//!   [`put`] sets both.
-//! - CLOSURE-2 The guest is moved out or dropped once: who runs a closure for the last time, takes its guest, or
-//!   drops it, never touches it again.
+//! - CLOSURE-1 The storage holds a value of the type for which the vtable was made. Only [`put_inline`]
+//!   sets the two, and it sets them together.
+//! - CLOSURE-2 The value is moved out or dropped once. After `run_once`, a `take` or a drop, nobody touches it again.
 
-use std::any::TypeId;
+use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
 use std::ops::ControlFlow;
@@ -18,81 +17,53 @@ use std::task::Waker;
 
 use crate::observe::trace::RunOnce;
 
-/// How many bytes of a closure lie inline.
+/// The number of bytes that are stored inline.
 pub(crate) const INLINE_BYTES: usize = 32;
 
-type Room = [MaybeUninit<u64>; INLINE_BYTES / 8];
-
-/// What can be done with a room; each entry is made for the one type that lies in it.
-struct Table {
-    /// Moves the value out and calls it; the room is empty afterwards.
-    run_once: unsafe fn(*mut Room),
-    /// Calls the value in place.
-    run: unsafe fn(*mut Room) -> ControlFlow<()>,
-    /// Drops the value; the room is empty afterwards.
-    drop: unsafe fn(*mut Room),
-    /// The type that lies in the room.
-    holds: fn() -> TypeId,
-    /// The name of the user's closure (S31).
-    type_name: fn() -> &'static str,
-    /// The name that the value itself knows, if it does.
-    own_name: Option<unsafe fn(*const Room) -> &'static str>,
-}
+type Storage = [MaybeUninit<u64>; INLINE_BYTES / 8];
 
 /// A task's closure, one-shot or repeating.
 pub(crate) struct Closure {
-    table: &'static Table,
-    room: Room,
-    /// It owns something that can be sent, and is never shared.
+    vtable: &'static VTable,
+    storage: Storage,
+    /// The closure owns a value that is `Send`, and does not have to be `Sync`.
     _owns: PhantomData<Box<dyn FnOnce() + Send>>,
 }
 
-// SAFETY: only closures that are `Send` are put in, and a box of one is `Send` too.
+// SAFETY: every stored value is `Send`, as `Stored` demands.
 unsafe impl Send for Closure {}
 
-/// Whether a value of this type lies in the room itself.
-const fn fits<T>() -> bool {
-    size_of::<T>() <= size_of::<Room>() && align_of::<T>() <= align_of::<Room>()
-}
+// ----- what users bring -----------------------------------------------------------------------
 
-/// A way to lie in a room: what lies there, and the table that is made for it.
+/// A task that `schedule_*` accepts. It is written into a holder, and moved out again if the scheduler refuses it.
 ///
-/// # Safety
-///
-/// The functions of the table are right for a room that holds a guest, and `holds` says its type.
-unsafe trait Lodging {
-    type Guest: Send + 'static;
-    const TABLE: Table;
-}
-
-/// What becomes a closure in a holder, and comes back out of it when the task is refused.
-///
-/// It is written in place. A closure that is made elsewhere and moved in costs a schedule a tenth
-/// more: the move loads in wide words what was just stored in narrow ones, and waits for the stores.
+/// It is written in place. To build a [`Closure`] elsewhere and move it in makes a schedule a tenth slower: the move
+/// loads in wide words what was just stored in narrow ones, and waits for the stores.
 pub(crate) trait Content: Sized {
-    /// The tick thread wakes it itself, and at the end it is nobody's leftover.
+    /// The tick thread itself wakes it, and it never becomes a leftover.
     const IS_WAKER: bool = false;
-    /// It repeats.
     const IS_SERIES: bool = false;
 
-    /// Writes itself into the place.
     fn write(self, place: &mut MaybeUninit<Closure>);
-    /// What had been written.
+    /// Moves the value out again that `write` has stored.
     fn take_back(closure: Closure) -> Self;
 }
 
 /// A task that runs once.
 pub(crate) struct OneShot<S>(pub(crate) S);
 
-/// A task that repeats until it breaks.
+/// A task that runs until its closure returns `Break`.
 pub(crate) struct Series<B>(pub(crate) B);
 
-/// A task that repeats, as a value.
+/// A waker. To run it is to wake it; to drop it wakes nobody.
+pub(crate) struct Wake(pub(crate) Waker);
+
+/// The closure of a [`Series`].
 pub(crate) trait RunRepeatedly: Send + 'static {
-    /// A value knows a better name than that of its type.
+    /// The value has a name of its own, which is better than the name of its type.
     const IS_NAMED: bool = false;
 
-    /// The name of the user's type.
+    /// Returns the name of the user's type.
     fn type_name() -> &'static str;
 
     fn own_name(&self) -> &'static str {
@@ -102,7 +73,7 @@ pub(crate) trait RunRepeatedly: Send + 'static {
     fn run(&mut self) -> ControlFlow<()>;
 }
 
-/// A closure that repeats, made of one of the user's type `N`.
+/// A repeating closure that wraps a closure of the user, of type `N`, and has the name of that type.
 pub(crate) struct NamedAfter<N, F> {
     f: F,
     _named_after: PhantomData<fn() -> N>,
@@ -118,7 +89,7 @@ impl<N: 'static, F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly
     for NamedAfter<N, F>
 {
     fn type_name() -> &'static str {
-        std::any::type_name::<N>()
+        type_name::<N>()
     }
 
     #[inline]
@@ -127,24 +98,7 @@ impl<N: 'static, F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly
     }
 }
 
-impl<B: RunRepeatedly> RunRepeatedly for Box<B> {
-    const IS_NAMED: bool = B::IS_NAMED;
-
-    fn type_name() -> &'static str {
-        B::type_name()
-    }
-
-    fn own_name(&self) -> &'static str {
-        (**self).own_name()
-    }
-
-    #[inline]
-    fn run(&mut self) -> ControlFlow<()> {
-        (**self).run()
-    }
-}
-
-/// A closure that was made of another one, and keeps the name of that; or a box that has lost the type of its closure (S31).
+/// A closure with a name that its type does not tell: it wraps another closure, or is a box of one (S31).
 pub(crate) struct Named<T> {
     pub(crate) name: &'static str,
     pub(crate) task: T,
@@ -167,7 +121,7 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> 
     const IS_NAMED: bool = true;
 
     fn type_name() -> &'static str {
-        std::any::type_name::<F>()
+        type_name::<F>()
     }
 
     fn own_name(&self) -> &'static str {
@@ -180,19 +134,61 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> 
     }
 }
 
-/// A waker: to run it is to wake it, and to drop it is not.
-pub(crate) struct Wake(pub(crate) Waker);
-
 impl RunOnce for Wake {
     fn run_once(self) {
         self.0.wake();
     }
 }
 
-/// What does not fit into the room.
-struct Large<S>(Box<S>);
+impl<F: RunOnce> Content for OneShot<F> {
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        put(self, place);
+    }
 
-impl<S: RunOnce> RunOnce for Large<S> {
+    fn take_back(closure: Closure) -> Self {
+        closure.take()
+    }
+}
+
+impl<B: RunRepeatedly> Content for Series<B> {
+    const IS_SERIES: bool = true;
+
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        put(self, place);
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        closure.take()
+    }
+}
+
+impl Content for Wake {
+    const IS_WAKER: bool = true;
+
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        put(OneShot(self), place);
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        closure.take::<OneShot<Wake>>().0
+    }
+}
+
+// ----- how it is stored -----------------------------------------------------------------------
+
+/// A value as it is stored, one-shot or repeating.
+trait Stored: Sized + Send + 'static {
+    const IS_NAMED: bool;
+    fn type_name() -> &'static str;
+    fn own_name(&self) -> &'static str;
+    fn run_once(self);
+    fn run(&mut self) -> ControlFlow<()>;
+}
+
+impl<S: RunOnce> Stored for OneShot<S> {
     const IS_NAMED: bool = S::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -203,74 +199,121 @@ impl<S: RunOnce> RunOnce for Large<S> {
         self.0.own_name()
     }
 
+    #[inline]
     fn run_once(self) {
-        (*self.0).run_once();
+        self.0.run_once();
+    }
+
+    /// Runs nothing: what can run once only is moved out for it.
+    fn run(&mut self) -> ControlFlow<()> {
+        ControlFlow::Break(())
     }
 }
 
-impl<F: RunOnce> Content for OneShot<F> {
+impl<B: RunRepeatedly> Stored for Series<B> {
+    const IS_NAMED: bool = B::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        B::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        self.0.own_name()
+    }
+
+    fn run_once(mut self) {
+        let _ = self.0.run();
+    }
+
     #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        if fits::<F>() {
-            put::<Once<F>>(self.0, place);
-        } else {
-            put::<Once<Large<F>>>(Large(Box::new(self.0)), place);
+    fn run(&mut self) -> ControlFlow<()> {
+        self.0.run()
+    }
+}
+
+/// A value that does not fit into the storage.
+impl<T: Stored> Stored for Box<T> {
+    const IS_NAMED: bool = T::IS_NAMED;
+
+    fn type_name() -> &'static str {
+        T::type_name()
+    }
+
+    fn own_name(&self) -> &'static str {
+        (**self).own_name()
+    }
+
+    fn run_once(self) {
+        (*self).run_once();
+    }
+
+    #[inline]
+    fn run(&mut self) -> ControlFlow<()> {
+        (**self).run()
+    }
+}
+
+/// What can be done with a storage that holds a value of one type.
+struct VTable {
+    /// Moves the value out and calls it.
+    run_once: unsafe fn(*mut Storage),
+    /// Calls the value in place.
+    run: unsafe fn(*mut Storage) -> ControlFlow<()>,
+    drop: unsafe fn(*mut Storage),
+    type_id: fn() -> TypeId,
+    /// Returns the name of the type of the user's closure (S31).
+    type_name: fn() -> &'static str,
+    /// Returns the name that the value itself has. `None` if it has none.
+    own_name: Option<unsafe fn(*const Storage) -> &'static str>,
+}
+
+impl VTable {
+    /// The functions are to be called with a storage that holds a `T`.
+    const fn of<T: Stored>() -> VTable {
+        VTable {
+            // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller does not use it again (CLOSURE-2).
+            run_once: |storage| unsafe { storage.cast::<T>().read() }.run_once(),
+            // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller has it to itself.
+            run: |storage| unsafe { &mut *storage.cast::<T>() }.run(),
+            // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller does not use it again (CLOSURE-2).
+            drop: |storage| unsafe { storage.cast::<T>().drop_in_place() },
+            type_id: TypeId::of::<T>,
+            type_name: T::type_name,
+            own_name: if T::IS_NAMED {
+                // SAFETY: the storage holds a `T` (CLOSURE-1).
+                Some(|storage| unsafe { &*storage.cast::<T>() }.own_name())
+            } else {
+                None
+            },
         }
     }
-
-    fn take_back(closure: Closure) -> Self {
-        OneShot(if fits::<F>() {
-            closure.take::<Once<F>>()
-        } else {
-            *closure.take::<Once<Large<F>>>().0
-        })
-    }
 }
 
-impl<B: RunRepeatedly> Content for Series<B> {
-    const IS_SERIES: bool = true;
-
-    #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        if fits::<B>() {
-            put::<Repeating<B>>(self.0, place);
-        } else {
-            put::<Repeating<Box<B>>>(Box::new(self.0), place);
-        }
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        Series(if fits::<B>() {
-            closure.take::<Repeating<B>>()
-        } else {
-            *closure.take::<Repeating<Box<B>>>()
-        })
-    }
+/// Returns true if a value of this type can be stored inline.
+const fn fits<T>() -> bool {
+    size_of::<T>() <= size_of::<Storage>() && align_of::<T>() <= align_of::<Storage>()
 }
 
-impl Content for Wake {
-    const IS_WAKER: bool = true;
-
-    #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        put::<Once<Wake>>(self, place);
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        closure.take::<Once<Wake>>()
-    }
-}
-
-/// CLOSURE-1: a guest, and the table made for it.
+/// Writes a value, in a box if it does not fit.
 #[inline]
-fn put<L: Lodging>(guest: L::Guest, place: &mut MaybeUninit<Closure>) {
-    assert!(fits::<L::Guest>()); // a constant: it costs nothing
+fn put<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
+    if fits::<T>() {
+        put_inline(value, place);
+    } else {
+        put_inline(Box::new(value), place);
+    }
+}
+
+/// Writes a value that fits, and the vtable for its type (CLOSURE-1).
+#[inline]
+fn put_inline<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
+    assert!(fits::<T>()); // known at compile time, so it costs nothing
     let place = place.as_mut_ptr();
-    // SAFETY: both are fields of the place, and the guest fits into the room in size and alignment, as
-    // asserted. Nothing is dropped: the place held nothing.
+    // SAFETY: both are fields of the place, and the value fits into the storage, as asserted. The place was not
+    // initialised, so nothing is to be dropped.
     unsafe {
-        (&raw mut (*place).table).write(&L::TABLE);
-        (&raw mut (*place).room).cast::<L::Guest>().write(guest);
+        (&raw mut (*place).vtable).write(const { &VTable::of::<T>() });
+        (&raw mut (*place).storage).cast::<T>().write(value);
     }
 }
 
@@ -283,45 +326,43 @@ impl Closure {
         unsafe { place.assume_init() }
     }
 
-    /// Runs a one-shot, and consumes it. A repeating one runs for the last time.
+    /// Runs a one-shot. Runs a series for the last time.
     pub(crate) fn run_once(self) {
         let mut this = ManuallyDrop::new(self);
-        let run_once = this.table.run_once;
-        // SAFETY: CLOSURE-1; the value is moved out and `self` is forgotten (CLOSURE-2), also on a panic.
-        unsafe { run_once(&raw mut this.room) }
+        let run_once = this.vtable.run_once;
+        // SAFETY: the vtable is the one of the value (CLOSURE-1). `self` is forgotten, also on a panic (CLOSURE-2).
+        unsafe { run_once(&raw mut this.storage) }
     }
 
-    /// Runs a repeating closure. A one-shot only breaks.
+    /// Runs a series. A one-shot does not run: it only returns `Break`.
     pub(crate) fn run(&mut self) -> ControlFlow<()> {
-        // SAFETY: CLOSURE-1; the value stays in place.
-        unsafe { (self.table.run)(&raw mut self.room) }
+        // SAFETY: the vtable is the one of the value (CLOSURE-1), which stays in place.
+        unsafe { (self.vtable.run)(&raw mut self.storage) }
     }
 
-    /// The name of the user's closure: its type, or what whoever boxed it has said (S31).
+    /// Returns the name of the user's closure: its own, or that of its type (S31).
     pub(crate) fn name(&self) -> &'static str {
-        // SAFETY: CLOSURE-1; the function only looks at the value, which is there (CLOSURE-2).
-        let own_name =
-            self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
-        own_name.unwrap_or_else(self.table.type_name)
+        self.names().name()
     }
 
-    /// The same, for after a run that consumes the closure.
+    /// Returns what is needed to tell the name after a run that consumes the closure. A call of
+    /// [`name`](Closure::name) before each run would cost one more indirect call.
     #[inline]
     pub(crate) fn names(&self) -> Names {
-        // SAFETY: as in `name`.
+        // SAFETY: the vtable is the one of the value (CLOSURE-1), which is there (CLOSURE-2) and only read.
         let own_name =
-            self.table.own_name.map(|own_name| unsafe { own_name(&raw const self.room) });
-        Names { own_name, table: self.table }
+            self.vtable.own_name.map(|own_name| unsafe { own_name(&raw const self.storage) });
+        Names { own_name, vtable: self.vtable }
     }
 
-    /// Moves the value out again.
-    fn take<L: Lodging>(self) -> L::Guest {
+    /// Moves the value out that `put` has stored. Panics if it is of another type.
+    fn take<T: Stored>(self) -> T {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `self` is forgotten (CLOSURE-2).
-        unsafe { this.take_in_place::<L>() }
+        unsafe { if fits::<T>() { this.take_in_place() } else { *this.take_in_place::<Box<T>>() } }
     }
 
-    /// Moves a waker out, from where it lies.
+    /// Moves a waker out of a closure that stays where it is.
     ///
     /// # Safety
     ///
@@ -329,109 +370,41 @@ impl Closure {
     #[inline]
     pub(super) unsafe fn take_waker(&mut self) -> Waker {
         // SAFETY: as the caller promises.
-        unsafe { self.take_in_place::<Once<Wake>>() }.0
+        unsafe { self.take_in_place::<OneShot<Wake>>() }.0.0
     }
 
     /// # Safety
     ///
     /// The closure counts as moved out from now on (CLOSURE-2).
     #[inline]
-    unsafe fn take_in_place<L: Lodging>(&mut self) -> L::Guest {
-        // A table may lie at two addresses; then the call tells. At one address lies one table, whose
-        // `holds` says one type: so tables of different guests never do.
-        let holds_it =
-            ptr::eq(self.table, &L::TABLE) || (self.table.holds)() == TypeId::of::<L::Guest>();
-        assert!(holds_it, "a closure of another type");
-        // SAFETY: the room holds such a guest, as the table says (CLOSURE-1), and the caller forgets it.
-        unsafe { self.room.as_ptr().cast::<L::Guest>().read() }
+    unsafe fn take_in_place<T: Stored>(&mut self) -> T {
+        // The compiler may make several copies of a vtable, so the type decides if the addresses differ. It never
+        // merges those of two types, because their `type_id` differs.
+        let is_that_type = ptr::eq(self.vtable, const { &VTable::of::<T>() })
+            || (self.vtable.type_id)() == TypeId::of::<T>();
+        assert!(is_that_type, "a closure of another type");
+        // SAFETY: the storage holds a `T`, as the vtable says (CLOSURE-1), and the caller forgets it.
+        unsafe { self.storage.as_ptr().cast::<T>().read() }
     }
 }
 
-/// The name of a closure, for when the closure is gone.
+/// The name of a closure that may be gone.
 pub(crate) struct Names {
     own_name: Option<&'static str>,
-    table: &'static Table,
+    vtable: &'static VTable,
 }
 
 impl Names {
     pub(crate) fn name(self) -> &'static str {
-        self.own_name.unwrap_or_else(self.table.type_name)
+        self.own_name.unwrap_or_else(self.vtable.type_name)
     }
 }
 
 impl Drop for Closure {
     fn drop(&mut self) {
-        // SAFETY: CLOSURE-1, and nobody has moved the value out (CLOSURE-2).
-        unsafe { (self.table.drop)(&raw mut self.room) }
+        // SAFETY: the vtable is the one of the value (CLOSURE-1), which nobody has moved out (CLOSURE-2).
+        unsafe { (self.vtable.drop)(&raw mut self.storage) }
     }
-}
-
-/// The table of a type that is called once.
-struct Once<F>(PhantomData<F>);
-
-// SAFETY: each function takes the room for one that holds an `F`.
-unsafe impl<F: RunOnce> Lodging for Once<F> {
-    type Guest = F;
-    const TABLE: Table = Table {
-        run_once: |room| {
-            // SAFETY: the caller hands over a room that holds an `F` (CLOSURE-1), and forgets it.
-            let f = unsafe { room.cast::<F>().read() };
-            f.run_once();
-        },
-        run: |_| ControlFlow::Break(()),
-        drop: drop_in_room::<F>,
-        holds: TypeId::of::<F>,
-        type_name: F::type_name,
-        own_name: if F::IS_NAMED { Some(own_name_of_shot::<F>) } else { None },
-    };
-}
-
-/// The table of a type that is called again and again.
-struct Repeating<B>(PhantomData<B>);
-
-// SAFETY: each function takes the room for one that holds a `B`.
-unsafe impl<B: RunRepeatedly> Lodging for Repeating<B> {
-    type Guest = B;
-    const TABLE: Table = Table {
-        run_once: |room| {
-            // SAFETY: the caller hands over a room that holds a `B` (CLOSURE-1), and forgets it.
-            let mut series = unsafe { room.cast::<B>().read() };
-            let _ = series.run();
-        },
-        run: |room| {
-            // SAFETY: the caller has the room to itself, and it holds a `B` (CLOSURE-1).
-            let series = unsafe { &mut *room.cast::<B>() };
-            series.run()
-        },
-        drop: drop_in_room::<B>,
-        holds: TypeId::of::<B>,
-        type_name: B::type_name,
-        own_name: if B::IS_NAMED { Some(own_name_of_beat::<B>) } else { None },
-    };
-}
-
-/// # Safety
-///
-/// The room holds an `F`.
-unsafe fn own_name_of_shot<F: RunOnce>(room: *const Room) -> &'static str {
-    // SAFETY: as the caller promises.
-    unsafe { &*room.cast::<F>() }.own_name()
-}
-
-/// # Safety
-///
-/// The room holds a `B`.
-unsafe fn own_name_of_beat<B: RunRepeatedly>(room: *const Room) -> &'static str {
-    // SAFETY: as the caller promises.
-    unsafe { &*room.cast::<B>() }.own_name()
-}
-
-/// # Safety
-///
-/// The room holds a `T`, and is not used again.
-unsafe fn drop_in_room<T>(room: *mut Room) {
-    // SAFETY: as the caller promises.
-    unsafe { room.cast::<T>().drop_in_place() }
 }
 
 #[cfg(all(test, not(loom)))]

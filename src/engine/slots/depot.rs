@@ -4,101 +4,129 @@
 //!   open     [ 1 0 1 ... ]                 a bit per page: it has a free slot
 //!              |   '-------------.
 //!   pages    [ 0110...1 ] [ 0 ] [ 1...1 ]  a bit per slot; a word is a page, 4 KiB of holders
-//!   bare     [ 0 0 1 ... ]                 a bit per page: the system has it back, or never gave it
+//!   absent   [ 0 0 1 ... ]                 a bit per page: the system has it back, or never gave it
 //! ```
 //!
-//! Slots come back in the order in which tasks end, which is none: a list of them would scatter the
-//! next tasks over all of the memory, a cache miss and a miss of the page table for each. A bitmap
+//! Slots come back in the order in which tasks end, which is none. A list of them would scatter the
+//! next tasks over all of the memory, with a cache miss and a TLB miss for each. A bitmap
 //! puts them in the order of their addresses for nothing. The lowest free slots are taken first, so
 //! that after a peak the upper pages run empty, and can go back to the system.
 //!
 //! Everything here is behind one lock, which is taken once for 128 tasks.
+//!
+//! **The next block.** A new block is two megabytes. The system fills it with zeros when it is first touched, which
+//! takes 0.3 to 8 ms, and would delay one schedule by so much. So the tick thread does it: when the free slots are fewer
+//! than half a block, it adds the next block and touches it before anybody uses it. A caller that finds no free slot
+//! before that adds a block itself, of small pages, and touches one page at a time.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
-use super::{directory, grow};
-use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, global, lock};
+use super::blocks;
+use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock};
 
-/// How many slots there can be in all: 268 million, so that an index leaves four bits free.
+/// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
 const SLOT_BITS: u32 = 28;
-/// How many holders a block has: two megabytes of them.
+/// A block has 2^15 holders, which are two megabytes.
 const BLOCK_BITS: u32 = 15;
 pub(super) const BLOCKS: usize = 1 << (SLOT_BITS - BLOCK_BITS);
-/// How many holders lie in a page of 4 KiB, which is as many as a word has bits.
+/// The number of holders in a page of 4 KiB, which is also the number of bits in a word.
 pub(super) const PAGE: usize = 64;
 const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 
-/// Free slots in a thread's hand, the next one last.
+/// With fewer free slots than this (4 MiB) nothing is worth trimming.
+const WORTH_TRIMMING: usize = 64 * 1024;
+
+/// Free slots. The next one to be used is the last.
 pub(super) type Magazine = Vec<u32>;
 
-pub(super) fn block_of(index: u32) -> usize {
-    (index >> BLOCK_BITS) as usize & (BLOCKS - 1)
+/// Returns the number of the block of a slot.
+pub(super) fn block_of(slot: u32) -> usize {
+    (slot >> BLOCK_BITS) as usize & (BLOCKS - 1)
 }
 
-pub(super) fn place_of(index: u32) -> usize {
-    index as usize & ((1 << BLOCK_BITS) - 1)
+/// Returns the index of a slot in its block.
+pub(super) fn index_of(slot: u32) -> usize {
+    slot as usize & ((1 << BLOCK_BITS) - 1)
 }
 
 pub(crate) struct Depot {
     pages: Vec<u64>,
     open: Vec<u64>,
-    bare: Vec<u64>,
-    /// No word of `open` before this one has a bit.
+    absent: Vec<u64>,
+    /// All words of `open` before this one are zero.
     lowest: usize,
     blocks: usize,
-    /// Blocks that have a number, and for which the system had no memory.
+    /// Blocks that have a number, but for which the system had no memory.
     lost: usize,
-    /// Free slots of pages that are not bare.
+    /// Free slots of pages that are not absent.
     free: usize,
-    /// All slots of pages that are not bare.
+    /// All slots of pages that are not absent.
     resident: usize,
-    /// The least that `free` was since [`Depot::mark`]: what nobody has needed for that long.
-    low: usize,
-    /// How many free slots the last trim could not get rid of, and how many were in use then.
-    stuck: usize,
-    in_use_then: usize,
+    /// The least value of `free` since [`Depot::mark`]. So many slots nobody has needed since.
+    least_free: usize,
+    /// The value of `free` after the last trim, which could not get rid of more.
+    free_after_trim: usize,
+    in_use_after_trim: usize,
+    /// Counts the calls that check the invariants, in a debug build.
+    checks: u32,
 }
 
-global!(DEPOT: Mutex<Depot> = Mutex::new(Depot {
-    pages: Vec::new(),
-    open: Vec::new(),
-    bare: Vec::new(),
-    lowest: 0,
-    blocks: 0,
-    lost: 0,
-    free: 0,
-    resident: 0,
-    low: 0,
-    stuck: 0,
-    in_use_then: 0,
-}));
+global!(DEPOT: Mutex<Depot> = Mutex::new(Depot::EMPTY));
+
+/// The free slots are few. Relaxed: this is a hint, and the depot's lock tells what is true.
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn depot() -> MutexGuard<'static, Depot> {
     lock(&DEPOT)
 }
 
-/// Below this many free slots (4 MiB) nothing is worth trimming.
-const WORTH_TRIMMING: usize = 64 * 1024;
+/// Adds a block if one will soon be needed. Tick threads call this. The depot is not locked while the system works.
+pub(crate) fn add_block_ahead() {
+    if !IS_SHORT.load(Ordering::Relaxed) || !IS_SHORT.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    let reserved = depot().reserve_block();
+    let Some(block) = reserved else { return };
+    let is_there = blocks::add_block(block, true);
+    depot().open_block(block, is_there);
+}
 
 impl Depot {
+    const EMPTY: Depot = Depot {
+        pages: Vec::new(),
+        open: Vec::new(),
+        absent: Vec::new(),
+        lowest: 0,
+        blocks: 0,
+        lost: 0,
+        free: 0,
+        resident: 0,
+        least_free: 0,
+        free_after_trim: 0,
+        in_use_after_trim: 0,
+        checks: 0,
+    };
+
     // ----- out and in ----------------------------------------------------------------------
 
-    /// Fills a magazine with the lowest free slots, the lowest of all last.
+    /// Fills a magazine with the lowest free slots. The lowest of all is the last.
     pub(super) fn take(&mut self, magazine: &mut Magazine) {
         while magazine.len() < MAGAZINE {
-            let Some(page) = self.lowest_open() else { break };
+            let Some(page) = self.lowest_open_page() else { break };
             self.take_from(page, MAGAZINE, magazine);
         }
         magazine.reverse();
         if self.is_short() {
-            grow::is_short();
+            IS_SHORT.store(true, Ordering::Relaxed);
         }
+        self.check_sometimes();
     }
 
-    /// One slot, for a thread without a magazine.
+    /// Takes one slot, for a thread without magazines.
     pub(super) fn take_one(&mut self) -> Option<u32> {
         let mut one = Magazine::new();
-        let page = self.lowest_open()?;
+        let page = self.lowest_open_page()?;
         self.take_from(page, 1, &mut one);
         one.pop()
     }
@@ -106,15 +134,18 @@ impl Depot {
     /// Takes in free slots.
     pub(super) fn put(&mut self, slots: &[u32]) {
         for slot in slots {
-            let page = *slot as usize / PAGE;
-            self.pages[page] |= 1 << (*slot as usize % PAGE);
+            let (page, bit) = (*slot as usize / PAGE, 1 << (*slot as usize % PAGE));
+            debug_assert_eq!(self.pages[page] & bit, 0, "slot {slot} is free twice (SLOT-1)");
+            debug_assert!(!is_set(&self.absent, page), "slot {slot} was in use");
+            self.pages[page] |= bit;
             self.set_open(page);
         }
         self.free += slots.len();
+        self.check_sometimes();
     }
 
-    /// The first page that has a free slot, of a new block if need be.
-    fn lowest_open(&mut self) -> Option<usize> {
+    /// Returns the first page that has a free slot. If there is none, it adds a block.
+    fn lowest_open_page(&mut self) -> Option<usize> {
         loop {
             while let Some(open) = self.open.get(self.lowest) {
                 if *open != 0 {
@@ -122,71 +153,71 @@ impl Depot {
                 }
                 self.lowest += 1;
             }
-            if self.blocks == BLOCKS || !directory::add_block(self.blocks) {
+            if self.blocks == BLOCKS || !blocks::add_block(self.blocks, false) {
                 return None;
             }
             self.add_pages(u64::MAX);
         }
     }
 
-    /// Moves slots of a page into a magazine, until it has so many.
+    /// Moves slots of a page into a magazine, until that has `full` of them.
     fn take_from(&mut self, page: usize, full: usize, magazine: &mut Magazine) {
-        if is_set(&self.bare, page) {
-            self.bare[page / 64] &= !(1 << (page % 64));
+        if is_set(&self.absent, page) {
+            clear(&mut self.absent, page);
             self.free += PAGE;
             self.resident += PAGE;
         }
         let before = magazine.len();
         let slots = &mut self.pages[page];
+        debug_assert_ne!(*slots, 0, "page {page} is open");
         while *slots != 0 && magazine.len() < full {
             magazine.push((page * PAGE) as u32 + slots.trailing_zeros());
             *slots &= *slots - 1;
         }
         if *slots == 0 {
-            self.open[page / 64] &= !(1 << (page % 64));
+            clear(&mut self.open, page);
         }
         self.free -= magazine.len() - before;
-        self.low = self.low.min(self.free);
+        self.least_free = self.least_free.min(self.free);
     }
 
     fn set_open(&mut self, page: usize) {
-        self.open[page / 64] |= 1 << (page % 64);
+        set(&mut self.open, page);
         self.lowest = self.lowest.min(page / 64);
     }
 
-    // ----- what will be needed -------------------------------------------------------------
+    // ----- the next block ------------------------------------------------------------------
 
-    /// Whether fewer slots are left than half a block has.
+    /// Returns true if fewer slots are left than half a block has.
     fn is_short(&self) -> bool {
         let left = ((self.blocks - self.lost) << BLOCK_BITS) - self.resident + self.free;
         left < (1 << BLOCK_BITS) / 2
     }
 
-    /// A number for a further block, if few slots are left. None of its slots is free before
+    /// Returns the number for a further block, if few slots are left. None of its slots is free before
     /// [`Depot::open_block`].
-    pub(super) fn reserve_block(&mut self) -> Option<usize> {
+    fn reserve_block(&mut self) -> Option<usize> {
         (self.is_short() && self.blocks < BLOCKS).then(|| self.add_pages(0))
     }
 
-    /// Makes the slots of a reserved block free.
-    pub(super) fn open_block(&mut self, block: usize) {
+    /// Makes the slots of a reserved block free, if there was memory for it.
+    fn open_block(&mut self, block: usize, is_there: bool) {
+        if !is_there {
+            self.lost += 1;
+            return;
+        }
         for page in block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK {
             self.pages[page] = u64::MAX;
             self.set_open(page);
         }
     }
 
-    /// There is no memory for a reserved block.
-    pub(super) fn lose_block(&mut self) {
-        self.lost += 1;
-    }
-
-    /// The number of a new block, with these bits for each of its words.
+    /// Makes room for a new block, with these bits in each of its words. Returns its number.
     fn add_pages(&mut self, free: u64) -> usize {
         self.blocks += 1;
         self.pages.resize(self.blocks * PAGES_PER_BLOCK, free);
         self.open.resize(self.pages.len() / 64, free);
-        self.bare.resize(self.pages.len() / 64, u64::MAX);
+        self.absent.resize(self.pages.len() / 64, u64::MAX);
         self.blocks - 1
     }
 
@@ -194,23 +225,24 @@ impl Depot {
 
     /// Begins to watch how much stays free.
     pub(super) fn mark(&mut self) {
-        self.low = self.free;
+        self.least_free = self.free;
     }
 
-    /// Whether so much is free that it may be worth giving back.
+    /// Returns true if so much is free that it may be worth giving back.
     pub(super) fn is_bloated(&self) -> bool {
         self.is_too_much(self.free)
     }
 
-    /// Whether so much has stayed free since [`Depot::mark`].
+    /// Returns true if so much has stayed free since [`Depot::mark`].
     pub(super) fn stayed_bloated(&self) -> bool {
-        self.is_too_much(self.low)
+        self.is_too_much(self.least_free)
     }
 
-    /// More than is in use; and twice what the last trim could not get rid of, unless the tasks that
-    /// stood in its way have become half as many.
+    /// It is too much if it is more than is in use, and more than twice what the last trim could not get rid of. If
+    /// the tasks that stood in the way of that trim have become half as many, the first is enough.
     fn is_too_much(&self, free: usize) -> bool {
-        let has_changed = free > 2 * self.stuck || self.in_use() < self.in_use_then / 2;
+        let has_changed =
+            free > 2 * self.free_after_trim || self.in_use() < self.in_use_after_trim / 2;
         free > self.in_use().max(WORTH_TRIMMING) && has_changed
     }
 
@@ -218,26 +250,26 @@ impl Depot {
         self.resident - self.free
     }
 
-    /// A trim has come to its end.
+    /// Notes that a trim has come to its end.
     pub(super) fn trimmed(&mut self) {
-        (self.stuck, self.in_use_then) = (self.free, self.in_use());
+        (self.free_after_trim, self.in_use_after_trim) = (self.free, self.in_use());
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub(super) fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Hands over the slots of a whole group of pages, if all are free and some are not bare yet.
+    /// Hands over the slots of a whole group of pages, if all are free and some page is not absent.
     pub(crate) fn take_group(&mut self, group: Range<usize>) -> Option<Range<u32>> {
         let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);
-        if !is_free || group.clone().all(|page| is_set(&self.bare, page)) {
+        if !is_free || group.clone().all(|page| is_set(&self.absent, page)) {
             return None;
         }
         for page in group.clone() {
             self.pages[page] = 0;
-            self.open[page / 64] &= !(1 << (page % 64));
-            if !is_set(&self.bare, page) {
+            clear(&mut self.open, page);
+            if !is_set(&self.absent, page) {
                 self.free -= PAGE;
                 self.resident -= PAGE;
             }
@@ -245,19 +277,55 @@ impl Depot {
         Some((group.start * PAGE) as u32..(group.end * PAGE) as u32)
     }
 
-    /// Takes the slots of whole pages back in, which are bare now, or are not.
-    pub(crate) fn put_group(&mut self, slots: Range<u32>, is_bare: bool) {
+    /// Takes the slots of whole pages back in, and notes whether the pages are absent now.
+    pub(crate) fn put_group(&mut self, slots: Range<u32>, is_absent: bool) {
         for page in slots.start as usize / PAGE..slots.end as usize / PAGE {
+            debug_assert_eq!(
+                self.pages[page], 0,
+                "page {page} was in the trimmer's hands (SLOT-1)"
+            );
             self.pages[page] = u64::MAX;
             self.set_open(page);
-            if is_bare {
-                self.bare[page / 64] |= 1 << (page % 64);
+            if is_absent {
+                set(&mut self.absent, page);
             } else {
-                self.bare[page / 64] &= !(1 << (page % 64));
+                clear(&mut self.absent, page);
                 self.free += PAGE;
                 self.resident += PAGE;
             }
         }
+        self.check_sometimes();
+    }
+
+    // ----- checks --------------------------------------------------------------------------
+
+    /// Checks the invariants in a debug build: once in 64 calls, and only while the blocks are few.
+    fn check_sometimes(&mut self) {
+        if cfg!(debug_assertions) {
+            self.checks = self.checks.wrapping_add(1);
+            if self.checks % 64 == 0 && self.blocks <= 8 {
+                self.check_invariants();
+            }
+        }
+    }
+
+    /// Panics if the bitmaps and the counts contradict each other.
+    fn check_invariants(&self) {
+        assert_eq!(self.pages.len(), self.blocks * PAGES_PER_BLOCK);
+        assert!(self.open.iter().take(self.lowest).all(|word| *word == 0), "below the lowest");
+        let (mut free, mut present) = (0, 0);
+        for (page, slots) in self.pages.iter().enumerate() {
+            assert_eq!(is_set(&self.open, page), *slots != 0, "page {page} is open");
+            if is_set(&self.absent, page) {
+                assert!([0, u64::MAX].contains(slots), "page {page} is absent, and is used");
+            } else {
+                free += slots.count_ones() as usize;
+                present += PAGE;
+            }
+        }
+        assert_eq!(free, self.free, "the free slots");
+        // Pages in the trimmer's hands do not count as resident, whichever they are.
+        assert!(self.free <= self.resident && self.resident <= present, "the slots in use");
     }
 }
 
@@ -265,26 +333,23 @@ fn is_set(bits: &[u64], at: usize) -> bool {
     bits[at / 64] >> (at % 64) & 1 == 1
 }
 
+fn set(bits: &mut [u64], at: usize) {
+    bits[at / 64] |= 1 << (at % 64);
+}
+
+fn clear(bits: &mut [u64], at: usize) {
+    bits[at / 64] &= !(1 << (at % 64));
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// A depot of one block, of which no page has ever been used.
+    /// Returns a depot of one block, of which no page has ever been used.
     fn of_one_block() -> Depot {
-        let words = PAGES_PER_BLOCK / 64;
-        Depot {
-            pages: vec![u64::MAX; PAGES_PER_BLOCK],
-            open: vec![u64::MAX; words],
-            bare: vec![u64::MAX; words],
-            lowest: 0,
-            blocks: 1,
-            lost: 0,
-            free: 0,
-            resident: 0,
-            low: 0,
-            stuck: 0,
-            in_use_then: 0,
-        }
+        let mut depot = Depot::EMPTY;
+        depot.add_pages(u64::MAX);
+        depot
     }
 
     fn take_ones(depot: &mut Depot, count: usize) -> Vec<u32> {
@@ -304,21 +369,22 @@ mod tests {
         depot.put(&all[FIRST as usize * PAGE..]);
         assert_eq!(counts(&depot), (3, 73));
 
-        // Two pages go. What is taken meanwhile comes from behind them.
+        // Two pages go. In the meantime slots are taken from behind them.
         let (first, second) = (page(FIRST), page(FIRST + 1));
         assert_eq!(depot.take_group(70..72), Some(first.start..second.end));
         assert_eq!((counts(&depot), depot.take_group(70..72)), ((1, 71), None));
         assert_eq!(depot.take_one(), Some(second.end));
         assert_eq!(depot.take_group(72..73), None, "one is in use");
         depot.put(&[second.end]);
+        depot.check_invariants();
 
-        // One comes back bare: so nothing of it counts, and it does not go again, until it is used.
+        // One comes back absent. So nothing of it counts, and it does not go again until it is used.
         depot.put_group(first.clone(), true);
         depot.put_group(second.clone(), false);
         assert_eq!((counts(&depot), depot.take_group(70..71)), ((2, 72), None));
         assert_eq!(depot.take_group(71..72), Some(second.clone()));
         depot.put_group(second.clone(), false);
-        // Both go, the bare one along with the other, and come back as they went: now neither is bare.
+        // Both go, the absent one along with the other, and both come back present.
         assert_eq!(depot.take_group(70..72), Some(first.start..second.end));
         depot.put_group(first.start..second.end, false);
         assert_eq!(counts(&depot), (3, 73));
@@ -326,6 +392,7 @@ mod tests {
         assert_eq!(counts(&depot), (1, 73));
         assert_eq!(depot.take_one(), Some(second.end));
         depot.put(&[200]);
+        depot.check_invariants();
         assert_eq!(depot.take_one(), Some(200), "from the first word again");
     }
 
@@ -339,7 +406,7 @@ mod tests {
         let rest = take_ones(&mut depot, (1 << BLOCK_BITS) - half.len());
         assert_eq!(rest.last(), Some(&((1 << BLOCK_BITS) - 1)));
         depot.lowest = depot.open.len(); // it has been looked through
-        depot.open_block(1);
+        depot.open_block(1, true);
         assert_eq!(depot.take_one(), Some(1 << BLOCK_BITS));
         assert_eq!((depot.free, depot.resident), (PAGE - 1, (1 << BLOCK_BITS) + PAGE));
     }

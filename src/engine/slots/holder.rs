@@ -5,26 +5,35 @@
 //!    +--------+---------+------------------------------------+----------+
 //!    | word   | period  | closure: a table and 32 bytes      | executor |
 //!    +--------+---------+------------------------------------+----------+
-//!      everybody races    the body: belongs to one at a time
+//!      all threads race   the body: belongs to one thread at a time
 //! ```
 //!
-//! The word says who owns the body ([`state`](super::state), WORD-2). This file turns that rule into
-//! types: a [`Vacancy`] is a free slot that somebody owns, a [`Running`] is a claimed task. Only
-//! through them is the body reached, so the rest of the crate is safe code.
+//! The word says who owns the body (WORD-2 in [`state`](super::state)). This file turns that rule into
+//! types: a [`Vacancy`] is a free slot that a caller owns, a [`Running`] is a claimed task. The body can be reached
+//! only through them, so the rest of the crate is safe code.
 //!
-//! - HOLDER-1 The body is initialised in every phase but `Free`, until who owns it moves it out: a [`Running`]
-//!   has one, a [`Claimed`] has none.
-//! - HOLDER-2 A `Vacancy`, a `Running`, and a canceller that has won are the only ones to touch the
-//!   body, and there is at most one of them per holder.
-//! - HOLDER-3 Holders are never taken away (SLOT-2 in [`directory`](super::directory)), and all zeros are a free one.
+//! - HOLDER-1 The body is initialised in every phase but `Free`, until its owner moves it out: a [`Running`]
+//!   has a body, a [`Claimed`] has none.
+//! - HOLDER-2 Only a `Vacancy`, a `Running`, the thread that holds a task, and a canceller that has won touch the
+//!   body. There is at most one of them per holder.
+//! - HOLDER-3 Holders are never unmapped (SLOT-2 in `blocks`), and all zeros are a free one.
+//!
+//! **Tasks that have moved.** A handle knows the scheduler that gave it out. A leftover that moves to another
+//! scheduler keeps its holder, and so its handles. Its word says that it has moved, and a table ([`MOVED`]) says to
+//! which scheduler.
+//!
+//! - MOVED-1 A task is put into the table before its word says that it has moved, and is removed when its holder is
+//!   freed. So the table has one entry for each task that has moved and is not over.
 
-use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::mem::{MaybeUninit, replace};
+use std::ops::ControlFlow;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::closure::{Closure, Content};
-use super::state::{AtomicRef, CancelOutcome, Phase, Word};
-use super::{directory, memory, moved};
+use super::state::{AtomicWord, CancelOutcome, Phase, Word};
+use super::{blocks, magazines};
 use crate::executor::own::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
@@ -38,16 +47,16 @@ pub(crate) struct Thrown {
     pub(crate) panics: Vec<Payload>,
 }
 
-/// What only the task's present owner may touch.
+/// The part of a holder that only the task's present owner may touch.
 pub(crate) struct Body {
     pub(crate) closure: Closure,
-    /// An executor of the task's own, kept alive for as long as the task is.
+    /// The task's own executor, which lives at least as long as the task.
     pub(crate) executor: Option<Arc<OwnExecutor>>,
 }
 
 impl Body {
-    /// Drops the closure, and then the executor: each by itself, because two panics in one drop would end the
-    /// process. What they have thrown comes back.
+    /// Drops the closure, and then the executor. They are dropped one by one, because two panics in one drop would
+    /// abort the process. Returns the panics, if there were any.
     #[inline]
     pub(crate) fn discard(self) -> Option<Thrown> {
         let Body { closure, executor } = self;
@@ -62,14 +71,16 @@ impl Body {
     }
 }
 
-/// One task's place.
 #[repr(C, align(64))]
 pub(crate) struct TaskHolder {
-    word: AtomicRef,
-    /// Nanoseconds between runs; 0 for a one-shot. Written before the word is published.
+    word: AtomicWord,
+    /// Nanoseconds between runs, or 0 for a one-shot. All its accesses are Relaxed: it is written before the word is
+    /// published, and read by threads that have seen that word.
     period: AtomicU64,
     body: UnsafeCell<MaybeUninit<Body>>,
 }
+
+const _: () = assert!(IS_MODEL || size_of::<TaskHolder>() == 64, "one cache line");
 
 // SAFETY: the body is reached by one owner at a time, as the word decides (HOLDER-2), and it is `Send`.
 unsafe impl Sync for TaskHolder {}
@@ -80,59 +91,72 @@ impl TaskHolder {
     in_models! {
         pub(crate) fn new() -> TaskHolder {
             let body = UnsafeCell::new(MaybeUninit::uninit());
-            TaskHolder { word: AtomicRef::new(), period: AtomicU64::new(0), body }
+            TaskHolder { word: AtomicWord::new(), period: AtomicU64::new(0), body }
         }
     }
 
     in_models! {
-        /// What the system does to a holder whose page it takes.
+        /// Does what the system does to a holder whose page it takes.
         pub(crate) fn wipe(&self) {
             self.word.wipe();
         }
     }
 
-    /// Has the system bring the page of this holder, for writing.
+    /// Makes the system map the page of this holder for writing.
     pub(super) fn touch(&self) {
         self.word.touch();
     }
 
-    /// The generation of the next task in a free holder; 0 when it never had one.
+    /// Returns the generation of the next task in a free holder, or 0 if it never had one.
     pub(super) fn next_generation(&self) -> u32 {
         self.word.vacant().map_or(0, Word::generation)
     }
 
     /// # Safety
     ///
-    /// The caller owns the body and it is not initialised (HOLDER-1, HOLDER-2).
+    /// The caller owns the body, and it is not initialised (HOLDER-1, HOLDER-2).
     #[inline]
     unsafe fn put_body(&self, task: impl Content, executor: Option<Arc<OwnExecutor>>) {
         self.body.with_mut(|place| {
             // SAFETY: the caller is the only one to touch the body.
             let place = unsafe { &mut *place }.as_mut_ptr();
-            // SAFETY: fields of the body; a `MaybeUninit` of a field is what the field is before
-            // it is written.
+            // SAFETY: these are fields of the body. A field that is not written yet may be a `MaybeUninit`.
             let (closure, own) = unsafe {
                 let closure = (&raw mut (*place).closure).cast::<MaybeUninit<Closure>>();
                 (&mut *closure, &raw mut (*place).executor)
             };
             task.write(closure);
-            // SAFETY: as above; nothing is there to be dropped.
+            // SAFETY: as above. There is no value yet that would have to be dropped.
             unsafe { own.write(executor) };
         });
     }
 
     /// # Safety
     ///
-    /// The caller owns the body, it is initialised, and it counts as moved out from now on.
+    /// The caller owns the body, it is initialised, and it counts as moved out from now on (HOLDER-1, HOLDER-2).
     unsafe fn take_body(&self) -> Body {
         // SAFETY: as the caller promises.
         self.body.with_mut(|place| unsafe { (*place).assume_init_read() })
     }
+
+    /// Holds a task that is in `from` while `f` looks at its body or changes it; `f` also returns the word to put back.
+    /// Returns `None` if the task is not in `from`.
+    fn with_held<R>(
+        &self,
+        generation: u32,
+        from: Phase,
+        f: impl FnOnce(Word, &mut Body) -> (Word, R),
+    ) -> Option<R> {
+        let word = self.word.hold(generation, from)?;
+        // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
+        let (word, result) =
+            self.body.with_mut(|place| f(word, unsafe { (*place).assume_init_mut() }));
+        self.word.put_back(word);
+        Some(result)
+    }
 }
 
-const _: () = assert!(IS_MODEL || size_of::<TaskHolder>() == 64, "one cache line");
-
-/// How a task repeats, and how often: nanoseconds, 0 for a one-shot.
+/// How a task repeats, and its period in nanoseconds (0 for a one-shot).
 #[derive(Clone, Copy)]
 pub(crate) struct Repetition {
     pub(crate) kind: Kind,
@@ -143,18 +167,21 @@ impl Repetition {
     pub(crate) const NONE: Repetition = Repetition { kind: Kind::Once, period: 0 };
 }
 
-/// A free slot that somebody has taken out of the free slots, ready to be filled.
+/// A slot that its owner has taken out of the free slots and has not filled yet.
 pub(crate) struct Vacancy {
     slot: u32,
     holder: &'static TaskHolder,
 }
 
 impl Vacancy {
-    pub(crate) fn new(slot: u32, holder: &'static TaskHolder) -> Vacancy {
-        Vacancy { slot, holder }
+    /// Takes a free slot. `None` if there is no memory, or if 268 million tasks are pending.
+    #[inline]
+    pub(crate) fn take() -> Option<Vacancy> {
+        let slot = magazines::take()?;
+        blocks::holder(slot).map(|holder| Vacancy { slot, holder })
     }
 
-    /// Puts a task in and makes it pending: from now on it can be cancelled by its key.
+    /// Puts a task in and makes it pending. From now on it can be cancelled by its key.
     #[inline]
     pub(crate) fn fill(
         self,
@@ -167,24 +194,33 @@ impl Vacancy {
         let number = executor.map_or(0, |own| own.number());
         let (generation, past) = match holder.word.vacant() {
             Some(word) => (word.generation(), word.past()),
-            None => (directory::first_generation(slot), 0),
+            None => (first_generation(slot), 0),
         };
-        // SAFETY: HOLDER-2; the holder is free, and the slot is ours alone.
+        debug_assert!((1..u32::MAX).contains(&generation), "a slot that was used up (WORD-3)");
+        // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
         unsafe { holder.put_body(task, executor.cloned()) };
-        // Relaxed: published by the word below, like the body.
         holder.period.store(period, Ordering::Relaxed);
         holder.word.fill(Word::pending(generation, past, kind, number));
         TaskKey { slot, generation }
     }
 }
 
-/// How a cancel came out, with what it has to drop.
+/// Returns the generation of the first task in a holder that was never used, or whose page went back (SLOT-4).
+#[cold]
+fn first_generation(slot: u32) -> u32 {
+    // Relaxed: the slot came from the depot, whose lock was held after the last change.
+    blocks::given_back(slot).load(Ordering::Relaxed) + 1
+}
+
+// ----- by the key alone: cancel, look, move -----------------------------------------------------
+
+/// The result of a cancel, with what the caller has to drop.
 pub(crate) enum Cancelled {
-    /// It prevented the run; the body is the canceller's to drop.
+    /// The task will not run. The body is the caller's to drop.
     Won { was: Phase, body: Body, slot: FreedSlot, moved_to: Option<SchedulerId> },
-    /// It prevented all further runs of a series; the runner drops the body.
+    /// A series is in a run, and will not run again after it. The runner drops the body.
     Doomed { moved_to: Option<SchedulerId> },
-    /// It came too late.
+    /// The cancel came too late.
     Lost,
 }
 
@@ -199,22 +235,22 @@ pub(crate) struct FreedSlot {
 impl Drop for FreedSlot {
     #[inline]
     fn drop(&mut self) {
-        self.moved.into_iter().for_each(moved::forget);
-        memory::free(self.slot, self.generation);
+        self.moved.into_iter().for_each(forget_moved);
+        magazines::give(self.slot, self.generation);
     }
 }
 
-/// Cancels a task, if it is still to run.
+/// Cancels a task that is still to run.
 #[inline]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
-    let Some(holder) = directory::holder(key.slot) else { return Cancelled::Lost };
+    let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
     let mut moved_to = None;
-    match holder.word.cancel(key.generation, || moved_to = moved::find(key)) {
+    match holder.word.cancel(key.generation, || moved_to = scheduler_of_moved(key)) {
         CancelOutcome::Won { was, next_generation } => {
-            // SAFETY: HOLDER-2; a won cancel owns the body, and leaves the holder free.
+            // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
             let body = unsafe { holder.take_body() };
-            // Once more: it may have moved on in the meantime, and cannot any more.
-            moved_to = moved_to.and_then(|_| moved::find(key));
+            // It may have moved on between the look-up and the cancel. It cannot any more.
+            moved_to = moved_to.and_then(|_| scheduler_of_moved(key));
             let moved = moved_to.map(|_| key);
             let slot = FreedSlot { slot: key.slot, generation: next_generation, moved };
             Cancelled::Won { was, body, slot, moved_to }
@@ -224,7 +260,7 @@ pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     }
 }
 
-/// Takes back a task that nobody else knows of yet: its schedule was refused.
+/// Takes back a task that nobody else knows of yet, because its schedule was refused.
 pub(crate) fn withdraw(key: TaskKey) -> Body {
     match cancel(key) {
         Cancelled::Won { body, .. } => body,
@@ -232,22 +268,30 @@ pub(crate) fn withdraw(key: TaskKey) -> Body {
     }
 }
 
-/// The word of a task's holder, whatever lives there now.
+/// Returns the word of a task's holder, whichever task lives there now.
 pub(crate) fn word(key: TaskKey) -> Option<Word> {
-    directory::holder(key.slot).map(|holder| holder.word.load())
+    blocks::holder(key.slot).map(|holder| holder.word.load())
 }
 
-/// The same, in one order with every cancel.
+/// Like [`word`], in one total order with every cancel.
 pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
-    directory::holder(key.slot).map(|holder| holder.word.load_in_order())
+    blocks::holder(key.slot).map(|holder| holder.word.load_in_order())
 }
 
-/// The word of a task that is still pending.
+/// Returns the word of a task that is still pending.
 pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
     word(key).filter(|word| word.generation() == key.generation && word.is_pending())
 }
 
-/// Returns true if the task will not run again, or its only run has ended.
+/// Returns the word of a task, or `None` if the task is over or in its last run.
+pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
+    word_in_order(key).filter(|word| {
+        let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
+        word.generation() == key.generation && !is_over
+    })
+}
+
+/// Returns true if the task will not run again, and its last run has ended.
 #[inline]
 pub(crate) fn is_over(key: TaskKey) -> bool {
     word(key).is_none_or(|word| word.generation() != key.generation)
@@ -258,79 +302,89 @@ pub(crate) fn is_running(key: TaskKey) -> bool {
     word(key).is_some_and(|word| word.generation() == key.generation && word.is_running())
 }
 
-/// Which task lives in the holder, and where it stands; `None` if the task is over.
-pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
-    word_in_order(key).filter(|word| {
-        let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
-        word.generation() == key.generation && !is_over
-    })
-}
-
-/// Nanoseconds between the runs of a series.
+/// Returns the nanoseconds between the runs of a series.
 pub(crate) fn period(key: TaskKey) -> u64 {
-    // Relaxed: written before the word was published, which the caller has seen.
-    directory::holder(key.slot).map_or(0, |holder| holder.period.load(Ordering::Relaxed))
+    blocks::holder(key.slot).map_or(0, |holder| holder.period.load(Ordering::Relaxed))
 }
 
 /// Returns the name of the closure of a task in this phase, or `None` if the task is not in this phase.
 pub(crate) fn name(key: TaskKey, from: Phase) -> Option<&'static str> {
-    let holder = directory::holder(key.slot)?;
-    let word = holder.word.hold(key.generation, from)?;
-    // SAFETY: HOLDER-1, HOLDER-2; the task is held by us.
-    let name = holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name());
-    holder.word.put_back(word);
-    Some(name)
+    let holder = blocks::holder(key.slot)?;
+    holder.with_held(key.generation, from, |word, body| (word, body.closure.name()))
 }
 
-/// Makes a returned task pending at another scheduler, on an executor there: its entry, and what has to be dropped.
-/// `None` if it was cancelled.
+/// Makes a pending task a leftover, and returns its kind and period. `None` if it was cancelled or claimed, or if the
+/// entry is that of an earlier run of the series.
+pub(crate) fn give_back(entry: Entry) -> Option<(Kind, u64)> {
+    let key = entry.key();
+    let holder = blocks::holder(key.slot)?;
+    // Read before the transition, because after it a canceller may free the holder for another task.
+    let period = holder.period.load(Ordering::Relaxed);
+    holder.word.give_back(key.generation, entry.turn()).map(|word| (word.kind(), period))
+}
+
+/// Makes a leftover pending at another scheduler, on an executor there. Returns what its entry needs, and the old
+/// executor, which the caller drops. `None` if the task was cancelled.
 pub(crate) fn move_to(
     key: TaskKey,
     scheduler: SchedulerId,
     executor: Option<&Arc<OwnExecutor>>,
 ) -> Option<(Runner, Option<Turn>, Option<Arc<OwnExecutor>>)> {
-    let holder = directory::holder(key.slot)?;
-    let word = holder.word.hold(key.generation, Phase::Returned)?;
-    // SAFETY: HOLDER-1, HOLDER-2; the task is held by us.
-    let old = holder.body.with_mut(|place| unsafe {
-        std::mem::replace(&mut (*place).assume_init_mut().executor, executor.cloned())
-    });
-    moved::note(key, scheduler);
-    holder.word.put_back(word.moved_to(executor.map_or(0, |own| own.number())));
-    let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
-    Some((runner, word.turn(), old))
+    let holder = blocks::holder(key.slot)?;
+    let number = executor.map_or(0, |own| own.number());
+    holder.with_held(key.generation, Phase::Returned, |word, body| {
+        let old = replace(&mut body.executor, executor.cloned());
+        moved().insert(key, scheduler);
+        let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
+        (word.moved_to(number), (runner, word.turn(), old))
+    })
 }
 
-/// Marks a pending task as returned by a close, and tells its kind and period. A series only if it still waits for this
-/// run.
-pub(crate) fn give_back(entry: Entry) -> Option<(Kind, u64)> {
-    let key = entry.key();
-    let holder = directory::holder(key.slot)?;
-    // Relaxed: written before the word was published. Read before the step, because after it a
-    // canceller may free the holder for another task.
-    let period = holder.period.load(Ordering::Relaxed);
-    holder.word.give_back(key.generation, entry.turn()).map(|word| (word.kind(), period))
-}
-
-/// Makes a task that was to move a leftover of its old scheduler again. False if it was cancelled in the meantime.
+/// Makes a task that was to move a leftover of its old scheduler again. Returns false if it was cancelled in the
+/// meantime.
 pub(crate) fn come_back(
     key: TaskKey,
     from: SchedulerId,
     executor: &mut Option<Arc<OwnExecutor>>,
 ) -> bool {
-    let Some(holder) = directory::holder(key.slot) else { return false };
-    let Some(word) = holder.word.hold(key.generation, Phase::Pending) else { return false };
+    let Some(holder) = blocks::holder(key.slot) else { return false };
     let number = executor.as_ref().map_or(0, |own| own.number());
-    // SAFETY: HOLDER-1, HOLDER-2; the task is held by us. The new executor is the caller's too: this does not drop it.
-    let _new = holder.body.with_mut(|place| unsafe {
-        std::mem::replace(&mut (*place).assume_init_mut().executor, executor.take())
+    let new = holder.with_held(key.generation, Phase::Pending, |word, body| {
+        moved().insert(key, from);
+        (word.returned(number), replace(&mut body.executor, executor.take()))
     });
-    moved::note(key, from);
-    holder.word.put_back(word.returned(number));
-    true
+    new.is_some() // this does not drop the new executor, because the caller has it too
 }
 
-/// A task that has been claimed, by whom it will be run or dropped.
+static MOVED: LazyLock<Mutex<HashMap<TaskKey, SchedulerId>>> = LazyLock::new(Mutex::default);
+
+fn moved() -> MutexGuard<'static, HashMap<TaskKey, SchedulerId>> {
+    MOVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the scheduler that a task which has moved belongs to now.
+#[cold]
+#[inline(never)]
+fn scheduler_of_moved(key: TaskKey) -> Option<SchedulerId> {
+    moved().get(&key).copied()
+}
+
+/// Removes a task that is over (MOVED-1), and gives back what a large move has left of the table.
+#[cold]
+#[inline(never)]
+fn forget_moved(key: TaskKey) {
+    const WORTH_SHRINKING: usize = 1024;
+    let mut moved = moved();
+    moved.remove(&key);
+    let few = moved.len();
+    if moved.capacity() > WORTH_SHRINKING.max(8 * few) {
+        moved.shrink_to(2 * few);
+    }
+}
+
+// ----- to run it, or to drop it -----------------------------------------------------------------
+
+/// A task that its owner has claimed, to run or to drop it.
 pub(crate) struct Running {
     key: TaskKey,
     word: Word,
@@ -338,26 +392,26 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Claims a task that stands in `from`; `None` when it was cancelled, or claimed before.
+    /// Claims a task that is in `from`. `None` if it was cancelled, or claimed before.
     #[inline]
     pub(crate) fn claim(key: TaskKey, from: Phase) -> Option<Running> {
-        let holder = directory::holder(key.slot)?;
+        let holder = blocks::holder(key.slot)?;
         let word = holder.word.claim(key.generation, from)?;
         Some(Running { key, word, holder })
     }
 
-    /// Claims a pending task that an executor of this scheduler was handed. `None` also when it has moved to another.
+    /// Claims a pending task for an executor of this scheduler. `None` also if it has moved to another scheduler.
     #[inline]
     pub(crate) fn claim_at(key: TaskKey, scheduler: SchedulerId) -> Option<Running> {
-        let holder = directory::holder(key.slot)?;
-        let word =
-            holder.word.claim_there(key.generation, || moved::find(key) == Some(scheduler))?;
+        let holder = blocks::holder(key.slot)?;
+        let is_there = || scheduler_of_moved(key) == Some(scheduler);
+        let word = holder.word.claim_there(key.generation, is_there)?;
         Some(Running { key, word, holder })
     }
 
     /// Claims a leftover for its only run.
     pub(crate) fn claim_last(key: TaskKey) -> Option<Running> {
-        let holder = directory::holder(key.slot)?;
+        let holder = blocks::holder(key.slot)?;
         let word = holder.word.claim_last(key.generation)?;
         Some(Running { key, word, holder })
     }
@@ -371,50 +425,50 @@ impl Running {
         self.word.is_series()
     }
 
-    /// Nanoseconds between runs; 0 for a one-shot.
+    /// Returns the nanoseconds between runs, or 0 for a one-shot.
     pub(crate) fn period(&self) -> u64 {
-        // Relaxed: the claim acquired it with the body.
         self.holder.period.load(Ordering::Relaxed)
     }
 
-    /// The task will not run again: moves the body out. What is left to do is [`Claimed::end`].
+    /// Moves the body out of a task that will not run again after this. [`Claimed::end`] is the last step.
     pub(crate) fn into_body(self) -> (Body, Claimed) {
-        // A leftover in its last run is closed already.
+        // A leftover in its only run is closed already.
         let is_open = self.is_series() && self.word.is_running();
         let cancelled = is_open && !self.holder.word.close(self.key.generation);
-        // SAFETY: HOLDER-2; claimed by us, and `Claimed` cannot reach the body again.
+        // SAFETY: claimed by us (HOLDER-2), and `Claimed` cannot reach the body again.
         let body = unsafe { self.holder.take_body() };
         (body, Claimed { task: self, cancelled })
     }
 
-    /// The same for a waker, straight from its place: a whole body that is moved to the stack in wide words,
-    /// and read there in others, waits for itself.
+    /// Like [`into_body`](Running::into_body), for a waker, which is read where it lies. A whole body that is moved to
+    /// the stack in wide words, and read there in others, waits for its own stores.
     #[inline]
     pub(crate) fn into_waker(self) -> (Waker, Claimed) {
         let waker = self.holder.body.with_mut(|place| {
-            // SAFETY: HOLDER-1, HOLDER-2; claimed by us.
+            // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
             let body = unsafe { (*place).assume_init_mut() };
             debug_assert!(body.executor.is_none() && !self.is_series(), "a waker");
-            // SAFETY: HOLDER-2; `Claimed` cannot reach the body again. Nothing else in it has to be dropped.
+            // SAFETY: `Claimed` cannot reach the body again (HOLDER-2). Nothing else in it has to be dropped.
             unsafe { body.closure.take_waker() }
         });
         (waker, Claimed { task: self, cancelled: false })
     }
 
-    /// Runs a series' closure in place.
-    pub(crate) fn run_in_place(&mut self) -> std::ops::ControlFlow<()> {
-        // SAFETY: HOLDER-1, HOLDER-2; claimed by us, and `&mut self` keeps it so during the call. A cancel
-        // meanwhile dooms the task and leaves the body alone.
+    /// Runs the closure of a series in place.
+    pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
+        // SAFETY: claimed by us, so there is a body (HOLDER-1), and `&mut self` keeps it ours during the call
+        // (HOLDER-2). A cancel in the meantime dooms the task and leaves the body alone.
         self.holder.body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
     }
 
     /// Returns the name of the closure.
     pub(crate) fn name(&self) -> &'static str {
-        // SAFETY: HOLDER-1, HOLDER-2; claimed by us.
+        // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
         self.holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name())
     }
 
-    /// Makes a series pending again, under the same key; its entry. `Err` when it was doomed meanwhile.
+    /// Makes a series pending again, under the same key, and returns its entry. If a cancel has doomed it in the
+    /// meantime, it returns the task, which the caller ends.
     pub(crate) fn rearm(self, next: Moment, is_due: bool) -> Result<Entry, Running> {
         let Some(word) = self.holder.word.rearm(self.key.generation) else { return Err(self) };
         let runner = if word.executor() == 0 { Runner::Default } else { Runner::Own };
@@ -422,32 +476,32 @@ impl Running {
     }
 }
 
-/// A claimed task that is over but for [`end`](Claimed::end): its body has been moved out.
+/// A claimed task whose body has been moved out. It ends with [`end`](Claimed::end).
 pub(crate) struct Claimed {
     task: Running,
     cancelled: bool,
 }
 
 impl Claimed {
-    /// Whether a cancel came during the run, the last one of a series.
+    /// Returns true if a cancel came during the last run of a series.
     pub(crate) fn was_cancelled(&self) -> bool {
         self.cancelled
     }
 
-    /// The same, for a series, after a look at the word that comes after every cancel which has doomed it: so a look of
-    /// the caller at something else comes after that cancel too (END-5).
+    /// Like [`end`](Claimed::end), for a series, after a load of the word that comes after every cancel which has
+    /// doomed the series. So whatever the caller loads afterwards comes after that cancel too (END-5).
     pub(crate) fn end_in_order(self) -> TaskKey {
         let _ = self.task.holder.word.load_in_order();
         self.end()
     }
 
-    /// Frees the holder. Which task it was.
+    /// Frees the holder, and returns the key of the task that was there.
     pub(crate) fn end(self) -> TaskKey {
-        if self.task.word.has_moved() {
-            moved::forget(self.task.key); // MOVED-1
+        let Running { key, word, holder } = self.task;
+        if word.has_moved() {
+            forget_moved(key); // before the holder is free (MOVED-1)
         }
-        let freed = self.task.holder.word.end(self.task.word, self.cancelled);
-        memory::free(self.task.key.slot, freed);
-        self.task.key
+        magazines::give(key.slot, holder.word.end(word, self.cancelled));
+        key
     }
 }

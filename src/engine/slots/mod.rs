@@ -1,38 +1,46 @@
-//! A task: its holder, the word that everybody races on, its closure, and the memory under it.
+//! Slots: where tasks live, from the call that schedules them to their end.
 //!
-//! | file | what it is |
-//! | --- | --- |
-//! | [`state`] | the states of a holder and the transitions between them, on one atomic word |
-//! | [`closure`] | a closure without a type: 32 bytes inline, larger ones boxed |
-//! | [`holder`] | the holder itself: word, period, body; who may touch the body |
-//! | [`moved`] | tasks that have moved to another scheduler |
-//! | [`directory`] | where holders lie, and why a stale handle may look there |
-//! | [`memory`] | the free slots that a thread has at hand |
-//! | [`depot`] | the free slots that no thread has at hand |
-//! | [`grow`] | how memory is made ready before it is needed |
-//! | [`trim`] | how memory goes back to the system after a peak |
+//! **How a task gets a slot.** A *slot* is the number of a [`holder`], which is 64 bytes of memory that is never
+//! unmapped ([`blocks`]). Each thread has some free slots at hand in two [`magazines`]; an empty magazine is filled from
+//! the [`depot`], which all threads share; and a depot without free slots adds a block of 32,768 holders. The caller
+//! writes the closure in place ([`closure`]: up to 32 bytes in the holder itself, more in a box), and then stores
+//! the holder's word ([`state`]), which makes the task pending. From now on slot and generation
+//! ([`TaskKey`](crate::wheel::entry::TaskKey)) stand for the task in handles, lanes, the wheel and queues. Threads
+//! that want to run, cancel or return the task race on the word.
+//!
+//! **Where a closure is dropped.** The winner of that race moves the closure out, and drops it on its own thread, while
+//! it holds no lock:
+//!
+//! - A cancelled task: the thread that cancels. [`holder::cancel`] returns the body in [`Cancelled::Won`], and the
+//!   handle drops it before its `cancel` returns (S9). The slot is free before that; a stale entry may still lie in a
+//!   lane, in the wheel or in a queue, and is skipped there because its generation is over.
+//! - A series that is cancelled during a run: the thread that runs it, after the run. The cancel only dooms it.
+//! - A task that runs: the thread that runs it. A one-shot is consumed by the call; a series is dropped behind its last
+//!   run, by [`Body::discard`].
+//! - A task that is refused: nobody here. The caller gets its closure back ([`Content::take_back`]).
+//! - A task that nobody wants at the end of the scheduler: the thread that drops the leftovers.
+//!
+//! **How memory comes and goes.** The tick thread adds the next block before the depot is empty
+//! ([`depot::add_block_ahead`]). After a peak it gives pages whose slots are all free back to the system ([`trim`]).
 
 use crate::platform::sync::{in_models, outside_models};
 
+// A block is memory of the system, which a model does not have.
+outside_models! {
+    #[expect(unsafe_code, reason = "a slot number becomes a reference")]
+    pub(crate) mod blocks;
+}
+in_models! {
+    pub(crate) use crate::models::blocks;
+}
 #[expect(unsafe_code, reason = "a closure of any type lies in 32 bytes without a type")]
 pub(crate) mod closure;
 pub(crate) mod depot;
-pub(crate) mod directory;
-pub(crate) mod grow;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
-pub(crate) mod memory;
-mod moved;
+pub(crate) mod magazines;
 pub(crate) mod state;
 pub(crate) mod trim;
-
-outside_models! {
-    #[expect(unsafe_code, reason = "a slot number becomes a reference")]
-    mod blocks;
-}
-in_models! {
-    use crate::models::blocks;
-}
 
 pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, Wake};
 pub(crate) use holder::{Body, Cancelled, Running, Thrown};

@@ -1,9 +1,9 @@
-//! The states of a task holder, on one atomic word: the [`AtomicRef`].
+//! The states of a task, in one atomic word of its holder: the [`AtomicWord`].
 //!
-//! In Akka's scheduler a handle is an `AtomicReference` to the present holder, swapped for each
-//! repetition and set to null by a cancel. Here the reference is the holder's own word: it says
-//! *which* task lives in the holder (the generation) and *where that task stands* (the phase), and
-//! each repetition swaps it from running back to pending, unless a cancel came in between.
+//! In Akka's scheduler a handle is an `AtomicReference` to the present holder, which is swapped for each
+//! repetition and set to null by a cancel. Here the word says *which* task lives in the holder (the generation) and
+//! *in which state* that task is (the phase). Each repetition swaps the phase from running back to pending, unless a
+//! cancel came in between.
 //!
 //! ```text
 //!              fill                       claim                      end
@@ -21,38 +21,37 @@
 //!
 //! | phase | the task | who may leave it, and how |
 //! | --- | --- | --- |
-//! | `Free` | none | the owner of the free slot: `fill` |
-//! | `Pending` | waits: in the intake, the wheel, or an executor's queue | anybody: `claim` to run or to drop it, `cancel`; the engine at its end: `give back` |
+//! | `Free` | there is none | the owner of the free slot: `fill` |
+//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `claim` (to run or to drop it), `cancel`, `hold`; the engine at its end: `give back` |
 //! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel` |
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
-//! | `Ending` | a series after its last run, of itself, or in the one run that it has as a leftover | the runner: `end` |
+//! | `Ending` | a series after its last run, or a series in the one run that it has as a leftover | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
-//! | `Held` | waits, and one thread has its body in hand for a moment: to read its name, or to move it to another scheduler | that thread: `put back`; all others wait for it |
+//! | `Held` | waits, while one thread reads the name of its closure or moves it to another scheduler | that thread: `put back`; all others wait for it |
 //!
-//! - WORD-1 Every transition out of a phase that several may leave is a compare-exchange on the whole
-//!   word, generation included, so exactly one wins (S8) and a stale handle never does (S10).
-//! - WORD-2 Whoever wins `claim`, or `cancel` from `Pending` or `Returned`, alone owns the body from
-//!   then on. `Doomed` and `Ending` leave the body with the runner.
+//! - WORD-1 A transition out of a phase that several threads may leave is a compare-exchange of the whole word,
+//!   generation included. So exactly one thread wins (S8), and a stale handle never does (S10).
+//! - WORD-2 The thread that wins `claim`, or `cancel` from `Pending` or `Returned`, alone owns the body from then on.
+//!   `Doomed` and `Ending` leave the body with the runner.
 //! - WORD-3 The generation grows by one each time the holder becomes free, and never wraps: a slot
 //!   whose generations are used up is not used again.
-//! - WORD-4 Every exchange is Acquire and Release, so that who cancels a series between two runs sees what
-//!   the last run wrote. `end` is Release, and every look from outside Acquire, so that who finds a
-//!   task done sees what it did. `fill` is Release for the same reason: who finds the slot filled again knows
-//!   by that that the task before is done. A slot goes from owner to owner under the depot's lock, or within
-//!   one thread.
-//! - WORD-5 No user code runs while a task is `Held`, and it is held for some instructions only. So a thread that
-//!   meets it spins, and then finds it where it was.
+//! - WORD-4 Every exchange is Acquire and Release, so a thread that cancels a series between two runs sees what the
+//!   last run wrote. `end` is Release and every load from outside is Acquire, so a thread that finds a task done sees
+//!   what the task did. `fill` is Release for the same reason: a thread that finds the slot filled again knows that the
+//!   task before is done. A slot passes from owner to owner under the depot's lock, or within one thread.
+//! - WORD-5 A task is `Held` for some instructions only, and no user code runs in the meantime. So a thread that meets
+//!   a held task spins.
 //!
-//! The word also carries what seldom changes within a generation: the kind of repetition, the number of an executor of
-//! the task's own, and whether the task has [moved](super::moved) to another scheduler. Each `rearm` flips the
-//! [`Turn`], so an entry of an earlier run can be told from one of the next. And the word remembers, for the last four
-//! generations, whether they ended by a cancel: see [`Word::ended_by_cancel`].
+//! The word also carries what seldom changes within a generation: the kind of repetition, the number of the task's own
+//! executor, and whether the task has [moved](super::holder) to another scheduler (MOVED-1). Each `rearm` flips the
+//! [`Turn`], which tells the entry of one run from the entry of the next. The word also remembers which of the last
+//! four generations ended by a cancel: see [`Word::ended_by_cancel`].
 
 use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, in_models, spin};
 use crate::time::repeat::Kind;
 use crate::wheel::entry::Turn;
 
-/// Where a task stands; see the table above.
+/// The state of a task; see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -61,7 +60,7 @@ pub(crate) enum Phase {
     Running,
     Doomed,
     Ending,
-    /// Beside `Pending`, as [`Word::is_pending`] looks at both.
+    /// Has the low bits of `Pending`, so that [`Word::is_pending`] covers both with one comparison.
     Held,
     Returned,
 }
@@ -79,7 +78,7 @@ const ODD: u64 = 1 << 31;
 const GENERATION_AT: u32 = 32;
 const LOW_3: u64 = 0b111;
 
-/// How many past outcomes a word remembers.
+/// The number of past outcomes that a word remembers.
 pub(crate) const PAST_BITS: u32 = 4;
 const PAST_MASK: u64 = (1 << PAST_BITS) - 1;
 
@@ -87,7 +86,7 @@ const PAST_MASK: u64 = (1 << PAST_BITS) - 1;
 pub(crate) const EXECUTORS: u32 = 1 << 20;
 
 impl Word {
-    /// A pending task in a slot with these past outcomes.
+    /// Returns the word of a pending task in a slot with these past outcomes.
     pub(crate) fn pending(generation: u32, past: u8, kind: Kind, executor: u32) -> Word {
         debug_assert!(executor < EXECUTORS);
         Word(
@@ -120,7 +119,7 @@ impl Word {
         self.0 & LOW_3 == phase as u64
     }
 
-    /// Whether the task repeats.
+    /// Returns true if the task repeats.
     #[inline]
     pub(crate) fn is_series(self) -> bool {
         self.0 >> KIND_AT & LOW_3 != Kind::Once as u64
@@ -136,23 +135,24 @@ impl Word {
         }
     }
 
-    /// The number of the task's own executor; 0 for the scheduler's.
+    /// Returns the number of the task's own executor, or 0 if the scheduler's executor runs it.
     pub(crate) fn executor(self) -> u32 {
         (self.0 >> EXECUTOR_AT) as u32 & (EXECUTORS - 1)
     }
 
-    /// Whether the task belongs to another scheduler than the one that gave out its handle.
+    /// Returns true if the task belongs to another scheduler than the one that gave out its handle.
     pub(crate) fn has_moved(self) -> bool {
         self.0 & MOVED != 0
     }
 
-    /// Which run of a series is next, or in progress; `None` for a task that does not repeat.
+    /// Returns the turn of the run that is next or in progress, or `None` if the task does not repeat.
     pub(crate) fn turn(self) -> Option<Turn> {
         let turn = if self.0 & ODD == 0 { Turn::Even } else { Turn::Odd };
         self.is_series().then_some(turn)
     }
 
-    /// Whether the task is still to run, at its scheduler. One that is held is: `Returned` ones are in no wheel.
+    /// Returns true if the scheduler of the task still has to run it. That holds for `Held` too. It does not hold for
+    /// `Returned`, whose tasks are in no wheel.
     pub(crate) fn is_pending(self) -> bool {
         const LOW_2: u64 = 0b11;
         const { assert!(Phase::Held as u64 & LOW_2 == Phase::Pending as u64) };
@@ -163,37 +163,36 @@ impl Word {
         self.is_in(Phase::Running)
     }
 
-    /// The same task, pending at another scheduler, on the executor of this number there.
+    /// Returns the word of the same task, pending at another scheduler, on the executor of this number there.
     pub(crate) fn moved_to(self, executor: u32) -> Word {
         let word = self.in_phase(Phase::Pending);
         let without = word.0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT);
         Word(without | u64::from(executor) << EXECUTOR_AT | MOVED)
     }
 
-    /// The same task, a leftover again, with this executor.
+    /// Returns the word of the same task, a leftover again, with this executor.
     pub(crate) fn returned(self, executor: u32) -> Word {
         self.moved_to(executor).in_phase(Phase::Returned)
     }
 
-    /// The outcomes of past generations, the latest in the lowest bit.
+    /// Returns the outcomes of past generations, the latest in the lowest bit. A 1 stands for a cancel.
     pub(crate) fn past(self) -> u8 {
         ((self.0 >> PAST_AT) & PAST_MASK) as u8
     }
 
-    /// The same task in another phase.
     fn in_phase(self, phase: Phase) -> Word {
         Word(self.0 & !LOW_3 | phase as u64)
     }
 
-    /// The holder free for the next task, with this outcome remembered.
+    /// Returns the word of the holder when it is free for the next task, with this outcome remembered.
     fn freed(self, cancelled: bool) -> Word {
         let past = (u64::from(self.past()) << 1 | u64::from(cancelled)) & PAST_MASK;
         let generation = u64::from(self.generation().wrapping_add(1));
         Word(generation << GENERATION_AT | past << PAST_AT)
     }
 
-    /// Whether this word's holder was left by a cancel in a generation that is over; `None` when
-    /// the generation is not over, or so long ago that the word no longer knows.
+    /// Returns true if a past generation ended by a cancel. Returns `None` if the generation is not over, or so long
+    /// ago that the word does not remember it.
     pub(crate) fn ended_by_cancel(self, generation: u32) -> Option<bool> {
         let age = self.generation().wrapping_sub(generation);
         let remembered = (1..=PAST_BITS).contains(&age);
@@ -201,25 +200,25 @@ impl Word {
     }
 }
 
-/// How a cancel came out.
+/// The result of a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelOutcome {
-    /// It prevented the run; the canceller owns the body, and the word is as it now stands.
+    /// The task will not run. The canceller owns the body, and the holder is free for the next generation.
     Won { was: Phase, next_generation: u32 },
-    /// It prevented all further runs of a series that is in a run.
+    /// A series is in a run, and will not run again after it.
     Doomed,
     /// The task had run, was running, or was cancelled before.
     Lost,
 }
 
-/// The word of a holder: which task, and where it stands.
-pub(crate) struct AtomicRef(AtomicU64);
+/// The word of a holder.
+pub(crate) struct AtomicWord(AtomicU64);
 
-impl AtomicRef {
-    /// The word of a holder that never held a task. No task has generation 0.
+impl AtomicWord {
+    /// Returns the word of a holder that never held a task. No task has the generation 0.
     #[cfg(test)]
-    pub(crate) fn new() -> AtomicRef {
-        AtomicRef(AtomicU64::new(0))
+    pub(crate) fn new() -> AtomicWord {
+        AtomicWord(AtomicU64::new(0))
     }
 
     in_models! {
@@ -228,55 +227,57 @@ impl AtomicRef {
         }
     }
 
-    /// A write that changes nothing, if the word is zero, as in a page that was never used. Relaxed: nothing is told
-    /// by it. (A compiler makes a load of `fetch_or(0)`.)
+    /// Writes to the memory of the word without changing its value. (For `fetch_or(0)` the compiler emits a load.)
+    /// Relaxed, because it publishes nothing.
     pub(crate) fn touch(&self) {
         let _ = self.0.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The word of a free holder, for the owner of its slot; `None` while it is all zero.
+    /// Returns the word of a free holder to the owner of its slot. `None` if it is all zero.
     pub(crate) fn vacant(&self) -> Option<Word> {
-        // Relaxed: the slot came with what its last owner has written.
+        // Relaxed: the last owner passed the slot on after its last write (WORD-4).
         let word = Word(self.0.load(Ordering::Relaxed));
+        debug_assert!(word.is_in(Phase::Free), "the slot is free, and so is its holder (SLOT-1)");
         (word.0 != 0).then_some(word)
     }
 
-    /// Acquire: pairs with the Release of whoever made the transition that is seen; WORD-4.
+    /// Acquire: pairs with the Release of the transition that is seen (WORD-4).
     pub(crate) fn load(&self) -> Word {
         Word(self.0.load(Ordering::Acquire))
     }
 
-    /// The same, and in one order with every `cancel`; HANDLE-1 in `handle.rs`.
+    /// Like [`load`](AtomicWord::load), and in one total order with every `cancel` (HANDLE-1 in `handle.rs`).
     pub(crate) fn load_in_order(&self) -> Word {
         Word(self.0.load_in_order())
     }
 
-    /// `fill`: a task is there. Only the owner of the free slot may call it, so a store does; stale
-    /// handles compare the generation and leave it alone.
+    /// `fill`: puts a task in. A store suffices, because only the owner of the free slot may call this, and stale
+    /// handles compare the generation and leave the word alone. Release: pairs with the Acquire in `load` and in the
+    /// exchanges (WORD-4).
     pub(crate) fn fill(&self, word: Word) {
-        self.0.store(word.0, Ordering::Release); // WORD-4
+        self.0.store(word.0, Ordering::Release);
     }
 
-    /// `claim`: from `from` to running. The winner owns the body; WORD-1, WORD-2.
+    /// `claim`: makes a task that is in `from` running. The caller then owns the body (WORD-1, WORD-2).
     pub(crate) fn claim(&self, generation: u32, from: Phase) -> Option<Word> {
-        self.step(generation, from, Phase::Running)
+        self.transition(generation, from, Phase::Running)
     }
 
-    /// `claim` of a pending task by an entry that a scheduler has. `is_there` tells whether a task that has
-    /// [moved](super::moved) belongs to that scheduler now: an executor of the old one may still have an entry.
+    /// `claim` of a pending task for an entry that a scheduler has. If the task has moved, `is_there` tells whether it
+    /// belongs to that scheduler now: an executor of the old scheduler may still have an entry.
     #[inline]
     pub(crate) fn claim_there(
         &self,
         generation: u32,
         is_there: impl FnOnce() -> bool,
     ) -> Option<Word> {
-        let claimed = self.exchange_from(generation, Phase::Pending, |word| {
+        let claimed = self.transition_with(generation, Phase::Pending, |word| {
             (!word.has_moved()).then(|| word.in_phase(Phase::Running))
         });
         claimed.or_else(|| self.claim_moved(generation, is_there))
     }
 
-    /// The task is held during the look, so that it cannot move meanwhile.
+    /// Holds the task during the look-up, so that it cannot move in the meantime.
     #[cold]
     fn claim_moved(&self, generation: u32, is_there: impl FnOnce() -> bool) -> Option<Word> {
         let seen = self.load();
@@ -290,88 +291,70 @@ impl AtomicRef {
         is_there.then_some(next)
     }
 
-    /// `claim` of a leftover, for its only run: of a series too, and then no cancel wins any more.
+    /// `claim` of a leftover for its only run. After that no cancel wins, not even for a series.
     pub(crate) fn claim_last(&self, generation: u32) -> Option<Word> {
-        self.exchange_from(generation, Phase::Returned, |word| {
+        self.transition_with(generation, Phase::Returned, |word| {
             Some(word.in_phase(if word.is_series() { Phase::Ending } else { Phase::Running }))
         })
     }
 
-    /// `give back`: from pending to returned, if no other run of a series has come since this turn.
+    /// `give back`: makes a pending task a leftover, unless a series has run since this turn.
     pub(crate) fn give_back(&self, generation: u32, turn: Option<Turn>) -> Option<Word> {
-        self.exchange_from(generation, Phase::Pending, |word| {
+        self.transition_with(generation, Phase::Pending, |word| {
             (word.turn() == turn).then(|| word.in_phase(Phase::Returned))
         })
     }
 
-    /// `rearm`: a series waits for its next run, which is the other turn. `None` when it was doomed meanwhile.
+    /// `rearm`: makes a series pending again, with the other turn. `None` if a cancel has doomed it in the meantime.
     pub(crate) fn rearm(&self, generation: u32) -> Option<Word> {
-        self.exchange_from(generation, Phase::Running, |word| {
+        self.transition_with(generation, Phase::Running, |word| {
             Some(Word(word.in_phase(Phase::Pending).0 ^ ODD))
         })
     }
 
-    /// `hold`: from this phase, `Pending` or `Returned`; the word before it. The caller has the body in hand until it
-    /// calls [`put_back`](AtomicRef::put_back); WORD-5.
+    /// `hold`: holds a task that is in `from`, which is `Pending` or `Returned`, and returns its word from before. The
+    /// caller owns the body until it calls [`put_back`](AtomicWord::put_back) (WORD-5).
     pub(crate) fn hold(&self, generation: u32, from: Phase) -> Option<Word> {
-        self.step(generation, from, Phase::Held).map(|word| word.in_phase(from))
+        self.transition(generation, from, Phase::Held).map(|word| word.in_phase(from))
     }
 
-    /// `put back`: nobody else may leave `Held`, so a store does. Release: the next owner of the body sees what was
-    /// done to it.
+    /// `put back`: ends a `hold`. A store suffices, because nobody else may leave `Held`. Release: pairs with the
+    /// Acquire of the exchange by which the next owner gets the body.
     pub(crate) fn put_back(&self, word: Word) {
+        if cfg!(debug_assertions) {
+            let before = self.load_relaxed();
+            assert!(before.is_in(Phase::Held) && before.generation() == word.generation());
+        }
         self.0.store(word.0, Ordering::Release);
     }
 
-    /// One transition of a task, while it is in the phase `from`; the word after it.
-    fn step(&self, generation: u32, from: Phase, to: Phase) -> Option<Word> {
-        self.exchange_from(generation, from, |word| Some(word.in_phase(to)))
-    }
-
-    #[inline]
-    fn exchange_from(
-        &self,
-        generation: u32,
-        from: Phase,
-        to: impl Fn(Word) -> Option<Word>,
-    ) -> Option<Word> {
-        let mut seen = self.glance();
-        loop {
-            while seen.generation() == generation && seen.is_in(from) {
-                let next = to(seen)?;
-                match self.exchange(seen, next) {
-                    Ok(()) => return Some(next),
-                    Err(now) => seen = now,
-                }
-            }
-            if seen.generation() != generation || !seen.is_in(Phase::Held) {
-                return None;
-            }
-            spin(); // WORD-5
-            seen = self.glance();
-        }
-    }
-
-    /// `close`: the runner ends a series, and from now on no cancel wins. False when a cancel has
-    /// doomed it before.
+    /// `close`: the runner ends a series, and no cancel wins from now on. Returns false if a cancel has doomed it
+    /// before.
     pub(crate) fn close(&self, generation: u32) -> bool {
-        self.step(generation, Phase::Running, Phase::Ending).is_some()
+        self.transition(generation, Phase::Running, Phase::Ending).is_some()
     }
 
-    /// `end`: the runner frees the holder; the generation of the next task there. Nobody else may
-    /// leave `Running` of a one-shot, `Doomed` or `Ending`, so a store does. WORD-4.
+    /// `end`: the runner frees the holder. Returns the generation of the next task there. A store suffices, because
+    /// nobody else may leave `Running` of a one-shot, `Doomed` or `Ending`. Release: pairs with the Acquire in `load`
+    /// (WORD-4).
     pub(crate) fn end(&self, word: Word, cancelled: bool) -> u32 {
+        if cfg!(debug_assertions) {
+            let before = self.load_relaxed();
+            assert_eq!(before.generation(), word.generation(), "nobody else frees the holder");
+            let is_last = matches!(before.phase(), Phase::Doomed | Phase::Ending);
+            assert!(is_last || before.is_running() && !before.is_series(), "{:?}", before.phase());
+        }
         let freed = word.freed(cancelled);
         self.0.store(freed.0, Ordering::Release);
         freed.generation()
     }
 
-    /// `cancel`: WORD-1, WORD-2. `SeqCst` because handles that share their outcome rely on one order of
-    /// cancels and of their own loads.
-    /// `has_moved` is called before the exchange of a task that has [moved](super::moved).
+    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). It is `SeqCst`, because handles that share their
+    /// outcome rely on one order of cancels and of their own loads. `has_moved` is called before the exchange of a
+    /// task that has moved.
     #[inline]
     pub(crate) fn cancel(&self, generation: u32, mut has_moved: impl FnMut()) -> CancelOutcome {
-        let mut seen = self.glance();
+        let mut seen = self.load_relaxed();
         loop {
             if seen.generation() != generation {
                 return CancelOutcome::Lost;
@@ -389,28 +372,58 @@ impl AtomicRef {
                     (seen.in_phase(Phase::Doomed), CancelOutcome::Doomed)
                 }
                 Phase::Held => {
-                    spin(); // WORD-5
-                    seen = self.glance();
+                    spin(); // for some instructions (WORD-5)
+                    seen = self.load_relaxed();
                     continue;
                 }
                 _ => return CancelOutcome::Lost,
             };
-            match self.exchange(seen, next) {
+            match self.compare_exchange(seen, next) {
                 Ok(()) => return outcome,
                 Err(now) => seen = now,
             }
         }
     }
 
-    /// What an exchange starts from. Relaxed: if it is not the present, the exchange fails and tells.
-    fn glance(&self) -> Word {
+    /// Moves a task from one phase to another. Returns the word after it, or `None` if the task is not in `from`.
+    fn transition(&self, generation: u32, from: Phase, to: Phase) -> Option<Word> {
+        self.transition_with(generation, from, |word| Some(word.in_phase(to)))
+    }
+
+    /// Like [`transition`](AtomicWord::transition), to the word that `next` returns, or nowhere if it returns `None`.
+    #[inline]
+    fn transition_with(
+        &self,
+        generation: u32,
+        from: Phase,
+        next: impl Fn(Word) -> Option<Word>,
+    ) -> Option<Word> {
+        let mut seen = self.load_relaxed();
+        loop {
+            while seen.generation() == generation && seen.is_in(from) {
+                let next = next(seen)?;
+                match self.compare_exchange(seen, next) {
+                    Ok(()) => return Some(next),
+                    Err(now) => seen = now,
+                }
+            }
+            if seen.generation() != generation || !seen.is_in(Phase::Held) {
+                return None;
+            }
+            spin(); // for some instructions (WORD-5)
+            seen = self.load_relaxed();
+        }
+    }
+
+    /// Returns a word to start an exchange from. Relaxed, because the exchange fails if the word has changed.
+    fn load_relaxed(&self) -> Word {
         Word(self.0.load(Ordering::Relaxed))
     }
 
-    /// Acquire, to see the body; Release, so that what the leaver did to the body is seen by the
-    /// next owner (WORD-4); `SeqCst` for a cancel's part in HANDLE-1. On x86 and Arm it is the same instruction.
-    /// Relaxed when it fails: nothing is done then, but to look again.
-    fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
+    /// Acquire, to see the body, and Release, so that the next owner sees what was done to the body (WORD-4). `SeqCst`
+    /// for the cancel's part in HANDLE-1: on x86 and Arm it is the same instruction. Relaxed if it fails, because the
+    /// caller then only tries again.
+    fn compare_exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
         self.0.exchange_in_order(seen.0, next.0).map(drop).map_err(Word)
     }
 }
@@ -419,13 +432,13 @@ impl AtomicRef {
 mod tests {
     use super::*;
 
-    fn filled(kind: Kind) -> AtomicRef {
-        let reference = AtomicRef::new();
+    fn filled(kind: Kind) -> AtomicWord {
+        let reference = AtomicWord::new();
         reference.fill(Word::pending(7, 0, kind, 0));
         reference
     }
 
-    fn cancel(task: &AtomicRef, generation: u32) -> CancelOutcome {
+    fn cancel(task: &AtomicWord, generation: u32) -> CancelOutcome {
         task.cancel(generation, || unreachable!("it has not moved"))
     }
 
@@ -439,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn s8_one_cancel_wins_and_a_run_prevents_it() {
+    fn s08_one_cancel_wins_and_a_run_prevents_it() {
         let task = filled(Kind::Once);
         assert!(matches!(cancel(&task, 7), CancelOutcome::Won { was: Phase::Pending, .. }));
         assert_eq!(cancel(&task, 7), CancelOutcome::Lost);

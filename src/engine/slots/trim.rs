@@ -1,25 +1,25 @@
 //! How memory goes back to the system after a peak.
 //!
-//! A page whose holders are all free needs not be there. The trimmer goes through the depot from the
-//! top, takes such pages into its hands, and gives them back.
+//! A page whose holders are all free does not have to be in memory. A trim goes through the depot from the top
+//! downwards, takes such pages into its hands, and gives them back. A page with a single slot in use, or in some
+//! thread's magazine, stays.
 //!
-//! Who pays: the tick thread of any scheduler, in slices of [`SLICE`] pages, and only when it has
-//! nothing else to do. The depot says when it is worth it: when more slots are free than in use, and
-//! have been for the [`GRACE`] period. One trim goes on at a time.
-//!
-//! A page with a single slot in use, or in some thread's magazine, stays.
+//! The tick thread of any scheduler does it, in slices of [`SLICE`] pages, and only when it has nothing else to do. The
+//! depot says when it is worth it: if more slots are free than in use, and have been for the [`GRACE`] period. Only one
+//! trim is under way at a time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::depot::{Depot, PAGE, depot};
-use super::{directory, memory};
+use super::depot::{Depot, PAGE, depot, index_of};
+use super::holder::TaskHolder;
+use super::{blocks, magazines};
 use crate::platform::pages;
 use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END};
 
-/// How many pages one slice of work gives back, and how many it looks at for each.
+/// The most pages that one slice of work gives back, and how many pages it looks at for each.
 const SLICE: usize = 64;
 const LOOK: usize = 64;
 
@@ -27,40 +27,20 @@ const LOOK: usize = 64;
 /// would otherwise give it back and fetch it again with each wave.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// Up to where, from the top, a trim has come; `None` when none is under way.
+const _: () = assert!(IS_MODEL || pages::PAGE_BYTES == PAGE * size_of::<TaskHolder>());
+
+/// The page down to which a trim has come from the top. `None` if no trim is under way.
 static TRIMMER: Mutex<Option<usize>> = Mutex::new(None);
 
-/// Whether it is worth coming back after the grace period, and begins to watch what stays free.
-pub(crate) fn watch() -> bool {
-    let mut free = depot();
-    let bloated = free.is_bloated();
-    if bloated {
-        free.mark();
-    }
-    bloated
-}
-
-/// Begins a trim, if as much has stayed free since `watch`.
-pub(crate) fn begin() -> bool {
-    if !depot().stayed_bloated() {
-        return false;
-    }
-    memory::put_down();
-    if let Some(mut trimmer) = trimmer() {
-        trimmer.get_or_insert_with(|| depot().pages());
-    }
-    true
-}
-
-/// How many engines there are, which trim as they turn.
+/// How many engines there are, which trim as they turn. Relaxed: the count orders nothing.
 static ENGINES: AtomicUsize = AtomicUsize::new(0);
 
-/// An engine that is there to trim.
+/// Says, as long as it lives, that an engine is there to trim.
 pub(crate) struct Trims(());
 
 impl Trims {
     pub(crate) fn new() -> Trims {
-        ENGINES.fetch_add(1, Ordering::Relaxed); // it orders nothing, as everywhere below
+        ENGINES.fetch_add(1, Ordering::Relaxed);
         Trims(())
     }
 }
@@ -72,27 +52,51 @@ impl Drop for Trims {
     }
 }
 
-/// Something that was pending has gone. If no engine is left that would trim, the caller does it here and now:
-/// there is nobody whose tasks would wait for that.
+/// Returns true if it is worth coming back after the grace period, and then begins to watch what stays free.
+pub(crate) fn watch() -> bool {
+    let mut depot = depot();
+    let is_bloated = depot.is_bloated();
+    if is_bloated {
+        depot.mark();
+    }
+    is_bloated
+}
+
+/// Begins a trim if as much has stayed free since `watch`. Returns true if so.
+pub(crate) fn begin() -> bool {
+    let is_worth_it = depot().stayed_bloated();
+    if is_worth_it {
+        start();
+    }
+    is_worth_it
+}
+
+/// Trims here and now, if no engine is left to do it: then there are no tasks that would wait for it. Callers have just
+/// dropped something that kept slots in use.
 pub(crate) fn at_the_end() {
     if !TRIMS_AT_THE_END || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
         return;
     }
-    memory::put_down();
-    if let Some(mut trimmer) = trimmer() {
-        trimmer.get_or_insert_with(|| depot().pages());
-    }
+    start();
     while slice() {}
 }
 
-/// Does a slice of the trim that is under way. True when there is more to do.
+/// Begins a trim unless one is under way.
+fn start() {
+    magazines::flush();
+    if let Some(mut trimmer) = trimmer() {
+        trimmer.get_or_insert_with(|| depot().pages());
+    }
+}
+
+/// Does a slice of the trim that is under way. Returns true if there is more to do.
 pub(crate) fn slice() -> bool {
     let Some(mut trimmer) = trimmer() else { return false };
     let Some(below) = *trimmer else { return false };
-    let (taken, below) = take_some(&mut depot(), below);
+    let (taken, below) = take_free_pages(&mut depot(), below);
     for slots in joined(taken) {
-        let is_bare = directory::discard(slots.clone());
-        depot().put_group(slots, is_bare);
+        let is_absent = give_back(slots.clone());
+        depot().put_group(slots, is_absent);
     }
     *trimmer = (below > 0).then_some(below);
     if below == 0 {
@@ -101,7 +105,7 @@ pub(crate) fn slice() -> bool {
     below > 0
 }
 
-/// `None` when another tick thread is at it.
+/// Returns `None` if another thread is at it.
 fn trimmer() -> Option<MutexGuard<'static, Option<usize>>> {
     match TRIMMER.try_lock() {
         Ok(trimmer) => Some(trimmer),
@@ -110,8 +114,9 @@ fn trimmer() -> Option<MutexGuard<'static, Option<usize>>> {
     }
 }
 
-/// Takes free pages out of the depot, from the top downwards; and up to where that came.
-fn take_some(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usize) {
+/// Takes free pages below `below` out of the depot, from the top downwards. Also returns the page down to which it
+/// came.
+fn take_free_pages(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usize) {
     // What the system calls a page may be several of ours.
     let group = (pages::page_bytes() / pages::PAGE_BYTES).max(1);
     let mut taken = Vec::new();
@@ -125,12 +130,12 @@ fn take_some(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usize) {
     (taken, below)
 }
 
-/// Neighbours as one, so that they cost one call; they came from the top.
+/// Joins neighbours of one block, so that they cost one call of the system. The pages come from the top.
 fn joined(pages: Vec<Range<u32>>) -> Vec<Range<u32>> {
     let mut runs: Vec<Range<u32>> = Vec::new();
     for page in pages {
         match runs.last_mut() {
-            Some(last) if last.start == page.end && !starts_a_block(last.start) => {
+            Some(last) if last.start == page.end && index_of(last.start) != 0 => {
                 last.start = page.start;
             }
             _ => runs.push(page),
@@ -139,23 +144,30 @@ fn joined(pages: Vec<Range<u32>>) -> Vec<Range<u32>> {
     runs
 }
 
-fn starts_a_block(slot: u32) -> bool {
-    super::depot::place_of(slot) == 0
+/// Gives the memory of these slots back to the system. Returns false if it stays. The caller has all of the slots in
+/// hand (SLOT-3).
+pub(crate) fn give_back(slots: Range<u32>) -> bool {
+    let generation = |slot| blocks::holder(slot).map_or(u32::MAX, TaskHolder::next_generation);
+    let newest = slots.clone().map(generation).max().unwrap_or(0);
+    if newest > u32::MAX / 2 {
+        return false; // one old slot must not make a whole block old
+    }
+    // The next tasks in these holders get higher generations (SLOT-4). Relaxed: the slots pass on through the depot's
+    // lock.
+    blocks::given_back(slots.start).fetch_max(newest, Ordering::Relaxed);
+    blocks::discard(slots)
 }
-
-const _: () =
-    assert!(IS_MODEL || pages::PAGE_BYTES == PAGE * size_of::<super::holder::TaskHolder>());
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::engine::slots::depot::{PAGE, block_of};
+    use crate::engine::slots::depot::block_of;
 
     /// What goes back in one call must lie in one block: the next one may be anywhere.
     #[test]
     fn neighbours_are_joined_but_not_across_blocks() {
         let page = |number: u32| number * PAGE as u32..(number + 1) * PAGE as u32;
-        let first_of_a_block = (1..10_000).find(|number| starts_a_block(page(*number).start));
+        let first_of_a_block = (1..10_000).find(|number| index_of(page(*number).start) == 0);
         let first = first_of_a_block.expect("a block has an end");
         let from_the_top = [first + 2, first + 1, first, first - 1, first - 2, first - 4];
         let runs = joined(from_the_top.map(page).to_vec());
