@@ -1,29 +1,29 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
 //! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t`
-//!   is the present one or the next one; else in the far store, under its half-turn. What is of a
-//!   tick that has passed is overdue.
-//! - WHEEL-2 So a bucket never holds entries of two ticks: nothing is looked at before it is due.
-//! - WHEEL-3 While the far store still has entries of the next half-turn, further ones join them there.
+//!   is the present one or the next one. Otherwise it is in the far store, under its half-turn. An entry of a tick that
+//!   has passed is overdue.
+//! - WHEEL-2 A bucket never holds entries of two ticks, so no entry is looked at before it is due.
+//! - WHEEL-3 While the far store still has entries of the next half-turn, new ones join them there.
 //!   They are brought in from the front, so entries of one tick stay in the order of insertion.
 //! - WHEEL-4 The far store has no entry of the present half-turn.
-//! - WHEEL-5 A bucket's bit is set exactly when its chain is not empty.
+//! - WHEEL-5 A bucket's bit is set exactly if its chain is not empty.
 
 use std::num::NonZeroU64;
 
 use super::chain::{BLOCK, Chain, Pool, Position, Timed};
-use super::far::Far;
+use super::far::{Far, HalfTurn};
 use super::occupancy::Occupancy;
 use crate::observe::Ring;
 use crate::platform::cpu::prefetch;
 use crate::time::tick::{Granularity, Tick};
 
-/// A half-turn with fewer entries than that is brought near at once.
+/// A half-turn with fewer entries than this is brought in at once.
 const GREAT: usize = 8192;
-/// To bring an entry near takes some 60 ns, if the deadlines are in nanoseconds. This is how much time is left for it.
+/// The time that is left to bring in one entry, if deadlines are in nanoseconds. It takes some 60 ns.
 const SETTLE_NANOS: u64 = 250;
 
-/// How many buckets ahead of its time a bucket is fetched.
+/// How many buckets ahead of its time a bucket is fetched into the cache.
 const AHEAD: u64 = 6;
 
 /// Entries by tick.
@@ -41,22 +41,22 @@ pub(crate) struct Buckets<E> {
     pub(super) half_bits: u32,
 }
 
-/// Where a sweep stands.
+/// Where the next step of a sweep goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sweep {
-    pub(super) place: Place,
+    pub(super) chain: ChainId,
     pub(super) position: Position,
 }
 
-/// A chain of the wheel.
+/// A chain of the wheel: that of a bucket, or that of a far half-turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ChainId {
     Bucket(usize),
-    Half(u64),
+    Far(u64),
 }
 
 impl Sweep {
-    pub(super) const START: Sweep = Sweep { place: Place::Bucket(0), position: Position::START };
+    pub(super) const START: Sweep = Sweep { chain: ChainId::Bucket(0), position: Position::START };
 }
 
 impl<E: Timed> Ring for Buckets<E> {
@@ -73,12 +73,12 @@ impl<E: Timed> Ring for Buckets<E> {
     }
 
     fn waiting_far(&self) -> usize {
-        self.far.iter().map(|(_, later)| later.len).sum()
+        self.far.iter().map(|(_, half_turn)| half_turn.len).sum()
     }
 }
 
 impl<E: Timed> Buckets<E> {
-    /// A wheel of so many buckets (a power of two; at least two are made) that stands at `now`. A
+    /// Creates a wheel of `size` buckets (a power of two; at least two are made) that stands at `now`. A
     /// tick is `granularity` units of the entries' deadlines.
     pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
         debug_assert!(size.is_power_of_two());
@@ -91,24 +91,24 @@ impl<E: Timed> Buckets<E> {
             occupancy: Occupancy::new(size),
             far: Far::new(now.0.saturating_add(1) >> half_bits),
             overdue: Vec::new(),
-            pool: Pool::new(size), // a block per bucket: a steady flow of few tasks a tick allocates nothing
+            pool: Pool::new(size), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
             len: 0,
             sweep: Sweep::START,
             half_bits,
         }
     }
 
-    /// How many entries it holds, stale ones included.
+    /// Returns the number of entries, stale ones included.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The tick that it has reached.
+    /// Returns the tick that the wheel has reached.
     pub(crate) fn now(&self) -> Tick {
         self.now
     }
 
-    /// The tick of a deadline: the first that does not end before it.
+    /// Returns the tick of a deadline, which is the first that does not end before it.
     pub(crate) fn tick_of(&self, deadline: u64) -> Tick {
         Tick(self.granularity.div_ceil(deadline))
     }
@@ -119,7 +119,7 @@ impl<E: Timed> Buckets<E> {
         tick.0 >> self.half_bits
     }
 
-    /// The half-turn of the next tick.
+    /// Returns the half-turn of the next tick.
     pub(super) fn present_half(&self) -> u64 {
         self.half_of(Tick(self.now.0.saturating_add(1)))
     }
@@ -138,7 +138,8 @@ impl<E: Timed> Buckets<E> {
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Files an entry; WHEEL-1, WHEEL-3.
+    /// Files an entry in the ring or in the far store (WHEEL-1). The far store has it in any case while others of the
+    /// same half-turn are there (WHEEL-3).
     #[inline]
     pub(crate) fn insert(&mut self, entry: E) {
         self.len += 1;
@@ -147,28 +148,22 @@ impl<E: Timed> Buckets<E> {
             return self.overdue.push(entry);
         }
         let (half, present) = (self.half_of(tick), self.present_half());
-        let is_near = half == present || (half - present == 1 && !self.far.has(half));
-        if is_near { self.insert_near(entry, tick) } else { self.insert_far(entry, half) }
-    }
-
-    #[inline]
-    fn insert_near(&mut self, entry: E, tick: Tick) {
-        let offset = self.offset(tick.0);
-        self.pool.push(&mut self.ring[offset], entry);
-        self.occupancy.set(offset);
-    }
-
-    #[inline]
-    fn insert_far(&mut self, entry: E, half: u64) {
-        let later = self.far.entry(half);
-        self.pool.push(&mut later.chain, entry);
-        later.len += 1;
+        let is_near = half == present || (half - present == 1 && self.far.get(half).is_none());
+        if is_near {
+            let offset = self.offset(tick.0);
+            self.pool.push(&mut self.ring[offset], entry);
+            self.occupancy.set(offset);
+        } else {
+            let half_turn = self.far.get_or_insert(half);
+            self.pool.push(&mut half_turn.chain, entry);
+            half_turn.len += 1;
+        }
     }
 
     // ----- out -----------------------------------------------------------------------------
 
-    /// Moves on to a tick, and appends to `out` what is of that tick or before: tick by tick, and
-    /// within a tick in the order of insertion. What was overdue comes first.
+    /// Moves on to a tick, and appends to `out` the entries of that tick and of those before: tick by tick, and
+    /// within a tick in the order of insertion. Entries that were overdue come first.
     pub(crate) fn advance(&mut self, to: Tick, out: &mut Vec<E>) {
         let before = out.len();
         out.append(&mut self.overdue);
@@ -182,7 +177,7 @@ impl<E: Timed> Buckets<E> {
         self.len -= out.len() - before;
     }
 
-    /// Skips what is empty: if the ring is, up to the first half-turn that has entries, or to `to`.
+    /// If the ring is empty, moves on to just before the first half-turn that has entries, or to `to`.
     fn jump(&mut self, to: Tick) {
         if self.occupancy.next(0, self.ring.len() - 1).is_some() {
             return;
@@ -192,14 +187,14 @@ impl<E: Timed> Buckets<E> {
         self.move_to(Tick(self.now.0.max(until)));
     }
 
-    /// Sets the present, and brings in the whole half-turn that begins, if one does; WHEEL-4.
+    /// Sets the present tick. If a half-turn begins, it brings in all of it (WHEEL-4).
     fn move_to(&mut self, now: Tick) {
         self.now = now;
         self.far.turn_to(self.present_half());
         self.bring_in(self.present_half(), usize::MAX);
     }
 
-    /// Gives out the ring's entries up to `end`, which is in the present half-turn.
+    /// Moves the ring's entries up to `end`, which is in the present half-turn, to `out`.
     fn give_out(&mut self, end: Tick, out: &mut Vec<E>) {
         let Some(from) = self.now.0.checked_add(1) else { return };
         if from > end.0 {
@@ -209,20 +204,20 @@ impl<E: Timed> Buckets<E> {
         while let Some(offset) = self.occupancy.next(from, last) {
             self.pool.prefetch_head(&self.ring[self.offset(offset as u64 + AHEAD)]);
             self.pool.take_all(&mut self.ring[offset], out);
-            self.emptied(Place::Bucket(offset));
+            self.emptied(ChainId::Bucket(offset));
             from = offset + 1;
         }
     }
 
     // ----- from far to near ----------------------------------------------------------------
 
-    /// Brings in of the next half-turn what belongs to the ticks up to `end`: as great a share as
-    /// they are of what remains of the present one.
+    /// Brings in a share of the next half-turn: as much of it as the ticks up to `end` are of what remains of the
+    /// present half-turn.
     fn bring_in_share(&mut self, end: Tick) {
         let (present, moved) = (self.present_half(), end.0 - self.now.0);
         let next = present.saturating_add(1);
-        let Some(later) = self.far.get_mut(next) else { return };
-        let len = later.len as u128;
+        let Some(half_turn) = self.far.get(next) else { return };
+        let len = half_turn.len as u128;
         let left = self.last_tick(present) - self.now.0;
         if moved > 0 {
             let share = (len * u128::from(moved)).div_ceil(u128::from(left));
@@ -230,18 +225,19 @@ impl<E: Timed> Buckets<E> {
         }
     }
 
-    /// Brings in about `budget` entries of the next half-turn ahead of their time. True when there
-    /// is nothing left to bring in.
+    /// Brings in about `budget` entries of the next half-turn ahead of their time. Returns true if no entry of it is
+    /// left to bring in.
     pub(crate) fn settle(&mut self, budget: usize) -> bool {
         self.bring_in(self.present_half().saturating_add(1), budget)
     }
 
-    /// When the wheel should be advanced, and settled, so that a great half-turn is near before its first tick comes.
-    /// `None` when no half-turn that comes soon is so great, or the next one is just being settled.
+    /// Returns the tick at which the wheel should be advanced and settled, so that a great half-turn is in the ring before
+    /// its first tick comes. Returns `None` if no half-turn that comes soon is so great, or if the next one is being
+    /// settled.
     pub(crate) fn settle_at(&self) -> Option<Tick> {
         let first = (self.len >= GREAT).then(|| self.far.first_from(0))??;
         let at = |half: u64| {
-            let len = self.far.len(half);
+            let len = self.far.get(half).map_or(0, |half_turn| half_turn.len);
             if len < GREAT || half <= self.present_half().saturating_add(1) {
                 return None;
             }
@@ -254,14 +250,14 @@ impl<E: Timed> Buckets<E> {
         at(first).into_iter().chain(first.checked_add(1).and_then(at)).min()
     }
 
-    /// Moves entries of a half-turn into the ring, about `budget` of them; true when none is left.
+    /// Moves about `budget` entries of a half-turn into the ring. Returns true if none is left.
     fn bring_in(&mut self, half: u64, budget: usize) -> bool {
-        let Some(later) = self.far.get_mut(half) else { return true };
+        let Some(half_turn) = self.far.get_mut(half) else { return true };
         let (ring, occupancy) = (&mut self.ring, &mut self.occupancy);
         let (granularity, mask) = (self.granularity, ring.len() - 1);
         let offset_of = |entry: &E| granularity.div_ceil(entry.deadline()) as usize & mask;
-        let taken = self.pool.take(&mut later.chain, budget, |pool, entries| {
-            // They go to buckets all over the ring. Fetched together they cost a third.
+        let taken = self.pool.take(&mut half_turn.chain, budget, |pool, entries| {
+            // They go to buckets all over the ring. To fetch these together costs a third.
             let mut offsets = [0; BLOCK];
             for (offset, entry) in offsets.iter_mut().zip(entries) {
                 *offset = offset_of(entry);
@@ -275,10 +271,10 @@ impl<E: Timed> Buckets<E> {
                 occupancy.set(offset);
             }
         });
-        later.len -= taken;
-        let is_done = later.chain.is_empty();
+        half_turn.len -= taken;
+        let is_done = half_turn.chain.is_empty();
         if taken > 0 {
-            self.rewind(Place::Half(half));
+            self.rewind(ChainId::Far(half));
         }
         if is_done {
             self.far.remove(half);
@@ -288,28 +284,28 @@ impl<E: Timed> Buckets<E> {
 
     // ----- memory --------------------------------------------------------------------------
 
-    /// Whether it has more room than is worth keeping.
+    /// Returns true if the wheel has more memory than is worth keeping.
     pub(crate) fn is_bloated(&self) -> bool {
         self.pool.is_bloated()
     }
 
-    /// Gives room back, of about so many blocks; true when there is more to give.
+    /// Frees the memory of about so many blocks. Returns true if there is more to free.
     pub(crate) fn give_back(&mut self, blocks: usize) -> bool {
         self.pool.give_back(blocks)
     }
 
     // ----- all of it -----------------------------------------------------------------------
 
-    /// Takes everything out, in no order of deadlines; equal ones stay in the order of insertion.
+    /// Takes all entries out, in no order of deadlines. Entries of equal deadlines stay in the order of insertion.
     pub(crate) fn drain(&mut self, out: &mut Vec<E>) {
         out.append(&mut self.overdue);
         for chain in &mut self.ring {
             self.pool.take_all(chain, out);
         }
         while let Some(half) = self.far.first_from(0) {
-            if let Some(later) = self.far.get_mut(half) {
-                self.pool.take_all(&mut later.chain, out);
-                later.len = 0;
+            if let Some(half_turn) = self.far.get_mut(half) {
+                self.pool.take_all(&mut half_turn.chain, out);
+                half_turn.len = 0;
             }
             self.far.remove(half);
         }
@@ -319,7 +315,7 @@ impl<E: Timed> Buckets<E> {
         self.len = 0;
     }
 
-    /// Panics with what is broken.
+    /// Panics if an invariant is broken.
     pub(crate) fn check_invariants(&self) {
         let present = self.present_half();
         let mut entries = self.overdue.len();
@@ -333,17 +329,17 @@ impl<E: Timed> Buckets<E> {
                 assert!(self.half_of(tick) - present <= 1, "WHEEL-2: tick {} is far", tick.0);
             }
         }
-        for (half, later) in self.far.iter() {
+        for (half, HalfTurn { chain, len }) in self.far.iter() {
             assert!(half > present, "WHEEL-4: half-turn {half} is present");
-            assert_eq!(later.len, self.pool.len(&later.chain), "the length of half-turn {half}");
-            assert!(later.len > 0, "half-turn {half} is empty");
-            entries += later.len;
-            for entry in self.pool.iter(&later.chain) {
+            assert_eq!(*len, self.pool.len(chain), "the length of half-turn {half}");
+            assert!(*len > 0, "half-turn {half} is empty");
+            entries += len;
+            for entry in self.pool.iter(chain) {
                 assert_eq!(self.half_of(self.tick_of(entry.deadline())), half, "WHEEL-1");
             }
         }
         assert_eq!(entries, self.len, "the number of entries");
-        let chains = self.ring.iter().chain(self.far.iter().map(|(_, later)| &later.chain));
+        let chains = self.ring.iter().chain(self.far.iter().map(|(_, half_turn)| &half_turn.chain));
         self.pool.check_invariants(chains);
     }
 }

@@ -1,7 +1,7 @@
 //! Chains of entries, in blocks of thirty-one, out of one pool.
 //!
 //! A bucket gets anything from one entry to a million, and is emptied whole. So it is a chain of
-//! blocks: no copying when it grows, no room left over when it is empty, and no allocation once the
+//! blocks: nothing is copied when it grows, no room is left over when it is empty, and nothing is allocated once the
 //! pool has as many blocks as are in use at a time.
 //!
 //! ```text
@@ -9,29 +9,28 @@
 //! ```
 //!
 //! - CHAIN-1 Entries of a chain are in the order in which they were pushed, whatever is removed.
-//! - CHAIN-2 No block of a chain is empty. Two neighbours that have been swept do not fit into one.
-//! - CHAIN-3 `min` is an entry that was pushed, with a deadline no later than that of any entry that is
-//!   still there.
-//! - CHAIN-4 A block is in one chain, or free, or bare (its room was given back).
+//! - CHAIN-2 No block of a chain is empty. The entries of two neighbours that have been swept do not fit into one block.
+//! - CHAIN-3 `min` is an entry that was pushed, with a deadline no later than that of any entry in the chain.
+//! - CHAIN-4 A block is in one chain, or free, or only a number without memory.
 
 use crate::platform::cpu::prefetch;
 
-/// What lies in the wheel: a small value that knows its deadline.
-///
-/// `Default` fills the places of a block that hold nothing.
+/// An entry of the wheel: a small value that knows its deadline. `Default` fills the unused part of a block.
 pub(crate) trait Timed: Copy + Default {
-    /// When it is due, in the caller's unit.
+    /// Returns when it is due, in the caller's unit.
     fn deadline(&self) -> u64;
 
-    /// Fetches what tells whether it is alive, ahead of the question.
+    /// Fetches into the cache what tells whether the entry is live.
     fn prefetch(&self) {}
 }
 
-/// How many entries a block holds: with 16 bytes each it takes 504 bytes.
+/// The number of entries of a block. With 16 bytes each a block takes 504 bytes.
 pub(super) const BLOCK: usize = 31;
 
-/// No block.
+/// The number of no block.
 const NIL: u32 = u32::MAX;
+
+const HAS_MEMORY: &str = "CHAIN-4: a block of a chain has memory";
 
 struct Block<E> {
     next: u32,
@@ -44,16 +43,12 @@ impl<E: Timed> Block<E> {
         &self.entries[..self.len as usize]
     }
 
-    fn is_full(&self) -> bool {
-        self.len as usize == BLOCK
-    }
-
     fn push(&mut self, entry: E) {
         self.entries[self.len as usize] = entry;
         self.len += 1;
     }
 
-    /// Drops what is stale, in place; how many that were.
+    /// Drops stale entries in place, and returns how many.
     fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) -> usize {
         let before = self.len as usize;
         self.entries().iter().for_each(Timed::prefetch);
@@ -70,7 +65,7 @@ impl<E: Timed> Block<E> {
     }
 }
 
-/// A list of entries. Its blocks are in the pool.
+/// A list of entries. Its blocks are in a [`Pool`].
 #[derive(Clone, Copy)]
 pub(super) struct Chain<E> {
     head: u32,
@@ -87,19 +82,13 @@ impl<E: Timed> Chain<E> {
         self.head == NIL
     }
 
-    /// The earliest entry, or one that was earlier still and is gone; CHAIN-3.
+    /// Returns the earliest entry, or one that was earlier still and is gone (CHAIN-3).
     pub(super) fn min(&self) -> Option<E> {
         self.min.filter(|_| !self.is_empty())
     }
-
-    fn lower_min(&mut self, entry: E) {
-        if self.min().is_none_or(|min| entry.deadline() < min.deadline()) {
-            self.min = Some(entry);
-        }
-    }
 }
 
-/// Where a sweep stands in a chain: behind this block.
+/// The block of a chain behind which a sweep goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position(u32);
 
@@ -108,35 +97,30 @@ impl Position {
     pub(super) const START: Position = Position(NIL);
 }
 
-/// All blocks.
+/// All blocks of a wheel.
 pub(super) struct Pool<E> {
     blocks: Vec<Option<Box<Block<E>>>>,
     free: Vec<u32>,
-    bare: Vec<u32>,
-    /// So many free blocks are kept beyond as many as are in use.
+    /// The numbers of the blocks that have no memory.
+    unallocated: Vec<u32>,
+    /// The pool keeps as many free blocks as are in use, and so many more.
     spare: usize,
 }
 
 impl<E: Timed> Pool<E> {
     pub(super) fn new(spare: usize) -> Pool<E> {
-        Pool { blocks: Vec::new(), free: Vec::new(), bare: Vec::new(), spare }
+        Pool { blocks: Vec::new(), free: Vec::new(), unallocated: Vec::new(), spare }
     }
 
     fn block(&self, number: u32) -> &Block<E> {
-        self.blocks[number as usize].as_deref().expect("CHAIN-4: a block of a chain has its room")
+        self.blocks[number as usize].as_deref().expect(HAS_MEMORY)
     }
 
     fn block_mut(&mut self, number: u32) -> &mut Block<E> {
-        self.blocks[number as usize]
-            .as_deref_mut()
-            .expect("CHAIN-4: a block of a chain has its room")
+        self.blocks[number as usize].as_deref_mut().expect(HAS_MEMORY)
     }
 
-    fn used(&self) -> usize {
-        self.blocks.len() - self.free.len() - self.bare.len()
-    }
-
-    /// An empty block.
+    /// Returns an empty block.
     fn allocate(&mut self) -> u32 {
         if let Some(number) = self.free.pop() {
             let block = self.block_mut(number);
@@ -144,7 +128,7 @@ impl<E: Timed> Pool<E> {
             return number;
         }
         let fresh = Some(Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] }));
-        if let Some(number) = self.bare.pop() {
+        if let Some(number) = self.unallocated.pop() {
             self.blocks[number as usize] = fresh;
             return number;
         }
@@ -152,35 +136,34 @@ impl<E: Timed> Pool<E> {
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
-    fn release(&mut self, number: u32) {
-        self.free.push(number);
-    }
-
-    /// Whether more blocks are free than are worth keeping.
+    /// Returns true if more blocks are free than are worth keeping.
     pub(super) fn is_bloated(&self) -> bool {
-        self.free.len() > self.used() + self.spare
+        let used = self.blocks.len() - self.free.len() - self.unallocated.len();
+        self.free.len() > used + self.spare
     }
 
-    /// Gives the room of free blocks back, of so many at most; true when that leaves too many still.
-    /// Not at each release: the allocator would cost a burst of tasks a tenth more.
+    /// Frees the memory of at most `most` free blocks. Returns true if too many are still there. This is not done
+    /// whenever a block becomes free, because the allocator would make a burst of tasks a tenth slower.
     pub(super) fn give_back(&mut self, most: usize) -> bool {
         for _ in 0..most {
             if !self.is_bloated() {
                 return false;
             }
-            let bare = self.free.pop().expect("more than none");
-            self.blocks[bare as usize] = None;
-            self.bare.push(bare);
+            let number = self.free.pop().expect("more than none");
+            self.blocks[number as usize] = None;
+            self.unallocated.push(number);
         }
         self.is_bloated()
     }
 
-    /// Appends an entry; CHAIN-1.
+    /// Appends an entry (CHAIN-1).
     #[inline]
     pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) {
-        chain.lower_min(entry);
+        if chain.min().is_none_or(|min| entry.deadline() < min.deadline()) {
+            chain.min = Some(entry);
+        }
         match self.blocks.get_mut(chain.tail as usize) {
-            Some(Some(block)) if !block.is_full() => block.push(entry),
+            Some(Some(block)) if (block.len as usize) < BLOCK => block.push(entry),
             _ => self.push_in_a_fresh_block(chain, entry),
         }
     }
@@ -196,8 +179,8 @@ impl<E: Timed> Pool<E> {
         self.block_mut(fresh).push(entry);
     }
 
-    /// Takes entries from the front, block by block, until `budget` is met or the chain is empty. How
-    /// many.
+    /// Takes entries from the front, block by block, until there are `budget` of them or the chain is empty. Returns how
+    /// many it took.
     pub(super) fn take(
         &mut self,
         chain: &mut Chain<E>,
@@ -209,7 +192,7 @@ impl<E: Timed> Pool<E> {
             let number = chain.head;
             let block = self.block(number);
             let (next, entries, len) = (block.next, block.entries, block.len as usize);
-            self.release(number);
+            self.free.push(number);
             chain.head = next;
             taken += len;
             give(self, &entries[..len]);
@@ -220,12 +203,12 @@ impl<E: Timed> Pool<E> {
         taken
     }
 
-    /// Fetches the block that the next entry will be pushed into.
+    /// Fetches the block into the cache that the next entry will be pushed into.
     pub(super) fn prefetch_tail(&self, chain: &Chain<E>) {
         self.prefetch(chain.tail);
     }
 
-    /// Fetches the block that will be taken first.
+    /// Fetches the block into the cache that will be taken first.
     pub(super) fn prefetch_head(&self, chain: &Chain<E>) {
         self.prefetch(chain.head);
     }
@@ -237,29 +220,29 @@ impl<E: Timed> Pool<E> {
         }
     }
 
-    /// Appends the whole chain to a list, and empties it.
+    /// Moves all entries of the chain to the end of a list.
     pub(super) fn take_all(&mut self, chain: &mut Chain<E>, out: &mut Vec<E>) {
         while chain.head != NIL {
             let block = self.block(chain.head);
             let next = block.next;
             out.extend_from_slice(block.entries());
-            self.release(std::mem::replace(&mut chain.head, next));
+            self.free.push(std::mem::replace(&mut chain.head, next));
         }
         *chain = Chain::new();
     }
 
-    /// How many entries a chain has, if that is no more than `most`; it looks no further.
+    /// Returns how many entries a chain has, or `None` if there are more than `most`.
     pub(super) fn len_up_to(&self, chain: &Chain<E>, most: usize) -> Option<usize> {
         let mut lens = self.numbers(chain).map(|number| self.block(number).entries().len());
         lens.try_fold(0, |sum, len| Some(sum + len).filter(|sum| *sum <= most))
     }
 
-    /// How many entries a chain has.
+    /// Returns how many entries a chain has.
     pub(super) fn len(&self, chain: &Chain<E>) -> usize {
         self.numbers(chain).map(|number| self.block(number).entries().len()).sum()
     }
 
-    /// The entries of a chain, in order.
+    /// Returns the entries of a chain, in order.
     pub(super) fn iter<'a>(&'a self, chain: &Chain<E>) -> impl Iterator<Item = &'a E> {
         self.numbers(chain).flat_map(|number| self.block(number).entries())
     }
@@ -273,7 +256,7 @@ impl<E: Timed> Pool<E> {
         })
     }
 
-    /// Drops what is stale from the whole chain, and tells the true `min` again. How many it dropped.
+    /// Drops all stale entries of the chain, and sets `min` to the earliest of the others. Returns how many it dropped.
     pub(super) fn prune(
         &mut self,
         chain: &mut Chain<E>,
@@ -292,8 +275,8 @@ impl<E: Timed> Pool<E> {
         dropped
     }
 
-    /// Drops what is stale from the block behind `position`, and moves on; `None` at the end. A
-    /// block that is empty then, or fits into the one before, is released; CHAIN-2.
+    /// Drops the stale entries of the block behind `position`, and moves on. Returns `None` at the end. What is left
+    /// goes into the block before if it fits, and an empty block becomes free (CHAIN-2).
     pub(super) fn sweep_block(
         &mut self,
         chain: &mut Chain<E>,
@@ -314,26 +297,22 @@ impl<E: Timed> Pool<E> {
                 let entry = self.block(number).entries[place];
                 self.block_mut(before).push(entry);
             }
-            self.unlink(chain, before, number);
+            let next = self.block(number).next;
+            match before {
+                NIL => chain.head = next,
+                before => self.block_mut(before).next = next,
+            }
+            if chain.tail == number {
+                chain.tail = before;
+            }
+            self.free.push(number);
         } else {
             position.0 = number;
         }
         Some(Step { looked_at, dropped })
     }
 
-    fn unlink(&mut self, chain: &mut Chain<E>, before: u32, number: u32) {
-        let next = self.block(number).next;
-        match before {
-            NIL => chain.head = next,
-            before => self.block_mut(before).next = next,
-        }
-        if chain.tail == number {
-            chain.tail = before;
-        }
-        self.release(number);
-    }
-
-    /// Panics if CHAIN-1 to CHAIN-4 are broken for one of the chains, which must be all that there are.
+    /// Panics if one of the chains breaks CHAIN-2, CHAIN-3 or CHAIN-4. The chains must be all that there are.
     pub(super) fn check_invariants<'a>(&self, chains: impl Iterator<Item = &'a Chain<E>>)
     where
         E: 'a,
@@ -342,29 +321,25 @@ impl<E: Timed> Pool<E> {
         for chain in chains {
             let mut last = NIL;
             for number in self.numbers(chain) {
-                assert!(
-                    !std::mem::replace(&mut seen[number as usize], true),
-                    "CHAIN-4: {number} twice"
-                );
+                let again = std::mem::replace(&mut seen[number as usize], true);
+                assert!(!again, "CHAIN-4: block {number} is in two chains");
                 assert!(self.block(number).len > 0, "CHAIN-2: block {number} is empty");
                 last = number;
             }
             assert_eq!(chain.tail, last, "the tail is the last block");
             let min = chain.min().map(|min| min.deadline());
             let early = self.iter(chain).find(|entry| Some(entry.deadline()) < min);
-            assert!(early.is_none(), "CHAIN-3: an entry is earlier than the least");
+            assert!(early.is_none(), "CHAIN-3: an entry is earlier than `min`");
         }
-        for number in self.free.iter().chain(&self.bare) {
-            assert!(
-                !std::mem::replace(&mut seen[*number as usize], true),
-                "CHAIN-4: {number} is free"
-            );
+        for number in self.free.iter().chain(&self.unallocated) {
+            let again = std::mem::replace(&mut seen[*number as usize], true);
+            assert!(!again, "CHAIN-4: block {number} is free and in a chain");
         }
         assert!(seen.into_iter().all(|seen| seen), "CHAIN-4: a block is lost");
     }
 }
 
-/// What one step of a sweep did.
+/// The result of one step of a sweep: numbers of entries.
 pub(super) struct Step {
     pub(super) looked_at: usize,
     pub(super) dropped: usize,

@@ -1,60 +1,60 @@
-//! The names of tasks and schedulers inside the crate, and the [`Entry`] that stands for a pending task.
+//! The keys of tasks and schedulers inside the crate, and the [`Entry`] that stands for a pending task.
 
 use std::num::NonZeroU32;
 
 use crate::time::tick::Moment;
 
-/// Names one task for ever: a slot, and which of the tasks that used it. A stale key matches
-/// nothing (S10).
+/// Identifies one task for ever: a slot, and a generation, which tells the tasks apart that have used the slot. A stale
+/// key matches nothing (S10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskKey {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
-/// Names a scheduler among those that are alive. It is not zero, so that a handle has a value to
-/// spare, and is a word shorter for it.
+/// Identifies a scheduler among those that are alive. It is not zero, which makes an `Option` of a handle as small as
+/// the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SchedulerId(NonZeroU32);
 
 impl SchedulerId {
     pub(crate) const FIRST: SchedulerId = SchedulerId(NonZeroU32::MIN);
 
-    /// The next one, and after the last the first again.
+    /// Returns the next id, and the first again after the last.
     pub(crate) fn next(self) -> SchedulerId {
         self.0.checked_add(1).map_or(SchedulerId::FIRST, SchedulerId)
     }
 }
 
-/// A pending task as the lanes, the wheel and the executors' queues hold it, by value: 16 bytes.
+/// A pending task as lanes, the wheel and the queues of executors hold it: 16 bytes, by value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub(crate) deadline: u64,
-    /// The slot in the low 28 bits, then the flags.
+    /// The slot in the low 28 bits, then [`DUE_NOW`], then the [`Runner`] and the [`Turn`].
     pub(crate) slot_and_flags: u32,
     pub(crate) generation: u32,
 }
 
-/// The task was due when it was scheduled, and waits for no tick (S5).
+/// The task was due when it was scheduled, and does not wait for a tick (S5).
 const DUE_NOW: u32 = 1 << 28;
-/// Where the code begins that tells the [`Runner`], and the [`Turn`] of a series.
+/// The lowest bit of the code of the [`Runner`], and of the [`Turn`] of a series.
 const CODE_AT: u32 = 29;
 const SERIES: u32 = 4;
 pub(crate) const SLOT: u32 = DUE_NOW - 1;
 
-/// The executor, or the thread, that runs a task.
+/// The executor or the thread that runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// The scheduler's executor.
     Default = 0,
-    /// An executor of its own.
+    /// The task's own executor.
     Own = 2,
-    /// The tick thread itself: it is a waker, and never a series.
+    /// The tick thread itself. The task is a waker, and never a series.
     TickThread = 3,
 }
 
-/// Which run of its series an entry stands for: each run has another turn than the one before. So an entry whose
-/// turn is not that of the task's word is of a run that has started since.
+/// The parity of the run of a series that an entry stands for. If it is not the turn of the task's word, that run has
+/// started since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Even = 0,
@@ -62,7 +62,7 @@ pub(crate) enum Turn {
 }
 
 impl Entry {
-    /// `turn`: `None` for a task that does not repeat.
+    /// Returns an entry. `turn` is `None` if the task does not repeat.
     #[inline]
     pub(crate) fn new(
         key: TaskKey,
@@ -92,7 +92,7 @@ impl Entry {
         self.slot_and_flags & DUE_NOW != 0
     }
 
-    /// The same task, to be handed over without waiting for a tick.
+    /// Returns the entry of the same task that does not wait for a tick.
     pub(crate) fn due_now(self) -> Entry {
         Entry { slot_and_flags: self.slot_and_flags | DUE_NOW, ..self }
     }
@@ -109,16 +109,16 @@ impl Entry {
         self.slot_and_flags >> CODE_AT & SERIES != 0
     }
 
-    /// Which run of its series this is; `None` for a task that does not repeat.
+    /// Returns the turn of the run of a series, or `None` if the task does not repeat.
     pub(crate) fn turn(self) -> Option<Turn> {
         let is_odd = self.slot_and_flags >> CODE_AT & 1 != 0;
         self.is_series().then_some(if is_odd { Turn::Odd } else { Turn::Even })
     }
 
-    /// Whether it has had the same holder later than the other: then that one's task is over. A task
-    /// that is cancelled as soon as it was scheduled is found so without a look at its holder, which its
-    /// producer may be writing again. Entries of two threads may come in either order, so the generations
-    /// tell, which only grow (WORD-3).
+    /// Returns true if this task had the same slot after the other one, so that the other one is over. This finds a task
+    /// that was cancelled soon after it was scheduled, without a load of its holder, which the producer may be writing
+    /// again. The entries of two threads may come in either order, so the generations are compared, which only grow
+    /// (WORD-3).
     #[inline]
     pub(crate) fn follows(self, other: Entry) -> bool {
         self.key().slot == other.key().slot && self.generation > other.generation
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_says_what_it_was_made_of() {
+    fn an_entry_keeps_its_parts_apart() {
         let key = TaskKey { slot: SLOT, generation: u32::MAX };
         for runner in [Runner::Default, Runner::Own, Runner::TickThread] {
             for turn in [None, Some(Turn::Even), Some(Turn::Odd)] {

@@ -1,4 +1,4 @@
-//! The public wheel: values with keys, over [`Buckets`] of names.
+//! The public wheel: values with keys. The [`Buckets`] have an entry for each value.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,11 +9,11 @@ use super::chain::Timed;
 use crate::platform::cpu::prefetch;
 use crate::time::tick::Tick;
 
-/// The bare data structure: values by deadline, counted in ticks of whatever length. No thread, no
-/// clock, no atomics.
+/// A timer wheel as a data structure: values by deadline, counted in ticks of any length. It has no thread, no clock
+/// and no atomics.
 ///
-/// Inserting and removing take constant time. Advancing costs what it gives out, however far it
-/// goes and however much is not due. Deadlines are 64-bit.
+/// To insert or to remove takes constant time. To advance costs as much as comes out, however far the wheel
+/// moves and however many values are not due. Deadlines are 64-bit numbers.
 ///
 /// ```
 /// use tickwheel::wheel::Wheel;
@@ -32,37 +32,36 @@ use crate::time::tick::Tick;
 /// assert!(wheel.is_empty());
 /// ```
 pub struct Wheel<T> {
-    buckets: Buckets<Name>,
+    buckets: Buckets<KeyedEntry>,
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     len: usize,
-    /// What has been given out by the buckets and not yet by [`Expired`].
-    due: VecDeque<Name>,
-    /// Room for what the buckets give out.
-    given_out: Vec<Name>,
+    /// The entries that have come out of the buckets and not yet out of [`Expired`].
+    due: VecDeque<KeyedEntry>,
+    /// Room for the entries that come out of the buckets. It is empty between calls.
+    given_out: Vec<KeyedEntry>,
     size: usize,
 }
 
-/// Names a value in a [`Wheel`]. A key whose value is gone matches nothing for ever, however often
-/// its place is used again.
+/// Identifies a value in a [`Wheel`]. The key of a value that is gone never matches another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WheelKey {
     slot: u32,
     generation: u32,
 }
 
-/// [`WheelKey`], by the name that it had before it was told apart from [`pool::Key`](crate::pool::Key).
+/// The former name of [`WheelKey`], which is easier to tell from [`pool::Key`](crate::pool::Key).
 pub type Key = WheelKey;
 
-/// What lies in the buckets.
+/// The entry of a value in the buckets.
 #[derive(Clone, Copy, Default)]
-struct Name {
+struct KeyedEntry {
     deadline: u64,
     slot: u32,
     generation: u32,
 }
 
-impl Timed for Name {
+impl Timed for KeyedEntry {
     fn deadline(&self) -> u64 {
         self.deadline
     }
@@ -81,16 +80,16 @@ impl<T> Slot<T> {
 }
 
 impl<T> Wheel<T> {
-    /// A wheel of so many buckets, which stands at tick zero.
+    /// Creates a wheel with this number of buckets, at tick zero.
     ///
     /// # Panics
     ///
-    /// Unless the number is a power of two: see [`try_new`](Wheel::try_new).
+    /// Panics unless the number is a power of two. [`try_new`](Wheel::try_new) does not.
     pub fn new(buckets: usize) -> Wheel<T> {
         Wheel::try_new(buckets).expect("the number of buckets must be a power of two, such as 256")
     }
 
-    /// The same; `None` unless the number is a power of two.
+    /// Creates a wheel with this number of buckets, at tick zero. Returns `None` unless the number is a power of two.
     pub fn try_new(buckets: usize) -> Option<Wheel<T>> {
         buckets.is_power_of_two().then(|| Wheel::at(buckets, 0))
     }
@@ -107,7 +106,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The same wheel, empty, at another tick. Whatever it held is dropped.
+    /// Returns an empty wheel of the same size at another tick. Drops the values of this one.
     ///
     /// ```
     /// use tickwheel::wheel::Wheel;
@@ -120,54 +119,53 @@ impl<T> Wheel<T> {
         Wheel::at(self.size, tick)
     }
 
-    /// The tick that it has been advanced to.
+    /// Returns the tick that the wheel has been advanced to.
     pub fn now(&self) -> u64 {
         self.buckets.now().0
     }
 
-    /// How many buckets it has.
+    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.size
     }
 
-    /// How many values it holds.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds nothing.
+    /// Returns true if the wheel holds no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts a value in, due at this tick; one that has passed comes out with the next
+    /// Inserts a value that is due at this tick. If the tick has passed, the value comes out at the next
     /// [`advance`](Wheel::advance).
     ///
     /// # Panics
     ///
-    /// With four thousand million values in it.
+    /// Panics if the wheel holds four thousand million values.
     pub fn insert(&mut self, deadline: u64, value: T) -> WheelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, deadline: 0, value: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than four thousand million values")
         });
-        let place = &mut self.slots[slot as usize];
-        place.deadline = deadline;
-        place.value = Some(value);
-        let generation = place.generation;
-        self.buckets.insert(Name { deadline, slot, generation });
+        let free = &mut self.slots[slot as usize];
+        free.deadline = deadline;
+        free.value = Some(value);
+        let generation = free.generation;
+        self.buckets.insert(KeyedEntry { deadline, slot, generation });
         self.len += 1;
         WheelKey { slot, generation }
     }
 
-    /// Takes a value out, before or after it is due; `None` when it is gone already.
+    /// Removes a value, before or after it is due. Returns `None` if it is gone already.
     pub fn remove(&mut self, key: WheelKey) -> Option<T> {
         let value = self.vacate(key)?;
-        // What it leaves in the buckets is swept when it is as much as what is alive, so that each
-        // removal pays for two entries at most.
+        // Stale entries are swept when they are as many as the live ones, so each removal pays for at most two.
         if self.buckets.len() > 2 * self.len + SLACK {
             let slots = &self.slots;
-            self.buckets.sweep(usize::MAX, |name| is_alive(slots, name));
+            self.buckets.sweep(usize::MAX, |entry| is_live(slots, entry));
             self.buckets.give_back(usize::MAX);
         }
         Some(value)
@@ -181,7 +179,7 @@ impl<T> Wheel<T> {
         }
         let value = slot.value.take()?;
         self.len -= 1;
-        // A slot whose generations are used up rests for ever, so that no key comes twice.
+        // A slot whose generations are used up is not used again, so that no key comes twice.
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.free.push(key.slot);
@@ -189,23 +187,23 @@ impl<T> Wheel<T> {
         Some(value)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: WheelKey) -> Option<&T> {
         self.slot(key)?.value.as_ref()
     }
 
-    /// The value of a key, to be changed.
+    /// Returns the value of a key, mutably.
     pub fn get_mut(&mut self, key: WheelKey) -> Option<&mut T> {
         self.slot(key)?;
         self.slots[key.slot as usize].value.as_mut()
     }
 
-    /// Whether the value of a key is still there.
+    /// Returns true if the value of a key is still there.
     pub fn contains(&self, key: WheelKey) -> bool {
         self.slot(key).is_some()
     }
 
-    /// When the value of a key is due.
+    /// Returns the tick at which the value of a key is due.
     pub fn deadline(&self, key: WheelKey) -> Option<u64> {
         Some(self.slot(key)?.deadline)
     }
@@ -214,57 +212,57 @@ impl<T> Wheel<T> {
         self.slots.get(key.slot as usize).filter(|slot| slot.holds(key.generation))
     }
 
-    /// Moves on to a tick, and gives out what is due by then: by deadline, and at equal deadlines in
-    /// the order of insertion. A tick that has passed moves nothing.
+    /// Moves on to a tick, and returns the values that are due by then: by deadline, and at equal deadlines in
+    /// the order of insertion. The wheel does not move back to a tick that has passed.
     ///
-    /// If the iterator is dropped early, the rest comes with the next call.
+    /// If the iterator is dropped early, the rest comes out at the next call.
     pub fn advance(&mut self, to: u64) -> Expired<'_, T> {
         self.buckets.advance(Tick(to), &mut self.given_out);
         self.buckets.give_back(GIVE_BACK);
         if !self.given_out.is_empty() {
-            for name in &self.given_out {
-                prefetch(&raw const self.slots[name.slot as usize]);
+            for entry in &self.given_out {
+                prefetch(&raw const self.slots[entry.slot as usize]);
             }
             self.due.extend(self.given_out.drain(..));
-            self.due.make_contiguous().sort_by_key(|name| name.deadline); // stable
+            self.due.make_contiguous().sort_by_key(|entry| entry.deadline); // stable
         }
         Expired { wheel: self }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline, or `None` if the wheel is empty.
     pub fn next_expiry(&mut self) -> Option<u64> {
         let slots = &self.slots;
-        while self.due.front().is_some_and(|name| !is_alive(slots, name)) {
+        while self.due.front().is_some_and(|entry| !is_live(slots, entry)) {
             self.due.pop_front();
         }
-        let due = self.due.front().map(|name| name.deadline);
-        let later = self.buckets.first(usize::MAX, |name| is_alive(slots, name));
+        let due = self.due.front().map(|entry| entry.deadline);
+        let later = self.buckets.first(usize::MAX, |entry| is_live(slots, entry));
         due.into_iter().chain(later).min()
     }
 
-    /// Looks at everything; for tests.
+    /// Checks all invariants, for tests.
     ///
     /// # Panics
     ///
-    /// If the structure is not what it should be.
+    /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.buckets.check_invariants();
         let alive = self.slots.iter().filter(|slot| slot.value.is_some()).count();
         assert_eq!(alive, self.len, "the number of values");
         assert!(self.buckets.len() + self.due.len() >= self.len, "a value has no entry");
-        let is_sorted = self.due.iter().is_sorted_by_key(|name| name.deadline);
-        assert!(is_sorted, "what is due is out of order");
+        let is_sorted = self.due.iter().is_sorted_by_key(|entry| entry.deadline);
+        assert!(is_sorted, "due entries are out of order");
     }
 }
 
-/// How many blocks, which a peak has left, each step gives back.
+/// The most blocks, left over from a peak, that one call of `advance` frees.
 const GIVE_BACK: usize = 64;
-/// So many stale entries are no reason for a sweep.
+/// So many stale entries are never a reason for a sweep.
 const SLACK: usize = 64;
 
-fn is_alive<T>(slots: &[Slot<T>], name: &Name) -> bool {
-    slots[name.slot as usize].holds(name.generation)
+fn is_live<T>(slots: &[Slot<T>], entry: &KeyedEntry) -> bool {
+    slots[entry.slot as usize].holds(entry.generation)
 }
 
 impl<T> fmt::Debug for Wheel<T> {
@@ -277,7 +275,7 @@ impl<T> fmt::Debug for Wheel<T> {
     }
 }
 
-/// What is due, with its deadlines: see [`Wheel::advance`].
+/// An iterator over due values and their deadlines: see [`Wheel::advance`].
 pub struct Expired<'a, T> {
     wheel: &'a mut Wheel<T>,
 }
@@ -287,7 +285,7 @@ impl<T> Iterator for Expired<'_, T> {
 
     fn next(&mut self) -> Option<(u64, T)> {
         loop {
-            let Name { deadline, slot, generation } = self.wheel.due.pop_front()?;
+            let KeyedEntry { deadline, slot, generation } = self.wheel.due.pop_front()?;
             if let Some(value) = self.wheel.vacate(WheelKey { slot, generation }) {
                 return Some((deadline, value));
             }
@@ -306,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s10_a_slot_whose_generations_are_used_up_rests() {
+    fn s10_a_slot_whose_generations_are_used_up_is_not_used_again() {
         let mut wheel = Wheel::new(4);
         let first = wheel.insert(1, 'a');
         wheel.remove(first);
@@ -315,7 +313,7 @@ mod tests {
         assert_eq!((last.slot, last.generation), (0, u32::MAX));
         assert_eq!(wheel.remove(last), Some('b'));
         let next = wheel.insert(1, 'c');
-        assert_eq!(next.slot, 1, "slot 0 has no name left");
+        assert_eq!(next.slot, 1, "slot 0 has no key left");
         assert!(!wheel.contains(last) && wheel.remove(last).is_none());
         assert_eq!(wheel.advance(1).collect::<Vec<_>>(), [(1, 'c')]);
     }

@@ -1,14 +1,14 @@
-//! Which buckets hold something: a bitmap in two levels.
+//! The bitmap of the buckets that are not empty, in two levels.
 //!
-//! The upper level has a bit per word of the lower one, so that the next bucket that is not empty
-//! is found in a few steps, however far it is: with 4096 buckets the upper level is one word.
+//! The upper level has a bit per word of the lower one, so the next bucket that is not empty is found in a few steps,
+//! however far away it is. With 4096 buckets the upper level is one word.
 
 const WORD: usize = 64;
 
 /// A bit per bucket.
 pub(super) struct Occupancy {
     words: Vec<u64>,
-    /// Bit `w` of the whole is set when word `w` is not zero.
+    /// Bit `w` is set if word `w` of `words` is not zero.
     upper: Vec<u64>,
 }
 
@@ -36,17 +36,19 @@ impl Occupancy {
         self.words[bucket / WORD] >> (bucket % WORD) & 1 == 1
     }
 
-    /// The first bucket that is set, from `from` on and up to `last` itself.
+    /// Returns the first bucket from `from` to `last`, both included, that is set.
     pub(super) fn next(&self, from: usize, last: usize) -> Option<usize> {
         let found = next_in(&self.words, from, |from| {
-            next_in(&self.upper, from, |from| scan(&self.upper, from))
+            next_in(&self.upper, from, |from| {
+                (from..self.upper.len()).find(|word| self.upper[*word] != 0)
+            })
         });
         found.filter(|bucket| *bucket <= last)
     }
 }
 
-/// The first bit that is set from `from` on: in the word of `from`, or in the one that `next_word`
-/// says comes next.
+/// Returns the first bit from `from` on that is set: in the word of `from`, or in the next word that is not zero, which
+/// `next_word` finds from a given word on.
 fn next_in(
     words: &[u64],
     from: usize,
@@ -59,11 +61,6 @@ fn next_in(
     }
     let word = next_word(word + 1)?;
     Some(word * WORD + words[word].trailing_zeros() as usize)
-}
-
-/// The first word of the uppermost level that is not zero, from `from` on.
-fn scan(words: &[u64], from: usize) -> Option<usize> {
-    (from..words.len()).find(|word| words[*word] != 0)
 }
 
 #[cfg(test)]
@@ -89,7 +86,7 @@ mod tests {
         }
     }
 
-    /// Farther away than one word of the uppermost level can say.
+    /// It is farther away than one word of the upper level reaches.
     #[test]
     fn a_bucket_is_found_across_thousands_of_empty_ones() {
         let mut occupancy = Occupancy::new(1 << 15);

@@ -1,17 +1,17 @@
-//! Stale entries: those of values that were removed elsewhere.
+//! Stale entries: those of values that were removed.
 //!
-//! The wheel does not know which of its entries are stale; it is told by who asks. Two do: who wants
-//! to know what comes [`first`](Buckets::first), and a [`sweep`](Buckets::sweep), which goes through
+//! The wheel does not know which of its entries are stale. Two functions ask the caller, and drop the stale entries that
+//! they meet: [`first`](Buckets::first) finds the earliest live entry, and [`sweep`](Buckets::sweep) goes through
 //! all chains block by block and goes on where it stopped.
 
-use super::buckets::{Buckets, Place, Sweep};
+use super::buckets::{Buckets, ChainId, Sweep};
 use super::chain::{Chain, Pool, Position, Timed};
 
 impl<E: Timed> Buckets<E> {
     // ----- what comes next -----------------------------------------------------------------
 
-    /// The earliest deadline of a live entry; stale ones that it meets are dropped. When it would
-    /// have to look at more than about `budget` entries it answers with a time that is no later.
+    /// Returns the earliest deadline of a live entry. If it would have to look at more than about `budget` entries, it
+    /// returns a time that is no later.
     pub(crate) fn first(
         &mut self,
         mut budget: usize,
@@ -48,7 +48,7 @@ impl<E: Timed> Buckets<E> {
                 first_of(&mut self.pool, &mut self.ring[offset], budget, is_live);
             self.len -= dropped;
             if dropped > 0 {
-                self.rewind(Place::Bucket(offset));
+                self.rewind(ChainId::Bucket(offset));
             }
             if first.is_some() {
                 return first;
@@ -64,12 +64,12 @@ impl<E: Timed> Buckets<E> {
     ) -> Option<u64> {
         loop {
             let half = self.far.first_from(0)?;
-            let later = self.far.get_mut(half)?;
-            let (first, dropped) = first_of(&mut self.pool, &mut later.chain, budget, is_live);
-            later.len -= dropped;
+            let half_turn = self.far.get_mut(half)?;
+            let (first, dropped) = first_of(&mut self.pool, &mut half_turn.chain, budget, is_live);
+            half_turn.len -= dropped;
             self.len -= dropped;
             if dropped > 0 {
-                self.rewind(Place::Half(half));
+                self.rewind(ChainId::Far(half));
             }
             if first.is_some() {
                 return first;
@@ -80,8 +80,8 @@ impl<E: Timed> Buckets<E> {
 
     // ----- sweeping ------------------------------------------------------------------------
 
-    /// Drops stale entries, and goes on where the last call stopped; looks at about `budget` entries.
-    /// True when this call has come to the end of a round.
+    /// Looks at about `budget` entries, from where the last call stopped, and drops those that are stale. Returns true if
+    /// this call has come to the end of a round.
     pub(crate) fn sweep(&mut self, budget: usize, mut is_live: impl FnMut(&E) -> bool) -> bool {
         let mut looked_at = 0;
         while looked_at < budget {
@@ -101,19 +101,19 @@ impl<E: Timed> Buckets<E> {
         self.len -= before - self.overdue.len();
     }
 
-    /// Sweeps one block, or goes on to the next chain; how many entries it looked at, and one for
-    /// its trouble. `None` at the end of the round.
+    /// Sweeps one block, or goes on to the next chain. Returns how many entries it looked at, plus one for the step
+    /// itself, or `None` at the end of the round.
     fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
-        let place = self.place_from(self.sweep.place)?;
-        if place != self.sweep.place {
-            self.sweep = Sweep { place, position: Position::START };
+        let id = self.first_chain_from(self.sweep.chain)?;
+        if id != self.sweep.chain {
+            self.sweep = Sweep { chain: id, position: Position::START };
         }
         let mut position = self.sweep.position;
-        let (chain, len) = match place {
-            Place::Bucket(offset) => (&mut self.ring[offset], None),
-            Place::Half(half) => {
-                let later = self.far.get_mut(half)?;
-                (&mut later.chain, Some(&mut later.len))
+        let (chain, len) = match id {
+            ChainId::Bucket(offset) => (&mut self.ring[offset], None),
+            ChainId::Far(half) => {
+                let half_turn = self.far.get_mut(half)?;
+                (&mut half_turn.chain, Some(&mut half_turn.len))
             }
         };
         let step = self.pool.sweep_block(chain, &mut position, is_live);
@@ -123,45 +123,51 @@ impl<E: Timed> Buckets<E> {
         self.len -= dropped;
         self.sweep.position = position;
         if is_empty {
-            self.emptied(place);
+            self.emptied(id);
         }
-        let Some(step) = step else {
-            self.sweep = Sweep { place: after(place)?, position: Position::START };
-            return Some(1);
+        if let Some(step) = step {
+            return Some(step.looked_at + 1);
+        }
+        let next = match id {
+            ChainId::Bucket(offset) => ChainId::Bucket(offset + 1),
+            // There is none behind the last half-turn of all, which a wheel of two buckets can reach: there each tick
+            // is a half-turn.
+            ChainId::Far(half) => ChainId::Far(half.checked_add(1)?),
         };
-        Some(step.looked_at + 1)
+        self.sweep = Sweep { chain: next, position: Position::START };
+        Some(1)
     }
 
-    /// The first place from this one on that holds something.
-    fn place_from(&mut self, place: Place) -> Option<Place> {
-        let half = match place {
-            Place::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
-                Some(offset) => return Some(Place::Bucket(offset)),
+    /// Returns the first chain from this one on that is not empty.
+    fn first_chain_from(&self, id: ChainId) -> Option<ChainId> {
+        let half = match id {
+            ChainId::Bucket(offset) => match self.occupancy.next(offset, self.ring.len() - 1) {
+                Some(offset) => return Some(ChainId::Bucket(offset)),
                 None => 0,
             },
-            Place::Half(half) => half,
+            ChainId::Far(half) => half,
         };
-        self.far.first_from(half).map(Place::Half)
+        self.far.first_from(half).map(ChainId::Far)
     }
 
-    /// A chain has no entries any more.
-    pub(super) fn emptied(&mut self, place: Place) {
-        match place {
-            Place::Bucket(offset) => self.occupancy.clear(offset),
-            Place::Half(half) => self.far.remove(half),
+    /// Notes that a chain has become empty.
+    pub(super) fn emptied(&mut self, id: ChainId) {
+        match id {
+            ChainId::Bucket(offset) => self.occupancy.clear(offset),
+            ChainId::Far(half) => self.far.remove(half),
         }
-        self.rewind(place);
+        self.rewind(id);
     }
 
-    /// The blocks of a chain are others now: a sweep that stands in it begins it anew.
-    pub(super) fn rewind(&mut self, place: Place) {
-        if self.sweep.place == place {
+    /// Makes a sweep that stands in this chain begin the chain anew, because its blocks have changed.
+    pub(super) fn rewind(&mut self, id: ChainId) {
+        if self.sweep.chain == id {
             self.sweep.position = Position::START;
         }
     }
 }
 
-/// The earliest deadline of a live entry of a chain, and how many stale ones were dropped for it.
+/// Returns the earliest deadline of a live entry of a chain, and how many stale entries it has dropped.
 fn first_of<E: Timed>(
     pool: &mut Pool<E>,
     chain: &mut Chain<E>,
@@ -173,20 +179,11 @@ fn first_of<E: Timed>(
         return (Some(min.deadline()), 0);
     }
     let Some(len) = pool.len_up_to(chain, *budget) else {
-        return (Some(min.deadline()), 0); // it is dearer to replace than to believe
+        return (Some(min.deadline()), 0); // a search would cost too much, and this is no later
     };
     *budget -= len;
     let dropped = pool.prune(chain, is_live);
     (chain.min().map(|min| min.deadline()), dropped)
-}
-
-/// The place behind a place. `None` behind the last of all, which a wheel of one bucket can have: there
-/// each tick is a half-turn.
-fn after(place: Place) -> Option<Place> {
-    match place {
-        Place::Bucket(offset) => Some(Place::Bucket(offset + 1)),
-        Place::Half(half) => half.checked_add(1).map(Place::Half),
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -208,12 +205,12 @@ mod tests {
         }
     }
 
-    /// Inserts so many of one deadline.
+    /// Inserts entries of one deadline.
     fn fill(wheel: &mut Buckets<Item>, deadline: u64, numbers: std::ops::Range<usize>) {
         numbers.for_each(|number| wheel.insert(Item { deadline, number }));
     }
 
-    /// What has been brought near of a half-turn may be due later than what has not.
+    /// Entries of a half-turn that are in the ring may be due later than others of it that are still far.
     #[test]
     fn the_first_of_a_half_turn_that_is_partly_far_may_be_the_far_one() {
         let mut wheel = Buckets::new(16, NonZeroU64::MIN, Tick(0));
@@ -226,7 +223,7 @@ mod tests {
         assert_eq!(wheel.first(usize::MAX, |item| item.number != 500), Some(31));
     }
 
-    /// A full half-turn takes time to be brought near, so that has to begin before its first tick.
+    /// To bring in a full half-turn takes time, so it has to begin before the first tick of the half-turn.
     #[test]
     fn s02_a_great_half_turn_asks_to_be_settled_ahead_of_its_time() {
         const TICK: u64 = 1_000_000;
@@ -239,11 +236,7 @@ mod tests {
         fill(&mut wheel, 33 * TICK, 20_000..20_001);
         assert_eq!(wheel.settle_at(), Some(Tick(35)), "one entry before them does not hide them");
         fill(&mut wheel, 42 * TICK, 20_001..100_000);
-        assert_eq!(
-            wheel.settle_at(),
-            Some(Tick(31)),
-            "as early as it can be: with the half-turn before"
-        );
+        assert_eq!(wheel.settle_at(), Some(Tick(31)), "not before the half-turn before it");
         let mut out = Vec::new();
         wheel.advance(Tick(31), &mut out);
         assert_eq!(wheel.settle_at(), None);
