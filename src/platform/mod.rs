@@ -1,8 +1,8 @@
-//! What the crate stands on: threads, memory, the processor, and the sleeps of the operating system. The only place with
-//! `cfg` for systems and processors, and the only one that knows of loom.
+//! What the crate uses of the platform: threads, atomics, memory, instructions of the processor, timer slack, panics.
+//! Only this module has `cfg` for systems and processors, and only this module knows of loom.
 
 pub(crate) mod cpu;
-#[expect(unsafe_code, reason = "the system's calls for memory")]
+#[expect(unsafe_code, reason = "system calls for memory")]
 pub(crate) mod pages;
 pub(crate) mod panics;
 pub(crate) mod sleep;

@@ -3,24 +3,24 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a panic carries.
+/// The payload of a panic.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
-/// Runs user code; a panic of it comes back as a value. Whatever the code left half done is its
-/// own: nothing of ours is borrowed by it (S11).
+/// Runs user code, and returns its panic as an error. The code borrows nothing of ours (S11), so a panic can only leave
+/// its own data half changed.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, Payload> {
     catch_unwind(AssertUnwindSafe(f))
 }
 
-/// Runs user code whose panic is nobody's business.
+/// Runs user code, and ignores its panic.
 pub(crate) fn quietly(f: impl FnOnce()) {
     if let Err(payload) = caught(f) {
         discard(payload);
     }
 }
 
-/// Drops what a panic carried. A payload whose own `Drop` panics is leaked with what it was
-/// replaced by, or it would go on for ever.
+/// Drops the payload of a panic. If that panics too, the second payload is leaked: to drop it could panic again, for
+/// ever.
 pub(crate) fn discard(payload: Payload) {
     if let Err(another) = caught(|| drop(payload)) {
         std::mem::forget(another);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_that_panics_when_dropped_is_survived() {
+    fn a_payload_that_panics_when_dropped_does_no_harm() {
         struct Grenade;
         impl Drop for Grenade {
             fn drop(&mut self) {

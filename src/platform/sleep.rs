@@ -1,18 +1,18 @@
-//! What is asked of the operating system beside threads and memory.
+//! Sleeps that end on time. By default, Linux may delay the end of a timed wait by another 50 us (the timer slack of the
+//! thread), so that it can wake several threads at once. On other systems these functions do nothing.
 
-/// Asks for the calling thread's sleeps to end when they should. Linux else lets them last fifty
-/// microseconds longer, so that it can wake several threads at once. A wish: elsewhere it is nothing.
+/// Makes the sleeps of the calling thread end on time.
 pub(crate) fn wake_on_time() {
     set_slack(1);
 }
 
-/// What is usual: for a thread that was started by one that is woken on time, and would inherit that.
+/// Sets the default timer slack. A thread that was started by one which is woken on time has inherited that.
 pub(crate) fn wake_as_usual() {
     set_slack(50_000);
 }
 
-/// Has a sleep end when it should, and leaves the thread as it was. A call or three of the system, for a
-/// sleep that costs a hundred times as much.
+/// Makes one sleep end on time, and then restores the timer slack of the thread. That takes up to three system calls; a
+/// sleep costs a hundred times as much.
 pub(crate) fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
     let usual = slack();
     if usual <= 1 {
@@ -31,21 +31,21 @@ impl Drop for Restored {
     }
 }
 
-/// By how many nanoseconds the calling thread's sleeps may be late; zero if nobody knows.
-#[allow(unsafe_code, reason = "a call of the system's")]
+/// Returns the timer slack of the calling thread in nanoseconds, or zero if it is unknown.
+#[allow(unsafe_code, reason = "a system call")]
 fn slack() -> u32 {
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))))]
-    // SAFETY: it reads a number of the calling thread and touches no memory of ours.
+    // SAFETY: the call reads a number of the calling thread, and touches no memory of ours.
     return u32::try_from(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }).unwrap_or(0);
     #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom)))))]
     0
 }
 
-#[allow(unsafe_code, reason = "a call of the system's")]
-#[allow(unused_variables, reason = "only Linux can be asked")]
+#[allow(unsafe_code, reason = "a system call")]
+#[allow(unused_variables, reason = "only Linux has the call")]
 fn set_slack(nanos: u32) {
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(any(miri, loom))))]
-    // SAFETY: it sets a number of the calling thread and touches no memory of ours.
+    // SAFETY: the call sets a number of the calling thread, and touches no memory of ours.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, libc::c_ulong::from(nanos));
     }

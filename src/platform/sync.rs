@@ -1,14 +1,14 @@
-//! The one place that knows whether the crate runs for real or inside a loom model.
+//! The switch between std and loom: the only file that knows whether the crate runs inside a loom model.
 //!
-//! Everything that takes part in a race that a model explores comes from here. What no model
-//! explores (counters, process-wide tables) uses std directly: a model runs all its threads on one, and
-//! changes between them only where one of these is used.
+//! Everything that takes part in a race that a model explores comes from here. Counters and process-wide tables that no
+//! model explores use std directly: a model runs all its threads on one thread of the system, and
+//! switches between them only where one of these types is used.
 //!
-//! **Orders that all threads agree on.** Where one thread writes `a` and then reads `b`, and another
-//! writes `b` and then reads `a`, and at least one of them has to see the other, `Acquire` and
-//! `Release` do not do: it takes `SeqCst`. loom takes `SeqCst` accesses for `AcqRel` ones, and knows
-//! only fences to be more. So such accesses go through [`InOrder`], which in a model puts a fence between
-//! the write and the look, if both of them are made so: whoever weakens one takes the model's fence away.
+//! **Orders that all threads agree on.** One thread writes `a` and then reads `b`, another
+//! writes `b` and then reads `a`, and at least one of them has to see the write of the other. `Acquire` and
+//! `Release` do not suffice for that; it takes `SeqCst`. loom treats `SeqCst` accesses as `AcqRel` ones, and supports
+//! `SeqCst` only in fences. So such accesses go through [`InOrder`]. In a model it puts a fence between
+//! the write and the load, but only if both are made in order. So a model fails if one of them is weakened.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
@@ -28,7 +28,7 @@ pub(crate) use std::{
 use std::io;
 use std::sync::PoisonError;
 
-/// Keeps an item only in a loom model, or only outside of one.
+/// `in_models!` keeps an item only in a loom model, `outside_models!` only outside of one.
 macro_rules! in_models {
     ($($item:tt)*) => {
         #[cfg(all(test, loom))]
@@ -43,30 +43,28 @@ macro_rules! outside_models {
 }
 pub(crate) use {in_models, outside_models};
 
-/// Whether this is a build for loom, in which atomics and cells are larger.
+/// True in a build for loom, in which atomics and cells are larger.
 pub(crate) const IS_MODEL: bool = cfg!(loom);
 
-/// How many free slots a thread has at hand at most, twice; few in a model, so that they come and go.
+/// The size of a magazine, of which each thread has two. It is small in a model, so that slots come and go.
 pub(crate) const MAGAZINE: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// How many records a block of a lane holds; few in a model, so that it goes from block to block.
+/// The number of records in a block of a lane. It is small in a model, so that a lane has several blocks.
 pub(crate) const LANE_BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 
-/// How often a pump that is about to sleep looks out for a ring first; not in a model, which tries all
-/// that could happen anyway.
+/// How often a pump that is about to sleep checks its bell first. Not in a model, which tries all interleavings anyway.
 pub(crate) const LOOKS: usize = if cfg!(loom) { 0 } else { 200 };
 
-/// Whether memory goes back when the last engine of the process ends. Not in a model: several run at a time in one
-/// process, and each has to do the same in all of its runs.
+/// True if memory goes back when the last engine of the process ends. Not in a model: several models run at a time in
+/// one process, and each has to do the same in all of its runs.
 pub(crate) const TRIMS_AT_THE_END: bool = !cfg!(loom);
 
-/// Locks, whether or not a thread panicked while it held the lock: user code never runs under a
-/// lock of ours, so what a lock guards is whole.
+/// Locks a mutex, poisoned or not. User code never runs under a lock of ours, so the data under it is always consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for another thread that is about to be done.
+/// Yields to another thread, which will be done in some instructions.
 #[cold]
 pub(crate) fn spin() {
     #[cfg(not(all(test, loom)))]
@@ -75,7 +73,7 @@ pub(crate) fn spin() {
     loom::thread::yield_now();
 }
 
-/// Starts a thread that nobody waits for, except at the end of a model.
+/// Starts a thread that is never joined, except at the end of a model.
 pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     #[cfg(not(all(test, loom)))]
     return std::thread::Builder::new().name(name).spawn(work).map(drop);
@@ -83,7 +81,7 @@ pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::R
     return crate::models::threads::start(name, work);
 }
 
-/// A static that each run of a model has anew.
+/// Defines a static. In a model, each run has it anew.
 macro_rules! global {
     ($name:ident: $kind:ty = $value:expr) => {
         #[cfg(not(all(test, loom)))]
@@ -96,7 +94,7 @@ macro_rules! global {
 }
 pub(crate) use global;
 
-/// A static of each thread's own, of a model's threads too.
+/// Defines a thread-local. In a model, each thread of the model has its own.
 macro_rules! local {
     ($(#[$meta:meta])* $name:ident: $kind:ty = $value:expr) => {
         #[cfg(not(all(test, loom)))]
@@ -112,12 +110,12 @@ macro_rules! local {
 }
 pub(crate) use local;
 
-/// Accesses in one order that all threads agree on: a write, and after it a look at something else.
+/// Accesses in one order that all threads agree on: a write, and then a load of another atomic.
 pub(crate) trait InOrder {
     type Value;
-    /// A look that comes after the caller's own write.
+    /// Loads, after the caller's own write in order.
     fn load_in_order(&self) -> Self::Value;
-    /// A write that comes before the caller's own look.
+    /// Stores, before the caller's own load in order.
     fn store_in_order(&self, value: Self::Value);
 }
 
@@ -126,7 +124,7 @@ impl InOrder for AtomicU64 {
 
     #[inline]
     fn load_in_order(&self) -> u64 {
-        look_in_models();
+        load_in_models();
         self.load(Ordering::SeqCst)
     }
 
@@ -142,7 +140,7 @@ impl InOrder for AtomicBool {
 
     #[inline]
     fn load_in_order(&self) -> bool {
-        look_in_models();
+        load_in_models();
         self.load(Ordering::SeqCst)
     }
 
@@ -153,10 +151,10 @@ impl InOrder for AtomicBool {
     }
 }
 
-/// Writes that also read.
+/// Read-modify-writes in order. Each counts as a write.
 pub(crate) trait ExchangeInOrder {
     fn swap_in_order(&self, value: u64) -> u64;
-    /// `Err` is a Relaxed look.
+    /// `Err` has the present value, loaded Relaxed.
     fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64>;
 }
 
@@ -176,7 +174,7 @@ impl ExchangeInOrder for AtomicU64 {
 
 #[cfg(all(test, loom))]
 loom::thread_local! {
-    /// This thread has made a write in order, and no look since.
+    /// True if this thread has made a write in order, and no load in order since.
     static HAS_WRITTEN: std::cell::Cell<bool> = std::cell::Cell::new(false);
 }
 
@@ -186,9 +184,9 @@ fn write_in_models() {
     let _ = HAS_WRITTEN.try_with(|written| written.set(true));
 }
 
-/// A fence, where both the write and the look ask for their order.
+/// Puts a fence before a load in order that follows a write in order.
 #[inline]
-fn look_in_models() {
+fn load_in_models() {
     #[cfg(all(test, loom))]
     if HAS_WRITTEN.try_with(|written| written.replace(false)).unwrap_or(true) {
         loom::sync::atomic::fence(Ordering::SeqCst);
@@ -197,7 +195,7 @@ fn look_in_models() {
 
 #[cfg(not(all(test, loom)))]
 mod real {
-    /// std's cell with loom's face: a pointer that is lent to a closure.
+    /// std's cell with the interface of loom's, which lends a pointer to a closure.
     #[derive(Debug)]
     #[repr(transparent)]
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

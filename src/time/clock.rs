@@ -1,7 +1,7 @@
-//! Where the time comes from: the system, or a test that moves it by hand.
+//! Clocks: the operating system's, and one that a test moves by hand.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ pub use crate::time::parking::Sleeper;
 ///
 /// # Contract
 ///
-/// `now` never goes back, on any thread. `sleep` returns when `until` has come on this clock, or
-/// when the sleeper is woken, whichever is first; returning early is always allowed.
+/// `now` never goes back, on any thread. `sleep` returns when this clock reaches `until`, or
+/// when the sleeper is woken, whichever is first. It may always return early.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
 /// use tickwheel::{Clock, Sleeper, SystemClock};
 ///
-/// /// A clock on which everything takes twice as long.
+/// /// A clock that runs at half the speed of real time.
 /// struct HalfSpeed(Instant);
 ///
 /// impl Clock for HalfSpeed {
@@ -35,28 +35,27 @@ pub use crate::time::parking::Sleeper;
 /// # clock.sleep(&Sleeper::default(), Some(clock.now() + Duration::from_millis(1)));
 /// ```
 pub trait Clock: Send + Sync + 'static {
-    /// The present.
+    /// Returns the present time.
     fn now(&self) -> Instant;
 
-    /// Puts the calling thread to sleep until `until` has come (`None`: until woken).
+    /// Puts the calling thread to sleep until `until`, or until it is woken if that is `None`.
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>);
 
-    /// Moves the clock to an instant, if it can be moved: true says that it stands there, or
-    /// later. [`Driver::advance`](crate::Driver::advance) asks for it.
+    /// Moves the clock to an instant, and returns true if it stands there or later. Returns false if this clock cannot
+    /// be moved. [`Driver::advance`](crate::Driver::advance) calls this.
     fn advance_to(&self, instant: Instant) -> bool {
         let _ = instant;
         false
     }
 
-    /// Whether two readings, of which one was taken after the other on whatever threads, never
-    /// say the same. If they do not, tasks of equal deadlines from several threads are kept in
-    /// order by these readings, else by a counter that the threads share.
+    /// Returns true if two readings, one taken after the other on any threads, always differ. Then these readings keep
+    /// tasks of equal deadlines from several threads in order. Otherwise a counter does, which the threads share.
     fn tells_calls_apart(&self) -> bool {
         false
     }
 
-    /// Whether a microsecond here is a microsecond there. If so, the histogram of lateness may take a
-    /// reading that is about a microsecond old for the present.
+    /// Returns true if this clock runs at the speed of real time. Then the histogram of lateness may use a
+    /// reading that is about a microsecond old.
     fn runs_in_real_time(&self) -> bool {
         false
     }
@@ -86,8 +85,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// The operating system's monotonic clock: [`Instant::now`].
 ///
-/// A sleep on it ends on time: the fifty microseconds by which Linux may put off any thread's wake-up are
-/// set aside while it lasts.
+/// A sleep on it ends on time. By default, Linux may delay a timed wait by another 50 us (the timer slack of the
+/// thread); during the sleep that is turned off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -108,8 +107,7 @@ impl Clock for SystemClock {
         }
     }
 
-    /// It counts in nanoseconds or a few tens of them, and a task takes longer than that to pass
-    /// from one thread to another.
+    /// It has a resolution of some nanoseconds, or a few tens of them. To pass from one thread to another takes longer.
     fn tells_calls_apart(&self) -> bool {
         true
     }
@@ -119,11 +117,10 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told, for tests. Clones show the same time.
+/// A clock that moves only when a test moves it. Clones show the same time.
 ///
-/// With a scheduler that has its tick thread, [`advance`](ManualClock::advance) wakes that thread;
-/// with [`build_driven`](crate::Builder::build_driven) nothing happens until the next
-/// [`turn`](crate::Driver::turn).
+/// If the scheduler has a tick thread, [`advance`](ManualClock::advance) wakes that thread. After
+/// [`build_driven`](crate::Builder::build_driven) nothing happens until the next [`turn`](crate::Driver::turn).
 ///
 /// ```
 /// use std::time::Duration;
@@ -145,13 +142,13 @@ struct Manual {
 }
 
 impl ManualClock {
-    /// A clock that stands at the present instant.
+    /// Creates a clock that stands at the present instant.
     pub fn new() -> ManualClock {
         let manual = Manual { now: Instant::now(), sleepers: Vec::new() };
         ManualClock { shared: Arc::new(Mutex::new(manual)) }
     }
 
-    /// Moves the time on. What lies beyond the range of [`Instant`] leaves it where it is.
+    /// Moves the clock forward. If the result would be beyond the range of [`Instant`], the clock does not move.
     pub fn advance(&self, by: Duration) {
         let mut manual = self.lock();
         if let Some(later) = manual.now.checked_add(by) {
@@ -160,14 +157,14 @@ impl ManualClock {
         Self::wake_all(manual);
     }
 
-    fn wake_all(mut manual: std::sync::MutexGuard<'_, Manual>) {
+    fn wake_all(mut manual: MutexGuard<'_, Manual>) {
         let sleepers = std::mem::take(&mut manual.sleepers);
         drop(manual);
         sleepers.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Manual> {
-        self.shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Manual> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -176,8 +173,8 @@ impl Clock for ManualClock {
         self.lock().now
     }
 
-    /// The waker is left under the same lock under which the time is compared, so an `advance`
-    /// either is seen here or wakes.
+    /// It compares the time and leaves the waker under one lock. So either it sees an `advance` here, or the `advance`
+    /// wakes it.
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
         let waker = sleeper.waker();
         let mut manual = self.lock();

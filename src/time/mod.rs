@@ -1,4 +1,4 @@
-//! Time: its units inside the crate, where it comes from, how a thread sleeps through it, and how tasks repeat in it.
+//! Time: its units inside the crate, the clocks that tell it, the sleep of a thread, and the repetition of tasks.
 
 pub(crate) mod clock;
 pub(crate) mod parking;

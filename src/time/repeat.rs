@@ -1,8 +1,8 @@
 //! Repetition: when the next run is due.
 //!
 //! Akka keeps the planned time of each run beside the task, and subtracts the drift from the next
-//! delay. On an absolute line of time that is one addition: `planned + period` (S12). What remains
-//! is what to do when runs were missed (S13).
+//! delay. On an absolute timeline that is one addition: `planned + period` (S12). The rest of this file is about
+//! runs that were missed (S13).
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -33,34 +33,34 @@ enum Mode {
     Gap,
 }
 
-/// How a fixed rate deals with runs that were missed.
+/// What a fixed rate does about missed runs.
 ///
-/// A run is missed when it was due, by a tick or more, before the run ahead of it had ended:
-/// because that run took long, or because the scheduler was held up.
+/// A run is missed if it was due, by a tick or more, before the run ahead of it ended. Either that run took long, or the
+/// scheduler was held up.
 ///
 /// With a period of 10 ms and a run that takes 34 ms:
 ///
 /// ```text
 ///   due      0    10   20   30   40   50   60   70
-///   Burst    [=================]= = = =    =    =      all, as fast as they go
-///   Skip     [=================]     =    =    =       the phase stays, missed ones are left out
+///   Burst    [=================]= = = =    =    =      all runs, as fast as possible
+///   Skip     [=================]     =    =    =       the phase stays, missed runs are left out
 ///   Delay    [=================]         =    =    =   a new phase: a period from the end
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissedTicks {
-    /// Catches up, one by one and without a pause, until the schedule is met again.
+    /// Makes up for all missed runs, one by one and without a pause.
     #[default]
     Burst,
-    /// Leaves out what was missed, and goes on at the next due time of the old phase.
+    /// Leaves out missed runs, and goes on at the next due time of the old phase.
     Skip,
     /// Starts a new phase: the next run is due a period after the end of the late one.
     Delay,
 }
 
 impl Period {
-    /// A period whose run `k` is due at `start + initial + k * period`, however long the runs take; see
-    /// [`missed`](Period::missed) for when they take longer than the period.
+    /// Returns a period whose run `k` is due at `start + initial + k * period`, however long the runs take.
+    /// [`missed`](Period::missed) chooses what happens if they take longer than the period.
     ///
     /// ```
     /// use std::time::Duration;
@@ -73,12 +73,12 @@ impl Period {
         Period { duration: period, mode: Mode::Rate(MissedTicks::Burst) }
     }
 
-    /// A period whose runs are each due `gap` after the end of the one before.
+    /// Returns a period whose runs are each due `gap` after the end of the run before.
     pub const fn fixed_delay(gap: Duration) -> Period {
         Period { duration: gap, mode: Mode::Gap }
     }
 
-    /// Chooses how missed runs are dealt with. A fixed delay misses none.
+    /// Chooses what to do about missed runs. It has no effect on a fixed delay, which misses none.
     pub const fn missed(self, missed: MissedTicks) -> Period {
         match self.mode {
             Mode::Rate(_) => Period { duration: self.duration, mode: Mode::Rate(missed) },
@@ -91,8 +91,8 @@ impl Period {
         self.duration
     }
 
-    /// Returns when the next run is due, after one that was planned for `planned` and ended at `ended`, on a
-    /// clock without ticks: for layers that keep time themselves.
+    /// Returns when the next run is due, after a run that was planned for `planned` and ended at `ended`. It does not
+    /// round to ticks. Layers use it that keep time themselves.
     ///
     /// ```
     /// use std::time::{Duration, Instant};
@@ -109,7 +109,7 @@ impl Period {
         let (mut ahead, mut instant) = (Duration::from_nanos(next.0), None);
         while instant.is_none() {
             instant = planned.checked_add(ahead);
-            ahead /= 2; // beyond the clock's range is as far as it goes
+            ahead /= 2; // if it is beyond the range of `Instant`, as far as possible
         }
         instant.unwrap_or(planned)
     }
@@ -128,7 +128,7 @@ impl Period {
     }
 }
 
-/// A fixed rate of one run per `period`: what [`Period::fixed_rate`] gives.
+/// Converts a duration into a fixed rate of one run per `period`, as [`Period::fixed_rate`] does.
 ///
 /// ```
 /// use std::time::Duration;
@@ -144,9 +144,9 @@ impl From<Duration> for Period {
 }
 
 /// A value that the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
-/// of which `Break` ends the series.
+/// whose `Break` ends the series.
 ///
-/// The trait is sealed. A `bool` does not say which of its values would end the series, so it is none of them:
+/// The trait is sealed. It is not implemented for `bool`, which does not say which of its values would end the series:
 ///
 /// ```compile_fail,E0277
 /// use std::time::Duration;
@@ -172,16 +172,16 @@ impl From<Duration> for Period {
 /// assert!(countdown.is_done());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// `compile_fail` cannot look at the message; it reads: "a repeating task cannot return `bool`".
+// `compile_fail` cannot check the message, which is: "a repeating task cannot return `bool`".
 #[diagnostic::on_unimplemented(
     message = "a repeating task cannot return `{Self}`",
-    label = "its closure is to return `()` or `ControlFlow<()>`",
+    label = "its closure must return `()` or `ControlFlow<()>`",
     note = "return `()` to go on for ever; to end the series, return `std::ops::ControlFlow::Break(())`, and \
             `ControlFlow::Continue(())` until then",
     note = "a closure that ends in an expression returns its value: a `;` behind it makes that `()`"
 )]
 pub trait Repeat: sealed::Sealed {
-    /// Whether to go on.
+    /// Returns `Continue` to go on, and `Break` to end the series.
     #[doc(hidden)]
     fn flow(self) -> ControlFlow<()>;
 }
@@ -204,23 +204,24 @@ mod sealed {
     impl Sealed for std::ops::ControlFlow<()> {}
 }
 
-/// How a task repeats, as the word of its holder keeps it.
+/// How a task repeats, as it is stored in the word of its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// It does not.
+    /// It does not repeat.
     Once,
-    /// At a fixed rate; runs that were missed are caught up with one by one.
+    /// At a fixed rate, with [`MissedTicks::Burst`].
     RateBurst,
-    /// At a fixed rate; runs that were missed are left out, the phase stays.
+    /// At a fixed rate, with [`MissedTicks::Skip`].
     RateSkip,
-    /// At a fixed rate; after a miss a new phase starts.
+    /// At a fixed rate, with [`MissedTicks::Delay`].
     RateDelay,
     /// With a fixed gap from the end of a run to the next.
     Gap,
 }
 
-/// When the run is due that follows one that was planned for `planned` and ended at `ended`.
+/// Returns when the next run is due, after a run that was planned for `planned` and ended at `ended`. `period` and `tick`
+/// are in nanoseconds.
 pub(crate) fn next_run(
     kind: Kind,
     period: u64,
@@ -233,7 +234,7 @@ pub(crate) fn next_run(
     match kind {
         Kind::Gap => ended.after_nanos(period),
         Kind::RateSkip if missed => {
-            // The first due time that is less than a tick ago; S13.
+            // The first due time that is less than a tick ago (S13).
             let overdue = ended.0 - tick - planned.0;
             planned.after_nanos((overdue / period + 1).saturating_mul(period))
         }
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn s4_the_end_of_time_is_never() {
+    fn s04_the_end_of_time_is_never() {
         for kind in [Kind::RateBurst, Kind::RateSkip, Kind::RateDelay, Kind::Gap] {
             let next = next_run(kind, u64::MAX, Moment(5), Moment(5), TICK);
             assert_eq!(next, Moment::NEVER);

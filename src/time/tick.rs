@@ -1,92 +1,92 @@
 //! Units of time inside the crate, and the one place where they are rounded.
 //!
-//! A user speaks in [`Instant`] and [`Duration`]. Inside, a point in time is a [`Moment`]:
-//! nanoseconds on the scheduler's own 64-bit line, whose zero lies years before the scheduler was
-//! built, so that an instant from before has a place on it too. A [`Tick`] counts whole ticks on
-//! that line.
+//! A user works with [`Instant`] and [`Duration`]. Inside, a point in time is a [`Moment`]:
+//! nanoseconds on the scheduler's own 64-bit timeline. Its zero lies years before the scheduler was
+//! built, so an instant from before the build has a moment too. A [`Tick`] counts whole ticks on
+//! the timeline.
 //!
 //! ```text
-//!   0 ............ bias .............................................. u64::MAX
-//!   the line begins  |  the scheduler was built; a tick border      [`Moment::NEVER`]
+//!   0 ............... bias ........................................... u64::MAX
+//!   the timeline begins |  the scheduler was built; a tick border   [`Moment::NEVER`]
 //! ```
 //!
 //! - TIME-1 Rounding goes up, never down: a deadline's tick ends at or after the deadline (S1).
-//! - TIME-2 Arithmetic saturates: what lies beyond the line is [`Moment::NEVER`] (S4).
+//! - TIME-2 Arithmetic saturates: a moment after the end of the timeline is [`Moment::NEVER`] (S4).
 
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-/// A tick of the wheel. Tick `n` covers what is due after tick `n - 1` and up to itself.
+/// A tick of the wheel. Tick `n` covers the deadlines after the end of tick `n - 1`, up to its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Tick(pub(crate) u64);
 
-/// A point on a scheduler's line of time, in nanoseconds.
+/// A point on a scheduler's timeline, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(pub(crate) u64);
 
 impl Moment {
-    /// Later than everything that a clock can say.
+    /// The moment that is later than all others. No clock reaches it.
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
 
-    /// This long after; TIME-2.
+    /// Returns the moment that is this long after, at most [`Moment::NEVER`] (TIME-2).
     pub(crate) fn after(self, delay: Duration) -> Moment {
         self.after_nanos(nanos(delay))
     }
 
-    /// The same in bare nanoseconds.
+    /// Like [`after`](Moment::after), in nanoseconds.
     pub(crate) fn after_nanos(self, delay: u64) -> Moment {
         Moment(self.0.saturating_add(delay))
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Returns how long after `earlier` this is, or zero if it is not after it.
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in nanoseconds, as many as 64 bits hold (584 years).
+/// Returns a duration in nanoseconds, at most as many as 64 bits hold (584 years).
 pub(crate) fn nanos(duration: Duration) -> u64 {
     let whole = duration.as_secs().saturating_mul(1_000_000_000);
     whole.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
-/// How far before the build the line begins, at least: 18 years.
+/// The timeline begins at least this many nanoseconds before the build: 18 years.
 const BEFORE_THE_BUILD: u64 = 1 << 59;
 
-/// The longest tick: 18 years. A longer one is cut to this, which only makes it more exact.
+/// The longest tick, in nanoseconds: 18 years. A longer one is cut to this, which only makes tasks more punctual.
 const LONGEST_TICK: u64 = 1 << 59;
 
-/// A scheduler's line of time: turns instants into [`Moment`]s and back, and moments into ticks.
+/// A scheduler's timeline. It converts instants into [`Moment`]s and back, and moments into ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeline {
     built: Instant,
     /// The moment of `built`. A multiple of the tick, so that ticks are counted from the build.
     bias: u64,
     tick: NonZeroU64,
-    /// The parts of `built`, if instants can be read by their parts.
+    /// The parts of `built`, or `None` if the parts of instants are not what [`Parts`] expects.
     parts: Option<Parts>,
 }
 
 impl Timeline {
-    /// A line with ticks of this length, counted from `built`; `None` for a tick of zero.
+    /// Creates a timeline with ticks of this length, counted from `built`. Returns `None` for a tick of zero.
     pub(crate) fn new(built: Instant, tick: Duration) -> Option<Timeline> {
         let tick = NonZeroU64::new(nanos(tick).min(LONGEST_TICK))?;
         let bias = BEFORE_THE_BUILD.div_ceil(tick.get()) * tick.get();
         Some(Timeline { built, bias, tick, parts: Parts::of_origin(built) })
     }
 
-    /// The moment when the scheduler was built.
+    /// Returns the moment when the scheduler was built.
     pub(crate) fn start(&self) -> Moment {
         Moment(self.bias)
     }
 
-    /// The length of a tick in nanoseconds.
+    /// Returns the length of a tick in nanoseconds.
     pub(crate) fn tick_nanos(&self) -> NonZeroU64 {
         self.tick
     }
 
-    /// Where an instant lies on the line.
+    /// Returns the moment of an instant.
     #[inline]
     pub(crate) fn moment(&self, instant: Instant) -> Moment {
         let since = self.parts.and_then(|built| Parts::of(instant).nanos_since(built));
@@ -103,7 +103,7 @@ impl Timeline {
         }
     }
 
-    /// The instant of a moment; for never, the farthest that an [`Instant`] can say.
+    /// Returns the instant of a moment, or the latest possible [`Instant`] if the moment is beyond it.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         if moment == Moment::NEVER {
             return farthest(self.built);
@@ -117,33 +117,33 @@ impl Timeline {
         instant.unwrap_or_else(|| if moment >= built { farthest(self.built) } else { self.built })
     }
 
-    /// The last tick that has wholly passed.
+    /// Returns the last tick that has ended by `now`.
     pub(crate) fn passed(&self, now: Moment) -> Tick {
         Tick(now.0 / self.tick)
     }
 
-    /// The first tick at whose end nothing due by `moment` is early; TIME-1.
+    /// Returns the first tick that ends at or after a moment (TIME-1).
     pub(crate) fn covering(&self, moment: Moment) -> Tick {
         Tick(moment.0.div_ceil(self.tick.get()))
     }
 
-    /// When a tick ends, which is when what it covers may run.
+    /// Returns when a tick ends. The tasks that it covers may run then.
     pub(crate) fn end_of(&self, tick: Tick) -> Moment {
         Moment(tick.0.saturating_mul(self.tick.get()))
     }
 }
 
-/// What an [`Instant`] is made of: seconds and nanoseconds from some origin, on the systems we know.
+/// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
 ///
-/// An instant tells them to nobody but to a hasher, so that is what this is. The difference of two
-/// instants by std takes 12 ns, a sixth of what a schedule costs, and a subtraction of the parts one.
-/// That they are what they seem is tried when a line is made; if not, std does it.
+/// An instant shows them only to a hasher, so this is a [`Hasher`]. std takes 12 ns for the difference of two instants, a
+/// sixth of the cost of a schedule; a subtraction of the parts takes 1 ns. Each timeline first tests that
+/// the parts mean what they seem to mean. If they do not, it uses std's arithmetic.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     seconds: i64,
     nanos: u32,
-    /// An instant told something else.
-    is_strange: bool,
+    /// The instant has other parts than these.
+    is_unknown: bool,
 }
 
 impl Hasher for Parts {
@@ -163,7 +163,7 @@ impl Hasher for Parts {
     }
 
     fn write(&mut self, _: &[u8]) {
-        self.is_strange = true;
+        self.is_unknown = true;
     }
 
     fn finish(&self) -> u64 {
@@ -179,7 +179,7 @@ impl Parts {
         parts
     }
 
-    /// The parts of an origin, if those of later instants differ from them by as much as they should.
+    /// Returns the parts of an origin, if the parts of later instants differ from them by as much as they should.
     fn of_origin(origin: Instant) -> Option<Parts> {
         let parts = Parts::of(origin);
         let steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
@@ -187,10 +187,10 @@ impl Parts {
             let later = origin.checked_add(Duration::from_nanos(nanos));
             later.is_none_or(|later| Parts::of(later).nanos_since(parts) == Some(nanos))
         };
-        (!parts.is_strange && steps.into_iter().all(is_right)).then_some(parts)
+        (!parts.is_unknown && steps.into_iter().all(is_right)).then_some(parts)
     }
 
-    /// `None` for what is earlier, or so much later that nanoseconds do not count it.
+    /// Returns the nanoseconds since `origin`. `None` if this is earlier, or more than 272 years later.
     #[inline]
     fn nanos_since(self, origin: Parts) -> Option<u64> {
         let seconds = self.seconds.wrapping_sub(origin.seconds);
@@ -202,8 +202,8 @@ impl Parts {
     }
 }
 
-/// Divides by the length of a tick, which the wheel does for each task: by a multiplication, because the
-/// processor's division takes 20 to 40 cycles. The method is Granlund's and Montgomery's.
+/// A divisor, which is the length of a tick. The wheel divides once for each task, so it is done by a multiplication:
+/// the processor's division takes 20 to 40 cycles. The method is Granlund's and Montgomery's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granularity {
     units: NonZeroU64,
@@ -219,7 +219,7 @@ impl Granularity {
         Granularity { units, magic, shifts: [bits.min(1), bits.saturating_sub(1)] }
     }
 
-    /// `value / units`, rounded up.
+    /// Returns `value / units`, rounded up.
     #[inline]
     pub(crate) fn div_ceil(self, value: u64) -> u64 {
         let high = ((u128::from(self.magic) * u128::from(value)) >> 64) as u64;
@@ -228,7 +228,7 @@ impl Granularity {
     }
 }
 
-/// The last instant that can be told, by adding ever smaller steps for as long as they fit.
+/// Returns the latest possible instant. It adds ever smaller steps for as long as they fit.
 fn farthest(from: Instant) -> Instant {
     let seconds = (0..64).rev().map(|bit| Duration::from_secs(1 << bit));
     let nanos = (0..30).rev().map(|bit| Duration::from_nanos(1 << bit));
@@ -239,13 +239,13 @@ fn farthest(from: Instant) -> Instant {
 mod tests {
     use super::*;
 
-    fn line(tick: Duration) -> Timeline {
+    fn timeline(tick: Duration) -> Timeline {
         Timeline::new(Instant::now(), tick).expect("a tick above zero")
     }
 
     #[test]
-    fn s1_a_deadline_is_rounded_up_to_its_tick() {
-        let line = line(Duration::from_millis(1));
+    fn s01_a_deadline_is_rounded_up_to_its_tick() {
+        let line = timeline(Duration::from_millis(1));
         let start = line.start();
         assert_eq!(line.end_of(line.covering(start)), start);
         for delay in [1, 999_999, 1_000_000] {
@@ -256,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_say_what_arithmetic_says() {
-        let line = line(Duration::from_millis(1));
+    fn parts_and_arithmetic_agree() {
+        let line = timeline(Duration::from_millis(1));
         if cfg!(target_os = "linux") {
-            assert!(line.parts.is_some(), "an instant is made of other parts now: read them anew");
+            assert!(line.parts.is_some(), "an instant has other parts now: adapt `Parts`");
         }
         let mut seed = 7_u64;
         for bits in (0..64).cycle().take(10_000) {
@@ -289,9 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn s4_what_lies_beyond_the_line_is_never() {
+    fn s04_a_moment_after_the_end_of_the_timeline_is_never() {
         for tick in [Duration::from_nanos(1), Duration::from_millis(1), Duration::MAX] {
-            let line = line(tick);
+            let line = timeline(tick);
             assert_eq!(line.start().after(Duration::MAX), Moment::NEVER);
             assert!(line.instant(Moment::NEVER) > line.built + Duration::from_secs(1 << 33));
             assert!(line.end_of(line.covering(Moment::NEVER)) >= Moment(u64::MAX - (1 << 60)));
@@ -299,8 +299,8 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_from_before_the_build_has_its_place() {
-        let line = line(Duration::from_millis(3));
+    fn an_instant_from_before_the_build_has_a_moment() {
+        let line = timeline(Duration::from_millis(3));
         let ago = Duration::from_millis(5);
         let before = line.built.checked_sub(ago).expect("the machine has been up that long");
         assert_eq!(line.start().since(line.moment(before)), Duration::from_millis(5));
