@@ -202,7 +202,7 @@ impl<E: Timed> Buckets<E> {
         }
         let (mut from, last) = (self.offset(from), self.offset(end.0));
         while let Some(offset) = self.occupancy.next(from, last) {
-            self.pool.prefetch_head(&self.ring[self.offset(offset as u64 + AHEAD)]);
+            self.pool.prefetch(self.ring[self.offset(offset as u64 + AHEAD)].head);
             self.pool.take_all(&mut self.ring[offset], out);
             self.emptied(ChainId::Bucket(offset));
             from = offset + 1;
@@ -264,7 +264,7 @@ impl<E: Timed> Buckets<E> {
                 prefetch(&raw const ring[*offset]);
             }
             for offset in &offsets[..entries.len()] {
-                pool.prefetch_tail(&ring[*offset]);
+                pool.prefetch(ring[*offset].tail);
             }
             for (offset, entry) in offsets.into_iter().zip(entries) {
                 pool.push(&mut ring[offset], *entry);

@@ -68,8 +68,10 @@ impl<E: Timed> Block<E> {
 /// A list of entries. Its blocks are in a [`Pool`].
 #[derive(Clone, Copy)]
 pub(super) struct Chain<E> {
-    head: u32,
-    tail: u32,
+    /// The block that will be taken first.
+    pub(super) head: u32,
+    /// The block into which the next entry will be pushed.
+    pub(super) tail: u32,
     min: Option<E>,
 }
 
@@ -203,17 +205,8 @@ impl<E: Timed> Pool<E> {
         taken
     }
 
-    /// Fetches the block into the cache that the next entry will be pushed into.
-    pub(super) fn prefetch_tail(&self, chain: &Chain<E>) {
-        self.prefetch(chain.tail);
-    }
-
-    /// Fetches the block into the cache that will be taken first.
-    pub(super) fn prefetch_head(&self, chain: &Chain<E>) {
-        self.prefetch(chain.head);
-    }
-
-    fn prefetch(&self, number: u32) {
+    /// Fetches a block into the cache: the head of a chain, or its tail.
+    pub(super) fn prefetch(&self, number: u32) {
         if let Some(Some(block)) = self.blocks.get(number as usize) {
             prefetch(&raw const block.entries);
             prefetch(&raw const block.len);

@@ -63,7 +63,7 @@ pub(crate) struct Depot {
     free: usize,
     /// All slots of pages that are not absent.
     resident: usize,
-    /// The least value of `free` since [`Depot::mark`]. So many slots nobody has needed since.
+    /// The least value of `free` since [`Depot::watch`]. So many slots nobody has needed since.
     least_free: usize,
     /// The value of `free` after the last trim, which could not get rid of more.
     free_after_trim: usize,
@@ -223,17 +223,21 @@ impl Depot {
 
     // ----- what could go back --------------------------------------------------------------
 
-    /// Begins to watch how much stays free.
-    pub(super) fn mark(&mut self) {
-        self.least_free = self.free;
-    }
-
     /// Returns true if so much is free that it may be worth giving back.
     pub(super) fn is_bloated(&self) -> bool {
         self.is_too_much(self.free)
     }
 
-    /// Returns true if so much has stayed free since [`Depot::mark`].
+    /// Like [`is_bloated`](Depot::is_bloated). If so, begins to watch how much stays free.
+    pub(super) fn watch(&mut self) -> bool {
+        let is_bloated = self.is_bloated();
+        if is_bloated {
+            self.least_free = self.free;
+        }
+        is_bloated
+    }
+
+    /// Returns true if so much has stayed free since [`Depot::watch`].
     pub(super) fn stayed_bloated(&self) -> bool {
         self.is_too_much(self.least_free)
     }

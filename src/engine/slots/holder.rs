@@ -32,7 +32,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use super::closure::{Closure, Content};
-use super::state::{AtomicWord, CancelOutcome, Phase, Word};
+use super::state::{AtomicWord, Phase, Word};
 use super::{blocks, magazines};
 use crate::executor::own::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
@@ -73,7 +73,7 @@ impl Body {
 
 #[repr(C, align(64))]
 pub(crate) struct TaskHolder {
-    word: AtomicWord,
+    pub(super) word: AtomicWord,
     /// Nanoseconds between runs, or 0 for a one-shot. All its accesses are Relaxed: it is written before the word is
     /// published, and read by threads that have seen that word.
     period: AtomicU64,
@@ -100,16 +100,6 @@ impl TaskHolder {
         pub(crate) fn wipe(&self) {
             self.word.wipe();
         }
-    }
-
-    /// Makes the system map the page of this holder for writing.
-    pub(super) fn touch(&self) {
-        self.word.touch();
-    }
-
-    /// Returns the generation of the next task in a free holder, or 0 if it never had one.
-    pub(super) fn next_generation(&self) -> u32 {
-        self.word.vacant().map_or(0, Word::generation)
     }
 
     /// # Safety
@@ -246,19 +236,18 @@ impl Drop for FreedSlot {
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
     let mut moved_to = None;
-    match holder.word.cancel(key.generation, || moved_to = scheduler_of_moved(key)) {
-        CancelOutcome::Won { was, next_generation } => {
-            // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
-            let body = unsafe { holder.take_body() };
-            // It may have moved on between the look-up and the cancel. It cannot any more.
-            moved_to = moved_to.and_then(|_| scheduler_of_moved(key));
-            let moved = moved_to.map(|_| key);
-            let slot = FreedSlot { slot: key.slot, generation: next_generation, moved };
-            Cancelled::Won { was, body, slot, moved_to }
-        }
-        CancelOutcome::Doomed => Cancelled::Doomed { moved_to },
-        CancelOutcome::Lost => Cancelled::Lost,
+    let cancelled = holder.word.cancel(key.generation, || moved_to = scheduler_of_moved(key));
+    let Some(before) = cancelled else { return Cancelled::Lost };
+    if before.is_running() {
+        return Cancelled::Doomed { moved_to };
     }
+    // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
+    let body = unsafe { holder.take_body() };
+    // It may have moved on between the look-up and the cancel. It cannot any more.
+    moved_to = moved_to.and_then(|_| scheduler_of_moved(key));
+    let moved = moved_to.map(|_| key);
+    let slot = FreedSlot { slot: key.slot, generation: key.generation + 1, moved };
+    Cancelled::Won { was: before.phase(), body, slot, moved_to }
 }
 
 /// Takes back a task that nobody else knows of yet, because its schedule was refused.
@@ -337,7 +326,7 @@ pub(crate) fn move_to(
         let old = replace(&mut body.executor, executor.cloned());
         moved().insert(key, scheduler);
         let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
-        (word.moved_to(number), (runner, word.turn(), old))
+        (word.moved(Phase::Pending, number), (runner, word.turn(), old))
     })
 }
 
@@ -352,7 +341,7 @@ pub(crate) fn come_back(
     let number = executor.as_ref().map_or(0, |own| own.number());
     let new = holder.with_held(key.generation, Phase::Pending, |word, body| {
         moved().insert(key, from);
-        (word.returned(number), replace(&mut body.executor, executor.take()))
+        (word.moved(Phase::Returned, number), replace(&mut body.executor, executor.take()))
     });
     new.is_some() // this does not drop the new executor, because the caller has it too
 }

@@ -16,7 +16,6 @@ use std::mem::swap;
 
 use super::blocks;
 use super::depot::{Magazine, PAGE, depot};
-use super::holder::TaskHolder;
 use crate::platform::sync::{MAGAZINE, local};
 
 /// How many tasks ahead of its use a holder is fetched into the cache. Slots come back in the order in which tasks
@@ -127,6 +126,6 @@ impl Magazines {
 /// processors, which costs the caller some 20 us.
 fn touch_pages(slots: &[u32]) {
     for first in slots.iter().filter(|slot| **slot as usize % PAGE == 0) {
-        blocks::holder(*first).into_iter().for_each(TaskHolder::touch);
+        blocks::holder(*first).into_iter().for_each(|holder| holder.word.touch());
     }
 }

@@ -1,9 +1,8 @@
 //! The states of a task, in one atomic word of its holder: the [`AtomicWord`].
 //!
-//! In Akka's scheduler a handle is an `AtomicReference` to the present holder, which is swapped for each
-//! repetition and set to null by a cancel. Here the word says *which* task lives in the holder (the generation) and
-//! *in which state* that task is (the phase). Each repetition swaps the phase from running back to pending, unless a
-//! cancel came in between.
+//! In Akka's scheduler a handle is an `AtomicReference` to the present holder, swapped for each repetition and set to
+//! null by a cancel. Here the word says *which* task lives in the holder (the generation) and *in which state* it is (the
+//! phase). Each repetition swaps the phase from running back to pending, unless a cancel came in between.
 //!
 //! ```text
 //!              fill                       claim                      end
@@ -163,16 +162,10 @@ impl Word {
         self.is_in(Phase::Running)
     }
 
-    /// Returns the word of the same task, pending at another scheduler, on the executor of this number there.
-    pub(crate) fn moved_to(self, executor: u32) -> Word {
-        let word = self.in_phase(Phase::Pending);
-        let without = word.0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT);
+    /// Returns the word of the same task at another scheduler, on the executor of this number there.
+    pub(crate) fn moved(self, phase: Phase, executor: u32) -> Word {
+        let without = self.in_phase(phase).0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT);
         Word(without | u64::from(executor) << EXECUTOR_AT | MOVED)
-    }
-
-    /// Returns the word of the same task, a leftover again, with this executor.
-    pub(crate) fn returned(self, executor: u32) -> Word {
-        self.moved_to(executor).in_phase(Phase::Returned)
     }
 
     /// Returns the outcomes of past generations, the latest in the lowest bit. A 1 stands for a cancel.
@@ -200,22 +193,11 @@ impl Word {
     }
 }
 
-/// The result of a cancel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CancelOutcome {
-    /// The task will not run. The canceller owns the body, and the holder is free for the next generation.
-    Won { was: Phase, next_generation: u32 },
-    /// A series is in a run, and will not run again after it.
-    Doomed,
-    /// The task had run, was running, or was cancelled before.
-    Lost,
-}
-
 /// The word of a holder.
 pub(crate) struct AtomicWord(AtomicU64);
 
 impl AtomicWord {
-    /// Returns the word of a holder that never held a task. No task has the generation 0.
+    /// The word of a holder that never held a task. No task has the generation 0.
     #[cfg(test)]
     pub(crate) fn new() -> AtomicWord {
         AtomicWord(AtomicU64::new(0))
@@ -321,10 +303,12 @@ impl AtomicWord {
     /// `put back`: ends a `hold`. A store suffices, because nobody else may leave `Held`. Release: pairs with the
     /// Acquire of the exchange by which the next owner gets the body.
     pub(crate) fn put_back(&self, word: Word) {
-        if cfg!(debug_assertions) {
-            let before = self.load_relaxed();
-            assert!(before.is_in(Phase::Held) && before.generation() == word.generation());
-        }
+        let is_same =
+            |held: Word| held.is_in(Phase::Held) && held.generation() == word.generation();
+        debug_assert!(
+            is_same(self.load_relaxed()),
+            "only the thread that holds a task puts it back"
+        );
         self.0.store(word.0, Ordering::Release);
     }
 
@@ -338,48 +322,42 @@ impl AtomicWord {
     /// nobody else may leave `Running` of a one-shot, `Doomed` or `Ending`. Release: pairs with the Acquire in `load`
     /// (WORD-4).
     pub(crate) fn end(&self, word: Word, cancelled: bool) -> u32 {
-        if cfg!(debug_assertions) {
-            let before = self.load_relaxed();
-            assert_eq!(before.generation(), word.generation(), "nobody else frees the holder");
-            let is_last = matches!(before.phase(), Phase::Doomed | Phase::Ending);
-            assert!(is_last || before.is_running() && !before.is_series(), "{:?}", before.phase());
-        }
+        let last =
+            if word.is_series() { [Phase::Doomed, Phase::Ending] } else { [Phase::Running; 2] };
+        debug_assert!(last.iter().any(|phase| self.load_relaxed() == word.in_phase(*phase)));
         let freed = word.freed(cancelled);
         self.0.store(freed.0, Ordering::Release);
         freed.generation()
     }
 
-    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). It is `SeqCst`, because handles that share their
-    /// outcome rely on one order of cancels and of their own loads. `has_moved` is called before the exchange of a
-    /// task that has moved.
+    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns its word from before. If that was running, it
+    /// is a series, and is doomed. Otherwise the holder is free. Returns `None` if the task had run, was running, or was
+    /// cancelled before.
+    ///
+    /// It is `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
+    /// `has_moved` is called before the exchange of a task that has moved.
     #[inline]
-    pub(crate) fn cancel(&self, generation: u32, mut has_moved: impl FnMut()) -> CancelOutcome {
+    pub(crate) fn cancel(&self, generation: u32, mut has_moved: impl FnMut()) -> Option<Word> {
         let mut seen = self.load_relaxed();
         loop {
             if seen.generation() != generation {
-                return CancelOutcome::Lost;
+                return None;
             }
             if seen.has_moved() {
                 has_moved();
             }
-            let (next, outcome) = match seen.phase() {
-                was @ (Phase::Pending | Phase::Returned) => {
-                    let freed = seen.freed(true);
-                    let next_generation = freed.generation();
-                    (freed, CancelOutcome::Won { was, next_generation })
-                }
-                Phase::Running if seen.is_series() => {
-                    (seen.in_phase(Phase::Doomed), CancelOutcome::Doomed)
-                }
+            let next = match seen.phase() {
+                Phase::Pending | Phase::Returned => seen.freed(true),
+                Phase::Running if seen.is_series() => seen.in_phase(Phase::Doomed),
                 Phase::Held => {
                     spin(); // for some instructions (WORD-5)
                     seen = self.load_relaxed();
                     continue;
                 }
-                _ => return CancelOutcome::Lost,
+                _ => return None,
             };
             match self.compare_exchange(seen, next) {
-                Ok(()) => return outcome,
+                Ok(()) => return Some(seen),
                 Err(now) => seen = now,
             }
         }
@@ -415,7 +393,7 @@ impl AtomicWord {
         }
     }
 
-    /// Returns a word to start an exchange from. Relaxed, because the exchange fails if the word has changed.
+    /// Relaxed: an exchange starts from this word, and fails if it has changed.
     fn load_relaxed(&self) -> Word {
         Word(self.0.load(Ordering::Relaxed))
     }
@@ -438,8 +416,9 @@ mod tests {
         reference
     }
 
-    fn cancel(task: &AtomicWord, generation: u32) -> CancelOutcome {
-        task.cancel(generation, || unreachable!("it has not moved"))
+    /// Returns the phase before the cancel, if the cancel won.
+    fn cancel(task: &AtomicWord, generation: u32) -> Option<Phase> {
+        task.cancel(generation, || unreachable!("it has not moved")).map(Word::phase)
     }
 
     #[test]
@@ -454,19 +433,19 @@ mod tests {
     #[test]
     fn s08_one_cancel_wins_and_a_run_prevents_it() {
         let task = filled(Kind::Once);
-        assert!(matches!(cancel(&task, 7), CancelOutcome::Won { was: Phase::Pending, .. }));
-        assert_eq!(cancel(&task, 7), CancelOutcome::Lost);
+        assert_eq!(cancel(&task, 7), Some(Phase::Pending));
+        assert_eq!(cancel(&task, 7), None);
 
         let task = filled(Kind::Once);
         let word = task.claim(7, Phase::Pending).expect("pending");
-        assert_eq!(cancel(&task, 7), CancelOutcome::Lost, "a one-shot that runs");
+        assert_eq!(cancel(&task, 7), None, "a one-shot that runs");
         assert_eq!(task.end(word, false), 8);
     }
 
     #[test]
     fn s10_a_stale_generation_changes_nothing() {
         let task = filled(Kind::Once);
-        assert_eq!(cancel(&task, 6), CancelOutcome::Lost);
+        assert_eq!(cancel(&task, 6), None);
         assert!(task.claim(8, Phase::Pending).is_none());
         assert!(task.claim(7, Phase::Pending).is_some());
     }
@@ -475,8 +454,8 @@ mod tests {
     fn s16_a_series_that_is_cancelled_in_its_run_does_not_come_back() {
         let task = filled(Kind::RateBurst);
         let word = task.claim(7, Phase::Pending).expect("pending");
-        assert_eq!(cancel(&task, 7), CancelOutcome::Doomed);
-        assert_eq!(cancel(&task, 7), CancelOutcome::Lost, "once");
+        assert_eq!(cancel(&task, 7), Some(Phase::Running));
+        assert_eq!(cancel(&task, 7), None, "once");
         assert!(task.rearm(7).is_none() && !task.close(7));
         assert_eq!(task.end(word, true), 8);
         assert_eq!(task.vacant().map(Word::past), Some(1));
@@ -488,15 +467,13 @@ mod tests {
         assert!(task.give_back(7, Some(Turn::Odd)).is_none(), "another run");
         assert!(task.give_back(7, Some(Turn::Even)).is_some());
         let held = task.hold(7, Phase::Returned).expect("returned");
-        task.put_back(held.moved_to(EXECUTORS - 1));
+        task.put_back(held.moved(Phase::Pending, EXECUTORS - 1));
         let word = task.load();
-        assert_eq!(
-            (word.phase(), word.kind(), word.executor()),
-            (Phase::Pending, Kind::Gap, EXECUTORS - 1)
-        );
-        assert!(word.has_moved() && word.generation() == 7 && word.past() == 0);
+        assert_eq!((word.phase(), word.kind()), (Phase::Pending, Kind::Gap));
+        assert_eq!((word.generation(), word.executor(), word.past()), (7, EXECUTORS - 1, 0));
+        assert!(word.has_moved());
         let mut told = false;
-        assert!(matches!(task.cancel(7, || told = true), CancelOutcome::Won { .. }) && told);
+        assert!(task.cancel(7, || told = true).is_some() && told);
         assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::depot::{Depot, PAGE, depot, index_of};
 use super::holder::TaskHolder;
+use super::state::Word;
 use super::{blocks, magazines};
 use crate::platform::pages;
 use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END};
@@ -54,12 +55,7 @@ impl Drop for Trims {
 
 /// Returns true if it is worth coming back after the grace period, and then begins to watch what stays free.
 pub(crate) fn watch() -> bool {
-    let mut depot = depot();
-    let is_bloated = depot.is_bloated();
-    if is_bloated {
-        depot.mark();
-    }
-    is_bloated
+    depot().watch()
 }
 
 /// Begins a trim if as much has stayed free since `watch`. Returns true if so.
@@ -147,7 +143,10 @@ fn joined(pages: Vec<Range<u32>>) -> Vec<Range<u32>> {
 /// Gives the memory of these slots back to the system. Returns false if it stays. The caller has all of the slots in
 /// hand (SLOT-3).
 pub(crate) fn give_back(slots: Range<u32>) -> bool {
-    let generation = |slot| blocks::holder(slot).map_or(u32::MAX, TaskHolder::next_generation);
+    let generation = |slot| {
+        let word = blocks::holder(slot).and_then(|holder| holder.word.vacant());
+        word.map_or(0, Word::generation) // 0 if it never held a task
+    };
     let newest = slots.clone().map(generation).max().unwrap_or(0);
     if newest > u32::MAX / 2 {
         return false; // one old slot must not make a whole block old
