@@ -90,17 +90,6 @@ impl IntakeReader {
     }
 
     fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
-        let mut last_stamp = 0;
-        let mut take = |record: Record| {
-            if cfg!(debug_assertions) {
-                assert!(
-                    last_stamp <= record.stamp,
-                    "INTAKE-4: a turn takes the lowest stamps first"
-                );
-                last_stamp = record.stamp;
-            }
-            take(record);
-        };
         let lanes = &mut self.lanes;
         if let [only] = self.open[..] {
             return lanes[only].take_before(cut, most, take);
@@ -110,9 +99,11 @@ impl IntakeReader {
             (first.stamp < cut).then_some(Reverse((first.stamp, *number)))
         });
         self.heads.extend(heads);
-        let mut taken = 0;
+        let (mut taken, mut reached) = (0, 0);
         while taken < most {
-            let Some(Reverse((_, number))) = self.heads.pop() else { break };
+            let Some(Reverse((lowest, number))) = self.heads.pop() else { break };
+            debug_assert!(reached <= lowest, "a turn takes the lowest stamps first (INTAKE-4)");
+            reached = lowest;
             let lane = &mut self.lanes[number];
             // What is stamped as the first one of another lane may come before or after that one.
             let others =
