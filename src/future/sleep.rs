@@ -18,6 +18,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ pub struct Sleep {
     /// The alarm that the last poll has set, and when it rings. Declared before the scheduler, which may end with this
     /// handle, so that the alarm is dropped first.
     alarm: Option<(Alarm, Instant)>,
-    scheduler: Scheduler,
+    scheduler: Arc<Scheduler>,
     deadline: Instant,
     /// The time at which the sleep was made, until the first poll, which mostly comes at once (SLEEP-3).
     made: Option<Instant>,
@@ -68,7 +69,7 @@ impl Scheduler {
 
     /// Returns a future that is ready when the instant has come.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        Sleep { scheduler: self.clone(), deadline, made: None, alarm: None }
+        Sleep { scheduler: self.for_futures(), deadline, made: None, alarm: None }
     }
 }
 
