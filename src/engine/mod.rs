@@ -163,6 +163,8 @@ pub(crate) struct Engine {
     trims: Option<Trims>,
     /// How many entries and buckets of the wheel may be checked, for the turns since the last check.
     unchecked: usize,
+    /// Room for that check, so that it allocates nothing in the steady state (S14).
+    seen: Vec<bool>,
 }
 
 impl Engine {
@@ -191,6 +193,7 @@ impl Engine {
             is_far_behind: false,
             trims: Some(Trims::new()),
             unchecked: 0,
+            seen: Vec::new(),
         }
     }
 
@@ -303,7 +306,7 @@ impl Engine {
         self.unchecked += CHECK;
         if self.unchecked >= size && size < MOST_CHECKED {
             self.unchecked = 0;
-            self.wheel.check_invariants();
+            self.wheel.check_invariants(&mut self.seen);
         }
     }
 }

@@ -103,7 +103,7 @@ impl Worker {
     /// let account = Worker::new(ScheduledThreadPool::new(4));
     /// let (sender, receiver) = std::sync::mpsc::channel();
     /// let later = sender.clone();
-    /// account.schedule_after(Duration::from_millis(1), move || later.send("later").unwrap());
+    /// account.schedule_after(Duration::from_millis(50), move || later.send("later").unwrap());
     /// account.schedule(move || sender.send("first").unwrap());
     /// assert!(receiver.iter().eq(["first", "later"]));
     /// ```

@@ -315,8 +315,8 @@ impl<E: Timed> Buckets<E> {
         self.len = 0;
     }
 
-    /// Panics if an invariant is broken.
-    pub(crate) fn check_invariants(&self) {
+    /// Panics if an invariant is broken. `seen` is room to work in.
+    pub(crate) fn check_invariants(&self, seen: &mut Vec<bool>) {
         let present = self.present_half();
         let mut entries = self.overdue.len();
         for (offset, chain) in self.ring.iter().enumerate() {
@@ -340,6 +340,6 @@ impl<E: Timed> Buckets<E> {
         }
         assert_eq!(entries, self.len, "the number of entries");
         let chains = self.ring.iter().chain(self.far.iter().map(|(_, half_turn)| &half_turn.chain));
-        self.pool.check_invariants(chains);
+        self.pool.check_invariants(chains, seen);
     }
 }

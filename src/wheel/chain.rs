@@ -306,11 +306,16 @@ impl<E: Timed> Pool<E> {
     }
 
     /// Panics if one of the chains breaks CHAIN-2, CHAIN-3 or CHAIN-4. The chains must be all that there are.
-    pub(super) fn check_invariants<'a>(&self, chains: impl Iterator<Item = &'a Chain<E>>)
-    where
+    /// `seen` is room for a flag per block.
+    pub(super) fn check_invariants<'a>(
+        &self,
+        chains: impl Iterator<Item = &'a Chain<E>>,
+        seen: &mut Vec<bool>,
+    ) where
         E: 'a,
     {
-        let mut seen = vec![false; self.blocks.len()];
+        seen.clear();
+        seen.resize(self.blocks.len(), false);
         for chain in chains {
             let mut last = NIL;
             for number in self.numbers(chain) {
@@ -328,7 +333,7 @@ impl<E: Timed> Pool<E> {
             let again = std::mem::replace(&mut seen[*number as usize], true);
             assert!(!again, "CHAIN-4: block {number} is free and in a chain");
         }
-        assert!(seen.into_iter().all(|seen| seen), "CHAIN-4: a block is lost");
+        assert!(seen.iter().all(|seen| *seen), "CHAIN-4: a block is lost");
     }
 }
 

@@ -247,7 +247,7 @@ impl<T> Wheel<T> {
     /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        self.buckets.check_invariants();
+        self.buckets.check_invariants(&mut Vec::new());
         let alive = self.slots.iter().filter(|slot| slot.value.is_some()).count();
         assert_eq!(alive, self.len, "the number of values");
         assert!(self.buckets.len() + self.due.len() >= self.len, "a value has no entry");

@@ -286,7 +286,7 @@ mod tests {
                         }
                     }
                 }
-                wheel.check_invariants();
+                wheel.check_invariants(&mut Vec::new());
             }
             let mut rounds = 0;
             while rounds < 2 {
