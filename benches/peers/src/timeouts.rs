@@ -4,10 +4,9 @@
 //! Where the future is ready at once, no timer is set: the row shows what a timeout costs that is not needed. Where it
 //! is pending once, its poll sets a timer, and the drop of the timeout cancels it.
 //!
-//! The two workers share the count of the timer's handles. Two threads that do so at once take longer than one that runs
-//! alone, so a round counts only if both had a processor. A process makes short rounds until [`ROUNDS`] of them count, and
-//! gives their median. On a machine that is busy for [`PATIENCE`] it fails. The same loop without a timeout shows
-//! what the runtime takes.
+//! Two workers that share a count take longer together than one that runs alone, so a round counts only if both had a
+//! processor. A process makes short rounds until [`ROUNDS`] of them count, and gives their median. On a machine that is
+//! busy for [`PATIENCE`] it fails. The same loop without a timeout shows what the runtime takes.
 
 use std::future::{Future, poll_fn, ready};
 use std::hint::black_box;
