@@ -186,7 +186,7 @@ impl Scheduler {
     }
 
     /// Returns a clone of this handle, which all futures of this handle share. So threads that have handles of their own
-    /// share no count. Two threads that counted their timeouts together made 9 million of them a second, and make 51
+    /// share no count. Two threads that counted their timeouts together made 7 million of them a second, and make 51
     /// million since each has a count of its own (S4 of `benches/peers`).
     pub(crate) fn for_futures(&self) -> Arc<Scheduler> {
         Arc::clone(self.for_futures.get_or_init(|| Arc::new(self.clone())))
