@@ -32,10 +32,11 @@
 //! ```
 //!
 //! A **holder** keeps the closure. Its one atomic word names the task that is in it, and that task's state. Threads
-//! that want to run, cancel or return the task race on that word. A **lane** carries sixteen bytes, the deadline and
-//! the name, to the **wheel**. The holder is not touched again until the task is due. A cancelled task leaves its name
-//! in the wheel, which the tick thread sweeps out later. The tick thread sleeps until the next deadline, however far it
-//! is, and a task that is due later does not wake it.
+//! that want to run, cancel or return the task race on that word. A **lane** carries a small record to the tick
+//! thread, which keeps sixteen bytes of it in the **wheel**: the deadline and a key. The tick thread normally leaves the
+//! holder alone until the task is due. A cancelled task leaves its entry in the wheel, which the tick thread sweeps out
+//! later. The tick thread sleeps until the next deadline, however far it is, and a task that is due later does not wake
+//! it.
 //!
 //! # Where to look
 //!
@@ -70,7 +71,7 @@
 //!   caller's stack (S5). After a stall, all tasks that are due run at once and in order (S6). An idle scheduler uses
 //!   no processor time (S7).
 //! - **Cancel.** Only one caller wins, and then the task does not start (S8). The closure is dropped before `cancel`
-//!   returns (S9). A handle never cancels another task (S10). Your code never runs under a lock of this crate (S11).
+//!   returns, or after the run if a series is in one (S9). A handle never cancels another task (S10). Your code never runs under a lock of this crate (S11).
 //! - **Repeating.** A fixed rate keeps its phase (S12). Missed runs are caught up, skipped, or start a new phase (S13).
 //!   A run allocates nothing (S14). A panic ends the series (S15). A task may cancel itself (S16).
 //! - **Executor.** Panics are caught everywhere (S17). A task that an executor rejects is handed over again (S18). The
@@ -79,8 +80,10 @@
 //! - **Shutdown.** Every accepted task has exactly one end: it is run, cancelled, returned, or dropped. Every other
 //!   task is refused (S20). `close` waits for a bounded time, and never deadlocks (S21). Leftovers can be run (S22).
 //!   After the stop, every task is refused (S23). Dropping the last handle stops the scheduler without blocking (S24).
+//!   A close also returns tasks that executors have taken and not started, and series after their run. The handles of a
+//!   leftover go on working when it moves (S29).
 //! - **Limits and inspection.** A limit is exact (S25). Counters are exact once things are quiet (S26). Errors say what
-//!   to do (S27).
+//!   to do (S27). A task has a name, which reports of panics and leftovers tell (S31).
 //!
 //! # Under overload
 //!

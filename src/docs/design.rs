@@ -28,14 +28,14 @@
 //!
 //! A cancel may come between 2 and 7. It is one compare-exchange, from *pending g* to *free g + 1*. The winner owns the
 //! closure and drops it, and the slot goes into the canceller's magazine. The entry stays in the wheel; it names a
-//! generation that is over, and is dropped when it is found. When such stale entries outnumber the live ones two to
-//! one, a sweep removes them, some thousands per turn.
+//! generation that is over, and is dropped when it is found. When such stale entries outnumber the live ones, a
+//! sweep removes them, some thousands per turn.
 //!
 //! # What a handle can and cannot know
 //!
 //! A handle is a slot number and a generation: it has no count, and no pointer that must be kept alive. It can always
 //! tell whether its task is over, because then the generation has moved on. It cannot tell from the slot *how* the task
-//! ended once the slot was used five times more, or its page went back to the system. So a cancel that wins is noted in
+//! ended once the slot was used four times more, or its page went back to the system. So a cancel that wins is noted in
 //! the handle, and the clones of a handle share that note. One thing is forgotten: if a leftover was cancelled by
 //! [`PendingTask::cancel`](crate::PendingTask::cancel), an old handle later says only that the task is done.
 //!
@@ -127,8 +127,8 @@
 //! **Leftovers that move** stay in their holders. The word goes from returned to pending, with the number of an
 //! executor at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up
 //! the scheduler in a table, so that the cancel is counted there. An executor of the old scheduler may still have an
-//! entry of the task, which has the same name, so a claim of a task that has moved asks that table first. During the
-//! few instructions of the move, and while a name is read, the task is held, and every other thread spins.
+//! entry of the task, which has the same name, so a claim of a task that has moved asks that table first. While the
+//! task moves, is looked up, or has its name read, it is held, and every other thread that wants it spins.
 //!
 //! **Closes that meet.** A close waits for the runs of series, and a run may call a close: of its own scheduler, or of
 //! another whose runs call a close of the first. So a close that is called inside a run does not wait for that run, nor
@@ -276,7 +276,7 @@
 //!   takes nothing in, because what it would take in is due later. So a flood of tasks without a delay stays in the
 //!   lanes.
 //! - **Executors.** When 32,768 tasks of an executor are due and not started, producers of tasks that are due soon wait
-//!   for it. The engine remembers the last task of each batch, and looks whether it has been started.
+//!   for it. The engine remembers what an executor has taken, and forgets the tasks that are over.
 //!
 //! Entries of cancelled tasks are swept at twice the pace at which tasks come in. A thread that is far behind looks at
 //! each task's holder before it files it, because by then most have been cancelled.

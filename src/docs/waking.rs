@@ -3,13 +3,13 @@
 //! A scheduler's engine is turned by its tick thread, or by the thread that calls a [`Driver`](crate::Driver). Here
 //! both are the **sleeper**. Every thread that schedules is a **producer**. A producer must wake the sleeper if its
 //! task is due before the sleeper would wake by itself, and must leave it alone otherwise (S7), because a wake-up costs
-//! some microseconds and a schedule a tenth of one. And between "nothing to do" and "asleep" no task may slip through.
+//! some microseconds, and a schedule only about 0.1. And between "nothing to do" and "asleep" no task may slip through.
 //!
 //! # The parts
 //!
 //! | part | where | what it is |
 //! | --- | --- | --- |
-//! | threshold | `Doorbell` in `time/parking.rs` | one word: `AWAKE`, or the moment before which a task rings; "never" if any task does |
+//! | threshold | `Doorbell` in `time/parking.rs` | one word. `AWAKE`: nobody rings. Otherwise a moment: a task that is due before it rings. With `NEVER` every task that has a deadline rings |
 //! | token | `Parker` in `time/parking.rs` | a flag under a lock, with a condition variable: ends this sleep, or the next one |
 //! | `published` | `Lane` in `engine/intake/lane.rs` | how many records a producer has written into its lane |
 //! | `listed` | the same | the lane is on the ready list, or the sleeper is about to look at it |
@@ -64,7 +64,7 @@
 //!
 //! - WAKE-2 Only the producer that turns the threshold from `t` to `AWAKE` wakes. A burst of earlier deadlines costs
 //!   one wake-up. The exchange is Relaxed, because it only decides who wakes. If it fails, the sleeper arms the bell
-//!   after the producer's load, and its look behind that finds the task by WAKE-1.
+//!   after the producer's load, and its next look finds the task by WAKE-1.
 //!
 //! **The wake before the sleep.** The producer rings between the last look T5 and the sleep.
 //!
@@ -89,14 +89,14 @@
 //! A sleeper that got up for each task that comes in between its turn and its sleep would never sleep under a flow of
 //! timeouts. It takes such tasks in, and sleeps all the same if none of them would have rung.
 //!
-//! - WAKE-5 After it has armed the bell the sleeper takes in what is there. It sleeps only if all of that is due at or
-//!   after the threshold, which is what a producer would have asked, and if nothing that belongs to the turn was left
-//!   in the lanes. It does not compute a new threshold, because what it has taken in is due no earlier than the old
+//! - WAKE-5 After it has armed the bell the sleeper takes in what is there. It sleeps only if all of it is due at or
+//!   after the threshold (the test by which a producer decides to ring), and if no record that was stamped before the cut
+//!   is left in a lane. It does not compute a new threshold, because what it has taken in is due no earlier than the old
 //!   one.
 //!
-//! **Coarse clocks.** The look takes only what is stamped before its cut. On a clock of coarse steps a task may have
-//! been published before the arming, without a ring, and be stamped at the cut. It stays in its lane. So what is left
-//! there has to be able to wait too, and the look visits it.
+//! **Coarse clocks.** The last look takes in only records that are stamped before its cut. On a clock with coarse steps, a
+//! record may be published before the arming, so that it did not ring, and have the stamp of the cut itself. It stays in
+//! its lane. So the sleeper also checks such records, and stays awake if one is due before the threshold.
 //!
 //! **The threshold** is not the deadline. With [`Precision::Tick`](crate::Precision::Tick) everything that is due
 //! within the tick that ends at `t` is served at `t`, so only what is due before that tick rings. A task that is due
@@ -109,9 +109,9 @@
 //! # Wake-ups for which nothing is due
 //!
 //! - WAKE-6 Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 128th block
-//!   of all lanes (16,384 records), and the canceller of each 8192nd task of a thread. Both are one look at the
+//!   of all lanes (16,384 records), and the canceller of each 8192nd task of a thread. Each costs one look at the
 //!   threshold in thousands of calls. Producers that are held back because they are far ahead ring before each of their
-//!   looks. A lost one of these delays a sweep and no task.
+//!   looks. If such a wake-up were lost, only a sweep would be late, and no task.
 //!
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
 //! refused, and for far entries that have to be brought near.

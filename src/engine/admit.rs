@@ -23,11 +23,11 @@ use crate::executor::own_executor::OwnExecutor;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
-/// A task that is due within so many nanoseconds adds to what is overdue; a later one does not yet.
+/// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
 const SOON: u64 = 100_000_000;
 
-/// How many tasks may be pending (S25): the one count that all threads share, and only if
-/// [`Builder::max_pending`](crate::Builder::max_pending) asks for it.
+/// How many tasks may be pending (S25). It is the only count that every schedule and every end of a task changes, and is
+/// there only if [`Builder::max_pending`](crate::Builder::max_pending) asks for it.
 ///
 /// All accesses are Relaxed: the count is exact by itself, and nothing is published by it.
 pub(crate) struct Limit {
@@ -62,7 +62,7 @@ pub(crate) struct Times {
 
 /// The outcome of a move.
 pub(crate) struct Moved {
-    /// In the meantime.
+    /// A cancel has won while the task was being moved.
     pub(crate) was_cancelled: bool,
     /// To be dropped where nothing is locked.
     pub(crate) old_executor: Option<Arc<OwnExecutor>>,
@@ -156,7 +156,8 @@ impl Shared {
             reservation.is_used = false;
             return Err(ScheduleError::Closed);
         }
-        // A cancel has found the task here, and has counted itself and the task's leaving here.
+        // A cancel came while the task was here. It was counted here, and so was the task's leaving. So the task counts
+        // as scheduled here too.
         with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
         Ok(Moved { was_cancelled: true, old_executor: old })
     }
@@ -186,7 +187,8 @@ impl Shared {
         if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
             return self.wake_at(self.at(instant), waker);
         }
-        // The caller's reading is no stamp: one that lies ahead would hold up this thread's lane.
+        // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down, and
+        // later records would have to wait for it. The reading of the last turn is never ahead.
         let now = Moment(self.intake.reading_of_last_turn());
         self.wake_at(Times { now, deadline }, waker)
     }
@@ -257,8 +259,8 @@ impl Shared {
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
     /// to run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
     ///
-    /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. Nor is a thread
-    /// that runs a task held for an executor: it may be one of those that the others wait for.
+    /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. A thread that
+    /// runs a task does not wait for an executor, because the executor may need this thread.
     #[cold]
     fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>, is_waker: bool) {
         let is_exempt = !self.has_a_thread || this_thread::is_turning();

@@ -9,8 +9,9 @@
 //!          intake       wheel     ready queue   outboxes   sweep, settle
 //! ```
 //!
-//! The engine is the only owner of the wheel, and nothing here is locked. Each step of a turn is bounded (S19) by the
-//! constants below. If a step leaves something over, the answer is [`Next::Again`], and the next turn does it.
+//! The engine is the only owner of the wheel, so its own data needs no lock. A turn takes only short locks of shared
+//! tables, and no user code runs under them. The constants below bound the loops of a turn (S19). If a step leaves
+//! something over, the answer is [`Next::Again`], and the next turn does it.
 //!
 //! - TURN-1 Between turns the entry of a pending task is in exactly one place: a lane, the wheel, the ready queue, a
 //!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, which any step drops that meets
@@ -64,8 +65,10 @@ use crate::wheel::{Buckets, Timed};
 // ----- what bounds a turn ----------------------------------------------------------------
 
 // No step of a turn goes on for as long as there is work (S19). Each constant here bounds a loop of a turn. They are in
-// the order of the steps, and each names its unit first. Only the advance of the wheel has none: what is due has to
-// leave the wheel, so the advance costs what it gives out.
+// the order of the steps, and each names its unit first. `slots::trim` has bounds of its own. Three things have no
+// constant: the advance of the wheel costs what it gives out, because due entries have to leave the wheel; some looks
+// cost a step per lane or per executor that refuses; and user code (inline tasks, wakers, clocks, observers) takes what
+// it takes.
 
 /// Tasks: how many a thread takes in. This is some 3 ms of work.
 const TAKE_IN: usize = 64 * 1024;
@@ -78,12 +81,13 @@ const MOST_LATE: usize = 8 * 1024;
 const LATE_NANOS: u64 = 50_000_000;
 /// Tasks: how many a batch has at most.
 const BATCH: usize = 256;
-/// Tasks: how many a turn hands over, and how many it retries with one executor, however long that takes.
+/// Tasks: the minimum that a turn hands over, and that it retries with one executor, even if its time is up.
 const HAND_OVER: usize = 4 * BATCH;
-/// Nanoseconds since the turn began: how long it hands over more tasks, up to as many as it took in; and how long it
-/// retries more, up to [`TAKE_IN`] with one executor.
+/// Nanoseconds since the turn began: until then a turn may hand over as many more tasks as it has taken in, and may retry
+/// up to [`TAKE_IN`] with one executor.
 const SHARE_NANOS: u64 = 4_000_000;
-/// Stale entries: how many are dropped at the head of the ready queue, and before each offer at that of a retry queue.
+/// Stale entries: how many are dropped per turn at the head of each part of the ready queue (sorted, late), and per offer
+/// at the head of a retry queue.
 const SKIP: usize = 1024;
 /// Outboxes of tasks' own executors: how many are looked through per turn on average, if there are many.
 const OUTBOXES: usize = 64;
@@ -220,7 +224,7 @@ impl Engine {
         }
         self.advance();
         self.hand_over(taken_in);
-        self.retry_refused(); // behind what is due by now, which has joined the retry queues
+        self.retry_refused(); // after `hand_over`, which has put due tasks into the retry queues
         self.outboxes.forget_over(&self.shared.backlog);
         let is_tidy = self.tidy(taken_in);
         self.shared.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
@@ -237,13 +241,14 @@ impl Engine {
     /// before it has taken in all, because a flood of schedules must not stop the wheel (S19).
     ///
     /// An engine that is far behind looks at the holder of each task before it files it, because most tasks have been
-    /// cancelled by then. Otherwise that would cost a cache miss per task, and find next to none.
+    /// cancelled by then. An engine that keeps up does not look: each look is a cache miss, and hardly any task would be
+    /// stale.
     ///
     /// Returns how many tasks came in, and the earliest of their deadlines: zero if one is due now.
     fn take_in(&mut self, cut: u64) -> (usize, Moment) {
         let most = match self.shared.has_a_thread {
             false => TAKE_IN_DRIVEN,
-            // What comes in now is due later than all that. It stays in its lanes, where it holds back its producers.
+            // Enough is due already. New records stay in their lanes, which holds their producers back.
             true if self.is_overdue() => 0,
             true => TAKE_IN,
         };
@@ -321,8 +326,8 @@ fn is_live(entry: Entry) -> bool {
     holder::pending_word(entry.key()).is_some()
 }
 
-/// Files what comes in, up to [`INCOMING`] entries at a time. Meanwhile the holders are fetched into the cache, and if
-/// the next entry is of a later task in the same slot, an entry's task is known to be over.
+/// Files what comes in, up to [`INCOMING`] entries at a time. If the next entry belongs to a later task in
+/// the same slot, the task of this entry is over, and the entry is dropped.
 struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
     ready: &'a mut ReadyQueue,

@@ -254,7 +254,8 @@ impl Shared {
     pub(crate) fn drop_task(&self, key: TaskKey, from: Phase) {
         let task = match from {
             Phase::Pending => Running::claim_at(key, self.id), // an executor may drop what has moved since
-            _ => Running::claim(key, from),
+            // For good: a cancel that came after this claim would count the task's leaving once more.
+            _ => Running::claim_last(key),
         };
         let Some(task) = task else { return };
         let (body, claimed) = task.into_body();

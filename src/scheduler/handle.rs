@@ -9,13 +9,14 @@
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
 //! matches on the two. For a task, it reads the holder's word, by `holder::word`, and compares the generation first.
-//! For the other, it calls a method of `Cancel`, which needs a default there.
+//! For the other, it calls a method of `Cancel`, which needs a default there. The holder does not know the deadline of its
+//! task. Only the entry in the wheel does.
 //!
 //! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
 //!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
 //!   transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees that the handle is
 //!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
-//! - HANDLE-2 The word forgets how a task ended when the slot has been used five times more. A cancel that wins keeps
+//! - HANDLE-2 The word forgets how a task ended when the slot has been used four times more. A cancel that wins keeps
 //!   the slot until it has stored `cancelled`, so a look that finds a later generation has acquired that store, and
 //!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
 //!   and the clone loads it in order.
@@ -257,7 +258,11 @@ impl std::ops::Deref for CancelOnDrop {
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.handle.cancel();
+        // A guard that was let go has a handle to nothing, and must look at no slot: there may be none.
+        let is_let_go = matches!(&self.handle.0, Inner::Task(task) if task.key.generation == 0);
+        if !is_let_go {
+            self.handle.cancel();
+        }
     }
 }
 

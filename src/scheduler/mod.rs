@@ -163,7 +163,7 @@ impl Scheduler {
 
     // ----- other handles -------------------------------------------------------------------
 
-    /// Returns a handle to the same scheduler with another executor, on which the tasks run that it schedules.
+    /// Returns another handle to the same scheduler. The tasks that are scheduled through it run on this executor.
     ///
     /// ```
     /// use std::time::Duration;
@@ -185,9 +185,9 @@ impl Scheduler {
         Scheduler::of(Arc::clone(&self.service), Some(own))
     }
 
-    /// Returns a clone of this handle, which all futures of this handle share. So threads that have handles of their own
-    /// share no count. Two threads that counted their timeouts together made 7 million of them a second, and make 51
-    /// million since each has a count of its own (S4 of `benches/peers`).
+    /// Returns a clone of this handle, which all futures of this handle share. So threads with handles of their own do not
+    /// share a reference count. With one count for all, two threads together made only 7 million timeouts a second. They
+    /// make 51 million with a count each (row S4 of `benches/peers`).
     pub(crate) fn for_futures(&self) -> Arc<Scheduler> {
         Arc::clone(self.for_futures.get_or_init(|| Arc::new(self.clone())))
     }
@@ -241,8 +241,8 @@ impl Scheduler {
         Ok(Leftovers::new(Arc::clone(shared), leftovers))
     }
 
-    /// Closes the scheduler, and runs every task that has not started on the calling thread, a repeating task once.
-    /// Returns how many runs were started.
+    /// Closes the scheduler, and then runs the tasks that have not started, on the calling thread. A repeating task runs
+    /// once. Returns how many runs were started.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ impl SchedulerId {
     }
 }
 
-/// A pending task as lanes, the wheel and the queues of executors hold it: 16 bytes, by value.
+/// A pending task as the wheel and the queues of executors hold it: 16 bytes, by value. In a lane a stamp comes with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub(crate) deadline: u64,

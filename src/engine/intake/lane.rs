@@ -93,8 +93,8 @@ pub(crate) struct Lane {
     pub(super) published: CachePadded<AtomicU64>,
     /// The lane is on the ready list, or the reader is about to look at it. Set by the writer, cleared by the reader.
     pub(super) listed: AtomicBool,
-    /// The link to the lane behind this one on the ready list. Written while `listed` is set and the lane is on no
-    /// list.
+    /// The link to the next lane on the ready list. The writer sets it after `listed`, and before its exchange puts the
+    /// lane on the list.
     pub(super) next: AtomicU64,
     /// The first block of all, on its way from the writer to the reader.
     first: Mutex<Option<Arc<Block>>>,
@@ -204,9 +204,9 @@ pub(crate) struct LaneWriter {
     stamp: u64,
 }
 
-/// A record is published.
+/// The record was published.
 pub(crate) struct Pushed {
-    /// The block before it is full: see [`LaneWriter::filled`].
+    /// It is the first one of a new block, so the block before is full: see [`LaneWriter::filled`].
     pub(crate) filled: bool,
 }
 
@@ -255,8 +255,8 @@ impl LaneWriter {
         Ok(Pushed { filled })
     }
 
-    /// Goes on to a fresh block. Returns true if there was one before, which is full now, and counts it. It looks for a
-    /// close by itself: otherwise each refusal at the border of a block would leave a block behind.
+    /// Begins a new block. Returns true if there was a block before, which is full and is counted. It refuses here already
+    /// if the lane is closed, because otherwise each refused record at the border of a block would add an unused block.
     #[cold]
     fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
         // Relaxed: a close that is not seen here is seen by the swap that follows.
@@ -371,16 +371,16 @@ impl LaneReader {
         count
     }
 
-    /// Closes the lane. What was published before counts as seen, and the closing itself tells how much that is. A
-    /// later look would not: the record of a writer that is about to be refused is in the count for a moment (LANE-3).
+    /// Closes the lane. What was published before counts as seen. [`Lane::close`] returns how much that is. A later load
+    /// would be wrong: while a writer is being refused, `published` is one too high for a moment (LANE-3).
     pub(crate) fn close(&mut self) {
         let seen = self.lane.close();
         debug_assert!(self.seen <= seen, "a lane never gets shorter");
         self.seen = seen;
     }
 
-    /// Goes on to the next block, and gives the emptied one back (LANE-2). A block that nobody needs is dropped, so a
-    /// rare peak pays for itself.
+    /// Goes on to the next block, and gives the emptied one back (LANE-2). If `spare` is full the
+    /// block is freed, so a rare peak leaves no memory behind.
     fn next_block(&mut self) {
         let next = match &self.block {
             Some(block) => block.next.get().cloned(),

@@ -273,7 +273,7 @@ pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
     word(key).filter(|word| word.generation() == key.generation && word.is_pending())
 }
 
-/// Returns the word of a task, or `None` if the task is over or in its last run.
+/// Returns the word of a task, or `None` if the task is over, or is `Doomed` or `Ending`.
 pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
     word_in_order(key).filter(|word| {
         let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);

@@ -12,13 +12,16 @@
 //! it holds no lock:
 //!
 //! - A cancelled task: the thread that cancels. [`holder::cancel`] returns the body in [`Cancelled::Won`], and the
-//!   handle drops it before its `cancel` returns (S9). The slot is free before that; a stale entry may still lie in a
-//!   lane, in the wheel or in a queue, and is skipped there because its generation is over.
-//! - A series that is cancelled during a run: the thread that runs it, after the run. The cancel only dooms it.
-//! - A task that runs: the thread that runs it. A one-shot is consumed by the call; a series is dropped behind its last
+//!   handle drops it before its `cancel` returns (S9). The slot is free by then. The old entry may still lie in a
+//!   lane, in the wheel or in a queue. It is skipped there, because the generation of the holder is higher.
+//! - A series that is cancelled during a run: the thread that runs it, after the run. The cancel only marks that run as
+//!   the last one (the phase `Doomed`).
+//! - A task that runs: the thread that runs it. A one-shot is consumed by the call. A series is dropped after its last
 //!   run, by [`Body::discard`].
 //! - A task that is refused: nobody here. The caller gets its closure back ([`Content::take_back`]).
-//! - A task that nobody wants at the end of the scheduler: the thread that drops the leftovers.
+//! - A leftover: the thread that drops it. If nobody has called `close` or `stop`, the thread that does the last turn,
+//!   or the thread of the run for a series that is in one.
+//! - A [`DueTask`](crate::DueTask) that an executor drops: the thread that drops it.
 //!
 //! **How memory comes and goes.** The tick thread adds the next block before the depot is empty
 //! ([`depot::add_block_ahead`]). After a peak it gives pages whose slots are all free back to the system ([`trim`]).

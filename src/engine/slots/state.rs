@@ -14,19 +14,20 @@
 //!                        |                  Returned(g) -- claim -> Running(g)  |
 //!                        +---- cancel ----------+--- cancel --------------------+
 //!
-//!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was, or Pending at another scheduler
+//!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was; Pending at another scheduler, or Returned
+//!                                                          again if that one refuses it; Running, for one that has moved
 //!   Returned(g), a series --claim for its only run--> Ending(g)
 //! ```
 //!
-//! | phase | the task | who may leave it, and how |
+//! | phase | the task | which threads may end this phase, and by which step |
 //! | --- | --- | --- |
 //! | `Free` | there is none | the owner of the free slot: `fill` |
-//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `claim` (to run or to drop it), `cancel`, `hold`; the engine at its end: `give back` |
+//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `claim` (to run or to drop it), `cancel`, `hold`; at the end of the scheduler, the engine or the thread of a series' last run: `give back` |
 //! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel` |
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
 //! | `Ending` | a series after its last run, or a series in the one run that it has as a leftover | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
-//! | `Held` | waits, while one thread reads the name of its closure or moves it to another scheduler | that thread: `put back`; all others wait for it |
+//! | `Held` | waits, while one thread reads the name of its closure, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
 //!
 //! - WORD-1 A transition out of a phase that several threads may leave is a compare-exchange of the whole word,
 //!   generation included. So exactly one thread wins (S8), and a stale handle never does (S10).
@@ -38,8 +39,8 @@
 //!   last run wrote. `end` is Release and every load from outside is Acquire, so a thread that finds a task done sees
 //!   what the task did. `fill` is Release for the same reason: a thread that finds the slot filled again knows that the
 //!   task before is done. A slot passes from owner to owner under the depot's lock, or within one thread.
-//! - WORD-5 A task is `Held` for some instructions only, and no user code runs in the meantime. So a thread that meets
-//!   a held task spins.
+//! - WORD-5 A task is `Held` only for a moment: for some instructions and, if it moves or has moved, a look into the table
+//!   of moved tasks. No user code runs in the meantime. So a thread that meets a held task yields until it is put back.
 //!
 //! The word also carries what seldom changes within a generation: the kind of repetition, the number of the task's own
 //! executor, and whether the task has [moved](super::holder) to another scheduler (MOVED-1). Each `rearm` flips the
@@ -280,7 +281,7 @@ impl AtomicWord {
         })
     }
 
-    /// `give back`: makes a pending task a leftover, unless a series has run since this turn.
+    /// `give back`: makes a pending task a leftover. Fails if a series has started a run since the one that `turn` names.
     pub(crate) fn give_back(&self, generation: u32, turn: Option<Turn>) -> Option<Word> {
         self.transition_with(generation, Phase::Pending, |word| {
             (word.turn() == turn).then(|| word.in_phase(Phase::Returned))
@@ -330,8 +331,9 @@ impl AtomicWord {
         freed.generation()
     }
 
-    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns its word from before. If that was running, it
-    /// is a series, and is doomed. Otherwise the holder is free. Returns `None` if the task had run, was running, or was
+    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns the old word. If its phase is
+    /// `Running`, the task is a series: it is `Doomed` now, and its runner ends it. Otherwise the holder is free now, and the
+    /// caller owns the body. Returns `None` if the task had run, was running, or was
     /// cancelled before.
     ///
     /// It is `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
