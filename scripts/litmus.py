@@ -111,7 +111,7 @@ PROTOCOLS = [
         ({"shared load": ACQ}, BREAKS),
         ({"shared store": REL}, BREAKS),
     ]),
-    # A cancel that wins keeps the slot until it has noted that; one that dooms a series has none to keep (K2).
+    # A cancel that wins keeps the slot until it has noted that; one that dooms a series has none to keep (HANDLE-2).
     ("family-won", FORGETS, [
         ({}, HOLDS),
         ({"keeps slot": False}, BREAKS),

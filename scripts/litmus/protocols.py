@@ -7,7 +7,7 @@ from .memory import (
 AWAKE = 0
 
 
-# ----- time/parking.rs -------------------------------------------------------------------------------
+# ----- time/parking.rs -----------------------------------------------------------------------------
 
 
 def ring(o, unless=lambda threshold: False):
@@ -23,11 +23,11 @@ def park():
     yield await_exchange("token", 1, 0, ACQ_REL)
 
 
-# ----- engine/intake/mod.rs, as landed ---------------------------------------------------------------------
+# ----- engine/intake, as it first was --------------------------------------------------------------
 
 
 def signals(o, pushes, looks):
-    """Seats that share a word. One record for each push; a seat's value is how many it has published."""
+    """Lanes that share a word. One record for each push; a lane's value is how many it has published."""
 
     def producer(i):
         def thread():
@@ -65,13 +65,13 @@ def signals(o, pushes, looks):
         for i, count in enumerate(pushes):
             word = final.memory["word"] >> i & 1
             if taken[i] < count and not (word and final.memory["summary"]):
-                return f"seat {i} is deaf"
+                return f"lane {i} is deaf"
         return None
 
     return Program([*map(producer, range(len(pushes))), reader], check)
 
 
-# ----- the list of seats that have something -----------------------------------------------------
+# ----- engine/intake: the ready list, WAKE-4 -------------------------------------------------------
 
 READY = {
     "published swap": SC,
@@ -94,7 +94,7 @@ READY = {
 
 
 def ready_producer(o, i, pushes, rings=True):
-    """Seat i; in `head` and `next` it is i + 1, because 0 is the end of the list."""
+    """Lane i; in `head` and `next` it is i + 1, because 0 is the end of the list."""
 
     def thread():
         published, listed, me = f"published{i}", f"listed{i}", i + 1
@@ -126,7 +126,7 @@ def ready_take(o, taken):
     while at:
         i = at - 1
         if i in opened:
-            return "a seat is on the list twice"
+            return "a lane is on the list twice"
         opened += (i,)
         at = yield load(f"next{at}", o["next load"])
         yield store(f"listed{i}", 0, o["listed clear"])
@@ -154,7 +154,7 @@ def ready_check(pushes):
             at = memory[f"next{at}"]
         for i, count in enumerate(pushes):
             if taken[i] < count and i + 1 not in listed:
-                return f"seat {i} is deaf"
+                return f"lane {i} is deaf"
         return None
 
     return check
@@ -204,7 +204,7 @@ def ready_sleep(o, pushes, other_threshold=False, most=9):
     return Program([*producers, reader], ready_check(pushes))
 
 
-# ----- time/parking.rs, P1 to P3, alone ---------------------------------------------------------------
+# ----- time/parking.rs, WAKE-1 to WAKE-3, alone ----------------------------------------------------
 
 DOORBELL = {
     "publish": SC,
@@ -256,7 +256,7 @@ def doorbell(o, deadlines):
     return Program(program, check, seen=(False,) * len(deadlines))
 
 
-# ----- engine/intake/lane.rs, L1 and L3 ------------------------------------------------------------------
+# ----- engine/intake/lane.rs, LANE-1 and LANE-3 ----------------------------------------------------
 
 CLOSE = {"swap": SC, "put back": RLX, "close": ACQ, "look": SC, "puts back": True, "closes in two steps": False}
 CLOSED = 8
@@ -313,7 +313,7 @@ def close(o, pushes):
     return Program([*map(producer, range(len(pushes))), reader], check)
 
 
-# ----- scheduler/handle.rs, K1 -----------------------------------------------------------------------------
+# ----- scheduler/handle.rs, HANDLE-1 ---------------------------------------------------------------
 
 PENDING, CANCELLED, FORGOTTEN = 1, 2, 3
 FAMILY = {
@@ -330,9 +330,10 @@ FAMILY = {
 
 
 def family(o, cloners=1, forgets=False):
-    """A cancel against clones of the same handle. The word forgets the cancel some time, so at the end the family must
-    know. With `forgets` that may be soon, because the slot is used again, often: when the canceller has let go of the
-    slot, or at once if it has none to keep (it has doomed a series)."""
+    """A cancel against clones of the same handle, a family. The word forgets the cancel some time, so at the end the
+    family must know: that is the outcome that the clones share. With `forgets` that may be soon, because the slot is
+    used again, often: when the canceller has let go of the slot, or at once if it has none to keep (it has doomed a
+    series)."""
     o = {**FAMILY, **o}
 
     def canceller():
@@ -375,7 +376,7 @@ def family(o, cloners=1, forgets=False):
     return Program(threads, check, word=PENDING)
 
 
-# ----- engine/slots/state.rs, A4 -------------------------------------------------------------------------
+# ----- engine/slots/state.rs, WORD-4 ---------------------------------------------------------------
 
 RUNNING, FREE, NEXT = 2, 3, 4
 END = {"end": REL, "look": ACQ, "fill": REL}
@@ -408,7 +409,7 @@ def end(o, lookers=2, refills=False):
     return Program([runner] + [looker] * lookers + [filler] * refills, check, word=PENDING)
 
 
-# ----- engine/termination.rs, END-5 -----------------------------------------------------------------------------
+# ----- engine/termination.rs, END-5 ----------------------------------------------------------------
 
 DOOMED, ENDING = 5, 6
 LAST_RUN = {"closing store": SC, "engine look": SC, "last look": SC, "closing load": SC}
@@ -451,7 +452,7 @@ def last_run(o, is_cancelled=False, has_thread=False):
     return Program(threads, check, word=RUNNING)
 
 
-# ----- message_loop/pump.rs, W1: the bell, all Relaxed ---------------------------------------------
+# ----- message_loop/pump.rs, PUMP-1: the bell, all Relaxed -----------------------------------------
 
 SILENT, RUNG, ASLEEP = 0, 1, 2
 
