@@ -98,6 +98,29 @@ fn models_close_against_the_run_of_a_series() {
     });
 }
 
+/// A leftover series is dropped or cancelled, and it leaves the pending tasks once, which the close has counted.
+#[test]
+fn models_drop_of_a_leftover_series_against_a_cancel() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let handle = scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+        let leftovers = scheduler.close().expect("nothing runs");
+        let canceller = thread::spawn(move || {
+            let is_won = handle.cancel();
+            magazines::flush();
+            is_won
+        });
+        drop(leftovers);
+        let is_won = canceller.join().unwrap();
+        let stats = scheduler.stats();
+        assert_eq!((stats.cancelled(), stats.dropped()), (u64::from(is_won), u64::from(!is_won)));
+        let mut left = 0;
+        scheduler.shared().intake.each_lane(|lane| left += lane.counts.left.get());
+        assert_eq!(left, 1);
+        end(scheduler, driver, keeper);
+    });
+}
+
 /// A series that ends of itself during the close is no leftover, and the close does not wait for it for ever (END-5).
 #[test]
 fn models_close_against_a_series_that_breaks() {
