@@ -99,6 +99,8 @@ MUTATIONS = [
     ("a panic that does not end the series", "src/engine/run.rs",
      "            _ => Some(task),\n        };", "            Err(_) => self.rearm(task, due).err(),\n            _ => Some(task),\n        };",
      tests("s12_s16_repeating")),
+    ("a dropped leftover series can still be cancelled", "src/engine/run.rs",
+     "_ => Running::claim_last(key),", "_ => Running::claim(key, from),", models("ends")),
     ("an end that looks like a cancel", "src/engine/slots/state.rs",
      "self.transition(generation, Phase::Running, Phase::Ending)",
      "self.transition(generation, Phase::Running, Phase::Doomed)", tests("s12_s16_repeating", "driver_model")),
