@@ -219,8 +219,9 @@ pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
     owner: L,
     position: O::Position,
     is_periodic: bool,
-    /// The job has ended, and no cancel has won. The Release stores in `run_with` and `withdraw` come after all else
-    /// and pair with the Acquire in `is_done`: a thread that finds it set sees what the task did.
+    /// The job has ended, and not by a cancel before its time. So it is also set for a series that was cancelled during
+    /// its run. The Release stores in `run_with` and `withdraw` come after all else and pair with the Acquire in
+    /// `is_done`: a thread that finds it set sees what the task did.
     is_over: AtomicBool,
     stage: Mutex<Stage<W>>,
 }

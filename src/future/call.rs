@@ -19,8 +19,8 @@ impl Scheduler {
     /// Calls a closure on the executor when `delay` has passed since this call. Returns a future of its result.
     ///
     /// Dropping the future does not cancel the call. A call that will not run resolves as [`JoinError::Cancelled`].
-    /// This is a call that was cancelled, refused by a closed scheduler, or dropped as a leftover. A panic resolves as
-    /// [`JoinError::Panicked`], and is counted and reported by the scheduler too.
+    /// This is a call that was cancelled, refused because the scheduler is closed or full, or dropped as a leftover. A
+    /// panic resolves as [`JoinError::Panicked`], and is counted and reported by the scheduler too.
     ///
     /// ```
     /// use std::time::Duration;

@@ -26,8 +26,8 @@
 //!
 //! A turn runs one immediate task and one delayed task, so that neither sort keeps the other waiting. If there is
 //! neither, the loop calls its idle handlers, and then its [pump](MessagePump) waits. Delays are exact, because the loop
-//! has no tick. A series that cannot keep up does not keep other tasks waiting: its next run has its turn from the moment
-//! when it became possible.
+//! has no tick. A series that cannot keep up does not keep other tasks waiting: its next run is queued as of the time
+//! when it could first start, which is its planned time, or the end of the run before, whichever is later.
 //!
 //! A [`LocalTaskRunner`] posts tasks, series, and [futures](LocalTaskRunner::spawn_local) that are not [`Send`], on the
 //! loop's own thread.
@@ -43,7 +43,7 @@
 //! | a delayed task that is due | dropped | dropped | runs | runs | dropped |
 //! | a delayed task that is not due | dropped | dropped | dropped | dropped | dropped |
 //! | a series whose next run is due | dropped | dropped | runs once | runs until it is not due | dropped |
-//! | a series in its run | that run is its last | that run is its last | that run is its last | goes on until it is not due | that run is its last |
+//! | a series in its run | that run is its last | that run is its last | that run is its last | repeats until its next run is not due yet | that run is its last |
 //! | a future that has been woken, or is new | dropped | is polled | is polled | is polled | dropped |
 //! | a future that waits | dropped | dropped | dropped | dropped | dropped |
 //! | a post that comes afterwards | refused | refused | refused | taken until the loop has stopped | refused |
@@ -53,17 +53,17 @@
 //!
 //! - *Dropped* means: on the loop's thread, together with the [`MessageLoop`]. Then the task's handle says that it is
 //!   done, and not that it was cancelled. The handle of a future returns
-//!   [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). Only a reply of a [`TaskRunner`] to a loop that is gone
-//!   is dropped on the thread of its task. If a destructor posts, its task is refused.
+//!   [`JoinError::Cancelled`](crate::pool::JoinError::Cancelled). Exception: if the loop that should get a reply is
+//!   gone, the reply is dropped on the thread that ran the task. If a destructor posts, its task is refused.
 //! - *Refused* means: the closure, or the future, comes back in the error. As an [`Executor`](crate::Executor) the loop
 //!   refuses [for good](crate::Rejected::for_good).
-//! - A task that is running runs to its end. Local tasks and series end as those that are `Send`. A task that a
-//!   scheduler has handed over counts as an immediate one.
+//! - A task that is running runs to its end. Local tasks and series end in the same way as `Send` tasks. A task that
+//!   a scheduler has handed over counts as an immediate one.
 //! - The clock of the loop decides which tasks are due. So on a [`ManualClock`](crate::ManualClock) that stands still, all
 //!   runs that a series has missed are due when `quit_safely` is called.
-//! - Immediate tasks and polls that still run may not add more, except after `quit_when_idle`. So a future that wakes
-//!   itself again and again is polled once more, and a loop that was told to `quit_when_idle` goes on as long as the
-//!   future does so.
+//! - What still runs after a quit may not post more work, except after `quit_when_idle`. So a future that wakes itself
+//!   again and again is polled once more, and a loop that was told to `quit_when_idle` goes on as long as the future
+//!   does so.
 //!
 //! # Calls that wait
 //!
@@ -72,7 +72,7 @@
 //! | [`MessageLoop::run`] | the loop was told to quit | nests, and ends with the loop |
 //! | [`RunLoop::run`] | its [`QuitHandle`], or the loop, was told to quit | nests, and the task goes on after that |
 //! | [`LoopThread::join`] | the thread has ended (`join` does not tell its loop to quit) | returns a [`WouldDeadlock`] at once |
-//! | [`LoopThread::spawn_with`] | `setup` has returned, on the new thread | the same |
+//! | [`LoopThread::spawn_with`] | `setup` has returned, on the new thread | also waits for `setup`; so `setup` must not wait for this thread |
 //! | a post | at once, or at most 100 ms later if the caller is far ahead of the loop | never waits |
 //!
 //! A loop that is never told to quit runs for ever, even if the last handle that could tell it is gone. A task that

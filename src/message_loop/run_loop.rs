@@ -111,8 +111,10 @@ impl fmt::Debug for QuitHandle {
 
 /// How one run was told to quit.
 ///
-/// Relaxed suffices for both flags: a thread that sets one locks the inbox afterwards, in `notify`, and the loop locks
-/// the inbox before it reads them for the last time, in `go_to_sleep`.
+/// Relaxed suffices for both flags. A thread that sets one locks the inbox afterwards, in `notify`. The loop reads the
+/// flags first, and then locks the inbox, in `go_to_sleep`. If `notify` came before, the loop finds `changed` set
+/// there, and takes another turn. If it comes later, the waker makes the loop do so. In that turn it reads the flags
+/// again, and sees what was set.
 #[derive(Default)]
 pub(super) struct RunQuit {
     now: AtomicBool,

@@ -85,10 +85,10 @@ impl PoolBuilder {
     /// of your own.
     ///
     /// The function gets a [`thread::Builder`] that has the thread's name, and the work. The work must run on a new
-    /// thread, and returns when the thread is to end. The function is called on the thread that brings a task or takes
-    /// one, with nothing locked. If it returns an error, panics, or drops the work, no thread was started. Then tasks
-    /// are refused with [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other
-    /// thread.
+    /// thread, and returns when the thread is to end. The function is called with nothing locked, on a thread that
+    /// brings a task or takes one, or that ends and leaves work behind. If it returns an error, panics, or drops the
+    /// work, no thread was started. Then tasks are refused with
+    /// [`ScheduleError::NoThread`](crate::ScheduleError::NoThread) as long as there is no other thread.
     ///
     /// ```
     /// use tickwheel::pool::ScheduledThreadPool;

@@ -286,6 +286,11 @@ impl<T> Heap<T> {
         items.into_iter().map(|item| (item.deadline, item.value)).collect()
     }
 
+    /// Returns how many entries, holes and pages [`check_invariants`](Heap::check_invariants) looks at.
+    pub(super) fn check_size(&self) -> usize {
+        self.entries.len() + self.run.len_with_holes() + self.slots.pages()
+    }
+
     /// Asserts HEAP-1, HEAP-2 and HEAP-3, and the invariants of the run and of the slots.
     pub(super) fn check_invariants(&self) {
         for (at, entry) in self.entries.iter().enumerate() {

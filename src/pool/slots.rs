@@ -164,6 +164,11 @@ impl<T> Slots<T> {
         self.pages.iter().flatten().count() * PAGE
     }
 
+    /// Returns how many pages [`check_invariants`](Slots::check_invariants) looks at, with those that were given back.
+    pub(super) fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Asserts PAGE-1, PAGE-2 and PAGE-3, and that so many slots are taken.
     pub(super) fn check_invariants(&self, len: usize) {
         let taken = self.pages.iter().flatten().map(|page| page.len as usize).sum::<usize>();

@@ -34,7 +34,8 @@ pub(super) struct Moment(u64);
 impl Moment {
     const ORIGIN: u64 = 1 << 62;
 
-    /// Translates an instant, without loss inside of the range. Outside of it, all instants become the same moment.
+    /// Translates an instant, without loss inside of the range. Instants before the range become 0, and instants after
+    /// it `u64::MAX`.
     #[inline]
     pub(super) fn new(instant: Instant, origin: Instant) -> Moment {
         let nanos_until = |to: Instant, from: Instant| {
@@ -169,6 +170,11 @@ impl SortedRun {
     pub(super) fn positions(&self) -> impl Iterator<Item = (&Entry, u32)> {
         let all = self.entries.iter().enumerate().filter(|(_, entry)| entry.slot != HOLE);
         all.map(|(at, entry)| (entry, self.position(at)))
+    }
+
+    /// Returns the number of entries and holes.
+    pub(super) fn len_with_holes(&self) -> usize {
+        self.entries.len()
     }
 
     /// Asserts RUN-1 and RUN-2.

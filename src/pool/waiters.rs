@@ -121,6 +121,10 @@ impl WaitList {
         self.waiters.iter_mut().map(wake).collect()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
     /// Asserts QUEUE-1 and QUEUE-2.
     pub(super) fn check_invariants(&self, head: Option<Instant>) {
         assert!(self.waiters.iter().is_sorted_by(|one, next| one.ticket < next.ticket), "tickets");

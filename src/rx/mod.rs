@@ -41,7 +41,7 @@
 //! | `Disposable.disposed()` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
 //! | `CompositeDisposable`: `add`, `delete`, `dispose`, `size` | [`CompositeCancellable`]: [`add`](CompositeCancellable::add), [`remove`](CompositeCancellable::remove) by key, [`cancel`](CompositeCancellable::cancel), [`len`](CompositeCancellable::len) |
 //! | `Schedulers.trampoline()` | [`TrampolineScheduler`] |
-//! | `Schedulers.single()`, `newThread()` | [`single`], [`new_thread`] |
+//! | `Schedulers.single()`, `newThread()` | [`single()`], [`new_thread`] |
 //! | `Schedulers.io()`, `computation()` | an [`ExecutorScheduler`] on a [`ThreadPool`](crate::ThreadPool), or on your own executor |
 //! | `TestScheduler`, `advanceTimeBy` | [`Builder::build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance), with [`Inline`](crate::Inline) |
 //! | `RxJavaPlugins.setScheduleHandler`, for context | [`ContextAwareScheduler`], [`ContextCapture`] |

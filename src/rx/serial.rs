@@ -11,12 +11,13 @@
 //! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread
 //!   that sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So
 //!   no task is queued without a drain, and a task sees what the task before has written.
-//! - WORKER-2 A task that has not started is queued or delayed, or it is `running` (a series between two runs). So
-//!   `dispose` finds it. A task starts by a step of its job (JOB-1), without a lock of the queue.
+//! - WORKER-2 A task that has not started is queued or delayed, or the drain has just taken it out: then it is in
+//!   `running`. A series between two runs is there too. So `dispose` finds it. A task starts by a step of its job
+//!   (JOB-1), without a lock of the queue.
 //! - WORKER-3 A delayed task is queued by its [`DelayTimer`], in order of deadline. A [`Scheduler`](crate::Scheduler)
 //!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
-//!   threads and out of order. There each timer first queues the tasks whose deadline is earlier, or equal and older:
-//!   they are due too.
+//!   threads and out of order. So a timer first queues all tasks with an earlier deadline, and older ones with the same
+//!   deadline. They are due too.
 //! - WORKER-4 The executor, the clock, tasks, and destructors of any of these are called with no lock held.
 //! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
 //!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is
@@ -26,7 +27,8 @@
 //!   hold nobody back before they are due. A thread that drains this queue or another is never held back, because the
 //!   executor may have no other thread.
 //! - WORKER-7 A disposed queue has no executor. It takes no task, and none waits in it. A queue disposes itself when
-//!   its executor is gone for good, and when nobody can reach it and its drain is not run (DRAIN-2).
+//!   its executor is gone for good, or when only the retry queue still holds it and its executor has failed 1024 times
+//!   in a row to run a drain (DRAIN-2).
 //! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its
 //!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
 //!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
@@ -53,7 +55,7 @@ const MAX_AHEAD: u64 = 1 << 16;
 const MIN_SWEEP: usize = 256;
 
 /// The tasks of one worker.
-// In this order, because each task counts a reference to its queue, beside the lock that it takes.
+// `state` is first, so that the lock lies beside the reference counts of the `Arc`: each task changes both.
 #[repr(C)]
 pub(super) struct SerialQueue {
     state: Mutex<State>,
@@ -180,8 +182,9 @@ impl SerialQueue {
     pub(super) fn run_again(&self, job: &Entry, due: Instant) {
         // If the clock panics, it does so again below, and the series ends.
         let overdue_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
-        // A series that lags must not keep this thread from running the timers, or from returning to its caller. If it
-        // could do so, the next run takes the way by the timers, behind all that is due. Other threads may go on.
+        // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
+        // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
+        // threads it is queued at once.
         let is_needed_elsewhere = drain::this_thread().is_inline
             || match &self.timers {
                 Timers::Wheel(scheduler) => scheduler.is_turned_here(),
@@ -422,7 +425,8 @@ impl Drop for SerialQueue {
     }
 }
 
-/// Queues a delayed task, which has this ticket, when it is due. If it is dropped before, it withdraws the task.
+/// The timer of a delayed task, with the task's ticket. When it fires, it queues the task. If the timer is dropped
+/// first, the task is withdrawn.
 struct DelayTimer(Option<(Arc<SerialQueue>, Entry, u64)>);
 
 impl DelayTimer {
