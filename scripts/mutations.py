@@ -154,7 +154,7 @@ MUTATIONS = [
      "        self.0 & LOW_2 == Phase::Pending as u64\n", "        self.is_in(Phase::Pending) && LOW_2 > 0\n", TESTS + ["--lib", "state"]),
     # Bounds and sight
     ("a place that is never free again", "src/engine/intake/lane.rs",
-     "            limit.remove();\n", "            let _ = limit;\n", tests("s25_s27_bounds_and_sight")),
+     "            limit.leave();\n", "            let _ = limit;\n", tests("s25_s27_bounds_and_sight")),
     ("lateness off by far", "src/observe/stats.rs",
      "let doubling = nanos.ilog2() - STEPS_BITS;", "let doubling = nanos.ilog2() - STEPS_BITS + 1;",
      TESTS + ["--lib"] + ["--test", "s25_s27_bounds_and_sight"]),

@@ -30,50 +30,11 @@
 
 use std::any::type_name;
 use std::ops::{ControlFlow, Deref};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, PanicHook, Period, Repeat, Task};
-
-/// How many tasks of a layer may be pending (S25), and how many are. Without a limit nothing is counted.
-///
-/// All accesses are Relaxed: each step on the count is atomic, and the count publishes nothing.
-#[derive(Debug)]
-pub(crate) struct PendingLimit {
-    limit: Option<usize>,
-    pending: AtomicUsize,
-}
-
-impl PendingLimit {
-    pub(crate) fn new(limit: Option<usize>) -> PendingLimit {
-        PendingLimit { limit, pending: AtomicUsize::new(0) }
-    }
-
-    /// Counts one more pending task. Returns false if the limit is reached.
-    #[inline]
-    pub(crate) fn enter(&self) -> bool {
-        let Some(limit) = self.limit else { return true };
-        let next = |pending: usize| (pending < limit).then(|| pending + 1);
-        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
-    }
-
-    /// Counts one more pending task, beyond the limit if need be. It is for a task that cannot be refused.
-    pub(crate) fn enter_anyway(&self) {
-        if self.limit.is_some() {
-            self.pending.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts one pending task less.
-    #[inline]
-    pub(crate) fn leave(&self) {
-        if self.limit.is_some() {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
+use crate::{Cancel, DueTask, PanicHook, Period, Repeat, Task};
 
 /// The queue that a job belongs to: a worker's, a loop's, or a pool's.
 pub(crate) trait Owner: Send + Sync {
@@ -146,6 +107,22 @@ impl Named for NamedOnce {
 impl Work for NamedOnce {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
         work.take().into_iter().for_each(|named| (named.task)());
+        ControlFlow::Break(())
+    }
+}
+
+/// A task of a scheduler whose executor is the layer.
+impl Named for DueTask {
+    fn name(&self) -> &'static str {
+        DueTask::name(self)
+    }
+}
+
+impl Work for DueTask {
+    fn run(work: &mut Option<DueTask>, _hook: &PanicHook) -> ControlFlow<()> {
+        if let Some(task) = work.take() {
+            task.run();
+        }
         ControlFlow::Break(())
     }
 }

@@ -4,7 +4,6 @@
 //! thread's lane, and rings the doorbell if the engine sleeps for too long (TASK-1 in [`shared`](super::shared)).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -25,33 +24,6 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
 const SOON: u64 = 100_000_000;
-
-/// How many tasks may be pending (S25). It is the only count that every schedule and every end of a task changes, and is
-/// there only if [`Builder::max_pending`](crate::Builder::max_pending) asks for it.
-///
-/// All accesses are Relaxed: the count is exact by itself, and nothing is published by it.
-pub(crate) struct Limit {
-    most: u64,
-    pending: AtomicU64,
-}
-
-impl Limit {
-    pub(crate) fn new(most: usize) -> Limit {
-        Limit { most: most as u64, pending: AtomicU64::new(0) }
-    }
-
-    /// Counts a task that comes; false if there are as many as there may be.
-    fn add(&self) -> bool {
-        let next = |pending: u64| (pending < self.most).then_some(pending + 1);
-        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
-    }
-
-    /// Counts a task that has left.
-    pub(crate) fn remove(&self) {
-        let before = self.pending.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a task leaves once");
-    }
-}
 
 /// When a task was scheduled, and when it is to run.
 #[derive(Clone, Copy)]
@@ -207,14 +179,14 @@ impl Shared {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
-        if self.limit.as_ref().is_some_and(|limit| !limit.add()) {
+        if self.limit.as_ref().is_some_and(|limit| !limit.enter()) {
             return Err(ScheduleError::Full);
         }
         Ok(())
     }
 
     fn count_out(&self) {
-        self.limit.iter().for_each(|limit| limit.remove());
+        self.limit.iter().for_each(|limit| limit.leave());
     }
 
     /// Undoes what was done for a task that the engine has refused.
@@ -280,19 +252,5 @@ impl Shared {
         {
             executor.map_or(&self.backlog, |own| own.backlog()).hold_back(goes_on);
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn s25_a_limit_is_exact() {
-        let limit = Limit::new(2);
-        assert_eq!([limit.add(), limit.add(), limit.add()], [true, true, false]);
-        limit.remove();
-        assert!(limit.add());
-        assert!(!Limit::new(0).add());
     }
 }

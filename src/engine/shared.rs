@@ -26,13 +26,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::admit::Limit;
 use super::this_thread::{self, with_lane};
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::LaneWriter;
 use crate::engine::slots::{Phase, Thrown, trim};
 use crate::engine::termination::Termination;
-use crate::executor::backpressure::Backlog;
+use crate::executor::backpressure::{Backlog, PendingLimit};
 use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
@@ -73,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) has_a_thread: bool,
     /// The tick that the user has asked for, in nanoseconds.
     pub(crate) tick: u64,
-    pub(super) limit: Option<Arc<Limit>>,
+    pub(super) limit: Option<Arc<PendingLimit>>,
     /// Set once, by whoever stops the scheduler.
     pub(super) is_closing: AtomicBool,
     /// When the engine has last said that it wants to be turned again, as a [`Moment`]; 0 before it has. Only shown, so
@@ -114,7 +113,7 @@ impl Shared {
                 backlog: Backlog::new(MOST_OVERDUE),
                 has_a_thread: settings.has_a_thread,
                 tick: settings.tick,
-                limit: settings.max_pending.map(|most| Arc::new(Limit::new(most))),
+                limit: settings.max_pending.map(|most| Arc::new(PendingLimit::new(Some(most)))),
                 is_closing: AtomicBool::new(false),
                 next_wakeup: AtomicU64::new(0),
                 me: me.clone(),

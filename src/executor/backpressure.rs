@@ -13,7 +13,7 @@
 //!
 //! All accesses are Relaxed: the numbers only decide whether a producer sleeps, and nothing is published by them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -128,9 +128,60 @@ impl Backlog {
     }
 }
 
+// ----- a hard limit ----------------------------------------------------------------------
+
+/// A hard limit, for those who want errors in place of waits: how many tasks may be pending (S25), and how many are.
+/// Without a limit nothing is counted.
+///
+/// All accesses are Relaxed: each step on the count is atomic, and the count publishes nothing.
+#[derive(Debug)]
+pub(crate) struct PendingLimit {
+    limit: Option<usize>,
+    pending: AtomicUsize,
+}
+
+impl PendingLimit {
+    pub(crate) fn new(limit: Option<usize>) -> PendingLimit {
+        PendingLimit { limit, pending: AtomicUsize::new(0) }
+    }
+
+    /// Counts one more pending task. Returns false if the limit is reached.
+    #[inline]
+    pub(crate) fn enter(&self) -> bool {
+        let Some(limit) = self.limit else { return true };
+        let next = |pending: usize| (pending < limit).then(|| pending + 1);
+        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// Counts one more pending task, beyond the limit if need be. It is for a task that cannot be refused.
+    pub(crate) fn enter_anyway(&self) {
+        if self.limit.is_some() {
+            self.pending.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts one pending task less.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        if self.limit.is_some() {
+            let before = self.pending.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "a task leaves once");
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn s25_a_limit_is_exact() {
+        let limit = PendingLimit::new(Some(2));
+        assert_eq!([limit.enter(), limit.enter(), limit.enter()], [true, true, false]);
+        limit.leave();
+        assert!(limit.enter());
+        assert!(!PendingLimit::new(Some(0)).enter() && PendingLimit::new(None).enter());
+    }
 
     /// A queue through which `step` passes at each look.
     fn looks(mut ahead: u64, step: u64) -> impl FnMut() -> Flow {

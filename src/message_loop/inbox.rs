@@ -43,8 +43,9 @@ use crossbeam_utils::CachePadded;
 use super::queue::{QueuedTask, SMALL};
 use super::run_loop::Quit;
 use super::turn;
+use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Job, Owner, PendingLimit, Run, Work};
+use crate::job::{Job, Owner, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 

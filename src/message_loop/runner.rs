@@ -391,29 +391,11 @@ impl Executor for TaskRunner {
     ///
     /// The calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let posted = self.shared.post(None, true, Origin::Scheduler, Due(task)).map(drop);
-        posted.map_err(|(reason, Due(task))| match reason {
+        let posted = self.shared.post(None, true, Origin::Scheduler, task).map(drop);
+        posted.map_err(|(reason, task)| match reason {
             ScheduleError::Closed => Rejected::for_good(task),
             _ => Rejected::new(task),
         })
-    }
-}
-
-/// A task of a scheduler.
-struct Due(DueTask);
-
-impl Named for Due {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-}
-
-impl Work for Due {
-    fn run(work: &mut Option<Due>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(Due(task)) = work.take() {
-            task.run();
-        }
-        ControlFlow::Break(())
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::Shared;
-use super::task::{Callable, PoolTask, QueuedTask, SchedulerTask};
+use super::task::{Callable, PoolTask, QueuedTask};
 use crate::executor::deadlock::PoolThreads;
 use crate::job::{NamedOnce, Once, Series};
 use crate::{
@@ -387,8 +387,8 @@ impl Executor for ScheduledThreadPool {
     ///
     /// The calling thread, which is often a tick thread, is never held back.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let enqueued = self.enqueue_without_waiting(self.now(), SchedulerTask(task));
-        enqueued.map(drop).map_err(|(reason, SchedulerTask(task))| match reason {
+        let enqueued = self.enqueue_without_waiting(self.now(), task);
+        enqueued.map(drop).map_err(|(reason, task)| match reason {
             ScheduleError::Closed => Rejected::for_good(task), // because nothing reopens a pool (S30)
             _ => Rejected::new(task),
         })

@@ -70,19 +70,11 @@ impl Callable for NamedOnce {
 }
 
 /// A task of a scheduler whose executor is the pool.
-pub(super) struct SchedulerTask(pub(super) DueTask);
-
-impl Named for SchedulerTask {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-}
-
-impl Callable for SchedulerTask {
+impl Callable for DueTask {
     type Output = ();
 
     fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        work.take().into_iter().for_each(|SchedulerTask(task)| task.run());
+        work.take().into_iter().for_each(DueTask::run);
         ControlFlow::Break(())
     }
 }

@@ -7,7 +7,7 @@ use super::delayed::Timers;
 use super::drain::RetryQueue;
 use super::serial::SerialQueue;
 use super::worker::Worker;
-use crate::job::PendingLimit;
+use crate::executor::backpressure::PendingLimit;
 use crate::{Executor, Inline, PanicHook, Schedule, Scheduler, TaskPanic};
 
 /// Gives out workers that run their tasks on an executor. Each worker runs its own tasks in order.

@@ -43,8 +43,9 @@ use crossbeam_utils::CachePadded;
 use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL, Timers, When};
 use super::drain::{self, Drain, RetryQueue};
 use super::worker::TaskQueue;
+use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Owner, PendingLimit};
+use crate::job::Owner;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::{Executor, PanicHook, ScheduleError};
 

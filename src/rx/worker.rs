@@ -2,7 +2,6 @@
 
 use std::any::{type_name, type_name_of_val};
 use std::fmt;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -10,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::context::{Capture, InContext};
 use super::delayed::{AtomicPosition, Entry, Timers, When};
 use super::scheduler::ExecutorScheduler;
-use crate::job::{Job, Named, NamedOnce, Once, Owner, Series, Work};
+use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::{
-    Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
+    Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
 
@@ -377,20 +376,5 @@ impl Executor for Worker {
             Err((_, Some(task))) => Err(Rejected::for_good(task)),
             Ok(_) | Err((_, None)) => Ok(()),
         }
-    }
-}
-
-impl Named for DueTask {
-    fn name(&self) -> &'static str {
-        DueTask::name(self)
-    }
-}
-
-impl Work for DueTask {
-    fn run(work: &mut Option<DueTask>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(task) = work.take() {
-            task.run();
-        }
-        ControlFlow::Break(())
     }
 }

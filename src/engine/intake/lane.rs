@@ -28,7 +28,7 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use super::Signals;
-use crate::engine::admit::Limit;
+use crate::executor::backpressure::PendingLimit;
 use crate::observe::stats::Counts;
 use crate::platform::sync::{
     AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
@@ -100,7 +100,7 @@ pub(crate) struct Lane {
     first: Mutex<Option<Arc<Block>>>,
     spare: ArrayQueue<Arc<Block>>,
     pub(crate) counts: CachePadded<Counts>,
-    limit: Option<Arc<Limit>>,
+    limit: Option<Arc<PendingLimit>>,
     bell: Arc<Doorbell>,
     signals: Arc<Signals>,
 }
@@ -108,7 +108,7 @@ pub(crate) struct Lane {
 impl Lane {
     pub(super) fn new(
         number: usize,
-        limit: Option<Arc<Limit>>,
+        limit: Option<Arc<PendingLimit>>,
         bell: Arc<Doorbell>,
         signals: Arc<Signals>,
     ) -> Arc<Lane> {
@@ -186,7 +186,7 @@ impl Lane {
     pub(crate) fn count_left(&self) {
         self.counts.left.add(1);
         if let Some(limit) = &self.limit {
-            limit.remove();
+            limit.leave();
         }
     }
 }

@@ -45,8 +45,7 @@ use crossbeam_utils::CachePadded;
 
 use self::lane::{Filled, Lane, LaneReader, LaneWriter};
 pub(crate) use self::reader::IntakeReader;
-use crate::engine::admit::Limit;
-use crate::executor::backpressure::{Backpressure, Flow};
+use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, Mutex, Ordering, lock};
 use crate::time::parking::Doorbell;
@@ -174,7 +173,11 @@ impl Intake {
     }
 
     /// Returns a lane for a thread that has none: one whose thread has ended, counters and all, or a new one.
-    pub(crate) fn take_lane(&self, limit: Option<&Arc<Limit>>, bell: &Arc<Doorbell>) -> LaneWriter {
+    pub(crate) fn take_lane(
+        &self,
+        limit: Option<&Arc<PendingLimit>>,
+        bell: &Arc<Doorbell>,
+    ) -> LaneWriter {
         let mut lanes = lock(&self.lanes);
         if let Some(writer) = lanes.idle.pop() {
             return writer;
