@@ -175,12 +175,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s25_a_limit_is_exact() {
+    fn s25_a_full_limit_refuses_all_but_the_tasks_that_must_enter() {
         let limit = PendingLimit::new(Some(2));
         assert_eq!([limit.enter(), limit.enter(), limit.enter()], [true, true, false]);
         limit.leave();
         assert!(limit.enter());
-        assert!(!PendingLimit::new(Some(0)).enter() && PendingLimit::new(None).enter());
+        limit.enter_anyway();
+        limit.leave();
+        assert!(!limit.enter(), "there are still two");
+        limit.leave();
+        assert!(limit.enter() && !limit.enter());
+        assert!(!PendingLimit::new(Some(0)).enter());
+        let unbounded = PendingLimit::new(None);
+        assert!((0..100).all(|_| unbounded.enter()));
+        assert_eq!(unbounded.pending.load(Ordering::Relaxed), 0, "nothing is counted");
     }
 
     /// A queue through which `step` passes at each look.
