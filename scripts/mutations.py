@@ -505,8 +505,8 @@ MUTATIONS = [
     ("ordering: closing is said, not in order", "src/engine/shared.rs",
      "self.is_closing.store_in_order(true);", "self.is_closing.store(true, Ordering::SeqCst);", models("ends")),
     ("ordering: a series ends, not in order", "src/engine/run.rs",
-     "if self.is_closing.load_in_order() {", "if self.is_closing() {",
-     models("ends")),
+     "        let key = claimed.end_in_order();\n        if self.is_closing.load_in_order() {",
+     "        let key = claimed.end();\n        if self.is_closing() {", models("ends")),
     ("ordering: a series is given back for a run that it has made", "src/engine/slots/state.rs",
      "(word.turn() == turn).then(|| word.in_phase(Phase::Returned))",
      "turn.is_none_or(|_| true).then(|| word.in_phase(Phase::Returned))", models("ends")),
@@ -537,10 +537,9 @@ def run(command):
         return "a test that hangs"
     if started.returncode == 0:
         return None
+    if "\nrunning " not in printed:
+        sys.exit(f"no test ran, so perhaps the mutation does not compile:\n{errors[-2000:]}")
     failed = re.findall(r"^test (\S+) \.\.\. FAILED", printed, re.MULTILINE)
-    broken = re.findall(r"^error(?:\[E\d+\])?: (?!test failed|\d+ target)(.*)", errors, re.MULTILINE)
-    if not failed and broken:
-        sys.exit(f"the mutation does not compile: {broken[0]}")
     aborted = re.findall(r"^thread '(\S*::\S+)'", errors, re.MULTILINE)[:1]
     return ", ".join(failed[:3] or aborted) or "a test that aborts"
 
