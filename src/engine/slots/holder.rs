@@ -241,12 +241,13 @@ pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     if before.is_running() {
         return Cancelled::Doomed { moved_to };
     }
-    // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
-    let body = unsafe { holder.take_body() };
     // It may have moved on between the look-up and the cancel. It cannot any more.
     moved_to = moved_to.and_then(|_| scheduler_of_moved(key));
     let moved = moved_to.map(|_| key);
     let slot = FreedSlot { slot: key.slot, generation: key.generation + 1, moved };
+    // Last, so that the body is copied once, straight from the holder.
+    // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
+    let body = unsafe { holder.take_body() };
     Cancelled::Won { was: before.phase(), body, slot, moved_to }
 }
 
