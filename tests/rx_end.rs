@@ -375,9 +375,10 @@ fn s30_a_worker_on_a_loop_that_quit_disposes_itself() {
     let handles = one_of_each(&worker, &held);
     looper.runner().quit();
     drop(looper);
+    // The tick thread disposes of it: first the worker says so, then its tasks go, one by one.
     until("it finds out", || worker.is_disposed());
+    until("the tick thread is through", || Arc::strong_count(&held) == 1 && timers.pending() == 0);
     assert_ended(&worker, &handles, &held);
-    assert_eq!(timers.pending(), 0);
 }
 
 #[test]
