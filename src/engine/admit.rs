@@ -13,6 +13,7 @@ use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Refused};
 use crate::engine::ready::{Entry, Runner, Turn};
 use crate::engine::slots::closure::Closure;
+use crate::engine::slots::deadline;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, holder};
 use crate::engine::termination::Leftover;
@@ -28,8 +29,8 @@ const SOON: u64 = 100_000_000;
 /// When a task was scheduled, and when it is to run.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
-    now: Moment,
-    deadline: Moment,
+    pub(crate) now: Moment,
+    pub(crate) deadline: Moment,
 }
 
 /// The outcome of a move.
@@ -81,7 +82,7 @@ impl Shared {
             Ok(vacancy) => vacancy,
             Err(reason) => return Err((reason, task)),
         };
-        let key = vacancy.fill(task, repetition, executor);
+        let key = vacancy.fill(task, repetition, executor, deadline);
         let runner = match executor {
             _ if T::IS_WAKER => Runner::TickThread,
             None => Runner::Default,
@@ -115,7 +116,8 @@ impl Shared {
         from: SchedulerId,
         mut reservation: Reservation,
     ) -> Result<Moved, ScheduleError> {
-        let Some((runner, turn, mut old)) = holder::move_to(task.key, self.id, executor) else {
+        let moved = holder::move_to(task.key, self.id, executor, times.deadline);
+        let Some((runner, turn, mut old)) = moved else {
             return Ok(Moved { was_cancelled: true, old_executor: None });
         };
         let is_due = times.deadline <= times.now;
@@ -124,7 +126,7 @@ impl Shared {
         if self.announce(entry, times.now, true).is_ok() {
             return Ok(Moved { was_cancelled: false, old_executor: old });
         }
-        if holder::come_back(task.key, from, &mut old) {
+        if holder::come_back(task.key, from, task.deadline, &mut old) {
             reservation.is_used = false;
             return Err(ScheduleError::Closed);
         }
@@ -207,8 +209,26 @@ impl Shared {
         now: Moment,
         is_new: bool,
     ) -> Result<Pushed, Refused> {
-        let record = entry.record(self.intake.stamp(now.0));
-        let pushed = with_lane(self, |writer| {
+        let stamp = self.intake.stamp(now.0);
+        if self.keeps_stamps() {
+            deadline::set_stamp(entry.key(), stamp);
+        }
+        let pushed = self.push(entry, stamp, is_new)?;
+        self.ring_for(entry, &pushed);
+        Ok(pushed)
+    }
+
+    /// Returns true if the stamps of tasks have to be kept, for the order of equal deadlines: see [`deadline`].
+    #[inline]
+    pub(super) fn keeps_stamps(&self) -> bool {
+        !self.intake.is_by_clock() && self.has_resets()
+    }
+
+    /// Publishes the record of a task, without a look at the doorbell. [`ring_for`](Shared::ring_for) comes next.
+    #[inline]
+    pub(super) fn push(&self, entry: Entry, stamp: u64, is_new: bool) -> Result<Pushed, Refused> {
+        let record = entry.record(stamp);
+        with_lane(self, |writer| {
             let counts = &writer.lane.counts;
             counts.scheduled.add(u64::from(is_new));
             let pushed = writer.push(record);
@@ -216,10 +236,14 @@ impl Shared {
                 writer.lane.counts.scheduled.add(u64::from(is_new).wrapping_neg());
             }
             pushed
-        })?;
+        })
+    }
+
+    /// Wakes the engine for a task that was published, if need be.
+    #[inline]
+    pub(super) fn ring_for(&self, entry: Entry, pushed: &Pushed) {
         let is_much = pushed.filled && Intake::is_much(self.filled());
         self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
-        Ok(pushed)
     }
 
     /// Returns the block that the calling thread has filled last.
@@ -234,7 +258,12 @@ impl Shared {
     /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. A thread that
     /// runs a task does not wait for an executor, because the executor may need this thread.
     #[cold]
-    fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>, is_waker: bool) {
+    pub(super) fn hold_back(
+        &self,
+        times: Times,
+        executor: Option<&Arc<OwnExecutor>>,
+        is_waker: bool,
+    ) {
         let is_exempt = !self.has_a_thread || this_thread::is_turning();
         if is_exempt || self.intake.is_slow(self.filled(), times.now.0) {
             return;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::retry_queue::LONGEST_PAUSE_NANOS;
 use super::{BATCH, Engine, HAND_OVER, SHARE_NANOS, TAKE_IN};
 use crate::engine::ready::{Entry, Runner};
+use crate::engine::slots::deadline::{self, Due};
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{OneShot, holder};
 use crate::executor::DueTask;
@@ -57,6 +58,7 @@ impl Engine {
             }
             let Some(entry) = self.ready.pop(now) else { break };
             left -= 1;
+            let Some(entry) = self.still_due(entry) else { continue };
             let is_for_target = match (&target, entry.runner()) {
                 (Target::Default, Runner::Default) => true,
                 (Target::Own(own), Runner::Own) => {
@@ -82,6 +84,28 @@ impl Engine {
         }
         self.flush(&target);
         self.release(target);
+    }
+
+    /// Returns an entry that has come out, unless it is stale or its task is due later. Then it is filed again. Only if
+    /// deadlines are moved at this scheduler is this worth a look at the holder: the executor looks anyway.
+    #[inline]
+    fn still_due(&mut self, entry: Entry) -> Option<Entry> {
+        if !self.shared.has_resets() {
+            return Some(entry);
+        }
+        self.ready.fetch_ahead();
+        match deadline::come_out(entry, self.now) {
+            Due::Yes => Some(entry),
+            Due::No => None,
+            Due::Later(entry) => {
+                if self.wheel.tick_of(entry.moment().0) > self.wheel.now() {
+                    self.wheel.insert(entry);
+                } else {
+                    self.ready.insert(entry);
+                }
+                None
+            }
+        }
     }
 
     /// Returns the target of an entry, or `None` for a stale one.
@@ -159,6 +183,7 @@ impl Engine {
         for (entry, for_good) in refused {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
+            let Some(entry) = self.still_due(entry) else { continue };
             let Some(word) = holder::pending_word(entry.key()) else { continue };
             entries.push((word.executor(), entry.due_now(), for_good));
         }

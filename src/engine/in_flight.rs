@@ -3,14 +3,15 @@
 //! A close claims back what no executor has started (S29). So the engine remembers a task that it has handed over until
 //! the task is over. The tasks of an executor that runs them at once, as `Inline` does, need not be remembered.
 //!
-//! - FLIGHT-1 Each one-shot that an executor has taken is remembered, in 16 bytes, until it is over. Each turn looks at
-//!   the oldest ones and forgets those that are over.
+//! - FLIGHT-1 Each one-shot that an executor has taken is remembered, in 16 bytes, until it is over, or is filed again
+//!   because its deadline has moved. Each turn looks at the oldest ones and forgets those that are over.
 //! - FLIGHT-2 An old task that waits may hide later ones that are over, because an executor may start its tasks in any
 //!   order. So when twice as many tasks are remembered as the last scan has kept, a scan looks at all, in slices.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::BATCH;
+use crate::engine::slots::deadline::is_out_of_date;
 use crate::engine::slots::holder;
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
@@ -53,7 +54,7 @@ impl InFlight {
                 if let Some(soon) = oldest.get(over + AHEAD) {
                     soon.prefetch();
                 }
-                if !holder::is_over(oldest[over].key()) {
+                if !is_out_of_date(oldest[over]) {
                     break; // the tasks behind it were handed over later
                 }
                 over += 1;
@@ -70,7 +71,7 @@ impl InFlight {
         for _ in 0..most {
             let Some(first) = self.tasks.pop_front() else { break };
             self.tasks.get(AHEAD).inspect(|soon| soon.prefetch());
-            if !holder::is_over(first.key()) {
+            if !is_out_of_date(first) {
                 self.kept.push_back(first);
             }
         }
@@ -154,7 +155,7 @@ mod tests {
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
             let vacancy = holder::Vacancy::take().expect("room");
-            vacancy.fill(OneShot(|| ()), holder::Repetition::NONE, None)
+            vacancy.fill(OneShot(|| ()), holder::Repetition::NONE, None, Moment(1))
         };
         let (over, waiting) = (fill(), fill());
         assert!(matches!(holder::cancel(over), Cancelled::Won { .. }));

@@ -14,8 +14,8 @@
 //! something over, the answer is [`Next::Again`], and the next turn does it.
 //!
 //! - TURN-1 Between turns the entry of a pending task is in exactly one place: a lane, the wheel, the ready queue, a
-//!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, which any step drops that meets
-//!   it.
+//!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, and one whose deadline was moved may
+//!   leave void ones (RESET-1 in [`deadline`](slots::deadline)). Any step drops those that meets them.
 //! - TURN-2 Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3): the
 //!   intake gives out records in that order, the wheel keeps it, and the ready queue sorts stably.
 //! - TURN-3 A turn never answers with a time that is later than the earliest live deadline needs.
@@ -35,6 +35,7 @@ pub(crate) mod intake;
 mod next_wakeup;
 mod outbox;
 pub(crate) mod ready;
+pub(crate) mod reset;
 mod retry_queue;
 mod run;
 pub(crate) mod shared;
@@ -54,8 +55,9 @@ use self::shared::Shared;
 use self::this_thread::TurningMark;
 use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
+use crate::engine::slots::deadline::is_live;
+use crate::engine::slots::depot;
 use crate::engine::slots::trim::Trims;
-use crate::engine::slots::{depot, holder};
 use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
@@ -218,6 +220,9 @@ impl Engine {
             return Next::Ended;
         }
         self.now = self.shared.now();
+        if self.shared.keeps_stamps() {
+            self.ready.order_by_stamp();
+        }
         let (taken_in, earliest) = self.take_in(cut);
         if !self.shared.has_a_thread && self.reader.is_behind(cut) {
             return Next::Again; // what has not been taken in may be due first (S3)
@@ -319,11 +324,6 @@ impl Engine {
 /// Returns the deadline of an entry as the doorbell sees it: what is due now rings at any threshold.
 fn needed_at(entry: Entry) -> Moment {
     if entry.is_due_now() { Moment(0) } else { entry.moment() }
-}
-
-/// Returns true if the task of an entry is still to run.
-fn is_live(entry: Entry) -> bool {
-    holder::pending_word(entry.key()).is_some()
 }
 
 /// Files what comes in, up to [`INCOMING`] entries at a time. If the next entry belongs to a later task in

@@ -15,6 +15,10 @@
 //! - READY-2 At equal deadlines `sorted` goes before the late tasks, because its tasks have come through the wheel and
 //!   were scheduled earlier. Late tasks of equal deadlines go in the order in which they came, which a count tells.
 //!
+//! - READY-3 Where deadlines are moved and the clock may stand still, equal deadlines are in the order of the stamps
+//!   that the tasks keep: see [`deadline`](super::slots::deadline). Tasks that were never moved come in that order
+//!   anyway.
+//!
 //! With `Precision::Tick` the wheel gives out only ticks that have passed, so everything here is due. With
 //! `Precision::Exact` it gives out the tick that is passing as well, and each entry waits here for its own deadline.
 
@@ -23,6 +27,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
+use crate::engine::slots::deadline::stamp;
 use crate::executor::due::AHEAD;
 use crate::time::tick::Moment;
 use crate::wheel::Timed;
@@ -69,20 +74,35 @@ pub(crate) struct ReadyQueue {
     count: u64,
     /// Room to sort in. Empty between calls.
     scratch: Vec<Entry>,
+    /// Equal deadlines are in the order of stamps (READY-3).
+    by_stamp: bool,
 }
 
 impl ReadyQueue {
+    /// Keeps equal deadlines in the order of stamps from now on (READY-3). A count that was given to a late entry before
+    /// is no higher than any stamp from now on.
+    pub(crate) fn order_by_stamp(&mut self) {
+        self.by_stamp = true;
+    }
+
     /// Takes in what the wheel has given out (READY-1).
     pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
         sort_by_deadline(given_out, &mut self.scratch);
+        if self.by_stamp {
+            for equal in given_out.chunk_by_mut(|one, other| one.deadline == other.deadline) {
+                equal.sort_by_key(|entry| stamp(*entry));
+            }
+        }
         self.sorted.extend(given_out.drain(..));
     }
 
     /// Takes in a late entry: its tick has been given out, or it waits for no tick (READY-2).
     pub(crate) fn insert(&mut self, entry: Entry) {
-        let late = (entry.deadline, self.count, entry);
+        let place = if self.by_stamp { stamp(entry) } else { self.count };
+        let late = (entry.deadline, place, entry);
         self.count += 1;
-        if self.late_in_order.back().is_none_or(|last| last.0 <= entry.deadline) {
+        let is_in_order = |last: &Late| (last.0, last.1) <= (entry.deadline, place);
+        if self.late_in_order.back().is_none_or(is_in_order) {
             self.late_in_order.push_back(late);
         } else {
             self.late.push(Reverse(late));
@@ -94,15 +114,21 @@ impl ReadyQueue {
         self.peek().map(Entry::moment)
     }
 
-    /// Returns the next entry. At equal deadlines it is the sorted one (READY-2).
+    /// Returns the next entry.
     #[inline]
     fn peek(&self) -> Option<Entry> {
         let sorted = self.sorted.front().copied();
-        let late = self.first_late().map(|(.., entry)| entry);
-        match (sorted, late) {
-            (Some(sorted), Some(late)) if late.deadline < sorted.deadline => Some(late),
-            _ => sorted.or(late),
+        match (sorted, self.first_late()) {
+            (Some(sorted), Some(late)) if !self.is_before(sorted, late) => Some(late.2),
+            (_, late) => sorted.or(late.map(|(.., entry)| entry)),
         }
+    }
+
+    /// Returns true if the first sorted entry comes before the first late one (READY-2, READY-3).
+    fn is_before(&self, sorted: Entry, (deadline, place, _): Late) -> bool {
+        let is_equal = sorted.deadline == deadline;
+        let overtakes = is_equal && self.by_stamp && place < stamp(sorted);
+        sorted.deadline <= deadline && !overtakes
     }
 
     fn first_late(&self) -> Option<Late> {
@@ -136,10 +162,7 @@ impl ReadyQueue {
 
     fn pop_of_all(&mut self, now: Moment) -> Option<Entry> {
         let next = self.peek().filter(|next| next.moment() <= now)?;
-        if self.sorted.front().is_some_and(|entry| entry.deadline == next.deadline) {
-            return self.sorted.pop_front(); // before a late one of the same deadline (READY-2)
-        }
-        self.pop_late()
+        if self.sorted.front() == Some(&next) { self.sorted.pop_front() } else { self.pop_late() }
     }
 
     /// Fetches the holder of a later task into the cache.
@@ -201,7 +224,7 @@ impl ReadyQueue {
         let sorted = self.sorted.iter().take(AHEAD).chain(self.sorted.back());
         assert!(sorted.is_sorted_by_key(|entry| entry.deadline), "READY-1: out of order");
         let late = self.late_in_order.iter().take(AHEAD).chain(self.late_in_order.back());
-        assert!(late.is_sorted(), "READY-2: out of order");
+        assert!(late.is_sorted_by_key(|late| (late.0, late.1)), "READY-2: out of order");
         let is_ready = |entry: Entry| entry.is_due_now() || is_given_out(entry.deadline);
         let ends = [self.sorted.back().copied(), self.first_late().map(|(.., entry)| entry)];
         assert!(

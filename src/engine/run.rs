@@ -16,6 +16,8 @@ use std::time::Instant;
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
 use crate::engine::intake::lane::Refused;
+use crate::engine::slots::deadline::is_live;
+use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
 use crate::engine::termination::{Decision, Leftover};
 use crate::executor::due;
@@ -156,7 +158,7 @@ impl Shared {
     fn rearm(&self, task: Running, due: Entry) -> Result<(), Running> {
         let now = self.try_now().unwrap_or(due.moment());
         let next = next_run(task.kind(), task.period(), due.moment(), now, self.tick);
-        let entry = task.rearm(next, next <= now)?;
+        let entry = task.rearm(next, now)?;
         if let Err(Refused) = self.announce(entry, now, false) {
             self.return_from_run(entry);
         }
@@ -168,8 +170,7 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, entry: Entry) {
         let give_back = || self.give_back(entry);
-        let decided =
-            self.termination.return_from_run(entry.key(), give_back, || self.drop_leftover());
+        let decided = self.termination.return_from_run(entry.key(), give_back, || self.drop_it());
         if let Some((decision, task)) = decided {
             // It may run a user's code: for example the clock of the scheduler that the series moves to.
             caught(|| decision(task)).err().into_iter().for_each(|panic| self.hooks.report(panic));
@@ -178,10 +179,10 @@ impl Shared {
     }
 
     /// Returns the decision to drop a leftover, for when nobody wants it (S24).
-    pub(crate) fn drop_leftover(&self) -> Decision {
+    pub(crate) fn drop_it(&self) -> Decision {
         let me = Weak::clone(&self.me);
         Box::new(move |task| {
-            me.upgrade().iter().for_each(|shared| shared.drop_task(task.key, Phase::Returned));
+            me.upgrade().iter().for_each(|shared| shared.drop_leftover(task.key));
         })
     }
 
@@ -211,9 +212,14 @@ impl Shared {
     ) {
         let now = self.recently().unwrap_or(said_last);
         with_lane(self, |writer| {
-            let lane = &writer.lane;
             for entry in due {
-                let Some(task) = Running::claim(entry.key(), Phase::Pending) else { continue };
+                // A record of this thread needs no bell: the turn goes on, and looks for more before it sleeps.
+                let announce = |again: Entry, now: Moment| {
+                    writer.push(again.record(self.intake.stamp(now.0))).is_ok()
+                };
+                let claimed = Running::claim_due(entry, self.id, || Some(now), announce);
+                let Some((task, entry)) = claimed else { continue };
+                let lane = &writer.lane;
                 let (waker, claimed) = task.into_waker();
                 wakers.push(waker);
                 lane.counts.fired.add(1);
@@ -250,16 +256,18 @@ impl Shared {
 
     // ----- other ends ----------------------------------------------------------------------
 
-    /// Drops a task that stands in `from`, and counts it as dropped, unless it was cancelled.
-    pub(crate) fn drop_task(&self, key: TaskKey, from: Phase) {
-        let task = match from {
-            Phase::Pending => Running::claim_at(key, self.id), // an executor may drop what has moved since
-            // For good: a cancel that came after this claim would count the task's leaving once more.
-            _ => Running::claim_last(key),
-        };
-        let Some(task) = task else { return };
+    /// Drops a leftover, and counts it as dropped, unless it was cancelled.
+    pub(crate) fn drop_leftover(&self, key: TaskKey) {
+        // For good: a cancel that came after this claim would count the task's leaving once more.
+        if let Some(task) = Running::claim_last(key) {
+            self.drop_claimed(task, false);
+        }
+    }
+
+    /// Drops a task that has been claimed. `was_pending`: it counts as pending until now.
+    fn drop_claimed(&self, task: Running, was_pending: bool) {
         let (body, claimed) = task.into_body();
-        let was_pending = from == Phase::Pending && !claimed.was_cancelled();
+        let was_pending = was_pending && !claimed.was_cancelled();
         with_lane(self, |writer| {
             let lane = &writer.lane;
             lane.counts.dropped.add(u64::from(!claimed.was_cancelled()));
@@ -276,22 +284,40 @@ impl Shared {
 
     /// Makes a pending task a leftover; `None` if it was cancelled.
     pub(crate) fn give_back(&self, entry: Entry) -> Option<Leftover> {
-        let (kind, period) = holder::give_back(entry)?;
+        let (deadline, Repetition { kind, period }) = holder::give_back(entry)?;
         with_lane(self, |writer| writer.lane.count_left());
-        let (key, deadline) = (entry.key(), entry.moment());
-        Some(Leftover { key, deadline, kind, period, is_in_run: false })
+        Some(Leftover { key: entry.key(), deadline, kind, period, is_in_run: false })
+    }
+
+    /// Claims a task that an executor runs or drops, and returns the entry of the run. If the task is due later, it is
+    /// filed again (RESET-2).
+    #[inline]
+    fn claim(&self, due: Entry) -> Option<(Running, Entry)> {
+        let mut filed = None;
+        let announce = |again, now: Moment| {
+            let stamp = self.intake.stamp(now.0);
+            filed = self.push(again, stamp, false).ok().map(|pushed| (again, pushed));
+            filed.is_some()
+        };
+        let claimed = Running::claim_due(due, self.id, || self.try_now(), announce);
+        if let Some((again, pushed)) = filed {
+            self.ring_for(again, &pushed);
+        }
+        claimed
     }
 }
 
 impl due::TaskOwner for Shared {
     fn run(&self, due: Entry) {
-        if let Some(task) = Running::claim_at(due.key(), self.id) {
+        if let Some((task, due)) = self.claim(due) {
             self.run_claimed(task, due, true, true);
         }
     }
 
     fn forfeit(&self, due: Entry) {
-        self.drop_task(due.key(), Phase::Pending);
+        if let Some((task, _)) = self.claim(due) {
+            self.drop_claimed(task, true);
+        }
     }
 
     fn prefetch(&self, due: Entry) {
@@ -299,7 +325,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn is_pending(&self, due: Entry) -> bool {
-        holder::pending_word(due.key()).is_some()
+        is_live(due)
     }
 
     fn is_repeating(&self, due: Entry) -> bool {

@@ -29,7 +29,7 @@ use std::time::Duration;
 use super::this_thread::{self, with_lane};
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::LaneWriter;
-use crate::engine::slots::{Phase, Thrown, trim};
+use crate::engine::slots::{Thrown, trim};
 use crate::engine::termination::Termination;
 use crate::executor::backpressure::{Backlog, PendingLimit};
 use crate::executor::own_executor::ExecutorTable;
@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) timeline: Timeline,
     pub(crate) clock: Box<dyn Clock>,
     pub(super) is_in_real_time: bool,
+    /// The clock is a [`SystemClock`](crate::SystemClock).
+    pub(super) has_system_clock: bool,
     pub(crate) hooks: Hooks,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) intake: Intake,
@@ -75,6 +77,8 @@ pub(crate) struct Shared {
     pub(super) limit: Option<Arc<PendingLimit>>,
     /// Set once, by whoever stops the scheduler.
     pub(super) is_closing: AtomicBool,
+    /// The deadline of some task was moved here: see [`Shared::has_resets`].
+    pub(super) has_resets: AtomicBool,
     /// When the engine has last said that it wants to be turned again, as a [`Moment`]; 0 before it has. Only shown, so
     /// it is Relaxed.
     pub(super) next_wakeup: AtomicU64,
@@ -85,6 +89,7 @@ pub(crate) struct Shared {
 pub(crate) struct Settings {
     pub(crate) timeline: Timeline,
     pub(crate) clock: Box<dyn Clock>,
+    pub(crate) has_system_clock: bool,
     pub(crate) hooks: Hooks,
     pub(crate) max_pending: Option<usize>,
     pub(crate) shutdown_timeout: Duration,
@@ -100,6 +105,7 @@ impl Shared {
                 id,
                 serial,
                 intake: Intake::new(settings.clock.tells_calls_apart()),
+                has_system_clock: settings.has_system_clock,
                 is_in_real_time: settings.clock.runs_in_real_time(),
                 timeline: settings.timeline,
                 clock: settings.clock,
@@ -115,6 +121,7 @@ impl Shared {
                 tick: settings.tick,
                 limit: settings.max_pending.map(|most| Arc::new(PendingLimit::new(Some(most)))),
                 is_closing: AtomicBool::new(false),
+                has_resets: AtomicBool::new(false),
                 next_wakeup: AtomicU64::new(0),
                 me: me.clone(),
             }
@@ -233,7 +240,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let leftovers = self.termination.take().unwrap_or_default();
         for task in leftovers {
-            self.drop_task(task.key, Phase::Returned);
+            self.drop_leftover(task.key);
         }
         registry().alive.remove(&self.id);
         trim::at_the_end();
@@ -273,7 +280,7 @@ fn register(shared: &Weak<Shared>) -> (SchedulerId, u64) {
     }
 }
 
-fn find(id: SchedulerId) -> Option<Arc<Shared>> {
+pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
     registry().alive.get(&id)?.upgrade()
 }
 

@@ -7,7 +7,7 @@
 use super::Engine;
 use super::this_thread::TurningMark;
 use crate::engine::ready::{Entry, Runner};
-use crate::engine::slots::{Phase, holder};
+use crate::engine::slots::holder;
 use crate::engine::termination::Leftover;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::TaskKey;
@@ -65,12 +65,11 @@ impl Engine {
             tasks.extend(shared.give_back(entry));
             None // it is dropped below, with nothing locked
         };
-        let in_their_runs = shared
-            .termination
-            .fulfil(Vec::new(), running, series, keep, || Some(shared.drop_leftover()));
+        let in_their_runs =
+            shared.termination.fulfil(Vec::new(), running, series, keep, || Some(shared.drop_it()));
         let leftovers = tasks.len() + in_their_runs;
         tasks.extend(shared.termination.take_unwanted());
-        tasks.into_iter().for_each(|task| shared.drop_task(task.key, Phase::Returned));
+        tasks.into_iter().for_each(|task| shared.drop_leftover(task.key));
         leftovers
     }
 }

@@ -30,7 +30,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::this_thread;
-use crate::engine::slots::holder;
+use crate::engine::slots::{deadline, holder};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
 use crate::time::repeat::Kind;
@@ -126,6 +126,9 @@ impl State {
                 series.stage = Stage::Taken;
                 leftovers.push(Leftover { is_in_run: true, ..series.task });
             }
+        }
+        for task in &mut leftovers {
+            task.deadline = deadline::deadline(task.key).unwrap_or(task.deadline); // a reset may have moved it
         }
         leftovers.sort_by_key(|task| task.deadline);
         leftovers

@@ -5,11 +5,14 @@
 //! length of one call, and what it cannot know is answered so that nobody waits for it.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use super::shared::Shared;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::platform::sync::local;
+use crate::time::When;
+use crate::time::tick::{Moment, Timeline};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- lanes -----------------------------------------------------------------------------------
@@ -19,6 +22,8 @@ struct Held {
     scheduler: SchedulerId,
     serial: u64,
     shared: Weak<Shared>,
+    timeline: Timeline,
+    has_system_clock: bool,
     writer: LaneWriter,
 }
 
@@ -70,6 +75,30 @@ pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -
     done.ok().flatten()
 }
 
+/// Returns a moment of the scheduler of this id, if the calling thread has a lane there and its clock is the system's.
+#[inline]
+pub(super) fn moment_at(scheduler: SchedulerId, when: When) -> Option<Moment> {
+    let moment = LANES.try_with(|lanes| {
+        let lanes = lanes.0.borrow();
+        let is_meant = |held: &&Held| held.scheduler == scheduler && held.has_system_clock;
+        let held = lanes.iter().find(is_meant)?;
+        Some(match when {
+            When::At(instant) => held.timeline.moment(instant),
+            When::After(delay) => held.timeline.moment(Instant::now()).after(delay),
+        })
+    });
+    moment.ok().flatten()
+}
+
+/// Returns the scheduler of this id, if the calling thread has a lane there.
+pub(super) fn shared_at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
+    let shared = LANES.try_with(|lanes| {
+        let lanes = lanes.0.borrow();
+        lanes.iter().find(|held| held.scheduler == scheduler)?.shared.upgrade()
+    });
+    shared.ok().flatten()
+}
+
 /// Puts the lane at this scheduler first, and takes one if the thread has none.
 #[cold]
 fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
@@ -77,8 +106,9 @@ fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
         // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them remembers few.
         lanes.retain(|held| held.shared.strong_count() > 0);
         let (scheduler, serial) = (shared.id, shared.serial);
+        let (timeline, has_system_clock) = (shared.timeline, shared.has_system_clock);
         let (shared, writer) = (shared.me.clone(), shared.take_lane());
-        lanes.push(Held { scheduler, serial, shared, writer });
+        lanes.push(Held { scheduler, serial, shared, timeline, has_system_clock, writer });
         lanes.len() - 1
     });
     lanes.swap(0, at);

@@ -1,15 +1,24 @@
 //! Memory that is never unmapped, and whose pages can still go back to the system.
 //!
 //! Holders lie in **blocks** of two megabytes that stay in the address space for ever, so a stale
-//! handle can always read there. [`discard`] gives the pages behind the addresses back to the system. Until they are
+//! handle can always read there. Each block has an **annex** of half of that, for what few tasks need, whose pages
+//! come when they are first touched. [`discard`] gives the pages behind the addresses back to the system. Until they are
 //! written again, they read as zeros or as before, as the system decides.
 //!
 //! On a system without such a call the pages stay with the process, for later tasks.
 
 #![cfg_attr(loom, allow(dead_code, unused_imports, reason = "models have no pages"))]
 
+use std::ptr::NonNull;
+
 /// The size of a block. It is also its alignment, so that the system may use one large page for it.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
+
+/// The size of the annex of a block.
+pub(crate) const ANNEX_BYTES: usize = BLOCK_BYTES / 2;
+
+/// A block and its annex.
+pub(crate) type Mapped = (NonNull<u8>, NonNull<u8>);
 
 /// The unit in which pages are counted: the smallest page that a system has.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -25,25 +34,26 @@ mod system {
     use std::ptr::{self, NonNull};
     use std::sync::{Mutex, PoisonError};
 
-    use super::{BLOCK_BYTES, PAGE_BYTES};
+    use super::{ANNEX_BYTES, BLOCK_BYTES, Mapped, PAGE_BYTES};
 
     /// How many blocks are reserved at a time. Addresses cost nothing, and a caller that adds a block itself then
     /// seldom waits for the system.
     const RESERVED: usize = 16;
 
-    /// The blocks that are reserved and not used yet: the address of the first, and how many.
+    /// The blocks that are reserved and not used yet: the address of the first, that of its annex, and how many.
     struct Reserved {
         next: usize,
+        annex: usize,
         left: usize,
     }
 
-    static RESERVE: Mutex<Reserved> = Mutex::new(Reserved { next: 0, left: 0 });
+    static RESERVE: Mutex<Reserved> = Mutex::new(Reserved { next: 0, annex: 0, left: 0 });
 
-    /// Returns a block of zeroed memory that stays mapped, or `None` if the system has none. If `is_ahead`, all of it is
-    /// touched here, as one large page if the system has one. Otherwise the system maps small pages one by one, when
-    /// they are first touched.
-    pub(crate) fn block(is_ahead: bool) -> Option<NonNull<u8>> {
-        let block = take_reserved()?;
+    /// Returns a block of zeroed memory that stays mapped, and its annex, or `None` if the system has none. If
+    /// `is_ahead`, all of the block is touched here, as one large page if the system has one. Otherwise the system maps
+    /// small pages one by one, when they are first touched.
+    pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
+        let (block, annex) = take_reserved()?;
         if is_ahead {
             prefer_large_pages(block, BLOCK_BYTES, true);
             // A write to each page. A system call that does the same would hold a lock of the system all the time, for
@@ -53,21 +63,25 @@ mod system {
                 unsafe { block.add(page).write_volatile(0) };
             }
         }
-        NonNull::new(block)
+        Some((NonNull::new(block)?, NonNull::new(annex)?))
     }
 
-    fn take_reserved() -> Option<*mut u8> {
+    fn take_reserved() -> Option<(*mut u8, *mut u8)> {
         let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
         if reserve.left == 0 {
-            // One block more than is used, because the mapping may not be aligned.
-            let mapped = map((RESERVED + 1) * BLOCK_BYTES)?;
+            // The annexes lie behind the blocks. One block more than is used, because the mapping may not be aligned.
+            let bytes = RESERVED * (BLOCK_BYTES + ANNEX_BYTES);
+            let mapped = map(bytes + BLOCK_BYTES)?;
             let first = mapped.wrapping_add(mapped.align_offset(BLOCK_BYTES));
-            prefer_large_pages(first, RESERVED * BLOCK_BYTES, false);
-            *reserve = Reserved { next: first.expose_provenance(), left: RESERVED };
+            prefer_large_pages(first, bytes, false);
+            let next = first.expose_provenance();
+            *reserve = Reserved { next, annex: next + RESERVED * BLOCK_BYTES, left: RESERVED };
         }
-        let block = reserve.next;
-        *reserve = Reserved { next: block + BLOCK_BYTES, left: reserve.left - 1 };
-        Some(ptr::with_exposed_provenance_mut(block))
+        let Reserved { next, annex, left } = *reserve;
+        let after = (next + BLOCK_BYTES, annex + ANNEX_BYTES);
+        *reserve = Reserved { next: after.0, annex: after.1, left: left - 1 };
+        let place = ptr::with_exposed_provenance_mut;
+        Some((place(next), place(annex)))
     }
 
     /// Asks the system for large pages, or for small ones. It may refuse.
@@ -93,7 +107,7 @@ mod system {
     ///
     /// # Safety
     ///
-    /// `place` and `bytes` are whole pages of a [`block`]. No code relies on their content, except
+    /// `place` and `bytes` are whole pages of a [`block`] or of its annex. No code relies on their content, except
     /// loads that cope with zeros.
     pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -121,10 +135,14 @@ mod plain {
     use std::alloc::{Layout, alloc_zeroed};
     use std::ptr::NonNull;
 
-    use super::BLOCK_BYTES;
+    use super::{ANNEX_BYTES, BLOCK_BYTES, Mapped, PAGE_BYTES};
 
-    pub(crate) fn block(_is_ahead: bool) -> Option<NonNull<u8>> {
-        let layout = Layout::from_size_align(BLOCK_BYTES, BLOCK_BYTES).ok()?;
+    pub(crate) fn block(_is_ahead: bool) -> Option<Mapped> {
+        Some((zeroed(BLOCK_BYTES, BLOCK_BYTES)?, zeroed(ANNEX_BYTES, PAGE_BYTES)?))
+    }
+
+    fn zeroed(bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let layout = Layout::from_size_align(bytes, align).ok()?;
         // SAFETY: the layout is not of size zero.
         NonNull::new(unsafe { alloc_zeroed(layout) })
     }

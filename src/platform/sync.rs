@@ -64,13 +64,29 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Yields to another thread, which will be done in some instructions.
-#[cold]
-pub(crate) fn spin() {
-    #[cfg(not(all(test, loom)))]
-    std::thread::yield_now();
-    #[cfg(all(test, loom))]
-    loom::thread::yield_now();
+/// The patience of a thread that waits for another one, which will be done in some instructions.
+///
+/// It yields, and after a while it sleeps: if the other thread has a lower priority and no processor, a yield does not
+/// let it run.
+#[derive(Default)]
+pub(crate) struct Patience {
+    yields: u32,
+}
+
+impl Patience {
+    const YIELDS: u32 = 100;
+
+    #[cold]
+    pub(crate) fn spin(&mut self) {
+        #[cfg(all(test, loom))]
+        loom::thread::yield_now();
+        #[cfg(not(all(test, loom)))]
+        match self.yields {
+            Self::YIELDS.. => std::thread::sleep(std::time::Duration::from_micros(50)),
+            _ => std::thread::yield_now(),
+        }
+        self.yields = self.yields.saturating_add(1);
+    }
 }
 
 /// Starts a thread that is never joined, except at the end of a model.

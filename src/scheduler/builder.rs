@@ -1,5 +1,6 @@
 //! The [`Builder`], which makes a scheduler with a tick thread or with a [`Driver`].
 
+use std::any::TypeId;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub struct Builder {
     wheel_size: usize,
     precision: Precision,
     executor: Option<Box<dyn Executor>>,
-    clock: Option<Box<dyn Clock>>,
+    clock: Option<ChosenClock>,
     thread_name: String,
     max_pending: Option<usize>,
     shutdown_timeout: Duration,
@@ -103,7 +104,7 @@ impl Builder {
     /// Sets the clock. By default, it is the system's clock. The default of [`build_driven`](Builder::build_driven) is
     /// a virtual clock, which the driver moves.
     pub fn clock(mut self, clock: impl Clock) -> Builder {
-        self.clock = Some(Box::new(clock));
+        self.clock = Some(ChosenClock::new(clock));
         self
     }
 
@@ -149,7 +150,7 @@ impl Builder {
     /// [`BuildError::ZeroTick`] if the tick is zero, [`BuildError::WheelSize`] if the wheel size is not a power of two,
     /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
-        let clock = self.clock.take().unwrap_or_else(|| Box::new(SystemClock));
+        let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(SystemClock));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(ThreadPool::default()));
         let threads = executor.threads();
         let sleeper = Sleeper::new();
@@ -168,7 +169,7 @@ impl Builder {
     /// [`BuildError::ZeroTick`] if the tick is zero, and [`BuildError::WheelSize`] if the wheel size is not a power of
     /// two.
     pub fn build_driven(mut self) -> Result<(Scheduler, Driver), BuildError> {
-        let clock = self.clock.take().unwrap_or_else(|| Box::new(ManualClock::new()));
+        let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
         let threads = executor.threads();
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
@@ -180,7 +181,7 @@ impl Builder {
 
     fn build_engine(
         self,
-        clock: Box<dyn Clock>,
+        clock: ChosenClock,
         executor: Box<dyn Executor>,
         bell: Arc<Doorbell>,
         has_a_thread: bool,
@@ -193,10 +194,12 @@ impl Builder {
             // The entries of the next bucket are sorted one by one, which would cost too much for a large bucket.
             Precision::Exact => self.tick.min(LONGEST_EXACT_BUCKET),
         };
+        let ChosenClock { clock, is_system } = clock;
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let settings = Settings {
             timeline,
             clock,
+            has_system_clock: is_system,
             hooks: self.hooks,
             max_pending: self.max_pending,
             shutdown_timeout: self.shutdown_timeout,
@@ -204,6 +207,19 @@ impl Builder {
             tick: u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX),
         };
         Ok(Engine::new(Shared::new(settings, bell), executor, self.precision, self.wheel_size))
+    }
+}
+
+/// A clock, and whether it is the system's, which any thread can read without the scheduler.
+struct ChosenClock {
+    clock: Box<dyn Clock>,
+    is_system: bool,
+}
+
+impl ChosenClock {
+    fn new<C: Clock>(clock: C) -> ChosenClock {
+        let is_system = TypeId::of::<C>() == TypeId::of::<SystemClock>();
+        ChosenClock { clock: Box::new(clock), is_system }
     }
 }
 

@@ -9,8 +9,7 @@
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
 //! matches on the two. For a task, it reads the holder's word, by `holder::word`, and compares the generation first.
-//! For the other, it calls a method of `Cancel`, which needs a default there. The holder does not know the deadline of its
-//! task. Only the entry in the wheel does.
+//! For the other, it calls a method of `Cancel`, which needs a default there.
 //!
 //! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
 //!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
@@ -25,12 +24,14 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
 
-use crate::engine::shared;
 use crate::engine::slots::{Cancelled, Phase, holder};
+use crate::engine::{reset, shared};
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
+use crate::time::When;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// A handle to a scheduled task or series, which cancels it, or tells what has become of it.
@@ -99,6 +100,24 @@ pub trait Cancel: Send + Sync + 'static {
     fn is_cancelled(&self) -> bool;
     /// Returns true if the task will never run again, for whatever reason.
     fn is_done(&self) -> bool;
+
+    /// Moves the deadline to `delay` from now: see [`Cancellable::reset`]. By default it does nothing, and returns
+    /// false.
+    fn reset(&self, delay: Duration) -> bool {
+        let _ = delay;
+        false
+    }
+
+    /// Moves the deadline: see [`Cancellable::reset_at`]. By default it does nothing, and returns false.
+    fn reset_at(&self, deadline: Instant) -> bool {
+        let _ = deadline;
+        false
+    }
+
+    /// Returns the deadline: see [`Cancellable::deadline`]. By default it is not known.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
 }
 
 impl<C: Cancel> From<Arc<C>> for Cancellable {
@@ -156,6 +175,80 @@ impl Cancellable {
         match &self.0 {
             Inner::Task(task) => task.is_done(),
             Inner::Other(other) => other.is_done(),
+        }
+    }
+
+    /// Moves the deadline to `delay` from now, earlier or later: the task stays the same, under the same handle.
+    ///
+    /// Returns true if the task will run once, not before the new deadline, and not at the old one. Returns false if it
+    /// has started, is over, or was cancelled; then nothing has changed. If several threads do this at the same time,
+    /// the last one that returns true counts. As to the order among tasks of equal deadlines, the task counts as
+    /// scheduled now.
+    ///
+    /// - Of a series the next run moves, and a fixed rate goes on from there. While a run is in progress, the run after
+    ///   it moves.
+    /// - A task that waits in an executor's queue can still be moved. It does not run at its old time then.
+    /// - Of a task that a close has returned, [`PendingTask::deadline`](crate::PendingTask::deadline) moves.
+    ///
+    /// A deadline that moves further away costs little: no memory, no wake-up, and nothing for the tick thread, as
+    /// often as it moves, but one look at the time at which the task would have run. So this is the way to a timeout
+    /// that each packet pushes further:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let idle = Duration::from_secs(30);
+    /// let timeout = scheduler.schedule_once(idle, || println!("closed: idle for 30 s"))?;
+    /// for _packet in 0..100 {
+    ///     driver.advance(Duration::from_secs(20));
+    ///     assert!(timeout.reset(idle));
+    /// }
+    /// assert_eq!(timeout.deadline(), Some(scheduler.now() + idle));
+    /// assert_eq!(driver.advance(idle), 1);
+    /// assert!(!timeout.reset(idle), "it has run");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Handles that do not come from this crate may not be able to do this. They return false.
+    pub fn reset(&self, delay: Duration) -> bool {
+        match &self.0 {
+            Inner::Task(task) => reset::reset(task.key, task.scheduler, When::After(delay)),
+            Inner::Other(other) => other.reset(delay),
+        }
+    }
+
+    /// Moves the deadline to an instant, like [`reset`](Cancellable::reset). If the instant has passed, the task is due
+    /// now.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let minute = Duration::from_secs(60);
+    /// let task = scheduler.schedule_once(60 * minute, || println!("sooner"))?;
+    /// assert!(task.reset_at(scheduler.now() + minute));
+    /// assert_eq!(driver.advance(minute), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reset_at(&self, deadline: Instant) -> bool {
+        match &self.0 {
+            Inner::Task(task) => reset::reset(task.key, task.scheduler, When::At(deadline)),
+            Inner::Other(other) => other.reset_at(deadline),
+        }
+    }
+
+    /// Returns when the next run is due. Returns `None` while the task runs, when it is over, and if the handle cannot
+    /// tell. For a task that is never due, returns the latest instant of the clock.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.0 {
+            Inner::Task(task) => {
+                let (deadline, timeline) = reset::deadline(task.key, task.scheduler)?;
+                Some(timeline.instant(deadline))
+            }
+            Inner::Other(other) => other.deadline(),
         }
     }
 

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::admit::Reservation;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Phase, Running, holder};
+use crate::engine::slots::{Phase, Running, deadline, holder};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
@@ -216,8 +216,12 @@ impl PendingTask {
 
     fn due(&self) -> Moment {
         let Some(task) = self.task else { return Moment(0) };
-        let is_in_run = task.is_in_run;
-        let known = is_in_run.then(|| self.shared.termination.deadline_of(task.key)).flatten();
+        let known = if task.is_in_run {
+            let estimate = || self.shared.termination.deadline_of(task.key);
+            deadline::moved_in_run(task.key).or_else(estimate)
+        } else {
+            deadline::deadline(task.key) // it may have moved since the close
+        };
         known.unwrap_or(task.deadline)
     }
 
@@ -264,9 +268,10 @@ impl PendingTask {
         if self.defer_while_in_run(|task| _ = task.start()) {
             return is_still_to_run;
         }
+        let deadline = self.due();
         let Some(task) = self.task.take() else { return false };
         let Some(running) = Running::claim_last(task.key) else { return false };
-        let due = Entry::new(task.key, task.deadline, true, Runner::Default, None);
+        let due = Entry::new(task.key, deadline, true, Runner::Default, None);
         self.shared.termination.runs_leftover(true);
         self.shared.run_claimed(running, due, false, false);
         self.shared.termination.runs_leftover(false);
@@ -414,7 +419,7 @@ impl Drop for PendingTask {
             return;
         }
         if let Some(task) = self.task.take() {
-            self.shared.drop_task(task.key, Phase::Returned);
+            self.shared.drop_leftover(task.key);
         }
     }
 }

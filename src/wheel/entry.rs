@@ -97,6 +97,12 @@ impl Entry {
         Entry { slot_and_flags: self.slot_and_flags | DUE_NOW, ..self }
     }
 
+    /// Returns the entry of the same task under a later deadline.
+    pub(crate) fn filed_under(self, deadline: Moment) -> Entry {
+        let slot_and_flags = self.slot_and_flags & !DUE_NOW;
+        Entry { deadline: deadline.0, slot_and_flags, ..self }
+    }
+
     pub(crate) fn runner(self) -> Runner {
         match self.slot_and_flags >> CODE_AT {
             3 => Runner::TickThread,

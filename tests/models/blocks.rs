@@ -5,18 +5,23 @@ use std::ops::Range;
 use loom::lazy_static;
 use loom::sync::atomic::AtomicU32;
 
-use crate::engine::slots::holder::TaskHolder;
+use crate::engine::slots::holder::{Annex, TaskHolder};
 
 /// Two pages, because the trimmer may have one of them in hand.
 const HOLDERS: u32 = 128;
 
 lazy_static! {
     static ref PAGES: Vec<TaskHolder> = (0..HOLDERS).map(|_| TaskHolder::new()).collect();
+    static ref ANNEXES: Vec<Annex> = (0..HOLDERS).map(|_| Annex::default()).collect();
     static ref GIVEN_BACK: AtomicU32 = AtomicU32::new(0);
 }
 
 pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
     PAGES.get(slot as usize)
+}
+
+pub(crate) fn annex(slot: u32) -> Option<&'static Annex> {
+    ANNEXES.get(slot as usize)
 }
 
 pub(crate) fn prefetch(_slot: u32) {}

@@ -147,6 +147,12 @@ impl Intake {
         Intake { signals, lanes: Mutex::new(lanes), order, last_cut }
     }
 
+    /// Returns true if stamps are readings of the clock, and false if they are a shared count.
+    #[inline]
+    pub(crate) fn is_by_clock(&self) -> bool {
+        self.order.is_by_clock()
+    }
+
     /// Returns the stamp of a call that read the clock at `now`.
     #[inline]
     pub(crate) fn stamp(&self, now: u64) -> u64 {

@@ -9,6 +9,8 @@
 //!        '-- index 0x40F3 ------------------------------------^
 //! ```
 //!
+//! Each block has an annex, with 32 bytes more for each holder that few tasks need: see [`Annex`].
+//!
 //! - SLOT-2 A block that is in the directory stays there, mapped, for ever.
 //! - SLOT-3 Pages go back to the system only by a caller that has all their slots in hand. A stale handle that looks
 //!   there finds the word of a free holder, as it was or zero. Zero is the word of no task.
@@ -22,11 +24,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::depot::{BLOCK_BITS, BLOCKS, PAGE, index_of};
-use super::holder::TaskHolder;
+use super::holder::{Annex, TaskHolder};
 use crate::platform::{cpu, pages};
 
 static DIRECTORY: [AtomicPtr<TaskHolder>; BLOCKS] =
     [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+
+static ANNEXES: [AtomicPtr<Annex>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+
+const _: () = assert!(pages::ANNEX_BYTES == size_of::<Annex>() << BLOCK_BITS);
 
 /// The highest generation that went back to the system with pages of each block (SLOT-4).
 static GIVEN_BACK: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
@@ -38,6 +44,15 @@ pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
     let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
     // SAFETY: the index is within the block, which stays (SLOT-2). Zeros are a free holder (HOLDER-3).
     (!block.is_null()).then(|| unsafe { &*block.add(index_of(slot)) })
+}
+
+/// Returns what belongs to the holder of a slot and seldom is needed. `None` if there is no such slot yet.
+#[inline]
+pub(crate) fn annex(slot: u32) -> Option<&'static Annex> {
+    // Relaxed: as in `holder`.
+    let annexes = ANNEXES[block_of(slot)].load(Ordering::Relaxed);
+    // SAFETY: the index is within the annex, which stays like its block (SLOT-2). Any bytes are an annex.
+    (!annexes.is_null()).then(|| unsafe { &*annexes.add(index_of(slot)) })
 }
 
 /// Fetches the holder of a slot into the cache ahead of its use.
@@ -54,7 +69,8 @@ pub(crate) fn prefetch(slot: u32) {
 /// million timers, which fire in no order of addresses, that saves a sixth of the cost of a fire. Otherwise it has
 /// small pages, each of which comes when it is touched.
 pub(crate) fn add_block(number: usize, is_ahead: bool) -> bool {
-    let Some(block) = pages::block(is_ahead) else { return false };
+    let Some((block, annex)) = pages::block(is_ahead) else { return false };
+    ANNEXES[number].store(annex.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
     let before = DIRECTORY[number].swap(block.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
     debug_assert!(before.is_null(), "a block stays (SLOT-2)");
     true
@@ -74,7 +90,24 @@ pub(crate) fn discard(slots: Range<u32>) -> bool {
     debug_assert_eq!(block_of(slots.start), block_of(slots.end - 1), "of one block");
     // SAFETY: whole pages of one block. The slots are free, so there is no body (HOLDER-1), and a thread that loads a
     // word there copes with a zero (SLOT-3).
-    unsafe { pages::discard(ptr::from_ref(first).cast_mut().cast(), bytes) }
+    let is_given = unsafe { pages::discard(ptr::from_ref(first).cast_mut().cast(), bytes) };
+    if is_given {
+        discard_annex(slots);
+    }
+    is_given
+}
+
+/// Gives those pages of the annex back that belong to these slots alone.
+fn discard_annex(slots: Range<u32>) {
+    let (page, size) = (pages::page_bytes(), size_of::<Annex>());
+    let first = index_of(slots.start) * size;
+    let (from, to) = (first.next_multiple_of(page), (first + slots.len() * size) / page * page);
+    let annexes = ANNEXES[block_of(slots.start)].load(Ordering::Relaxed); // as in `holder`
+    if from < to {
+        // SAFETY: whole pages of one annex. The slots are free, and the next task in each writes to its annex before
+        // it reads there.
+        unsafe { pages::discard(annexes.cast::<u8>().wrapping_add(from), to - from) };
+    }
 }
 
 /// Returns the number of the block of a slot.

@@ -1,11 +1,11 @@
 //! The holder of one task: 64 bytes, one cache line.
 //!
 //! ```text
-//!    0        8         16                                   56         64
-//!    +--------+---------+------------------------------------+----------+
-//!    | word   | period  | closure: a table and 32 bytes      | executor |
-//!    +--------+---------+------------------------------------+----------+
-//!      all threads race   the body: belongs to one thread at a time
+//!    0        8          16                                  56         64
+//!    +--------+----------+-----------------------------------+----------+
+//!    | word   | deadline | closure: a table and 32 bytes     | executor |
+//!    +--------+----------+-----------------------------------+----------+
+//!      all threads race    the body: belongs to one thread at a time
 //! ```
 //!
 //! The word says who owns the body (WORD-2 in [`state`](super::state)). This file turns that rule into
@@ -74,9 +74,8 @@ impl Body {
 #[repr(C, align(64))]
 pub(crate) struct TaskHolder {
     pub(super) word: AtomicWord,
-    /// Nanoseconds between runs, or 0 for a one-shot. All its accesses are Relaxed: it is written before the word is
-    /// published, and read by threads that have seen that word.
-    period: AtomicU64,
+    /// When the next run is due: see [`deadline`](super::deadline).
+    deadline: AtomicU64,
     body: UnsafeCell<MaybeUninit<Body>>,
 }
 
@@ -91,7 +90,7 @@ impl TaskHolder {
     in_models! {
         pub(crate) fn new() -> TaskHolder {
             let body = UnsafeCell::new(MaybeUninit::uninit());
-            TaskHolder { word: AtomicWord::new(), period: AtomicU64::new(0), body }
+            TaskHolder { word: AtomicWord::new(), deadline: AtomicU64::new(0), body }
         }
     }
 
@@ -100,6 +99,19 @@ impl TaskHolder {
         pub(crate) fn wipe(&self) {
             self.word.wipe();
         }
+    }
+
+    /// Acquire: pairs with the Release in `set_deadline`. A thread that reads the deadline of a later task than it meant
+    /// then finds in the word that its own task is over.
+    #[inline]
+    pub(super) fn deadline(&self) -> Moment {
+        Moment(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// The caller holds the task, or fills the holder (RESET-3).
+    #[inline]
+    pub(super) fn set_deadline(&self, deadline: Moment) {
+        self.deadline.store(deadline.0, Ordering::Release);
     }
 
     /// # Safety
@@ -146,6 +158,42 @@ impl TaskHolder {
     }
 }
 
+/// What belongs to a holder, and only few tasks need. It lies elsewhere, so that the others do not pay for it. All
+/// accesses are Relaxed: each is written before a word is published, and read by threads that have seen that word, or
+/// do not care.
+#[derive(Default)]
+pub(crate) struct Annex {
+    /// The deadline under which the valid entry of a task is filed that was reset: see [`deadline`](super::deadline).
+    filed: AtomicU64,
+    /// Nanoseconds between the runs of a series.
+    period: AtomicU64,
+    /// The stamp of the call that has set the deadline, where a clock may stand still, and the generation of its task: see
+    /// [`deadline`](super::deadline).
+    stamp: AtomicU64,
+    stamped: AtomicU64,
+}
+
+impl Annex {
+    /// Returns 0 if this task has no stamp.
+    pub(super) fn stamp(&self, generation: u32) -> u64 {
+        let is_its_own = self.stamped.load(Ordering::Relaxed) == u64::from(generation);
+        if is_its_own { self.stamp.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    pub(super) fn set_stamp(&self, generation: u32, stamp: u64) {
+        self.stamp.store(stamp, Ordering::Relaxed);
+        self.stamped.store(u64::from(generation), Ordering::Relaxed);
+    }
+
+    pub(super) fn filed(&self) -> Moment {
+        Moment(self.filed.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_filed(&self, filed: Moment) {
+        self.filed.store(filed.0, Ordering::Relaxed);
+    }
+}
+
 /// How a task repeats, and its period in nanoseconds (0 for a one-shot).
 #[derive(Clone, Copy)]
 pub(crate) struct Repetition {
@@ -178,6 +226,7 @@ impl Vacancy {
         task: impl Content,
         repetition: Repetition,
         executor: Option<&Arc<OwnExecutor>>,
+        deadline: Moment,
     ) -> TaskKey {
         let Vacancy { slot, holder } = self;
         let Repetition { kind, period } = repetition;
@@ -189,7 +238,10 @@ impl Vacancy {
         debug_assert!((1..u32::MAX).contains(&generation), "a slot that was used up (WORD-3)");
         // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
         unsafe { holder.put_body(task, executor.cloned()) };
-        holder.period.store(period, Ordering::Relaxed);
+        holder.set_deadline(deadline);
+        if kind != Kind::Once {
+            blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
+        }
         holder.word.fill(Word::pending(generation, past, kind, number));
         TaskKey { slot, generation }
     }
@@ -295,7 +347,7 @@ pub(crate) fn is_running(key: TaskKey) -> bool {
 
 /// Returns the nanoseconds between the runs of a series.
 pub(crate) fn period(key: TaskKey) -> u64 {
-    blocks::holder(key.slot).map_or(0, |holder| holder.period.load(Ordering::Relaxed))
+    blocks::annex(key.slot).map_or(0, |annex| annex.period.load(Ordering::Relaxed))
 }
 
 /// Returns the name of the closure of a task in this phase, or `None` if the task is not in this phase.
@@ -304,14 +356,17 @@ pub(crate) fn name(key: TaskKey, from: Phase) -> Option<&'static str> {
     holder.with_held(key.generation, from, |word, body| (word, body.closure.name()))
 }
 
-/// Makes a pending task a leftover, and returns its kind and period. `None` if it was cancelled or claimed, or if the
-/// entry is that of an earlier run of the series.
-pub(crate) fn give_back(entry: Entry) -> Option<(Kind, u64)> {
+/// Makes a pending task a leftover, and returns its deadline and its repetition. `None` if it was cancelled or claimed,
+/// or if the entry is that of an earlier run of the series.
+pub(crate) fn give_back(entry: Entry) -> Option<(Moment, Repetition)> {
     let key = entry.key();
     let holder = blocks::holder(key.slot)?;
-    // Read before the transition, because after it a canceller may free the holder for another task.
-    let period = holder.period.load(Ordering::Relaxed);
-    holder.word.give_back(key.generation, entry.turn()).map(|word| (word.kind(), period))
+    // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
+    // move in the meantime, and later too, so it is looked up again when it is asked for.
+    let period = if entry.is_series() { period(key) } else { 0 };
+    let deadline = holder.deadline();
+    let word = holder.word.give_back(key.generation, entry.turn())?;
+    Some((deadline, Repetition { kind: word.kind(), period }))
 }
 
 /// Makes a leftover pending at another scheduler, on an executor there. Returns what its entry needs, and the old
@@ -320,28 +375,32 @@ pub(crate) fn move_to(
     key: TaskKey,
     scheduler: SchedulerId,
     executor: Option<&Arc<OwnExecutor>>,
+    deadline: Moment,
 ) -> Option<(Runner, Option<Turn>, Option<Arc<OwnExecutor>>)> {
     let holder = blocks::holder(key.slot)?;
     let number = executor.map_or(0, |own| own.number());
     holder.with_held(key.generation, Phase::Returned, |word, body| {
         let old = replace(&mut body.executor, executor.cloned());
         moved().insert(key, scheduler);
+        holder.set_deadline(deadline);
         let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
         (word.moved(Phase::Pending, number), (runner, word.turn(), old))
     })
 }
 
-/// Makes a task that was to move a leftover of its old scheduler again. Returns false if it was cancelled in the
-/// meantime.
+/// Makes a task that was to move a leftover of its old scheduler again, which was due at `deadline` there. Returns false
+/// if it was cancelled in the meantime.
 pub(crate) fn come_back(
     key: TaskKey,
     from: SchedulerId,
+    deadline: Moment,
     executor: &mut Option<Arc<OwnExecutor>>,
 ) -> bool {
     let Some(holder) = blocks::holder(key.slot) else { return false };
     let number = executor.as_ref().map_or(0, |own| own.number());
     let new = holder.with_held(key.generation, Phase::Pending, |word, body| {
         moved().insert(key, from);
+        holder.set_deadline(deadline);
         (word.moved(Phase::Returned, number), replace(&mut body.executor, executor.take()))
     });
     new.is_some() // this does not drop the new executor, because the caller has it too
@@ -356,8 +415,16 @@ fn moved() -> MutexGuard<'static, HashMap<TaskKey, SchedulerId>> {
 /// Returns the scheduler that a task which has moved belongs to now.
 #[cold]
 #[inline(never)]
-fn scheduler_of_moved(key: TaskKey) -> Option<SchedulerId> {
+pub(super) fn scheduler_of_moved(key: TaskKey) -> Option<SchedulerId> {
     moved().get(&key).copied()
+}
+
+/// Returns the scheduler that a task belongs to now, if `first` is the one that gave out its handle.
+pub(crate) fn scheduler(key: TaskKey, first: SchedulerId) -> SchedulerId {
+    let has_moved =
+        word(key).is_some_and(|word| word.generation() == key.generation && word.has_moved());
+    let there = if has_moved { scheduler_of_moved(key) } else { None };
+    there.unwrap_or(first)
 }
 
 /// Removes a task that is over (MOVED-1), and gives back what a large move has left of the table.
@@ -377,26 +444,23 @@ fn forget_moved(key: TaskKey) {
 
 /// A task that its owner has claimed, to run or to drop it.
 pub(crate) struct Running {
-    key: TaskKey,
+    pub(super) key: TaskKey,
     word: Word,
-    holder: &'static TaskHolder,
+    pub(super) holder: &'static TaskHolder,
 }
 
 impl Running {
+    /// The caller has claimed the task, and this is its word since.
+    pub(super) fn new(key: TaskKey, word: Word, holder: &'static TaskHolder) -> Running {
+        debug_assert!(word.is_running() && word.generation() == key.generation);
+        Running { key, word, holder }
+    }
+
     /// Claims a task that is in `from`. `None` if it was cancelled, or claimed before.
     #[inline]
     pub(crate) fn claim(key: TaskKey, from: Phase) -> Option<Running> {
         let holder = blocks::holder(key.slot)?;
         let word = holder.word.claim(key.generation, from)?;
-        Some(Running { key, word, holder })
-    }
-
-    /// Claims a pending task for an executor of this scheduler. `None` also if it has moved to another scheduler.
-    #[inline]
-    pub(crate) fn claim_at(key: TaskKey, scheduler: SchedulerId) -> Option<Running> {
-        let holder = blocks::holder(key.slot)?;
-        let is_there = || scheduler_of_moved(key) == Some(scheduler);
-        let word = holder.word.claim_there(key.generation, is_there)?;
         Some(Running { key, word, holder })
     }
 
@@ -418,7 +482,7 @@ impl Running {
 
     /// Returns the nanoseconds between runs, or 0 for a one-shot.
     pub(crate) fn period(&self) -> u64 {
-        self.holder.period.load(Ordering::Relaxed)
+        if self.is_series() { period(self.key) } else { 0 }
     }
 
     /// Moves the body out of a task that will not run again after this. [`Claimed::end`] is the last step.
@@ -456,14 +520,6 @@ impl Running {
     pub(crate) fn name(&self) -> &'static str {
         // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
         self.holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name())
-    }
-
-    /// Makes a series pending again, under the same key, and returns its entry. If a cancel has doomed it in the
-    /// meantime, it returns the task, which the caller ends.
-    pub(crate) fn rearm(self, next: Moment, is_due: bool) -> Result<Entry, Running> {
-        let Some(word) = self.holder.word.rearm(self.key.generation) else { return Err(self) };
-        let runner = if word.executor() == 0 { Runner::Default } else { Runner::Own };
-        Ok(Entry::new(self.key, next, is_due, runner, word.turn()))
     }
 }
 

@@ -38,6 +38,7 @@ in_models! {
 }
 #[expect(unsafe_code, reason = "a closure of any type lies in 32 bytes without a type")]
 pub(crate) mod closure;
+pub(crate) mod deadline;
 pub(crate) mod depot;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;

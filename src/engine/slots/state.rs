@@ -17,17 +17,19 @@
 //!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was; Pending at another scheduler, or Returned
 //!                                                          again if that one refuses it; Running, for one that has moved
 //!   Returned(g), a series --claim for its only run--> Ending(g)
+//!   Running(g), a series --hold--> HeldInRun(g) --put back--> Running, or Pending for the next run: rearm
 //! ```
 //!
 //! | phase | the task | which threads may end this phase, and by which step |
 //! | --- | --- | --- |
 //! | `Free` | there is none | the owner of the free slot: `fill` |
 //! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `claim` (to run or to drop it), `cancel`, `hold`; at the end of the scheduler, the engine or the thread of a series' last run: `give back` |
-//! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel` |
+//! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel`, `hold` |
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
 //! | `Ending` | a series after its last run, or a series in the one run that it has as a leftover | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
-//! | `Held` | waits, while one thread reads the name of its closure, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
+//! | `Held` | waits, while one thread reads the name of its closure, moves its deadline, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
+//! | `HeldInRun` | a series that runs, while one thread moves the deadline of its next run, or sets it to that run | that thread: `put back`; all others wait for it |
 //!
 //! - WORD-1 A transition out of a phase that several threads may leave is a compare-exchange of the whole word,
 //!   generation included. So exactly one thread wins (S8), and a stale handle never does (S10).
@@ -39,15 +41,17 @@
 //!   last run wrote. `end` is Release and every load from outside is Acquire, so a thread that finds a task done sees
 //!   what the task did. `fill` is Release for the same reason: a thread that finds the slot filled again knows that the
 //!   task before is done. A slot passes from owner to owner under the depot's lock, or within one thread.
-//! - WORD-5 A task is `Held` only for a moment: for some instructions and, if it moves or has moved, a look into the table
-//!   of moved tasks. No user code runs in the meantime. So a thread that meets a held task yields until it is put back.
+//! - WORD-5 A task is held only for a moment: for some instructions and, if it moves or has moved, a look into the table
+//!   of moved tasks, or if its deadline becomes earlier, a push into a lane. No user code runs in the meantime. So a
+//!   thread that meets a held task waits until it is put back.
 //!
 //! The word also carries what seldom changes within a generation: the kind of repetition, the number of the task's own
-//! executor, and whether the task has [moved](super::holder) to another scheduler (MOVED-1). Each `rearm` flips the
+//! executor, whether the task has [moved](super::holder) to another scheduler (MOVED-1), and whether its deadline was
+//! ever [reset](super::deadline), because then its entries have to be checked (RESET-2). Each `rearm` flips the
 //! [`Turn`], which tells the entry of one run from the entry of the next. The word also remembers which of the last
 //! four generations ended by a cancel: see [`Word::ended_by_cancel`].
 
-use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, in_models, spin};
+use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
 use crate::time::repeat::Kind;
 use crate::wheel::entry::Turn;
 
@@ -62,17 +66,20 @@ pub(crate) enum Phase {
     Ending,
     /// Has the low bits of `Pending`, so that [`Word::is_pending`] covers both with one comparison.
     Held,
+    /// Has the low bits of `Running`, for [`Word::is_running`].
+    HeldInRun,
     Returned,
 }
 
-/// One value of the word. From the low end: phase 3 bits, kind 3, past outcomes 4, executor 20, moved 1, turn 1,
-/// generation 32.
+/// One value of the word. From the low end: phase 3 bits, kind 3, past outcomes 4, executor 19, reset 1, moved 1, turn
+/// 1, generation 32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
 const KIND_AT: u32 = 3;
 const PAST_AT: u32 = 6;
 const EXECUTOR_AT: u32 = 10;
+const RESET: u64 = 1 << 29;
 const MOVED: u64 = 1 << 30;
 const ODD: u64 = 1 << 31;
 const GENERATION_AT: u32 = 32;
@@ -83,7 +90,7 @@ pub(crate) const PAST_BITS: u32 = 4;
 const PAST_MASK: u64 = (1 << PAST_BITS) - 1;
 
 /// One more than the highest number of an executor that a word can carry.
-pub(crate) const EXECUTORS: u32 = 1 << 20;
+pub(crate) const EXECUTORS: u32 = 1 << 19;
 
 impl Word {
     /// Returns the word of a pending task in a slot with these past outcomes.
@@ -110,13 +117,18 @@ impl Word {
             3 => Phase::Doomed,
             4 => Phase::Ending,
             5 => Phase::Held,
+            6 => Phase::HeldInRun,
             _ => Phase::Returned,
         }
     }
 
     #[inline]
-    fn is_in(self, phase: Phase) -> bool {
+    pub(super) fn is_in(self, phase: Phase) -> bool {
         self.0 & LOW_3 == phase as u64
+    }
+
+    fn is_held(self) -> bool {
+        self.is_in(Phase::Held) || self.is_in(Phase::HeldInRun)
     }
 
     /// Returns true if the task repeats.
@@ -159,14 +171,34 @@ impl Word {
         self.0 & LOW_2 == Phase::Pending as u64
     }
 
+    /// Returns true if the task runs, and may be cancelled if it is a series.
     pub(crate) fn is_running(self) -> bool {
-        self.is_in(Phase::Running)
+        const LOW_2: u64 = 0b11;
+        const { assert!(Phase::HeldInRun as u64 & LOW_2 == Phase::Running as u64) };
+        self.0 & LOW_2 == Phase::Running as u64
     }
 
-    /// Returns the word of the same task at another scheduler, on the executor of this number there.
+    /// Returns true if the deadline of the task was ever moved. Then its entries have to be checked (RESET-2).
+    #[inline]
+    pub(super) fn was_reset(self) -> bool {
+        self.0 & RESET != 0
+    }
+
+    /// Returns the word of the same task, with its deadline moved.
+    pub(super) fn reset(self) -> Word {
+        Word(self.0 | RESET)
+    }
+
+    /// Returns the word of the same task at another scheduler, on the executor of this number there. It has one entry
+    /// there, so no entry has to be checked.
     pub(crate) fn moved(self, phase: Phase, executor: u32) -> Word {
-        let without = self.in_phase(phase).0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT);
+        let without = self.in_phase(phase).0 & !(u64::from(EXECUTORS - 1) << EXECUTOR_AT | RESET);
         Word(without | u64::from(executor) << EXECUTOR_AT | MOVED)
+    }
+
+    /// Returns the word of a series that is set to its next run.
+    pub(super) fn rearmed(self) -> Word {
+        Word(self.in_phase(Phase::Pending).0 ^ ODD)
     }
 
     /// Returns the outcomes of past generations, the latest in the lowest bit. A 1 stands for a cancel.
@@ -174,7 +206,7 @@ impl Word {
         ((self.0 >> PAST_AT) & PAST_MASK) as u8
     }
 
-    fn in_phase(self, phase: Phase) -> Word {
+    pub(super) fn in_phase(self, phase: Phase) -> Word {
         Word(self.0 & !LOW_3 | phase as u64)
     }
 
@@ -246,32 +278,13 @@ impl AtomicWord {
         self.transition(generation, from, Phase::Running)
     }
 
-    /// `claim` of a pending task for an entry that a scheduler has. If the task has moved, `is_there` tells whether it
-    /// belongs to that scheduler now: an executor of the old scheduler may still have an entry.
+    /// `claim` of a pending task that has neither moved nor ever been reset. For others see
+    /// [`deadline`](super::deadline).
     #[inline]
-    pub(crate) fn claim_there(
-        &self,
-        generation: u32,
-        is_there: impl FnOnce() -> bool,
-    ) -> Option<Word> {
-        let claimed = self.transition_with(generation, Phase::Pending, |word| {
-            (!word.has_moved()).then(|| word.in_phase(Phase::Running))
-        });
-        claimed.or_else(|| self.claim_moved(generation, is_there))
-    }
-
-    /// Holds the task during the look-up, so that it cannot move in the meantime.
-    #[cold]
-    fn claim_moved(&self, generation: u32, is_there: impl FnOnce() -> bool) -> Option<Word> {
-        let seen = self.load();
-        if seen.generation() != generation || !seen.has_moved() {
-            return None;
-        }
-        let word = self.hold(generation, Phase::Pending)?;
-        let is_there = is_there();
-        let next = if is_there { word.in_phase(Phase::Running) } else { word };
-        self.put_back(next);
-        is_there.then_some(next)
+    pub(crate) fn claim_plain(&self, generation: u32) -> Option<Word> {
+        self.transition_with(generation, Phase::Pending, |word| {
+            (word.0 & (MOVED | RESET) == 0).then(|| word.in_phase(Phase::Running))
+        })
     }
 
     /// `claim` of a leftover for its only run. After that no cancel wins, not even for a series.
@@ -288,24 +301,33 @@ impl AtomicWord {
         })
     }
 
-    /// `rearm`: makes a series pending again, with the other turn. `None` if a cancel has doomed it in the meantime.
-    pub(crate) fn rearm(&self, generation: u32) -> Option<Word> {
-        self.transition_with(generation, Phase::Running, |word| {
-            Some(Word(word.in_phase(Phase::Pending).0 ^ ODD))
-        })
-    }
-
-    /// `hold`: holds a task that is in `from`, which is `Pending` or `Returned`, and returns its word from before. The
-    /// caller owns the body until it calls [`put_back`](AtomicWord::put_back) (WORD-5).
+    /// `hold`: holds a task that is in `from`, which is `Pending`, `Returned`, or, for a series, `Running`. Returns its
+    /// word from before. Until the caller calls [`put_back`](AtomicWord::put_back) it alone changes the task (WORD-5).
+    #[inline]
     pub(crate) fn hold(&self, generation: u32, from: Phase) -> Option<Word> {
-        self.transition(generation, from, Phase::Held).map(|word| word.in_phase(from))
+        self.hold_if(generation, from, |_| true)
     }
 
-    /// `put back`: ends a `hold`. A store suffices, because nobody else may leave `Held`. Release: pairs with the
-    /// Acquire of the exchange by which the next owner gets the body.
+    /// Like [`hold`](AtomicWord::hold), if the word is such.
+    #[inline]
+    pub(super) fn hold_if(
+        &self,
+        generation: u32,
+        from: Phase,
+        is_such: impl Fn(Word) -> bool,
+    ) -> Option<Word> {
+        let held = self.transition_with(generation, from, |word| {
+            let to = if from == Phase::Running { Phase::HeldInRun } else { Phase::Held };
+            is_such(word).then(|| word.in_phase(to))
+        });
+        held.map(|word| word.in_phase(from))
+    }
+
+    /// `put back`: ends a `hold`. A store suffices, because nobody else may end it. Release: pairs with the Acquire of
+    /// the exchange by which the next owner gets the body.
+    #[inline]
     pub(crate) fn put_back(&self, word: Word) {
-        let is_same =
-            |held: Word| held.is_in(Phase::Held) && held.generation() == word.generation();
+        let is_same = |held: Word| held.is_held() && held.generation() == word.generation();
         debug_assert!(
             is_same(self.load_relaxed()),
             "only the thread that holds a task puts it back"
@@ -341,6 +363,7 @@ impl AtomicWord {
     #[inline]
     pub(crate) fn cancel(&self, generation: u32, mut has_moved: impl FnMut()) -> Option<Word> {
         let mut seen = self.load_relaxed();
+        let mut patience = Patience::default();
         loop {
             if seen.generation() != generation {
                 return None;
@@ -351,8 +374,8 @@ impl AtomicWord {
             let next = match seen.phase() {
                 Phase::Pending | Phase::Returned => seen.freed(true),
                 Phase::Running if seen.is_series() => seen.in_phase(Phase::Doomed),
-                Phase::Held => {
-                    spin(); // for some instructions (WORD-5)
+                Phase::Held | Phase::HeldInRun => {
+                    patience.spin(); // for some instructions (WORD-5)
                     seen = self.load_relaxed();
                     continue;
                 }
@@ -379,6 +402,7 @@ impl AtomicWord {
         next: impl Fn(Word) -> Option<Word>,
     ) -> Option<Word> {
         let mut seen = self.load_relaxed();
+        let mut patience = Patience::default();
         loop {
             while seen.generation() == generation && seen.is_in(from) {
                 let next = next(seen)?;
@@ -387,16 +411,17 @@ impl AtomicWord {
                     Err(now) => seen = now,
                 }
             }
-            if seen.generation() != generation || !seen.is_in(Phase::Held) {
+            if seen.generation() != generation || !seen.is_held() {
                 return None;
             }
-            spin(); // for some instructions (WORD-5)
+            patience.spin(); // for some instructions (WORD-5)
             seen = self.load_relaxed();
         }
     }
 
     /// Relaxed: an exchange starts from this word, and fails if it has changed.
-    fn load_relaxed(&self) -> Word {
+    #[inline]
+    pub(super) fn load_relaxed(&self) -> Word {
         Word(self.0.load(Ordering::Relaxed))
     }
 
@@ -458,7 +483,7 @@ mod tests {
         let word = task.claim(7, Phase::Pending).expect("pending");
         assert_eq!(cancel(&task, 7), Some(Phase::Running));
         assert_eq!(cancel(&task, 7), None, "once");
-        assert!(task.rearm(7).is_none() && !task.close(7));
+        assert!(task.hold(7, Phase::Running).is_none() && !task.close(7));
         assert_eq!(task.end(word, true), 8);
         assert_eq!(task.vacant().map(Word::past), Some(1));
     }
@@ -494,7 +519,9 @@ mod tests {
         let mut turns = Vec::new();
         for _ in 0..3 {
             turns.push(task.claim(7, Phase::Pending).expect("pending").turn());
-            assert!(task.rearm(7).is_some_and(Word::is_pending));
+            let held = task.hold(7, Phase::Running).expect("it runs");
+            task.put_back(held.rearmed());
+            assert!(task.load().is_pending());
         }
         assert_eq!(turns, [Some(Turn::Even), Some(Turn::Odd), Some(Turn::Even)]);
         assert_eq!(filled(Kind::Once).load().turn(), None);

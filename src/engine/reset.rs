@@ -1,0 +1,82 @@
+//! The way in of a new deadline (S28). What it does to the task is in [`deadline`].
+
+use super::shared::{self, Shared};
+use super::this_thread;
+use crate::engine::slots::deadline::{self, Reset};
+use crate::engine::slots::holder;
+use crate::platform::sync::Ordering;
+use crate::time::When;
+use crate::time::tick::{Moment, Timeline};
+use crate::wheel::entry::{SchedulerId, TaskKey};
+
+/// Moves the deadline of a task. `scheduler` is the one that gave out the handle. Returns false if it is too late.
+///
+/// A deadline that moves further away is a matter of the holder, and of the calling thread's lane, which knows the
+/// clock. All else needs the scheduler.
+#[inline]
+pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, when: When) -> bool {
+    let to = this_thread::moment_at(scheduler, when);
+    let done = to.and_then(|to| deadline::postpone(key, to));
+    done.unwrap_or_else(|| reset_there(key, scheduler, when, false)) == Reset::Done
+}
+
+/// Moves the deadline of a task at the scheduler that it belongs to now.
+#[cold]
+pub(crate) fn reset_there(key: TaskKey, first: SchedulerId, when: When, is_waker: bool) -> Reset {
+    loop {
+        let there = holder::scheduler(key, first);
+        let shared = this_thread::shared_at(there).or_else(|| shared::find(there));
+        let Some(shared) = shared else { return Reset::TooLate };
+        match shared.reset(key, when, is_waker) {
+            Reset::Elsewhere => {} // it has moved in the meantime
+            done => return done,
+        }
+    }
+}
+
+/// Returns when a task is due that waits, with the timeline on which that moment is.
+pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Timeline)> {
+    loop {
+        let there = holder::scheduler(key, first);
+        let deadline = deadline::deadline(key)?;
+        if holder::scheduler(key, first) == there {
+            let shared = this_thread::shared_at(there).or_else(|| shared::find(there))?;
+            return Some((deadline, shared.timeline));
+        }
+    }
+}
+
+impl Shared {
+    /// Returns true if the deadline of some task was ever moved here. Relaxed: it saves looks at holders, and who does
+    /// not see it yet hands the task over as it is.
+    #[inline]
+    pub(super) fn has_resets(&self) -> bool {
+        self.has_resets.load(Ordering::Relaxed)
+    }
+
+    fn reset(&self, key: TaskKey, when: When, is_waker: bool) -> Reset {
+        let times = match when {
+            When::After(delay) => self.after(delay),
+            When::At(instant) => self.at(instant),
+        };
+        if !self.has_resets() {
+            self.has_resets.store(true, Ordering::Relaxed);
+        }
+        let mut filed = None;
+        let stamp = self.intake.stamp(times.now.0);
+        let announce = |entry| {
+            filed = self.push(entry, stamp, false).ok().map(|pushed| (entry, pushed));
+            filed.is_some()
+        };
+        let kept = self.keeps_stamps().then_some(stamp);
+        let done = deadline::reset(key, times, kept, self.id, is_waker, announce);
+        if let Some((entry, pushed)) = filed {
+            self.ring_for(entry, &pushed);
+            if pushed.filled {
+                // The task is not new, so there is no executor to wait for. The engine may be far behind.
+                self.hold_back(times, None, true);
+            }
+        }
+        done
+    }
+}

@@ -1,0 +1,378 @@
+//! Deadlines that move: `reset`, `reset_at` and `deadline` of the core (S28).
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use common::log::Log;
+use tickwheel::{Cancellable, Driver, DueTask, Precision, Scheduler};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn driven() -> (Scheduler, Driver) {
+    Scheduler::builder().build_driven().expect("the defaults are good")
+}
+
+/// Schedules a task that notes when it has run, on the clock of the driver, counted from now.
+fn noting(scheduler: &Scheduler, delay: Duration) -> (Cancellable, Arc<Mutex<Vec<Duration>>>) {
+    let (runs, start, clock) =
+        (Arc::<Mutex<Vec<_>>>::default(), scheduler.now(), scheduler.clone());
+    let note = Arc::clone(&runs);
+    let task = move || note.lock().expect("whole").push(clock.now() - start);
+    (scheduler.schedule_once(delay, task).expect("open"), runs)
+}
+
+fn ran_at(runs: &Mutex<Vec<Duration>>) -> Vec<u128> {
+    runs.lock().expect("whole").iter().map(Duration::as_millis).collect()
+}
+
+#[test]
+fn s28_a_later_deadline_counts_and_the_old_one_is_void() {
+    let (scheduler, driver) = driven();
+    let (task, runs) = noting(&scheduler, SECOND);
+    driver.advance(999 * MS);
+    assert!(task.reset(SECOND));
+    assert_eq!(task.deadline(), Some(scheduler.now() + SECOND));
+    driver.advance(999 * MS);
+    assert!(runs.lock().expect("whole").is_empty() && !task.is_done() && scheduler.pending() == 1);
+    driver.advance(HOUR);
+    assert_eq!((ran_at(&runs), task.is_done(), scheduler.pending()), (vec![1999], true, 0));
+    assert!(!task.reset(SECOND) && !task.reset_at(scheduler.now()) && task.deadline().is_none());
+}
+
+#[test]
+fn s28_an_earlier_deadline_counts_and_the_old_one_is_void() {
+    let (scheduler, driver) = driven();
+    let (task, runs) = noting(&scheduler, HOUR);
+    driver.advance(SECOND);
+    assert!(task.reset_at(scheduler.now() + SECOND));
+    driver.advance(999 * MS);
+    assert!(ran_at(&runs).is_empty());
+    driver.advance(MS);
+    assert_eq!(ran_at(&runs), [2000]);
+    driver.advance(2 * HOUR);
+    assert_eq!(ran_at(&runs), [2000], "once");
+}
+
+#[test]
+fn s28_a_deadline_that_has_passed_is_due_now() {
+    let (scheduler, driver) = driven();
+    driver.advance(SECOND);
+    let (task, runs) = noting(&scheduler, HOUR);
+    let past = scheduler.now() - SECOND;
+    assert!(task.reset_at(past));
+    assert_eq!(task.deadline(), Some(past));
+    driver.turn();
+    assert_eq!(ran_at(&runs), [0]);
+    let (task, runs) = noting(&scheduler, HOUR);
+    assert!(task.reset(Duration::ZERO));
+    driver.turn();
+    assert_eq!(ran_at(&runs), [0]);
+}
+
+#[test]
+fn s28_whatever_the_history_it_runs_once_at_its_last_deadline() {
+    let mut random = common::Random(28);
+    for round in 0..300 {
+        let precision = if round % 2 == 0 { Precision::Tick } else { Precision::Exact };
+        let builder = Scheduler::builder().precision(precision).tick(10 * MS).wheel_size(16);
+        let (scheduler, driver) = builder.build_driven().expect("good");
+        let start = scheduler.now();
+        let (task, runs) = noting(&scheduler, 50 * MS);
+        let mut deadline = start + 50 * MS;
+        while deadline > scheduler.now() {
+            let delay = random.below(100) as u32 * MS;
+            deadline = scheduler.now() + delay;
+            assert!(task.reset(delay) && task.deadline() == Some(deadline));
+            driver.advance(random.below(30) as u32 * MS);
+            if task.is_done() {
+                break;
+            }
+        }
+        driver.advance(SECOND);
+        let due = (deadline - start).as_millis();
+        let ran = ran_at(&runs);
+        assert_eq!(ran.len(), 1, "round {round}");
+        let tick = if precision == Precision::Tick { 10 } else { 0 };
+        assert!((due..=due + tick).contains(&ran[0]), "round {round}: {ran:?}, due at {due}");
+    }
+}
+
+/// Equal deadlines run in the order of scheduling, and a reset counts as scheduling (S3).
+#[test]
+fn s28_as_to_order_it_counts_as_scheduled_at_the_reset() {
+    for precision in [Precision::Tick, Precision::Exact] {
+        let builder = Scheduler::builder().precision(precision);
+        let (scheduler, driver) = builder.build_driven().expect("good");
+        let log = Log::default();
+        let at = |ms: u32| scheduler.now() + ms * MS;
+        let when = at(20);
+        let schedule = |number| scheduler.schedule_at(when, log.task(number)).expect("open");
+        let moved = scheduler.schedule_at(at(10), log.task(2)).expect("open");
+        let twice = scheduler.schedule_at(at(12), log.task(5)).expect("open");
+        let sooner = scheduler.schedule_at(at(3000), log.task(7)).expect("open");
+        let stays = schedule(8);
+        schedule(1);
+        assert!(moved.reset_at(when) && twice.reset_at(when));
+        schedule(3);
+        driver.advance(11 * MS);
+        schedule(4);
+        assert!(twice.reset_at(when));
+        schedule(6);
+        assert!(sooner.reset_at(when) && stays.reset_at(when));
+        schedule(9);
+        driver.advance(SECOND);
+        assert_eq!(log.all(), [1, 2, 3, 4, 5, 6, 7, 8, 9], "{precision:?}");
+    }
+}
+
+#[test]
+fn s28_too_late_changes_nothing() {
+    let (scheduler, driver) = driven();
+    let (task, runs) = noting(&scheduler, SECOND);
+    assert!(task.cancel() && !task.reset(SECOND) && task.deadline().is_none());
+    driver.advance(HOUR);
+    assert!(ran_at(&runs).is_empty());
+    let none = Cancellable::already_cancelled();
+    assert!(!none.reset(SECOND) && none.deadline().is_none());
+    // In its own run.
+    let (told, own) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None::<Cancellable>)));
+    let (tell, seen) = (Arc::clone(&told), Arc::clone(&own));
+    let task = scheduler.schedule_once(SECOND, move || {
+        let own = seen.lock().expect("whole").take().expect("put there before the run");
+        *tell.lock().expect("whole") = Some((own.reset(SECOND), own.deadline()));
+    });
+    *own.lock().expect("whole") = Some(task.expect("open"));
+    assert_eq!(driver.advance(HOUR), 1);
+    assert_eq!(*told.lock().expect("whole"), Some((false, None)));
+    // Of another task in the same slot.
+    let stale = scheduler.schedule_once(SECOND, || ()).expect("open");
+    assert!(stale.cancel());
+    let next = scheduler.schedule_once(SECOND, || ()).expect("open");
+    let due = next.deadline();
+    assert!(!stale.reset(HOUR) && next.deadline() == due);
+}
+
+#[test]
+fn s28_of_a_series_the_next_run_moves_and_the_phase_goes_on_from_there() {
+    let (scheduler, driver) = driven();
+    let (runs, start, clock) =
+        (Arc::<Mutex<Vec<_>>>::default(), scheduler.now(), scheduler.clone());
+    let note = Arc::clone(&runs);
+    let series = scheduler.schedule_repeatedly(SECOND, SECOND, move || {
+        note.lock().expect("whole").push(clock.now() - start);
+    });
+    let series = series.expect("open");
+    driver.advance(2500 * MS);
+    assert!(series.reset(1200 * MS)); // later: 3.7
+    driver.advance(2500 * MS);
+    assert_eq!(ran_at(&runs), [1000, 2000, 3700, 4700]);
+    assert!(series.reset(100 * MS)); // earlier: 5.1
+    assert_eq!(series.deadline(), Some(start + 5100 * MS));
+    driver.advance(2 * SECOND);
+    assert_eq!(ran_at(&runs)[4..], [5100, 6100]);
+    for _ in 0..40 {
+        assert!(series.reset(10 * SECOND) && series.reset(SECOND / 2)); // leaves void entries behind
+        driver.advance(SECOND / 2);
+    }
+    assert_eq!(ran_at(&runs).len(), 46);
+    driver.advance(20 * SECOND);
+    let expected: Vec<_> = (1..=20).map(|second| 27_000 + second * 1000).collect();
+    assert_eq!(ran_at(&runs)[46..], expected, "no void entry has made a run");
+    assert!(series.cancel());
+}
+
+#[test]
+fn s28_in_a_run_of_a_series_the_run_after_it_moves() {
+    let (scheduler, driver) = driven();
+    let own = Arc::new(Mutex::new(None::<Cancellable>));
+    let (runs, start, clock) =
+        (Arc::<Mutex<Vec<_>>>::default(), scheduler.now(), scheduler.clone());
+    let (note, seen) = (Arc::clone(&runs), Arc::clone(&own));
+    let mut delays = [Some(5), None, Some(2), Some(0), None].into_iter();
+    let series = scheduler.schedule_with_fixed_delay(SECOND, SECOND, move || {
+        note.lock().expect("whole").push(clock.now() - start);
+        let own = seen.lock().expect("whole");
+        let own = own.as_ref().expect("put there before the run");
+        assert_eq!(own.deadline(), None, "it runs");
+        let Some(delay) = delays.next() else { return ControlFlow::Break(()) };
+        if let Some(delay) = delay {
+            assert!(own.reset(HOUR) && own.reset(delay * SECOND), "the last one counts");
+        }
+        ControlFlow::Continue(())
+    });
+    *own.lock().expect("whole") = Some(series.expect("open"));
+    driver.advance(HOUR);
+    assert_eq!(ran_at(&runs), [1000, 6000, 7000, 9000, 9000, 10_000]);
+    assert!(!own.lock().expect("whole").as_ref().expect("there").reset(SECOND), "it is over");
+}
+
+/// An executor that keeps what it is handed.
+fn keeping() -> (Scheduler, Driver, mpsc::Receiver<DueTask>) {
+    let (queue, tasks) = mpsc::channel::<DueTask>();
+    let builder = Scheduler::builder();
+    let builder = builder.executor_fn(move |task| queue.send(task).expect("the receiver lives"));
+    let (scheduler, driver) = builder.build_driven().expect("the defaults are good");
+    (scheduler, driver, tasks)
+}
+
+#[test]
+fn s28_what_waits_in_an_executors_queue_does_not_run_at_its_old_time() {
+    let (scheduler, driver, tasks) = keeping();
+    let (task, runs) = noting(&scheduler, SECOND);
+    let (dropped, drops) = noting(&scheduler, SECOND);
+    driver.advance(SECOND);
+    assert!(task.reset(SECOND) && dropped.reset(SECOND));
+    tasks.try_recv().expect("it was handed over").run();
+    drop(tasks.try_recv().expect("this too"));
+    assert!(ran_at(&runs).is_empty() && !task.is_done() && !dropped.is_done());
+    driver.advance(999 * MS);
+    assert!(tasks.try_recv().is_err(), "it is not due");
+    driver.advance(MS);
+    tasks.try_iter().for_each(DueTask::run);
+    assert_eq!((ran_at(&runs), ran_at(&drops), scheduler.pending()), (vec![2000], vec![2000], 0));
+    assert_eq!(scheduler.stats().dropped(), 0);
+}
+
+#[test]
+fn s28_what_waits_in_an_executors_queue_runs_there_when_its_new_time_has_come() {
+    let (scheduler, driver, tasks) = keeping();
+    let (later, runs) = noting(&scheduler, SECOND);
+    let (sooner, soon) = noting(&scheduler, SECOND);
+    driver.advance(SECOND);
+    assert!(later.reset(SECOND) && sooner.reset_at(scheduler.now() - SECOND));
+    driver.advance(2 * SECOND);
+    tasks.try_iter().for_each(DueTask::run);
+    assert_eq!((ran_at(&runs), ran_at(&soon)), (vec![3000], vec![3000]));
+    driver.advance(HOUR);
+    tasks.try_iter().for_each(DueTask::run);
+    assert_eq!((ran_at(&runs).len(), ran_at(&soon).len(), scheduler.pending()), (1, 1, 0));
+}
+
+#[test]
+fn s28_leftovers_show_the_new_deadline_and_can_be_moved() {
+    let (scheduler, driver) = driven();
+    let start = scheduler.now();
+    let (first, _) = noting(&scheduler, SECOND);
+    let (second, _) = noting(&scheduler, 2 * SECOND);
+    let (third, _) = noting(&scheduler, HOUR);
+    assert!(first.reset(5 * SECOND) && third.reset(3 * SECOND));
+    let leftovers: Vec<_> = driver.close().into_iter().collect();
+    let deadlines = |tasks: &[tickwheel::PendingTask]| -> Vec<Duration> {
+        tasks.iter().map(|task| task.deadline() - start).collect()
+    };
+    assert_eq!(deadlines(&leftovers), [2 * SECOND, 3 * SECOND, 5 * SECOND], "in their new order");
+    assert!(second.reset_at(start + 9 * SECOND) && second.deadline() == Some(start + 9 * SECOND));
+    assert_eq!(deadlines(&leftovers), [9 * SECOND, 3 * SECOND, 5 * SECOND]);
+    // At another scheduler they go on, and their handles move them there.
+    let (other, driver) = driven();
+    for task in leftovers {
+        task.reschedule(&other).expect("open");
+    }
+    assert!(first.reset(SECOND / 2));
+    assert_eq!(first.deadline(), Some(other.now() + SECOND / 2));
+    assert_eq!(driver.advance(SECOND / 2), 1);
+    assert!(first.is_done() && other.pending() == 2);
+    assert!(third.reset(10 * SECOND) && second.cancel());
+    assert_eq!((driver.advance(9 * SECOND), driver.advance(SECOND)), (0, 1));
+}
+
+#[test]
+fn s28_a_series_in_its_run_at_the_end_keeps_the_deadline_that_the_run_has_chosen() {
+    let (scheduler, driver) = driven();
+    let driver = Arc::new(Mutex::new(Some(driver)));
+    let own = Arc::new(Mutex::new(None::<Cancellable>));
+    let (seen, timers) = (Arc::clone(&own), scheduler.clone());
+    let series = scheduler.schedule_repeatedly(SECOND, SECOND, move || {
+        let own = seen.lock().expect("whole");
+        assert!(own.as_ref().expect("there").reset(30 * SECOND));
+        drop(timers.stop());
+    });
+    *own.lock().expect("whole") = Some(series.expect("open"));
+    let turned = driver.lock().expect("whole").take().expect("there");
+    turned.advance(SECOND);
+    let leftovers: Vec<_> = turned.close().into_iter().collect();
+    assert_eq!(leftovers.len(), 1);
+    assert_eq!(leftovers[0].remaining(), 30 * SECOND);
+}
+
+#[test]
+fn s28_a_million_resets_leave_nothing_behind() {
+    let (scheduler, driver) = driven();
+    let tasks: Vec<_> = (0..1000).map(|_| scheduler.schedule_once(30 * SECOND, || ())).collect();
+    for round in 0..1000 {
+        for task in &tasks {
+            assert!(task.as_ref().expect("open").reset(30 * SECOND));
+        }
+        let woken = scheduler.stats().fired();
+        assert_eq!(woken, 0, "round {round}");
+        driver.advance(100 * MS);
+    }
+    assert_eq!(driver.advance(29_899 * MS), 0);
+    assert_eq!((driver.advance(MS), scheduler.pending()), (1000, 0));
+}
+
+#[test]
+fn s28_never_is_a_deadline_too() {
+    let (scheduler, driver) = driven();
+    let (task, runs) = noting(&scheduler, SECOND);
+    assert!(task.reset(Duration::MAX));
+    let farthest = task.deadline().expect("pending");
+    assert!(farthest > scheduler.now() + 100_000 * HOUR);
+    driver.advance(1000 * HOUR);
+    assert!(ran_at(&runs).is_empty() && task.reset(SECOND));
+    driver.advance(SECOND);
+    assert_eq!(ran_at(&runs).len(), 1);
+}
+
+#[test]
+fn s28_in_real_time_each_packet_pushes_the_timeout_further() {
+    let scheduler = Scheduler::new();
+    let (told, runs) = mpsc::channel();
+    let task = scheduler.schedule_once(40 * MS, move || told.send(Instant::now()).expect("waits"));
+    let task = task.expect("open");
+    let (start, mut last) = (Instant::now(), Instant::now());
+    while start.elapsed() < 120 * MS {
+        let now = Instant::now();
+        if !task.reset(40 * MS) {
+            break; // this thread was not run for so long
+        }
+        last = now;
+    }
+    let ran = runs.recv().expect("it runs");
+    assert!(ran - last >= 40 * MS, "not early");
+    assert!(runs.recv().is_err(), "once");
+}
+
+#[test]
+fn s28_threads_that_reset_one_task_agree_on_the_last() {
+    let scheduler = Scheduler::new();
+    let runs = Arc::new(AtomicUsize::new(0));
+    for _ in 0..common::count(20, 200) {
+        let count = Arc::clone(&runs);
+        let task = scheduler.schedule_once(HOUR, move || _ = count.fetch_add(1, Ordering::Relaxed));
+        let task = Arc::new(task.expect("open"));
+        let threads: Vec<_> = (0..3_u64)
+            .map(|seed| {
+                let (task, scheduler) = (Arc::clone(&task), scheduler.clone());
+                std::thread::spawn(move || {
+                    let mut random = common::Random(seed + 1);
+                    for _ in 0..200 {
+                        assert!(
+                            task.reset_at(scheduler.now() + HOUR + random.below(50) as u32 * MS)
+                        );
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert!(task.reset(Duration::ZERO));
+        common::until("it runs", || task.is_done());
+    }
+    common::until("all have run", || runs.load(Ordering::Relaxed) == common::count(20, 200));
+}
