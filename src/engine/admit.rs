@@ -221,7 +221,7 @@ impl Shared {
     /// Returns true if the stamps of tasks have to be kept, for the order of equal deadlines: see [`deadline`].
     #[inline]
     pub(super) fn keeps_stamps(&self) -> bool {
-        !self.intake.is_by_clock() && self.has_resets()
+        self.has_resets() && !self.intake.is_by_clock()
     }
 
     /// Publishes the record of a task, without a look at the doorbell. [`ring_for`](Shared::ring_for) comes next.

@@ -45,7 +45,8 @@ impl Engine {
     /// Hands over what is due: at least [`HAND_OVER`] tasks, and then as many as have just been taken in, unless that
     /// takes longer than [`SHARE_NANOS`]. So a flood of tasks that are due at once does not pile up here.
     pub(super) fn hand_over(&mut self, taken_in: usize) {
-        let now = self.now;
+        // Only if deadlines are moved is this worth a look at each holder: who claims the task looks anyway.
+        let (now, looks) = (self.now, self.shared.has_resets());
         let (mut target, mut left, mut more) = (Target::Default, HAND_OVER, taken_in);
         let mut is_refusing = self.outboxes.is_refusing(&target);
         loop {
@@ -58,7 +59,8 @@ impl Engine {
             }
             let Some(entry) = self.ready.pop(now) else { break };
             left -= 1;
-            let Some(entry) = self.still_due(entry) else { continue };
+            let entry = if looks { self.still_due(entry) } else { Some(entry) };
+            let Some(entry) = entry else { continue };
             let is_for_target = match (&target, entry.runner()) {
                 (Target::Default, Runner::Default) => true,
                 (Target::Own(own), Runner::Own) => {
@@ -86,23 +88,15 @@ impl Engine {
         self.release(target);
     }
 
-    /// Returns an entry that has come out, unless it is stale or its task is due later. Then it is filed again. Only if
-    /// deadlines are moved at this scheduler is this worth a look at the holder: the executor looks anyway.
-    #[inline]
+    /// Returns an entry that has come out, unless it is stale or its task is due later. Then it is filed again.
+    #[cold]
     fn still_due(&mut self, entry: Entry) -> Option<Entry> {
-        if !self.shared.has_resets() {
-            return Some(entry);
-        }
         self.ready.fetch_ahead();
         match deadline::come_out(entry, self.now) {
             Due::Yes => Some(entry),
             Due::No => None,
             Due::Later(entry) => {
-                if self.wheel.tick_of(entry.moment().0) > self.wheel.now() {
-                    self.wheel.insert(entry);
-                } else {
-                    self.ready.insert(entry);
-                }
+                self.file_again(entry);
                 None
             }
         }

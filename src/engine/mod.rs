@@ -277,6 +277,19 @@ impl Engine {
         (tasks, earliest)
     }
 
+    /// Files a task again, whose entry has come out too early (RESET-2 in [`deadline`](slots::deadline)).
+    fn file_again(&mut self, entry: Entry) {
+        let mut filing = Filing {
+            wheel: &mut self.wheel,
+            ready: &mut self.ready,
+            incoming: &mut self.incoming,
+            drops_stale: false,
+            earliest: Moment::NEVER,
+        };
+        filing.add(entry);
+        filing.file_all_but(0);
+    }
+
     /// Returns true if so much is due and not handed over that nothing should be taken in first. The first of it is
     /// due, so this turn hands something over.
     fn is_overdue(&self) -> bool {

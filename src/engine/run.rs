@@ -213,11 +213,14 @@ impl Shared {
         let now = self.recently().unwrap_or(said_last);
         with_lane(self, |writer| {
             for entry in due {
-                // A record of this thread needs no bell: the turn goes on, and looks for more before it sleeps.
-                let announce = |again: Entry, now: Moment| {
-                    writer.push(again.record(self.intake.stamp(now.0))).is_ok()
-                };
-                let claimed = Running::claim_due(entry, self.id, || Some(now), announce);
+                let plain = Running::claim_plain(entry.key()).map(|task| (task, entry));
+                let claimed = plain.or_else(|| {
+                    // A record of this thread needs no bell: it looks for more before it sleeps.
+                    let announce = |again: Entry, now: Moment| {
+                        writer.push(again.record(self.intake.stamp(now.0))).is_ok()
+                    };
+                    Running::claim_checked(entry, self.id, || Some(now), announce)
+                });
                 let Some((task, entry)) = claimed else { continue };
                 let lane = &writer.lane;
                 let (waker, claimed) = task.into_waker();
@@ -289,17 +292,17 @@ impl Shared {
         Some(Leftover { key: entry.key(), deadline, kind, period, is_in_run: false })
     }
 
-    /// Claims a task that an executor runs or drops, and returns the entry of the run. If the task is due later, it is
-    /// filed again (RESET-2).
-    #[inline]
-    fn claim(&self, due: Entry) -> Option<(Running, Entry)> {
+    /// Claims a task that was reset or has moved, for an executor that runs or drops it, and returns the entry of the run.
+    /// If the task is due later, it is filed again (RESET-2).
+    #[cold]
+    fn claim_checked(&self, due: Entry) -> Option<(Running, Entry)> {
         let mut filed = None;
         let announce = |again, now: Moment| {
             let stamp = self.intake.stamp(now.0);
             filed = self.push(again, stamp, false).ok().map(|pushed| (again, pushed));
             filed.is_some()
         };
-        let claimed = Running::claim_due(due, self.id, || self.try_now(), announce);
+        let claimed = Running::claim_checked(due, self.id, || self.try_now(), announce);
         if let Some((again, pushed)) = filed {
             self.ring_for(again, &pushed);
         }
@@ -309,13 +312,16 @@ impl Shared {
 
 impl due::TaskOwner for Shared {
     fn run(&self, due: Entry) {
-        if let Some((task, due)) = self.claim(due) {
+        if let Some(task) = Running::claim_plain(due.key()) {
+            self.run_claimed(task, due, true, true);
+        } else if let Some((task, due)) = self.claim_checked(due) {
             self.run_claimed(task, due, true, true);
         }
     }
 
     fn forfeit(&self, due: Entry) {
-        if let Some((task, _)) = self.claim(due) {
+        let plain = Running::claim_plain(due.key());
+        if let Some(task) = plain.or_else(|| Some(self.claim_checked(due)?.0)) {
             self.drop_claimed(task, true);
         }
     }

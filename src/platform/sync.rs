@@ -74,18 +74,16 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    const YIELDS: u32 = 100;
-
     #[cold]
     pub(crate) fn spin(&mut self) {
+        self.yields = self.yields.saturating_add(1);
         #[cfg(all(test, loom))]
         loom::thread::yield_now();
         #[cfg(not(all(test, loom)))]
         match self.yields {
-            Self::YIELDS.. => std::thread::sleep(std::time::Duration::from_micros(50)),
-            _ => std::thread::yield_now(),
+            ..100 => std::thread::yield_now(),
+            _ => std::thread::sleep(std::time::Duration::from_micros(50)),
         }
-        self.yields = self.yields.saturating_add(1);
     }
 }
 

@@ -43,7 +43,7 @@ impl Ledger {
 fn schedule(ledger: &Arc<Ledger>) -> TaskKey {
     let capture = Capture(Arc::clone(ledger));
     let task = OneShot(move || _ = capture.0.runs.fetch_add(1, Ordering::Relaxed));
-    Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None)
+    Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None, Moment(1))
 }
 
 fn run(key: TaskKey) -> bool {
@@ -101,13 +101,13 @@ fn models_rearm_against_cancel() {
             ControlFlow::Continue(())
         }));
         let rate = Repetition { kind: Kind::RateBurst, period: 1 };
-        let key = Vacancy::take().expect("a page of them").fill(task, rate, None);
+        let key = Vacancy::take().expect("a page of them").fill(task, rate, None, Moment(1));
         let runner = thread::spawn(move || {
             for _ in 0..2 {
                 let Some(mut task) = Running::claim(key, Phase::Pending) else { return };
                 assert_eq!(task.period(), 1);
                 assert!(task.run_in_place().is_continue());
-                if let Err(task) = task.rearm(Moment(1), false) {
+                if let Err(task) = task.rearm(Moment(1), Moment(0)) {
                     let (body, claimed) = task.into_body();
                     drop(body);
                     claimed.end();
@@ -137,7 +137,8 @@ fn models_done_shows_what_was_done() {
         let result = Arc::new(AtomicU64::new(0));
         let write = Arc::clone(&result);
         let task = OneShot(move || write.store(7, Ordering::Relaxed));
-        let key = Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None);
+        let key =
+            Vacancy::take().expect("a page of them").fill(task, Repetition::NONE, None, Moment(1));
         let handle = Cancellable::new(key, SchedulerId::FIRST);
         let reader = thread::spawn(move || {
             if handle.is_done() {

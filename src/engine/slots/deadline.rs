@@ -131,6 +131,7 @@ pub(crate) fn stamp(entry: Entry) -> u64 {
 }
 
 /// Notes the stamp of a task that is about to be announced.
+#[cold]
 pub(crate) fn set_stamp(key: TaskKey, stamp: u64) {
     blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_stamp(key.generation, stamp));
 }
@@ -260,30 +261,23 @@ fn come_out_checked(entry: Entry, now: Moment, word: Word) -> Due {
 }
 
 impl Running {
-    /// Claims a pending task for an entry that has come out at this scheduler. Returns the entry of the run too, whose
-    /// deadline is the task's.
+    /// Claims a pending task that has neither moved to another scheduler nor ever been reset.
+    #[inline]
+    pub(crate) fn claim_plain(key: TaskKey) -> Option<Running> {
+        let holder = blocks::holder(key.slot)?;
+        let word = holder.word.claim_plain(key.generation)?;
+        Some(Running::new(key, word, holder))
+    }
+
+    /// Claims any pending task for an entry that has come out at this scheduler. Returns the entry of the run too, whose
+    /// deadline is the task's. It holds the task for the look at its entry, and for the look-up of its scheduler if it
+    /// has moved (RESET-3).
     ///
     /// `None` if the task was cancelled, claimed before, or has moved to another scheduler; if the entry is void; or if
     /// the task is due later. Then `announce` is called with the entry under which it is filed now, and the present;
-    /// and returns false if the engine is closed.
-    #[inline]
-    pub(crate) fn claim_due(
-        entry: Entry,
-        scheduler: SchedulerId,
-        now: impl FnOnce() -> Option<Moment>,
-        announce: impl FnOnce(Entry, Moment) -> bool,
-    ) -> Option<(Running, Entry)> {
-        let key = entry.key();
-        let holder = blocks::holder(key.slot)?;
-        match holder.word.claim_plain(key.generation) {
-            Some(word) => Some((Running::new(key, word, holder), entry)),
-            None => Running::claim_checked(entry, scheduler, now, announce),
-        }
-    }
-
-    /// Holds the task for the look at its entry, and for the look-up of its scheduler if it has moved (RESET-3).
+    /// it returns false if the engine is closed.
     #[cold]
-    fn claim_checked(
+    pub(crate) fn claim_checked(
         entry: Entry,
         scheduler: SchedulerId,
         now: impl FnOnce() -> Option<Moment>,
@@ -320,16 +314,16 @@ impl Running {
 
     /// Makes a series pending again, under the same key, and returns its entry: at `next`, or where a reset during the
     /// run has moved it. If a cancel has doomed it in the meantime, returns the task, which the caller ends.
+    #[inline]
     pub(crate) fn rearm(self, mut next: Moment, now: Moment) -> Result<Entry, Running> {
         let (key, holder) = (self.key, self.holder);
-        let Some(annex) = blocks::annex(key.slot) else { return Err(self) };
         let Some(word) = holder.word.hold(key.generation, Phase::Running) else {
             return Err(self);
         };
         if word.was_reset() {
             let moved = Some(holder.deadline()).filter(|moved| *moved != NOT_MOVED);
             next = moved.unwrap_or(next);
-            annex.set_filed(next);
+            blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_filed(next));
         }
         holder.set_deadline(next);
         let word = word.rearmed();

@@ -221,9 +221,9 @@ impl Vacancy {
 
     /// Puts a task in and makes it pending. From now on it can be cancelled by its key.
     #[inline]
-    pub(crate) fn fill(
+    pub(crate) fn fill<T: Content>(
         self,
-        task: impl Content,
+        task: T,
         repetition: Repetition,
         executor: Option<&Arc<OwnExecutor>>,
         deadline: Moment,
@@ -239,7 +239,7 @@ impl Vacancy {
         // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
         unsafe { holder.put_body(task, executor.cloned()) };
         holder.set_deadline(deadline);
-        if kind != Kind::Once {
+        if T::IS_SERIES {
             blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
         }
         holder.word.fill(Word::pending(generation, past, kind, number));

@@ -1,0 +1,286 @@
+//! Deadlines that move (S28): each race of a reset, with an executor on another thread.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use loom::thread;
+
+use crate::engine::admit::Times;
+use crate::engine::slots::deadline::{self, Reset};
+use crate::engine::slots::holder::{Repetition, Vacancy};
+use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
+use crate::platform::sync::{Mutex, Ordering, lock};
+use crate::time::tick::Moment;
+use crate::wheel::entry::{Entry, Runner, SchedulerId};
+use crate::{Cancellable, Driver, DueTask, Executor, Rejected, Scheduler};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Keeps what it is handed.
+#[derive(Clone)]
+struct Keeper(Arc<Mutex<VecDeque<DueTask>>>);
+
+impl Executor for Keeper {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        lock(&self.0).push_back(task);
+        Ok(())
+    }
+}
+
+impl Keeper {
+    /// Runs all that it was handed.
+    fn run_all(&self) {
+        while let Some(task) = { lock(&self.0).pop_front() } {
+            task.run();
+        }
+    }
+}
+
+/// A scheduler, and one task that counts its runs.
+struct Model {
+    scheduler: Scheduler,
+    driver: Driver,
+    keeper: Keeper,
+    runs: Arc<AtomicUsize>,
+    task: Cancellable,
+}
+
+impl Model {
+    fn new(delay: Duration, is_series: bool) -> Model {
+        let keeper = Keeper(Arc::new(Mutex::new(VecDeque::new())));
+        let builder = Scheduler::builder().executor(keeper.clone()).wheel_size(1);
+        let (scheduler, driver) = builder.build_driven().expect("good");
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let run = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        let task = match is_series {
+            false => scheduler.schedule_once(delay, run),
+            true => scheduler.schedule_repeatedly(delay, 100 * SECOND, run),
+        };
+        Model { task: task.expect("open"), scheduler, driver, keeper, runs }
+    }
+
+    /// Starts a thread that moves the task to so many seconds from now.
+    fn reset(&self, seconds: u32) -> thread::JoinHandle<bool> {
+        let (task, at) = (self.task.clone(), self.scheduler.now() + seconds * SECOND);
+        thread::spawn(move || {
+            let is_moved = task.reset_at(at);
+            magazines::flush();
+            is_moved
+        })
+    }
+
+    /// Starts a thread that runs what the executor was handed.
+    fn run(&self) -> thread::JoinHandle<()> {
+        let keeper = self.keeper.clone();
+        thread::spawn(move || {
+            keeper.run_all();
+            magazines::flush();
+        })
+    }
+
+    fn ran(&self) -> usize {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Lets the time pass, and runs what is due.
+    fn advance(&self, by: Duration) {
+        self.driver.advance(by);
+        self.keeper.run_all();
+    }
+
+    /// Checks that the task is pending, and runs once, when it is due.
+    fn runs_when_due(self) {
+        let before = self.ran();
+        let due = self.task.deadline().expect("it is pending");
+        let left = due.saturating_duration_since(self.scheduler.now());
+        if !left.is_zero() {
+            self.advance(left - Duration::from_nanos(1));
+            assert_eq!(self.ran(), before, "early");
+        }
+        self.advance(Duration::from_nanos(1));
+        assert_eq!(self.ran(), before + 1, "it was lost, or ran twice");
+        self.end();
+    }
+
+    fn end(self) {
+        let Model { scheduler, driver, keeper, task, .. } = self;
+        drop((driver, scheduler, keeper, task));
+        magazines::flush();
+    }
+}
+
+/// A task that was handed over is moved away while its executor runs it: one of both wins (RESET-3).
+#[test]
+fn models_reset_against_run() {
+    loom::model(|| {
+        let model = Model::new(SECOND, false);
+        model.driver.advance(SECOND);
+        let (resetter, runner) = (model.reset(2), model.run());
+        runner.join().unwrap();
+        let is_moved = resetter.join().unwrap();
+        assert_eq!((model.ran(), model.task.is_done()), (usize::from(!is_moved), !is_moved));
+        if is_moved { model.runs_when_due() } else { model.end() }
+    });
+}
+
+/// The same while the engine hands it over, earlier and later.
+#[test]
+fn models_reset_against_hand_over() {
+    loom::model(|| {
+        let model = Model::new(2 * SECOND, false);
+        assert!(model.task.reset_at(model.scheduler.now() + 4 * SECOND), "it was moved before");
+        let resetter = model.reset(3);
+        model.driver.advance(2 * SECOND); // its entry comes out, and is filed again
+        assert!(resetter.join().unwrap());
+        model.runs_when_due();
+    });
+}
+
+/// Two resets, one of which needs a new entry: the last one counts, and the task has one valid entry (RESET-1).
+#[test]
+fn models_reset_against_reset() {
+    loom::model(|| {
+        let model = Model::new(3 * SECOND, false);
+        let (sooner, later) = (model.reset(2), model.reset(4));
+        assert!(sooner.join().unwrap() && later.join().unwrap());
+        model.runs_when_due();
+    });
+}
+
+/// An executor has the task too early and files it again, while it is moved to an earlier time (RESET-2).
+#[test]
+fn models_reset_against_filing_again() {
+    loom::model(|| {
+        let model = Model::new(SECOND, false);
+        model.driver.advance(SECOND);
+        assert!(model.task.reset(5 * SECOND), "it waits in the executor's queue");
+        let (resetter, runner) = (model.reset(2), model.run());
+        runner.join().unwrap();
+        assert!(resetter.join().unwrap());
+        model.runs_when_due();
+    });
+}
+
+/// A cancel against a reset: the task does not run, and a reset that comes second finds it cancelled.
+#[test]
+fn models_reset_against_cancel() {
+    loom::model(|| {
+        let model = Model::new(3 * SECOND, false);
+        let resetter = model.reset(2);
+        assert!(model.task.cancel());
+        resetter.join().unwrap();
+        assert!(!model.task.reset(SECOND) && model.task.is_cancelled());
+        model.advance(5 * SECOND);
+        assert_eq!(model.ran(), 0);
+        model.end();
+    });
+}
+
+/// The task of a scheduler that closes is moved to an earlier time: it comes back once, with its deadline (RESET-4).
+#[test]
+fn models_reset_against_close() {
+    loom::model(|| {
+        let model = Model::new(3 * SECOND, false);
+        let start = model.scheduler.now();
+        let resetter = model.reset(2);
+        let leftovers: Vec<_> = model.scheduler.close().expect("at once").into_iter().collect();
+        assert!(resetter.join().unwrap(), "a leftover can be moved too");
+        let deadlines: Vec<_> = leftovers.iter().map(|task| task.deadline() - start).collect();
+        assert_eq!(deadlines, [2 * SECOND]);
+        drop(leftovers);
+        model.end();
+    });
+}
+
+/// A series is moved while a run ends: the next run, or the one after it, is where the reset has put it (RESET-3).
+#[test]
+fn models_reset_against_rearm() {
+    loom::model(|| {
+        let model = Model::new(SECOND, true);
+        let start = model.scheduler.now();
+        model.driver.advance(SECOND);
+        let (resetter, runner) = (model.reset(7), model.run());
+        assert!(resetter.join().unwrap());
+        runner.join().unwrap();
+        let due = model.task.deadline().expect("pending") - start;
+        assert!(
+            due == 8 * SECOND && model.ran() <= 1,
+            "this run, if it came before it, else the next one"
+        );
+        model.runs_when_due();
+    });
+}
+
+/// A series that was moved before, and is moved again in its run.
+#[test]
+fn models_reset_against_the_second_rearm() {
+    loom::model(|| {
+        let model = Model::new(SECOND, true);
+        assert!(model.task.reset(2 * SECOND) && model.task.reset(SECOND));
+        model.driver.advance(SECOND);
+        let (resetter, runner) = (model.reset(7), model.run());
+        assert!(resetter.join().unwrap());
+        runner.join().unwrap();
+        model.runs_when_due();
+    });
+}
+
+/// A look at the deadline of a task that ends, and whose slot the next task gets, sees no other task's deadline.
+#[test]
+fn models_a_look_at_the_deadline_against_reuse() {
+    loom::model(|| {
+        let model = Model::new(SECOND, false);
+        let (task, due) = (model.task.clone(), model.scheduler.now() + SECOND);
+        let looker = thread::spawn(move || {
+            let seen = task.deadline();
+            magazines::flush();
+            seen
+        });
+        assert!(model.task.cancel());
+        let next = model.scheduler.schedule_once(9 * SECOND, || ()).expect("open");
+        let seen = looker.join().unwrap();
+        assert!(seen.is_none_or(|seen| seen == due), "{seen:?}");
+        assert!(next.cancel());
+        model.end();
+    });
+}
+
+/// A deadline that moves further away without the scheduler, against a claim: one of both wins (RESET-3).
+#[test]
+fn models_postpone_against_claim() {
+    loom::model(|| {
+        let vacancy = Vacancy::take().expect("a page of them");
+        let key = vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5));
+        let entry = Entry::new(key, Moment(5), false, Runner::Default, None);
+        let claim = |filed: &mut Option<Entry>| {
+            let announce = |again, _| filed.replace(again).is_none();
+            Running::claim_checked(entry, SchedulerId::FIRST, || Some(Moment(5)), announce)
+        };
+        let times = Times { now: Moment(0), deadline: Moment(5) };
+        let first = deadline::reset(key, times, None, SchedulerId::FIRST, false, |_| false);
+        assert_eq!(first, Reset::Done);
+        let resetter = thread::spawn(move || deadline::postpone(key, Moment(9)));
+        let mut filed = None;
+        let claimed = claim(&mut filed);
+        let postponed = resetter.join().unwrap();
+        match claimed {
+            Some((task, due)) => {
+                assert_ne!(postponed, Some(Reset::Done), "it has started");
+                assert_eq!((due.deadline, filed), (5, None));
+                let (body, claimed) = task.into_body();
+                drop(body);
+                claimed.end();
+            }
+            None => {
+                assert_eq!(postponed, Some(Reset::Done));
+                assert_eq!(filed, Some(entry.filed_under(Moment(9))));
+                assert_eq!(deadline::deadline(key), Some(Moment(9)));
+                assert!(!matches!(holder::cancel(key), Cancelled::Lost));
+            }
+        }
+        magazines::flush();
+    });
+}
