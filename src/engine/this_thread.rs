@@ -11,8 +11,7 @@ use std::time::Instant;
 use super::shared::Shared;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::platform::sync::local;
-use crate::time::When;
-use crate::time::tick::{Moment, Timeline};
+use crate::time::tick::{Moment, Timeline, When};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- lanes -----------------------------------------------------------------------------------

@@ -9,11 +9,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::worker::TaskQueue;
 use crate::job::Run;
-use crate::time::When;
 use crate::{Cancellable, Period, Schedule, ScheduleError, Scheduler};
 
 /// A task as its queue holds it.
@@ -173,6 +172,13 @@ impl Delayed {
     }
 }
 
+/// When a task is to be queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    After(Duration),
+    At(Instant),
+}
+
 /// The clock of delayed tasks.
 #[derive(Clone)]
 pub(super) enum Timers {
@@ -226,8 +232,6 @@ impl Timers {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::Duration;
-
     use std::sync::Weak;
 
     use super::super::composite::CompositeCancellable;

@@ -33,12 +33,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use super::delayed::{Entry, Timers};
+use super::delayed::{Entry, Timers, When};
 use super::serial::SerialQueue;
 use super::worker::TaskQueue;
 use crate::job::Ran;
 use crate::platform::sync::{Mutex, Ordering, local, lock};
-use crate::time::When;
 use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.

@@ -40,14 +40,13 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL, Timers};
+use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL, Timers, When};
 use super::drain::{self, Drain, RetryQueue};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
 use crate::job::Owner;
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::time::When;
 use crate::{Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back (WORKER-6).

@@ -19,13 +19,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use super::delayed::{AtomicPosition, Entry, Position};
+use super::delayed::{AtomicPosition, Entry, Position, When};
 use super::scheduler::ExecutorScheduler;
 use super::serial::SerialQueue;
 use super::worker::{TaskQueue, Worker};
 use crate::job::{Owner, Ran, Run};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
-use crate::time::When;
 use crate::{Cancel, PanicHook, ScheduleError, Scheduler, ThreadPool};
 
 /// Returns a new worker on the one thread that all such workers of the process share.

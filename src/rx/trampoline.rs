@@ -11,10 +11,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::delayed::{AtomicPosition, Delayed, Entry, Position};
+use super::delayed::{AtomicPosition, Delayed, Entry, Position, When};
 use super::worker::{TaskQueue, Worker};
 use crate::job::{Owner, Ran};
-use crate::time::When;
 use crate::{PanicHook, Period, ScheduleError};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.

@@ -7,10 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext};
-use super::delayed::{AtomicPosition, Entry, Timers};
+use super::delayed::{AtomicPosition, Entry, Timers, When};
 use super::scheduler::ExecutorScheduler;
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
-use crate::time::When;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,

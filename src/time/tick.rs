@@ -17,6 +17,13 @@ use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
+/// When something is to happen, as a user says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    After(Duration),
+    At(Instant),
+}
+
 /// A tick of the wheel. Tick `n` covers the deadlines after the end of tick `n - 1`, up to its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Tick(pub(crate) u64);
