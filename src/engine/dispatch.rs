@@ -92,7 +92,7 @@ impl Engine {
     #[cold]
     fn still_due(&mut self, entry: Entry) -> Option<Entry> {
         self.ready.fetch_ahead();
-        match deadline::come_out(entry, self.now) {
+        match deadline::come_out(entry) {
             Due::Yes => Some(entry),
             Due::No => None,
             Due::Later(entry) => {

@@ -61,6 +61,7 @@ use crate::engine::slots::trim::Trims;
 use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
+use crate::platform::sync::Ordering;
 use crate::time::tick::{Moment, Tick};
 use crate::wheel::{Buckets, Timed};
 
@@ -308,6 +309,11 @@ impl Engine {
             // The tick that is passing too: its entries wait in the ready queue for their own deadlines.
             Precision::Exact => Tick(passed.0.saturating_add(1)),
         };
+        let out_until = match self.precision {
+            Precision::Tick => self.shared.timeline.end_of(passed),
+            Precision::Exact => self.now,
+        };
+        self.shared.out_until.store(out_until.0, Ordering::Relaxed);
         if to > self.wheel.now() {
             self.wheel.advance(to, &mut self.given_out);
             self.ready.append(&mut self.given_out);

@@ -61,8 +61,8 @@ impl Timed for Entry {
     }
 }
 
-/// A late entry: its deadline, and how many came late before it (READY-2).
-type Late = (u64, u64, Entry);
+/// A late entry: its deadline, its stamp or 0 (READY-3), and how many came late before it (READY-2).
+type Late = (u64, u64, u64, Entry);
 
 /// The tasks that come next, in order.
 #[derive(Default)]
@@ -79,8 +79,7 @@ pub(crate) struct ReadyQueue {
 }
 
 impl ReadyQueue {
-    /// Keeps equal deadlines in the order of stamps from now on (READY-3). A count that was given to a late entry before
-    /// is no higher than any stamp from now on.
+    /// Keeps equal deadlines in the order of stamps from now on (READY-3). Entries without a stamp come first.
     pub(crate) fn order_by_stamp(&mut self) {
         self.by_stamp = true;
     }
@@ -98,10 +97,10 @@ impl ReadyQueue {
 
     /// Takes in a late entry: its tick has been given out, or it waits for no tick (READY-2).
     pub(crate) fn insert(&mut self, entry: Entry) {
-        let place = if self.by_stamp { stamp(entry) } else { self.count };
-        let late = (entry.deadline, place, entry);
+        let stamp = if self.by_stamp { stamp(entry) } else { 0 };
+        let late = (entry.deadline, stamp, self.count, entry);
         self.count += 1;
-        let is_in_order = |last: &Late| (last.0, last.1) <= (entry.deadline, place);
+        let is_in_order = |last: &Late| (last.0, last.1) <= (entry.deadline, stamp);
         if self.late_in_order.back().is_none_or(is_in_order) {
             self.late_in_order.push_back(late);
         } else {
@@ -119,15 +118,15 @@ impl ReadyQueue {
     fn peek(&self) -> Option<Entry> {
         let sorted = self.sorted.front().copied();
         match (sorted, self.first_late()) {
-            (Some(sorted), Some(late)) if !self.is_before(sorted, late) => Some(late.2),
+            (Some(sorted), Some(late)) if !self.is_before(sorted, late) => Some(late.3),
             (_, late) => sorted.or(late.map(|(.., entry)| entry)),
         }
     }
 
     /// Returns true if the first sorted entry comes before the first late one (READY-2, READY-3).
-    fn is_before(&self, sorted: Entry, (deadline, place, _): Late) -> bool {
+    fn is_before(&self, sorted: Entry, (deadline, late, ..): Late) -> bool {
         let is_equal = sorted.deadline == deadline;
-        let overtakes = is_equal && self.by_stamp && place < stamp(sorted);
+        let overtakes = is_equal && self.by_stamp && late < stamp(sorted);
         sorted.deadline <= deadline && !overtakes
     }
 
@@ -147,7 +146,7 @@ impl ReadyQueue {
         } else {
             self.late.pop();
         }
-        Some(first.2)
+        Some(first.3)
     }
 
     /// Takes out the next task, if it is due.
@@ -224,7 +223,7 @@ impl ReadyQueue {
         let sorted = self.sorted.iter().take(AHEAD).chain(self.sorted.back());
         assert!(sorted.is_sorted_by_key(|entry| entry.deadline), "READY-1: out of order");
         let late = self.late_in_order.iter().take(AHEAD).chain(self.late_in_order.back());
-        assert!(late.is_sorted_by_key(|late| (late.0, late.1)), "READY-2: out of order");
+        assert!(late.is_sorted(), "READY-2: out of order");
         let is_ready = |entry: Entry| entry.is_due_now() || is_given_out(entry.deadline);
         let ends = [self.sorted.back().copied(), self.first_late().map(|(.., entry)| entry)];
         assert!(

@@ -70,7 +70,8 @@ impl Shared {
             filed.is_some()
         };
         let kept = self.keeps_stamps().then_some(stamp);
-        let done = deadline::reset(key, times, kept, self.id, is_waker, announce);
+        let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
+        let done = deadline::reset(key, times, out_until, kept, self.id, is_waker, announce);
         if let Some((entry, pushed)) = filed {
             self.ring_for(entry, &pushed);
             if pushed.filled {

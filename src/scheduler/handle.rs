@@ -185,7 +185,7 @@ impl Cancellable {
     /// the last one that returns true counts. As to the order among tasks of equal deadlines, the task counts as
     /// scheduled now.
     ///
-    /// - Of a series the next run moves, and a fixed rate goes on from there. While a run is in progress, the run after
+    /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in progress, the run after
     ///   it moves.
     /// - A task that waits in an executor's queue can still be moved. It does not run at its old time then.
     /// - Of a task that a close has returned, [`PendingTask::deadline`](crate::PendingTask::deadline) moves.

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickwheel::{Cancellable, CloseError};
+use tickwheel::{Cancellable, CloseError, Precision};
 
 use crate::plan::{End, NEVER, Plan, Repeats, State, Time};
 use crate::tasks::{Booking, Ticket};
@@ -28,7 +28,7 @@ impl World {
     /// Schedules many one-shots that are due within a short time.
     pub(crate) fn schedule_crowd(self: &Arc<World>) {
         let first = self.some_deadline();
-        let room = ONE_TURN.saturating_sub(self.model().numbers_since_the_turn());
+        let room = ONE_TURN.saturating_sub(self.model().news_since_the_turn());
         let (tasks, spread) = self.draw(|random| {
             let tasks = random.below(if self.habits.is_crowded { 700 } else { 30 });
             (tasks.min(room), random.of_any_size(40))
@@ -132,6 +132,46 @@ impl World {
         if foreseen {
             self.check_that_it_is_dropped(id);
         }
+    }
+
+    /// Moves the deadline of a task, by any handle that there ever was (S28).
+    pub(crate) fn reset_one(&self) {
+        if !self.habits.moves_deadlines {
+            return self.cancel_one();
+        }
+        let Some((id, handle, way)) = self.some_handle() else { return };
+        let to = self.some_new_deadline(id);
+        let Some(to) = to.filter(|_| self.model().tasks[id].state != State::Moved) else { return };
+        let (now, foreseen) = self.ask(|model| (model.now, model.reset(id, to)));
+        let nanos = Duration::from_nanos;
+        let told = match to {
+            NEVER => handle.reset(Duration::MAX),
+            to if to >= now && way == 0 => handle.reset(nanos(to - now)),
+            to => handle.reset_at(self.start + nanos(to)),
+        };
+        assert_eq!(told, foreseen, "the reset of task {id}");
+        let model = self.model();
+        let task = &model.tasks[id];
+        let waits = matches!(task.state, State::Waiting | State::Returned);
+        let expected = (waits && task.deadline != NEVER).then(|| self.start + nanos(task.deadline));
+        let known = handle.deadline().filter(|_| !waits || task.deadline != NEVER);
+        assert_eq!(known, expected, "the deadline of task {id}: {task:?}");
+        drop(model);
+        self.check_pending();
+        self.check_handle(id, &handle);
+    }
+
+    /// Returns a deadline for a task. It is not that of another one if the order of equal ones is not defined, and a task
+    /// that is up in this turn is not moved within what is due, because it may have been handed over.
+    fn some_new_deadline(&self, id: usize) -> Option<Time> {
+        let to = self.some_deadline();
+        let model = self.model();
+        let is_taken =
+            |to: Time| model.tasks.iter().any(|task| to == task.deadline || to == task.filed);
+        let may_be_equal = model.settings.precision == Precision::Tick && !model.is_turning();
+        let is_its_own = to == model.tasks[id].filed;
+        let is_handed = to <= model.now && model.queue.iter().any(|(.., up)| *up == id);
+        (!is_its_own && !is_handed && (may_be_equal || to == NEVER || !is_taken(to))).then_some(to)
     }
 
     /// S9

@@ -148,6 +148,9 @@ fn one_by_one(world: &Arc<World>, leftovers: Leftovers, expected: &[usize]) {
     // S29: their handles go on working, so some may be cancelled by now.
     let is_there = |id: &usize| world.model().tasks[*id].state == State::Moved;
     moved.retain(is_there);
+    // A leftover that was moved after it was returned has another place there.
+    let due_there = |id: &usize| world.ask(|model| model.tasks[*id].deadline.max(model.now));
+    moved.sort_by_key(due_there);
     assert_eq!(second.pending(), moved.len());
     let mut dropped = 0;
     for (task, id) in driver.close().into_iter().zip(moved.iter().copied()) {
@@ -181,7 +184,10 @@ fn check_what_it_says(world: &World, task: &PendingTask, id: usize) {
         NEVER => Duration::MAX,
         deadline => Duration::from_nanos(deadline.saturating_sub(model.now)),
     };
-    assert_eq!(task.remaining(), remaining, "leftover {id}: {expected:?}");
+    // One that was moved and then cancelled shows the deadline that it had at the close.
+    if matches!(expected.state, State::Returned | State::Moved) {
+        assert_eq!(task.remaining(), remaining, "leftover {id}: {expected:?}");
+    }
     let period = expected.plan.repeats.period().map(Duration::from_nanos);
     assert_eq!(task.period(), period, "leftover {id}: {expected:?}");
 }

@@ -8,7 +8,7 @@
 //! | file | what it is |
 //! | --- | --- |
 //! | `plan.rs` | the plan of a task, and its state |
-//! | `model.rs`, `turns.rs` | the model |
+//! | `model.rs`, `turns.rs`, `moves.rs` | the model |
 //! | `world.rs` | the parts of a run |
 //! | `calls.rs` | calls to the scheduler |
 //! | `time.rs` | turns, moves, stalls |
@@ -24,6 +24,7 @@ mod calls;
 mod common;
 mod end;
 mod model;
+mod moves;
 mod plan;
 mod reports;
 mod tasks;
@@ -43,7 +44,8 @@ fn step(world: &Arc<World>, driver: &Driver) {
         0..10 => world.schedule_once(),
         10..12 => world.schedule_crowd(),
         12..15 => world.schedule_series(),
-        15..19 => world.cancel_one(),
+        15..17 => world.cancel_one(),
+        17..19 => world.reset_one(),
         19..24 => world.advance(driver),
         24..29 => world.stall_and_turn(driver),
         29 => world.turn_until_quiet(driver),

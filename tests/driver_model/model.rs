@@ -8,6 +8,7 @@
 //! | `plan.rs` | what is asked of a task, and where it stands |
 //! | the way in | what is refused, when a task will run, how many hold a place |
 //! | `turns.rs` | which task is next in line, when a series is due again, when to come back |
+//! | `moves.rs` | which task is due when, after its deadline was moved |
 //! | the ways out | who wins a cancel, what is left over, whose closure may be dropped |
 //!
 //! - MODEL-1 A turn runs what was scheduled before it began and is due: by deadline, and at equal
@@ -16,7 +17,7 @@
 //!   or out of order (S18). Then the model is not [exact](Model::is_exact).
 //! - MODEL-3 A task takes one way out, and its closure is dropped once, on that way (S20).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use tickwheel::{Precision, ScheduleError};
 
@@ -56,14 +57,21 @@ pub(crate) struct Model {
     /// The time of the run, the number, and the name of each task.
     pub(crate) waiting: BTreeSet<(Time, u64, usize)>,
     pub(crate) numbers: u64,
+    /// How many tasks have come in, or were moved to an earlier time.
+    pub(crate) news: u64,
     pub(crate) counts: Counts,
     /// The order may be another one than that of the promises (MODEL-2).
     pub(crate) is_exact: bool,
     pub(crate) driving: Driving,
-    /// The tasks of this turn that have not run yet, in order.
-    pub(crate) queue: VecDeque<usize>,
-    /// When this turn began, and the first number that does not belong to it.
+    /// The tasks of this turn that have not run yet, in order: the deadline under which each came up, and its number.
+    pub(crate) queue: BTreeSet<(Time, u64, usize)>,
+    /// When this turn began, and how much had come in by then.
     pub(crate) turn: (Time, u64),
+    /// A task that was up in its turn was moved out of it. If it had been handed over by then, the engine comes back once
+    /// more than is needed.
+    pub(crate) has_moved_out: bool,
+    /// What was due up to then has come up. `None` before the first turn.
+    pub(crate) up_until: Option<Time>,
     pub(crate) running: Option<usize>,
     pub(crate) ending: Ending,
 }
@@ -89,11 +97,14 @@ impl Model {
             tasks: Vec::new(),
             waiting: BTreeSet::new(),
             numbers: 0,
+            news: 0,
             counts: Counts::default(),
             is_exact: true,
             driving: Driving::Nobody,
-            queue: VecDeque::new(),
+            queue: BTreeSet::new(),
             turn: (0, 0),
+            has_moved_out: false,
+            up_until: None,
             running: None,
             ending: Ending::default(),
         }
@@ -118,15 +129,24 @@ impl Model {
     }
 
     pub(crate) fn wait(&mut self, id: usize, deadline: Time) {
+        let is_urgent = deadline <= self.now;
+        self.news += 1;
+        self.wait_again(id, deadline);
+        let task = &mut self.tasks[id];
+        (task.filed, task.is_urgent, task.state) = (deadline, is_urgent, State::Waiting);
+    }
+
+    /// A task waits for this deadline, and counts as scheduled now.
+    pub(crate) fn wait_again(&mut self, id: usize, deadline: Time) {
         let (at, number) = (self.runs_at(deadline), self.numbers);
         self.numbers += 1;
         self.waiting.insert((at, number, id));
         let task = &mut self.tasks[id];
-        (task.at, task.number, task.deadline, task.state) = (at, number, deadline, State::Waiting);
+        (task.at, task.number, task.deadline) = (at, number, deadline);
     }
 
     /// Returns when a task of this deadline runs if it begins to wait now (S1, S2, S5).
-    fn runs_at(&self, deadline: Time) -> Time {
+    pub(crate) fn runs_at(&self, deadline: Time) -> Time {
         let tick = self.settings.tick;
         match self.settings.precision {
             _ if deadline <= self.now => self.now,
@@ -153,9 +173,9 @@ impl Model {
         self.waiting.first().map(|(at, ..)| *at).filter(|at| *at != NEVER)
     }
 
-    /// How many tasks have begun to wait since the last turn began.
-    pub(crate) fn numbers_since_the_turn(&self) -> u64 {
-        self.numbers - self.turn.1
+    /// How much has come in since the last turn began.
+    pub(crate) fn news_since_the_turn(&self) -> u64 {
+        self.news - self.turn.1
     }
 
     // ----- the ways out --------------------------------------------------------------------
@@ -232,9 +252,12 @@ impl Model {
         self.ending.drops = !self.ending.is_wanted; // S24
     }
 
-    /// Returns the leftovers that a close gets.
+    /// Returns the leftovers that a close gets, in order of the deadlines that they have now.
     pub(crate) fn expected_leftovers(&self) -> Vec<usize> {
-        self.ending.leftovers.iter().filter(|_| !self.ending.drops).flatten().copied().collect()
+        let wanted = self.ending.leftovers.iter().filter(|_| !self.ending.drops);
+        let mut ids: Vec<_> = wanted.flatten().copied().collect();
+        ids.sort_by_key(|id| (self.tasks[*id].deadline, self.tasks[*id].number));
+        ids
     }
 
     /// Returns true for a series in the one run that it has as a leftover.

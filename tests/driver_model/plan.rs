@@ -81,6 +81,12 @@ pub(crate) struct Task {
     pub(crate) deadline: Time,
     /// When the next run is to start.
     pub(crate) at: Time,
+    /// The deadline under which it came in, if it was moved further away since then. It comes up then, and waits again.
+    pub(crate) filed: Time,
+    /// The deadline that its next run was given in this one.
+    pub(crate) moved_to: Option<Time>,
+    /// It came in to run at once.
+    pub(crate) is_urgent: bool,
     /// Counted over all tasks, in the order in which they began to wait.
     pub(crate) number: u64,
     pub(crate) runs: u64,
@@ -96,6 +102,9 @@ impl Task {
             state: State::Over(End::Refused),
             deadline: plan.deadline,
             at: NEVER,
+            filed: plan.deadline,
+            moved_to: None,
+            is_urgent: false,
             number: 0,
             runs: 0,
             has_closure: true,

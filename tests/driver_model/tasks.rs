@@ -69,6 +69,7 @@ impl Ticket {
             2 => world.schedule_once(),
             3..5 => world.cancel_one(),
             5..7 => world.take_time(),
+            7..9 => world.reset_one(),
             _ => {}
         }
     }

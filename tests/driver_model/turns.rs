@@ -23,7 +23,7 @@ impl Model {
     /// These leftovers are about to be run.
     pub(crate) fn begin_by_hand(&mut self, ids: Vec<usize>) {
         self.driving = Driving::ByHand;
-        self.queue = ids.into();
+        self.queue = (0..).zip(ids).map(|(place, id)| (place, 0, id)).collect();
     }
 
     /// Returns true if the caller is inside a turn.
@@ -34,34 +34,44 @@ impl Model {
     /// Returns true if a task belongs to this turn (MODEL-1).
     fn open_turn(&mut self, now: Time) {
         self.now = now;
-        self.turn = (now, self.numbers);
-        let mut due: Vec<_> = self.waiting.range(..(now + 1, 0, 0)).map(|(.., id)| *id).collect();
-        due.sort_by_key(|id| (self.tasks[*id].deadline, self.tasks[*id].number));
-        self.queue = due.into();
+        self.turn = (now, self.news);
+        let up_until = self.settings.up_until(now);
+        self.up_until = Some(up_until);
+        let due = self.waiting.iter().filter(|(at, _, id)| {
+            *at <= now || self.tasks[*id].filed <= up_until || self.tasks[*id].is_urgent
+        });
+        self.queue = due.map(|(_, number, id)| (self.tasks[*id].filed, *number, *id)).collect();
     }
 
     /// The next one in this turn that is still to run.
     pub(crate) fn next_in_turn(&mut self) -> Option<usize> {
-        let is_live =
-            |id: &usize| matches!(self.tasks[*id].state, State::Waiting | State::Returned);
-        while self.queue.front().is_some_and(|id| !is_live(id)) {
-            self.queue.pop_front();
+        while let Some((place, number, id)) = self.queue.first().copied() {
+            match self.tasks[id].state {
+                State::Waiting if self.driving != Driving::ByHand => {
+                    if self.comes_up(id, place) {
+                        return Some(id);
+                    }
+                }
+                State::Waiting | State::Returned => return Some(id),
+                _ => {}
+            }
+            self.queue.remove(&(place, number, id));
         }
-        self.queue.front().copied()
+        None
     }
 
     /// Returns the task that runs next, at the time that the model's clock then shows.
     fn next_in_line(&mut self) -> Option<usize> {
-        if self.next_in_turn().is_none() && !self.ending.is_closed {
+        while self.next_in_turn().is_none() && !self.ending.is_closed {
             let (began, numbers) = self.turn;
             // What a slow run has made due may still come in its turn, if nothing new has come.
-            let may_go_on = self.now > began && self.numbers == numbers;
+            let may_go_on = self.now > began && self.news == numbers;
             match (self.driving, self.next()) {
                 (Driving::Advance, Some(at)) => self.open_turn(at.max(self.now)),
                 (Driving::Turn, Some(at)) if at <= self.now && may_go_on => {
                     self.open_turn(self.now);
                 }
-                _ => {}
+                _ => break,
             }
         }
         self.next_in_turn()
@@ -73,11 +83,11 @@ impl Model {
         assert!(left_out.is_none() || !self.is_exact, "left out of its turn: {left_out:?}");
         self.driving = Driving::Nobody;
         self.queue.clear();
-        let has_news = self.ending.is_closed || self.numbers > self.turn.1;
+        let has_news = self.ending.is_closed || self.news > self.turn.1;
         match self.ending.leftovers {
             Some(_) => None,
             None if has_news => Some(self.now),
-            None => self.next(),
+            None => self.comes_back(),
         }
     }
 }
@@ -88,12 +98,14 @@ impl Model {
     /// Checks that a task may run now and here.
     pub(crate) fn run_begins(&mut self, id: usize, now: Time, is_elsewhere: bool) {
         if self.is_exact {
-            assert_eq!(self.next_in_line(), Some(id), "another one runs than is next in line");
+            let next = self.next_in_line();
+            let tasks = [next, Some(id)].map(|id| id.map(|id| &self.tasks[id]));
+            assert_eq!(next, Some(id), "another one runs than is next in line: {tasks:?}");
         } else if self.is_turning() {
             self.now = self.now.max(now);
         }
-        if self.queue.front() == Some(&id) {
-            self.queue.pop_front();
+        if self.queue.first().is_some_and(|(.., first)| *first == id) {
+            self.queue.pop_first();
         }
         let by_hand = self.driving == Driving::ByHand;
         let task = &mut self.tasks[id];
@@ -124,7 +136,10 @@ impl Model {
             return ends; // it has cancelled itself (S16)
         }
         if ends == RunEnds::GoesOn && self.driving != Driving::ByHand {
-            self.wait(id, self.due_again(task.plan.repeats, task.deadline));
+            let due =
+                task.moved_to.unwrap_or_else(|| self.due_again(task.plan.repeats, task.deadline));
+            self.tasks[id].moved_to = None;
+            self.wait(id, due);
         } else {
             self.tasks[id].state = State::Over(End::Ran);
         }

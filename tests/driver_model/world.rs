@@ -46,6 +46,8 @@ pub(crate) struct Signs {
 pub(crate) struct Habits {
     pub(crate) has_series: bool,
     pub(crate) may_refuse: bool,
+    /// Deadlines are moved. Then no run takes time and no executor refuses, so that the model knows what has come up.
+    pub(crate) moves_deadlines: bool,
     /// Hundreds of tasks are scheduled at once.
     pub(crate) is_crowded: bool,
     /// The number of the run that stops the scheduler.
@@ -133,11 +135,14 @@ impl Habits {
         let is_crowded = random.one_in(40);
         // A turn with more than a thousand tasks looks more than once at the clock, and at the request to stop. So neither
         // changes in the middle of a turn.
-        let slow_runs = if is_crowded { 0 } else { random.below(3) * 8 };
+        let moves_deadlines = random.one_in(2);
+        let has_slow_runs = !is_crowded && !moves_deadlines;
+        let slow_runs = if has_slow_runs { random.below(3) * 8 } else { 0 };
         let last_order = (!is_crowded && random.one_in(6)).then(|| random.of_any_size(8));
         Habits {
             has_series: !random.one_in(3),
-            may_refuse: random.one_in(4),
+            may_refuse: random.one_in(4) && !moves_deadlines,
+            moves_deadlines,
             last_order,
             slow_runs: AtomicU64::new(slow_runs),
             is_crowded,

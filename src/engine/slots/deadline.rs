@@ -18,9 +18,10 @@
 //! - RESET-1 Of the entries of a pending task exactly one is valid: the one that is filed under `filed`, with the turn of
 //!   the word. All others are void. Whoever meets one drops it. A void entry may become valid when the same task is filed
 //!   under the same deadline again. Then it is the twin of the valid one, and whichever comes out first is taken.
-//! - RESET-2 The valid entry comes out no later than the deadline, or it is out already (then `filed` has passed). Nobody
-//!   runs it before the deadline: who gets it out too early files it again, the tick thread into the wheel, and any
-//!   other thread through its lane.
+//! - RESET-2 The valid entry comes out no later than the deadline, or it is out already. Nobody runs it before the
+//!   deadline: who gets it out too early files it again, the tick thread into the wheel, and any other thread through
+//!   its lane. The tick thread also does so if the deadline has passed in the meantime, so that the task finds its place
+//!   among those that are due.
 //! - RESET-3 `deadline` and `filed` change only while the task is held, or while it belongs to one thread: to the caller
 //!   who fills the holder. So resets are in one order, and the last one that returns true counts. A claim of a task that
 //!   was reset holds it too. The claim of any other task is one exchange, and a reset that comes before it makes it fail.
@@ -126,8 +127,13 @@ pub(crate) fn moved_in_run(key: TaskKey) -> Option<Moment> {
 pub(crate) fn stamp(entry: Entry) -> u64 {
     let slot = entry.key().slot;
     let (Some(holder), Some(annex)) = (blocks::holder(slot), blocks::annex(slot)) else { return 0 };
-    let counts = is_live(entry) && holder.deadline() == entry.moment();
+    let counts = is_live(entry) && holder.deadline() <= entry.moment();
     if counts { annex.stamp(entry.generation) } else { 0 }
+}
+
+/// Returns the stamp of the call that has set the deadline of a leftover.
+pub(crate) fn stamp_of(key: TaskKey) -> u64 {
+    blocks::annex(key.slot).map_or(0, |annex| annex.stamp(key.generation))
 }
 
 /// Notes the stamp of a task that is about to be announced.
@@ -183,11 +189,12 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
     is_later.then_some(Reset::Done)
 }
 
-/// Moves the deadline of a task of this scheduler. `announce` pushes the record of a new entry, and returns false if the
-/// engine is closed.
+/// Moves the deadline of a task of this scheduler. What was filed up to `out_until` has come out already, or will do so
+/// before any new entry. `announce` pushes the record of a new entry, and returns false if the engine is closed.
 pub(crate) fn reset(
     key: TaskKey,
     Times { now, deadline: to }: Times,
+    out_until: Moment,
     stamp: Option<u64>,
     scheduler: SchedulerId,
     is_waker: bool,
@@ -210,10 +217,12 @@ pub(crate) fn reset(
             holder.word.put_back(word);
             return Reset::Elsewhere;
         }
+        // A series that was due long ago would make up for all runs since then, at once.
+        let to = if word.is_series() { to.max(now) } else { to };
         if from == Phase::Pending {
             let filed = if word.was_reset() { annex.filed() } else { holder.deadline() };
-            // An entry that has come out already is on its way to a run, and the run looks at the deadline.
-            let is_too_late = to < filed && now < filed;
+            // An entry that has come out is on its way to a run, and the run looks at the deadline.
+            let is_too_late = out_until < filed && (to < filed || to <= now);
             let entry = Entry::new(key, to, to <= now, runner(word, is_waker), word.turn());
             let is_filed = is_too_late && announce(entry); // RESET-4
             annex.set_filed(if is_filed { to } else { filed });
@@ -230,16 +239,16 @@ pub(crate) fn reset(
 /// Looks at an entry that has come out of the wheel, before it is handed over. The tick thread calls this, so that no
 /// executor gets the task too early. A reset may still come between this and the claim, which looks again.
 #[inline]
-pub(crate) fn come_out(entry: Entry, now: Moment) -> Due {
+pub(crate) fn come_out(entry: Entry) -> Due {
     match holder::pending_word(entry.key()) {
         None => Due::No,
         Some(word) if !word.was_reset() || word.is_in(Phase::Held) => Due::Yes,
-        Some(word) => come_out_checked(entry, now, word),
+        Some(word) => come_out_checked(entry, word),
     }
 }
 
 #[cold]
-fn come_out_checked(entry: Entry, now: Moment, word: Word) -> Due {
+fn come_out_checked(entry: Entry, word: Word) -> Due {
     let key = entry.key();
     let (holder, annex) = (blocks::holder(key.slot), blocks::annex(key.slot));
     let (Some(holder), Some(annex)) = (holder, annex) else { return Due::No };
@@ -250,7 +259,7 @@ fn come_out_checked(entry: Entry, now: Moment, word: Word) -> Due {
     let deadline = holder.deadline();
     let due = if !holder.is_valid(annex, word, entry) {
         Due::No
-    } else if deadline <= now.max(entry.moment()) {
+    } else if deadline <= entry.moment() {
         Due::Yes
     } else {
         annex.set_filed(deadline);

@@ -383,6 +383,7 @@ pub(crate) fn move_to(
         let old = replace(&mut body.executor, executor.cloned());
         moved().insert(key, scheduler);
         holder.set_deadline(deadline);
+        blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_stamp(key.generation, 0));
         let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
         (word.moved(Phase::Pending, number), (runner, word.turn(), old))
     })
