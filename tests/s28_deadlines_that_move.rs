@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use tickwheel::{Cancellable, Driver, DueTask, Precision, Scheduler};
+use tickwheel::{Cancellable, Driver, DueTask, Observer, Precision, Scheduler, WheelView};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -375,4 +375,43 @@ fn s28_threads_that_reset_one_task_agree_on_the_last() {
         common::until("it runs", || task.is_done());
     }
     common::until("all have run", || runs.load(Ordering::Relaxed) == common::count(20, 200));
+}
+
+/// How many entries the wheel has, as its observer is told.
+struct Entries(Arc<AtomicUsize>);
+
+impl Observer for Entries {
+    fn turned(&self, wheel: WheelView<'_>) {
+        let near = (0..wheel.buckets()).map(|bucket| wheel.waiting_in(bucket)).sum::<usize>();
+        self.0.store(near + wheel.waiting_far(), Ordering::Relaxed);
+    }
+}
+
+/// However often a task moves, it has one entry, and those that an earlier deadline has left go at their time.
+#[test]
+fn s28_a_task_has_one_entry_whatever_its_history() {
+    let entries = Arc::new(AtomicUsize::new(0));
+    let builder = Scheduler::builder().observer(Entries(Arc::clone(&entries)));
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    let task = scheduler.schedule_once(HOUR, || ()).expect("open");
+    let series = scheduler.schedule_repeatedly(HOUR, HOUR, || ()).expect("open");
+    let entries = || entries.load(Ordering::Relaxed);
+    for round in 0..1000_u32 {
+        assert!(task.reset(HOUR + round * SECOND) && series.reset(HOUR + round * MS));
+        driver.advance(SECOND);
+        assert_eq!(entries(), 2, "later and later, round {round}");
+    }
+    for second in (1..=50).rev() {
+        for moved in [&task, &series] {
+            assert!(moved.reset(second * SECOND) && moved.reset(HOUR));
+            driver.turn();
+        }
+    }
+    assert!(entries() <= 2 + 100, "each earlier deadline has left one: {}", entries());
+    driver.advance(60 * SECOND);
+    for _ in 0..200 {
+        assert!(task.reset(HOUR) && series.reset(HOUR));
+        driver.advance(60 * SECOND);
+    }
+    assert_eq!(entries(), 2, "their time has come");
 }

@@ -7,7 +7,7 @@
 mod common;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -366,4 +366,121 @@ fn s24_schedulers_come_and_go() {
     }
     until("the end of all captures", || Arc::strong_count(&alive) == 1);
     println!("{} schedulers ended in three ways: 0 captures left", digits(rounds));
+}
+
+// ----- resets against fires, cancels and a close -------------------------------------------
+
+const MOVED: usize = 64;
+
+/// One thread moves the deadlines of its tasks earlier and later while they fire, and cancels some of them. No task runs
+/// before the last deadline that it was given.
+fn reset_amid_fires(scheduler: &Scheduler, ledger: &Arc<Ledger>, ids: Range<usize>, seed: u64) {
+    let (start, mut random) = (scheduler.now(), Random(seed));
+    let nanos = move |instant: Instant| u64::try_from((instant - start).as_nanos()).expect("short");
+    let ran: Vec<_> = ids.clone().map(|_| Arc::new(AtomicU64::new(0))).collect();
+    let schedule = |(id, ran): (usize, &Arc<AtomicU64>)| {
+        let (book, ran, clock) = (Arc::clone(ledger), Arc::clone(ran), scheduler.clone());
+        let task = move || {
+            ran.store(nanos(clock.now()), Ordering::Relaxed);
+            book.book(id, End::Ran);
+        };
+        scheduler.schedule_once(MILLI, task).expect("open")
+    };
+    let tasks: Vec<_> = ids.clone().zip(&ran).map(schedule).collect();
+    let mut not_before = vec![0; tasks.len()];
+    let mut reset = |at: usize, delay: u64| {
+        let due = scheduler.now() + Duration::from_nanos(delay);
+        if tasks[at].reset_at(due) {
+            not_before[at] = nanos(due);
+        }
+    };
+    for _ in 0..40 * MOVED {
+        reset(random.below(MOVED as u64) as usize, random.below(3_000_000));
+        if random.one_in(40) {
+            thread::yield_now();
+        }
+    }
+    for (at, id) in ids.enumerate() {
+        if id % 8 == 0 && tasks[at].cancel() {
+            ledger.book(id, End::Cancelled);
+        } else {
+            reset(at, 0);
+        }
+    }
+    until("all have ended", || tasks.iter().all(tickwheel::Cancellable::is_done));
+    for (ran, not_before) in ran.iter().map(|ran| ran.load(Ordering::Relaxed)).zip(not_before) {
+        assert!(ran == 0 || ran >= not_before, "ran at {ran}, due at {not_before}");
+    }
+}
+
+#[test]
+fn s28_resets_amid_fires_lose_none_and_make_none_early() {
+    let rounds = count(60, 4_000);
+    let mut all = Tally::default();
+    for round in 0..rounds {
+        let builder = match round % 3 {
+            0 => Scheduler::builder().executor(Inline),
+            1 => Scheduler::builder().precision(Precision::Exact),
+            _ => Scheduler::builder().executor(ThreadPool::new(2)).tick(MILLI / 4),
+        };
+        let scheduler = builder.build().expect("a thread");
+        let ledger = Ledger::new(3 * MOVED);
+        thread::scope(|scope| {
+            for number in 0..3 {
+                let (scheduler, ledger) = (&scheduler, &ledger);
+                let ids = number * MOVED..(number + 1) * MOVED;
+                let seed = (round * 3 + number) as u64;
+                scope.spawn(move || reset_amid_fires(scheduler, ledger, ids, seed));
+            }
+        });
+        let tally = ledger.tally();
+        tally.assert_balanced();
+        assert_eq!(scheduler.pending(), 0);
+        all += tally;
+    }
+    println!("{} tasks that were moved while they fired: {all}", digits(all.ids));
+}
+
+/// Threads move tasks while the scheduler closes: each task comes back, runs, or is refused, and is due when it was told.
+#[test]
+fn s28_resets_against_a_close_lose_none() {
+    let rounds = count(200, 10_000);
+    let (mut all, mut random) = (Tally::default(), Random(28));
+    for _ in 0..rounds {
+        let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
+        let ledger = Ledger::new(MOVED);
+        let page = |id| (id, scheduler.schedule_once(HOUR, book(&ledger, id)).expect("open"));
+        let tasks: Vec<_> = (0..MOVED).map(page).collect();
+        let start = Barrier::new(3);
+        let leftovers = thread::scope(|scope| {
+            for tasks in tasks.chunks(MOVED / 2) {
+                let (start, scheduler) = (&start, &scheduler);
+                let mut random = Random(random.next());
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..200 {
+                        let (_, task) = &tasks[random.below(tasks.len() as u64) as usize];
+                        let sooner = random.below(3600) as u32 * Duration::from_secs(1);
+                        task.reset_at(scheduler.now() + sooner + 10 * MILLI);
+                    }
+                });
+            }
+            start.wait();
+            spin_until(Instant::now() + Duration::from_nanos(random.below(60_000)));
+            scheduler.close().expect("in time")
+        });
+        for task in leftovers {
+            task.run();
+        }
+        let tally = ledger.tally();
+        tally.assert_balanced();
+        assert!(tasks.iter().all(|(_, task)| task.is_done()));
+        all += tally;
+    }
+    println!("{} tasks that were moved while their scheduler closed: {all}", digits(all.ids));
+}
+
+fn book(ledger: &Arc<Ledger>, id: usize) -> impl FnOnce() + Send + 'static {
+    let ledger = Arc::clone(ledger);
+    move || ledger.book(id, End::Ran)
 }

@@ -247,16 +247,24 @@ impl Model {
         let waiting = std::mem::take(&mut self.waiting);
         let mut ids: Vec<_> = waiting.into_iter().map(|(.., id)| id).collect();
         ids.sort_by_key(|id| (self.tasks[*id].deadline, self.tasks[*id].number));
-        ids.iter().for_each(|id| self.tasks[*id].state = State::Returned);
+        for id in &ids {
+            let task = &mut self.tasks[*id];
+            (task.state, task.returned_at) = (State::Returned, task.deadline);
+        }
         self.ending.leftovers = Some(ids);
         self.ending.drops = !self.ending.is_wanted; // S24
     }
 
-    /// Returns the leftovers that a close gets, in order of the deadlines that they have now.
+    /// Returns the leftovers that a close gets, in order of the deadlines that they have now. One that was cancelled in
+    /// the meantime stands where it was.
     pub(crate) fn expected_leftovers(&self) -> Vec<usize> {
         let wanted = self.ending.leftovers.iter().filter(|_| !self.ending.drops);
         let mut ids: Vec<_> = wanted.flatten().copied().collect();
-        ids.sort_by_key(|id| (self.tasks[*id].deadline, self.tasks[*id].number));
+        ids.sort_by_key(|id| {
+            let task = &self.tasks[*id];
+            let is_live = task.state == State::Returned;
+            (if is_live { task.deadline } else { task.returned_at }, task.number)
+        });
         ids
     }
 

@@ -87,6 +87,8 @@ pub(crate) struct Task {
     pub(crate) moved_to: Option<Time>,
     /// It came in to run at once.
     pub(crate) is_urgent: bool,
+    /// The deadline that it had when it was returned.
+    pub(crate) returned_at: Time,
     /// Counted over all tasks, in the order in which they began to wait.
     pub(crate) number: u64,
     pub(crate) runs: u64,
@@ -104,6 +106,7 @@ impl Task {
             at: NEVER,
             filed: plan.deadline,
             moved_to: None,
+            returned_at: plan.deadline,
             is_urgent: false,
             number: 0,
             runs: 0,
