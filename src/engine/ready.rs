@@ -17,7 +17,7 @@
 //!
 //! - READY-3 Where deadlines are moved and the clock may stand still, equal deadlines are in the order of the stamps
 //!   that the tasks keep: see [`deadline`](super::slots::deadline). Tasks that were never moved come in that order
-//!   anyway.
+//!   anyway. Stale entries do not come in, because one that becomes valid again would have an old place.
 //!
 //! With `Precision::Tick` the wheel gives out only ticks that have passed, so everything here is due. With
 //! `Precision::Exact` it gives out the tick that is passing as well, and each entry waits here for its own deadline.
@@ -27,7 +27,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
-use crate::engine::slots::deadline::stamp;
+use crate::engine::slots::deadline::{is_live, stamp};
 use crate::executor::due::AHEAD;
 use crate::time::tick::Moment;
 use crate::wheel::Timed;
@@ -88,6 +88,7 @@ impl ReadyQueue {
     pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
         sort_by_deadline(given_out, &mut self.scratch);
         if self.by_stamp {
+            given_out.retain(|entry| is_live(*entry));
             for equal in given_out.chunk_by_mut(|one, other| one.deadline == other.deadline) {
                 equal.sort_by_key(|entry| stamp(*entry));
             }
@@ -97,6 +98,9 @@ impl ReadyQueue {
 
     /// Takes in a late entry: its tick has been given out, or it waits for no tick (READY-2).
     pub(crate) fn insert(&mut self, entry: Entry) {
+        if self.by_stamp && !is_live(entry) {
+            return;
+        }
         let stamp = if self.by_stamp { stamp(entry) } else { 0 };
         let late = (entry.deadline, stamp, self.count, entry);
         self.count += 1;
