@@ -46,6 +46,7 @@
 //! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
 //! | wait in async code, under any runtime | [`Scheduler::sleep`], [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
 //! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
+//! | push a timeout further, again and again | [`Cancellable::reset`], [`reset_at`](Cancellable::reset_at) |
 //! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
 //! | meet deadlines to less than a tick | [`Precision::Exact`] |
 //! | stop, and keep the pending tasks | [`Scheduler::close`], [`Leftovers`] |
@@ -82,6 +83,8 @@
 //!   After the stop, every task is refused (S23). Dropping the last handle stops the scheduler without blocking (S24).
 //!   A close also returns tasks that executors have taken and not started, and series after their run. The handles of a
 //!   leftover go on working when it moves (S29).
+//! - **Deadlines that move.** [`reset`](Cancellable::reset) moves the deadline of a task that has not started, earlier or
+//!   later, under the same handle. The task runs once, not before its last deadline, and at most a tick after it (S28).
 //! - **Limits and inspection.** A limit is exact (S25). Counters are exact once things are quiet (S26). Errors say what
 //!   to do (S27). A task has a name, which reports of panics and leftovers tell (S31).
 //!

@@ -28,7 +28,7 @@
 //! | `FutureTimeoutSupport`, `ask` with a `Timeout` | [`timeout(d, future)`](crate::Scheduler::timeout) |
 //! | `timers.startSingleTimer(key, ..)`, `cancel(key)` | keep the handles in a map of your own; a [`Worker`](crate::rx::Worker) for an actor runs its timers in order with its messages |
 //! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
-//! | `context.setReceiveTimeout(d)` | a [`Sleep`](crate::future::Sleep) that is [`reset`](crate::future::Sleep::reset) with each message |
+//! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::future::Sleep::reset) |
 //! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |
 //! | `SchedulerTask.cancelled()` | what is captured is dropped: a `Drop` of your own |
 //! | `IllegalStateException: cannot enqueue after timer shutdown` | [`ScheduleError::Closed`](crate::ScheduleError::Closed) |
@@ -55,5 +55,5 @@
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |
-//! | `IdleStateHandler`, `ReadTimeoutHandler` | a [`Sleep`](crate::future::Sleep) that is [`reset`](crate::future::Sleep::reset) with each message: two stores |
+//! | `IdleStateHandler`, `ReadTimeoutHandler` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::future::Sleep::reset) |
 //! | wakes up at every tick | sleeps until a task is due |

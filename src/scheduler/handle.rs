@@ -190,9 +190,8 @@ impl Cancellable {
     /// - A task that waits in an executor's queue can still be moved. It does not run at its old time then.
     /// - Of a task that a close has returned, [`PendingTask::deadline`](crate::PendingTask::deadline) moves.
     ///
-    /// A deadline that moves further away costs little: no memory, no wake-up, and nothing for the tick thread, as
-    /// often as it moves, but one look at the time at which the task would have run. So this is the way to a timeout
-    /// that each packet pushes further:
+    /// A deadline that moves further away costs little: no memory and no wake-up, and the tick thread looks at the task
+    /// once, at the time at which it would have run. So this is the way to a timeout that each packet pushes further:
     ///
     /// ```
     /// use std::time::Duration;
@@ -211,7 +210,11 @@ impl Cancellable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Handles that do not come from this crate may not be able to do this. They return false.
+    /// Among tasks that are due at the same nanosecond on the system's clock, one that was moved further away may run
+    /// after one that was scheduled later. On a clock that may stand still the order is exact.
+    ///
+    /// This works for the tasks of a [`Scheduler`](crate::Scheduler). Other handles return false: those of workers, pools
+    /// and message loops, and those from outside whose [`Cancel`] does not have it.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
             Inner::Task(task) => reset::reset(task.key, task.scheduler, When::After(delay)),

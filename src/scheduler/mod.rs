@@ -177,11 +177,11 @@ impl Scheduler {
     ///
     /// # Panics
     ///
-    /// Panics if a million such executors of this scheduler are alive.
+    /// Panics if half a million such executors of this scheduler are alive.
     #[must_use]
     pub fn with_executor(&self, executor: impl Executor) -> Scheduler {
         let own = self.shared().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
-        let own = own.expect("fewer than a million executors: clone a handle to share one");
+        let own = own.expect("fewer than half a million executors: clone a handle to share one");
         Scheduler::of(Arc::clone(&self.service), Some(own))
     }
 

@@ -11,7 +11,7 @@ use tickwheel::{Cancellable, CloseError, Precision};
 
 use crate::plan::{End, NEVER, Plan, Repeats, State, Time};
 use crate::tasks::{Booking, Ticket};
-use crate::world::{World, lock};
+use crate::world::{Trouble, World, lock};
 
 /// The most tasks that are scheduled between two turns: several times as many as the engine takes in at once.
 const ONE_TURN: u64 = 9_000;
@@ -136,7 +136,7 @@ impl World {
 
     /// Moves the deadline of a task, by any handle that there ever was (S28).
     pub(crate) fn reset_one(&self) {
-        if !self.habits.moves_deadlines {
+        if self.habits.trouble != Trouble::DeadlinesMove {
             return self.cancel_one();
         }
         let Some((id, handle, way)) = self.some_handle() else { return };

@@ -9,7 +9,7 @@ use tickwheel::Driver;
 
 use crate::model::{Driving, Model};
 use crate::plan::{State, Time};
-use crate::world::World;
+use crate::world::{Trouble, World};
 
 /// An executor that refuses is asked again after 100 ms at the latest (S30).
 const LONGEST_PAUSE: Time = 100_000_000;
@@ -120,7 +120,7 @@ impl World {
     pub(crate) fn change_mood(&self, driver: &Driver) {
         if self.signs.refuses.load(Ordering::Relaxed) {
             self.calm_down(driver);
-        } else if self.habits.may_refuse {
+        } else if self.habits.trouble == Trouble::ExecutorsRefuse {
             self.signs.refuses.store(true, Ordering::Relaxed);
             self.model().is_exact = false;
         }

@@ -46,13 +46,12 @@ impl Model {
     /// The next one in this turn that is still to run.
     pub(crate) fn next_in_turn(&mut self) -> Option<usize> {
         while let Some((place, number, id)) = self.queue.first().copied() {
-            match self.tasks[id].state {
-                State::Waiting if self.driving != Driving::ByHand => {
-                    if self.comes_up(id, place) {
-                        return Some(id);
-                    }
+            let state = self.tasks[id].state;
+            match state {
+                State::Waiting if self.driving == Driving::ByHand || self.comes_up(id, place) => {
+                    return Some(id);
                 }
-                State::Waiting | State::Returned => return Some(id),
+                State::Returned => return Some(id),
                 _ => {}
             }
             self.queue.remove(&(place, number, id));

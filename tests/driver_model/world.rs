@@ -42,12 +42,19 @@ pub(crate) struct Signs {
     pub(crate) ends: AtomicUsize,
 }
 
+/// What goes on beside the calls. While deadlines are moved, no executor refuses and no run takes time, so that the model
+/// knows what has come up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    ExecutorsRefuse,
+    DeadlinesMove,
+    None,
+}
+
 /// The events that one run has and another one does not.
 pub(crate) struct Habits {
     pub(crate) has_series: bool,
-    pub(crate) may_refuse: bool,
-    /// Deadlines are moved. Then no run takes time and no executor refuses, so that the model knows what has come up.
-    pub(crate) moves_deadlines: bool,
+    pub(crate) trouble: Trouble,
     /// Hundreds of tasks are scheduled at once.
     pub(crate) is_crowded: bool,
     /// The number of the run that stops the scheduler.
@@ -135,14 +142,17 @@ impl Habits {
         let is_crowded = random.one_in(40);
         // A turn with more than a thousand tasks looks more than once at the clock, and at the request to stop. So neither
         // changes in the middle of a turn.
-        let moves_deadlines = random.one_in(2);
-        let has_slow_runs = !is_crowded && !moves_deadlines;
+        let trouble = match random.below(8) {
+            0 => Trouble::ExecutorsRefuse,
+            1..4 => Trouble::None,
+            _ => Trouble::DeadlinesMove,
+        };
+        let has_slow_runs = !is_crowded && trouble != Trouble::DeadlinesMove;
         let slow_runs = if has_slow_runs { random.below(3) * 8 } else { 0 };
         let last_order = (!is_crowded && random.one_in(6)).then(|| random.of_any_size(8));
         Habits {
             has_series: !random.one_in(3),
-            may_refuse: random.one_in(4) && !moves_deadlines,
-            moves_deadlines,
+            trouble,
             last_order,
             slow_runs: AtomicU64::new(slow_runs),
             is_crowded,
@@ -170,7 +180,7 @@ fn build(
         builder = builder.max_pending(places);
     }
     // Otherwise it is `Inline`, which takes batches in another way.
-    if habits.may_refuse || random.one_in(2) {
+    if habits.trouble == Trouble::ExecutorsRefuse || random.one_in(2) {
         builder = builder.executor(Moody(Arc::clone(signs)));
     }
     builder.build_driven().expect("good settings")
