@@ -272,8 +272,11 @@ fn s28_leftovers_show_the_new_deadline_and_can_be_moved() {
     assert_eq!(deadlines(&leftovers), [9 * SECOND, 3 * SECOND, 5 * SECOND]);
     // At another scheduler they go on, and their handles move them there.
     let (other, driver) = driven();
+    driver.advance(HOUR);
     for task in leftovers {
-        task.reschedule(&other).expect("open");
+        let remaining = task.remaining();
+        let handle = task.reschedule(&other).expect("open");
+        assert_eq!(handle.deadline(), Some(other.now() + remaining));
     }
     assert!(first.reset(SECOND / 2));
     assert_eq!(first.deadline(), Some(other.now() + SECOND / 2));

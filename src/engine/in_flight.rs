@@ -147,9 +147,11 @@ impl SeriesInFlight {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::engine::admit::Times;
+    use crate::engine::slots::deadline::{self, Reset};
     use crate::engine::slots::{Cancelled, OneShot};
     use crate::time::tick::Moment;
-    use crate::wheel::entry::Runner;
+    use crate::wheel::entry::{Runner, SchedulerId};
 
     /// A task that is over, and one that nothing ends before the last line of a test.
     fn over_and_waiting() -> (Entry, Entry) {
@@ -182,6 +184,20 @@ mod tests {
         let left: Vec<_> = in_flight.drain().collect();
         assert_eq!((left.len(), forgotten), (101, 100_001 - 101));
         assert!(left.iter().all(|entry| *entry == waiting));
+    }
+
+    #[test]
+    fn flight_1_what_is_filed_again_is_forgotten() {
+        let (_, waiting) = over_and_waiting();
+        let mut in_flight = InFlight::default();
+        in_flight.extend(&[waiting]);
+        let reset = |deadline| {
+            let times = Times { now: Moment(1), deadline: Moment(deadline) };
+            let key = waiting.key();
+            deadline::reset(key, times, Moment(0), None, SchedulerId::FIRST, false, |_| true)
+        };
+        assert_eq!((reset(9), in_flight.forget_over(1)), (Reset::Done, 0), "it is due later");
+        assert_eq!((reset(0), in_flight.forget_over(1)), (Reset::Done, 1), "another entry counts");
     }
 
     #[test]
