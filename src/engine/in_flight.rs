@@ -157,11 +157,11 @@ mod tests {
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
             let vacancy = holder::Vacancy::take().expect("room");
-            vacancy.fill(OneShot(|| ()), holder::Repetition::NONE, None, Moment(1))
+            vacancy.fill(OneShot(|| ()), holder::Repetition::NONE, None, Moment(5))
         };
         let (over, waiting) = (fill(), fill());
         assert!(matches!(holder::cancel(over), Cancelled::Won { .. }));
-        [over, waiting].map(|key| Entry::new(key, Moment(1), true, Runner::Default, None)).into()
+        [over, waiting].map(|key| Entry::new(key, Moment(5), true, Runner::Default, None)).into()
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
             deadline::reset(key, times, Moment(0), None, SchedulerId::FIRST, false, |_| true)
         };
         assert_eq!((reset(9), in_flight.forget_over(1)), (Reset::Done, 0), "it is due later");
-        assert_eq!((reset(0), in_flight.forget_over(1)), (Reset::Done, 1), "another entry counts");
+        assert_eq!((reset(3), in_flight.forget_over(1)), (Reset::Done, 1), "another entry counts");
     }
 
     #[test]
