@@ -347,7 +347,8 @@ impl AtomicWord {
     pub(crate) fn end(&self, word: Word, cancelled: bool) -> u32 {
         let last =
             if word.is_series() { [Phase::Doomed, Phase::Ending] } else { [Phase::Running; 2] };
-        debug_assert!(last.iter().any(|phase| self.load_relaxed() == word.in_phase(*phase)));
+        let is_it = |phase: &Phase| self.load_relaxed().reset() == word.in_phase(*phase).reset();
+        debug_assert!(last.iter().any(is_it), "nobody but a reset changes the word of a series");
         let freed = word.freed(cancelled);
         self.0.store(freed.0, Ordering::Release);
         freed.generation()
