@@ -148,6 +148,8 @@ MUTATIONS = [
      "self.last_runs.is_empty() && self.leftover_runs == 0", "self.leftover_runs == 0", tests("s29_s31_end_of_life")),
     ("a task whose name is read is hidden from the sweep", "src/engine/slots/state.rs",
      "        self.0 & LOW_2 == Phase::Pending as u64\n", "        self.is_in(Phase::Pending) && LOW_2 > 0\n", TESTS + ["--lib", "state"]),
+    ("a chosen delay is lost on its way", "src/time/repeat.rs",
+     "run().map_continue(|()| CHOSEN.take())", "run().map_continue(|()| None)", tests("series_that_choose")),
     # Deadlines that move
     ("a reset that a claim does not see", "src/engine/slots/state.rs",
      "word.0 & (MOVED | RESET) == 0", "word.0 & MOVED == 0", models("deadlines")),

@@ -31,7 +31,7 @@
 use std::any::type_name;
 use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, DueTask, PanicHook, Period, Repeat, Task};
@@ -131,8 +131,20 @@ impl Work for DueTask {
 pub(crate) struct Series<F> {
     pub(crate) name: &'static str,
     pub(crate) due: Instant,
-    pub(crate) period: Period,
+    period: Period,
+    /// The delay that the last run has chosen.
+    chosen: Option<Duration>,
     pub(crate) f: F,
+}
+
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> Series<F> {
+    pub(crate) fn new(name: &'static str, due: Instant, period: Period, f: F) -> Series<F> {
+        Series { name, due, period, chosen: None, f }
+    }
+
+    pub(crate) fn run_once(&mut self) -> ControlFlow<()> {
+        R::choose(&mut self.f).map_continue(|chosen| self.chosen = chosen)
+    }
 }
 
 impl<F: Send + 'static> Named for Series<F> {
@@ -145,11 +157,14 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
     const IS_PERIODIC: bool = true;
 
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        work.as_mut().map_or(ControlFlow::Break(()), |series| (series.f)().flow())
+        work.as_mut().map_or(ControlFlow::Break(()), Series::run_once)
     }
 
     fn next_run(&mut self, ended: Instant) -> Instant {
-        self.due = self.period.next_run(self.due, ended);
+        self.due = match self.chosen {
+            Some(delay) => Period::fixed_delay(delay).next_run(ended, ended),
+            None => self.period.next_run(self.due, ended),
+        };
         self.due
     }
 }

@@ -51,7 +51,7 @@
 //! | `Timeout.isExpired()`, `isCancelled()` | [`is_done`](crate::Cancellable::is_done), [`is_cancelled`](crate::Cancellable::is_cancelled) |
 //! | `Timeout.task()`, `timer()` | keep what you need beside the handle, which owns nothing |
 //! | `TimerTask.cancelled(timeout)` | what is captured is dropped: a `Drop` of your own |
-//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated |
+//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated; if each delay differs, a closure that returns [`Some(delay)`](crate::Repeat) |
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |

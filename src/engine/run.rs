@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Weak;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
@@ -24,7 +24,7 @@ use crate::executor::due;
 use crate::platform::cpu::cycles;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::InOrder;
-use crate::time::repeat::{Kind, next_run};
+use crate::time::repeat::{Kind, Repeat, next_run};
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
@@ -122,9 +122,9 @@ impl Shared {
     }
 
     fn run_series(&self, mut task: Running, due: Entry, was_pending: bool) {
-        let ran = caught(|| task.run_in_place());
+        let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
-            Ok(ControlFlow::Continue(())) => self.rearm(task, due).err(),
+            Ok(ControlFlow::Continue(chosen)) => self.rearm(task, due, chosen).err(),
             _ => Some(task),
         };
         if ran.is_err() {
@@ -154,10 +154,13 @@ impl Shared {
     }
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
-    /// if a cancel has ended it.
-    fn rearm(&self, task: Running, due: Entry) -> Result<(), Running> {
+    /// if a cancel has ended it. `chosen` is the delay that its closure has returned.
+    fn rearm(&self, task: Running, due: Entry, chosen: Option<Duration>) -> Result<(), Running> {
         let now = self.try_now().unwrap_or(due.moment());
-        let next = next_run(task.kind(), task.period(), due.moment(), now, self.tick);
+        let next = match chosen {
+            Some(delay) => now.after(delay),
+            None => next_run(task.kind(), task.period(), due.moment(), now, self.tick),
+        };
         let entry = task.rearm(next, now)?;
         if let Err(Refused) = self.announce(entry, now, false) {
             self.return_from_run(entry);

@@ -256,7 +256,7 @@ impl TaskRunner {
         }
         let deadline = self.after(initial);
         let due = deadline.unwrap_or_else(|| self.shared.now());
-        let series = Series { name, due, period, f };
+        let series = Series::new(name, due, period, f);
         let posted = self.shared.post(deadline, true, Origin::Program, series);
         posted.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }

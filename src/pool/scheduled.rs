@@ -259,7 +259,7 @@ impl ScheduledThreadPool {
         }
         let now = self.now();
         let due = after(now, initial);
-        let enqueued = self.enqueue(now, due, Series { name, due, period, f });
+        let enqueued = self.enqueue(now, due, Series::new(name, due, period, f));
         enqueued.map_err(|(reason, series)| TryScheduleError::new(reason, series.f))
     }
 

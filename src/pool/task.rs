@@ -52,7 +52,7 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Callable for Series<F> {
     type Output = ();
 
     fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        work.as_mut().map_or(ControlFlow::Break(()), |series| (series.f)().flow())
+        work.as_mut().map_or(ControlFlow::Break(()), Series::run_once)
     }
 
     fn next_run(&mut self, ended: Instant) -> Instant {

@@ -209,7 +209,7 @@ impl Worker {
         // A time beyond the range of the clock becomes the latest that it has.
         let due = Period::fixed_delay(initial).next_run(now, now);
         let when = if initial.is_zero() { NOW } else { When::At(due) };
-        Ok((when, Series { name, due, period, f }))
+        Ok((when, Series::new(name, due, period, f)))
     }
 
     /// Schedules work, and holds the calling thread back if too much is queued. Refused work is returned, unless the

@@ -4,6 +4,7 @@
 //! delay. On an absolute timeline that is one addition: `planned + period` (S12). The rest of this file is about
 //! runs that were missed (S13).
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -143,8 +144,34 @@ impl From<Duration> for Period {
     }
 }
 
-/// A value that the closure of a repeating task may return: `()` to go on for ever, or a [`ControlFlow`],
-/// whose `Break` ends the series.
+/// A value that the closure of a repeating task may return: `()` to go on for ever, a [`ControlFlow`], whose `Break`
+/// ends the series, or an `Option<Duration>`, which chooses the next delay.
+///
+/// After `Some(delay)` the next run is due `delay` after the end of this one, whatever the period. `None` ends the
+/// series. If the next run was [reset](crate::Cancellable::reset) during this one, the reset counts. Retries with
+/// growing gaps:
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let (second, start) = (Duration::from_secs(1), scheduler.now());
+/// let (mut gap, clock) = (second, scheduler.clone());
+/// let request = move || (clock.now() - start >= 60 * second).then_some("an answer");
+/// let retries = scheduler.schedule_with_fixed_delay(Duration::ZERO, second, move || {
+///     if request().is_some() {
+///         return None;
+///     }
+///     let next = gap;
+///     gap = (2 * gap).min(30 * second);
+///     Some(next)
+/// })?;
+/// // At 0, 1, 3, 7, 15, 31 and 61 seconds:
+/// assert_eq!(driver.advance(120 * second), 7);
+/// assert!(retries.is_done());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// The trait is sealed. It is not implemented for `bool`, which does not say which of its values would end the series:
 ///
@@ -175,20 +202,37 @@ impl From<Duration> for Period {
 // `compile_fail` cannot check the message, which is: "a repeating task cannot return `bool`".
 #[diagnostic::on_unimplemented(
     message = "a repeating task cannot return `{Self}`",
-    label = "its closure must return `()` or `ControlFlow<()>`",
+    label = "its closure must return `()`, `ControlFlow<()>` or `Option<Duration>`",
     note = "return `()` to go on for ever; to end the series, return `std::ops::ControlFlow::Break(())`, and \
-            `ControlFlow::Continue(())` until then",
+            `ControlFlow::Continue(())` until then; to choose the next delay, return `Some(delay)`, and `None` to end",
     note = "a closure that ends in an expression returns its value: a `;` behind it makes that `()`"
 )]
 pub trait Repeat: sealed::Sealed {
     /// Returns `Continue` to go on, and `Break` to end the series.
     #[doc(hidden)]
     fn flow(self) -> ControlFlow<()>;
+
+    /// Runs a closure once, and returns the delay that it has chosen, if it goes on.
+    #[doc(hidden)]
+    fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>>
+    where
+        Self: Sized;
+}
+
+thread_local! {
+    /// The delay that a closure has chosen on this thread, on its way to whoever has called it. A boxed series returns
+    /// only a [`ControlFlow`], so the delay takes this way around it.
+    static CHOSEN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 impl Repeat for () {
     fn flow(self) -> ControlFlow<()> {
         ControlFlow::Continue(())
+    }
+
+    fn choose(run: impl FnOnce()) -> ControlFlow<(), Option<Duration>> {
+        run();
+        ControlFlow::Continue(None)
     }
 }
 
@@ -196,12 +240,30 @@ impl Repeat for ControlFlow<()> {
     fn flow(self) -> ControlFlow<()> {
         self
     }
+
+    #[inline]
+    fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>> {
+        CHOSEN.set(None); // what nobody has asked for
+        run().map_continue(|()| CHOSEN.take())
+    }
+}
+
+impl Repeat for Option<Duration> {
+    fn flow(self) -> ControlFlow<()> {
+        CHOSEN.set(self);
+        if self.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>> {
+        run().map_or(ControlFlow::Break(()), |delay| ControlFlow::Continue(Some(delay)))
+    }
 }
 
 mod sealed {
     pub trait Sealed {}
     impl Sealed for () {}
     impl Sealed for std::ops::ControlFlow<()> {}
+    impl Sealed for Option<std::time::Duration> {}
 }
 
 /// How a task repeats, as it is stored in the word of its holder.
