@@ -619,14 +619,15 @@ fn a_pool_without_a_core_keeps_one_thread_for_what_waits_and_only_so_long() {
     let clock = ManualClock::new();
     let builder = ScheduledThreadPool::builder().threads(3).clock(clock.clone());
     let (pool, alive, _) = counted(builder.keep_alive(SECOND));
-    let later = pool.schedule(HOUR, || "an hour later").expect("open");
+    // Further away than the seconds below can take the clock, however long they go on.
+    let later = pool.schedule(1000 * HOUR, || "much later").expect("open");
     start_all(&pool, 3);
     until("one waits for the task", || {
         clock.advance(SECOND);
         alive.load(Ordering::SeqCst) == 1
     });
-    clock.advance(HOUR);
-    assert_eq!(later.join_timeout(PATIENCE).expect("in time").expect("no panic"), "an hour later");
+    clock.advance(1000 * HOUR);
+    assert_eq!(later.join_timeout(PATIENCE).expect("in time").expect("no panic"), "much later");
     until("none is left", || {
         clock.advance(SECOND);
         alive.load(Ordering::SeqCst) == 0
