@@ -150,6 +150,15 @@ MUTATIONS = [
      "        self.0 & LOW_2 == Phase::Pending as u64\n", "        self.is_in(Phase::Pending) && LOW_2 > 0\n", TESTS + ["--lib", "state"]),
     ("a chosen delay is lost on its way", "src/time/repeat.rs",
      "run().map_continue(|()| CHOSEN.take())", "run().map_continue(|()| None)", tests("series_that_choose")),
+    # Async code on a driver
+    ("a wake during the poll is lost", "src/scheduler/block_on.rs",
+     "        while !self.woken.flag.swap(false, Ordering::Acquire) {", "        self.woken.flag.store(false, Ordering::Relaxed);\n        while !self.woken.flag.swap(false, Ordering::Acquire) {",
+     tests("block_on")),
+    ("virtual time jumps ahead of other threads", "src/scheduler/block_on.rs",
+     "                _ if self.is_woken_by_others() => {}\n", "", tests("block_on")),
+    ("the next deadline of a task that was moved is its old one", "src/engine/next_wakeup.rs",
+     "                Due::Later(entry) => {\n                    moved.push(entry);\n                    false\n                }\n", "                Due::Later(_) => true,\n",
+     tests("block_on")),
     # Deadlines that move
     ("a reset that a claim does not see", "src/engine/slots/state.rs",
      "word.0 & (MOVED | RESET) == 0", "word.0 & MOVED == 0", models("deadlines")),

@@ -46,6 +46,66 @@ pub enum ScheduleError {
     NoThread,
 }
 
+/// The error of [`Driver::block_on`](crate::Driver::block_on): the future waits, and nothing on this thread will wake it.
+///
+/// ```
+/// use tickwheel::Scheduler;
+///
+/// let (_scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let stalled = driver.block_on(std::future::pending::<()>()).unwrap_err();
+/// assert_eq!(stalled.pending(), 0);
+/// assert!(stalled.to_string().contains("no timer is pending"));
+/// # Ok::<(), tickwheel::BuildError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    pending: usize,
+    is_inside_a_task: bool,
+}
+
+impl Stalled {
+    pub(crate) fn waits_for_nothing(pending: usize) -> Stalled {
+        Stalled { pending, is_inside_a_task: false }
+    }
+
+    pub(crate) fn inside_a_task() -> Stalled {
+        Stalled { pending: 0, is_inside_a_task: true }
+    }
+
+    /// Returns how many tasks are pending that will never be due, or whose executor does not run them.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+}
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_inside_a_task {
+            return f.write_str(
+                "`block_on` was called inside of a task of the same driver, and would wait for itself: call it outside, \
+                 or spawn the future on an executor of its own",
+            );
+        }
+        f.write_str("the future waits, and ")?;
+        match self.pending {
+            0 => f.write_str("no timer is pending")?,
+            1 => f.write_str(
+                "the one task that is pending is never due, or its executor does not run it",
+            )?,
+            n => write!(
+                f,
+                "the {n} tasks that are pending are never due, or their executor does not run them"
+            )?,
+        }
+        f.write_str(
+            ": look for a channel whose other end is kept but not used, or a lock that is held; if another thread is to \
+             wake it, call `block_on_patiently`",
+        )
+    }
+}
+
+impl std::error::Error for Stalled {}
+
 /// Converts the error for a function that returns [`io::Result`]. The kinds are
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for [`ZeroPeriod`](ScheduleError::ZeroPeriod),
 /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) for [`Full`](ScheduleError::Full), and

@@ -50,7 +50,7 @@
 //! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
 //! | meet deadlines to less than a tick | [`Precision::Exact`] |
 //! | stop, and keep the pending tasks | [`Scheduler::close`], [`Leftovers`] |
-//! | test in virtual time | [`Builder::build_driven`], [`Driver::advance`], [`ManualClock`] |
+//! | test in virtual time | the page [`testing`]; [`Builder::build_driven`], [`Driver::advance`], [`Driver::block_on`], [`ManualClock`] |
 //! | turn the scheduler in my own event loop | [`Driver::turn`], [`Driver::wake_with`] |
 //! | limit the pending tasks, and see what happens | [`Builder::max_pending`], [`Scheduler::stats`], [`Observer`] |
 //! | learn which task has panicked, and why | [`Builder::on_panic`], [`TaskPanic`] |
@@ -119,8 +119,9 @@
 //!
 //! # More pages
 //!
-//! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`design`] how the crate works inside, [`waking`]
-//! how the tick thread sleeps and wakes, and [`coming_from`] which method replaces each call of other timers.
+//! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`testing`] how to test in virtual time,
+//! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, and [`coming_from`] which
+//! method replaces each call of other timers.
 //!
 //! [`Duration`]: std::time::Duration
 
@@ -149,12 +150,12 @@ pub mod wheel;
 #[path = "../tests/models/mod.rs"]
 mod models;
 
-#[cfg(any(doc, doctest))]
-pub use docs::shutdown;
 #[cfg(doc)]
 pub use docs::{coming_from, design, waking};
+#[cfg(any(doc, doctest))]
+pub use docs::{shutdown, testing};
 pub use engine::Precision;
-pub use error::{BuildError, CloseError, ScheduleError, TryScheduleError};
+pub use error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};

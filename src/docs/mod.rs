@@ -1,5 +1,5 @@
-//! Pages without code: how the crate works, how it sleeps and wakes, what its end does, and what users of other timers
-//! look for.
+//! Pages without code: how the crate works, how it sleeps and wakes, what its end does, how to test with it, and what
+//! users of other timers look for.
 
 #[cfg(doc)]
 pub mod coming_from;
@@ -7,5 +7,7 @@ pub mod coming_from;
 pub mod design;
 #[cfg(any(doc, doctest))]
 pub mod shutdown;
+#[cfg(any(doc, doctest))]
+pub mod testing;
 #[cfg(doc)]
 pub mod waking;

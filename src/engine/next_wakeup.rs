@@ -4,6 +4,7 @@ use super::{
     Engine, GIVE_BACK, HAND_OVER, LOOK_AHEAD, Next, Precision, SETTLE, SKIP, STALE, SWEEP,
 };
 use super::{is_live, needed_at};
+use crate::engine::slots::deadline::{self, Due};
 use crate::engine::slots::trim;
 use crate::time::tick::Moment;
 use crate::wheel::entry::Entry;
@@ -127,6 +128,40 @@ impl Engine {
         match next {
             None | Some(Moment::NEVER) => Next::Idle,
             Some(at) => Next::At(at),
+        }
+    }
+
+    /// Returns the earliest deadline of what is pending and was not handed over; `None` if there is none, or if it never
+    /// comes. It takes in what there is. The deadline of a task that was moved is looked up, and its entry is filed
+    /// there.
+    pub(crate) fn first_deadline(&mut self) -> Option<Moment> {
+        if self.shared.is_closing() {
+            return None;
+        }
+        let cut = self.cut();
+        loop {
+            self.take_in(cut);
+            if !self.reader.is_behind(cut) {
+                break;
+            }
+        }
+        loop {
+            let mut moved = Vec::new();
+            let mut is_valid = |entry: Entry| match deadline::come_out(entry) {
+                Due::Yes => true,
+                Due::No => false,
+                Due::Later(entry) => {
+                    moved.push(entry);
+                    false
+                }
+            };
+            self.ready.skip(usize::MAX, |entry| !is_valid(entry));
+            let first = self.wheel.first(usize::MAX, |entry| is_valid(*entry)).map(Moment);
+            if moved.is_empty() {
+                let first = [first, self.ready.next(), self.outboxes.first_refused()];
+                return first.into_iter().flatten().min().filter(|first| *first != Moment::NEVER);
+            }
+            moved.into_iter().for_each(|entry| self.file_again(entry));
         }
     }
 

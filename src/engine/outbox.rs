@@ -163,6 +163,11 @@ impl Outboxes {
         targets
     }
 
+    /// Returns the earliest deadline of a task that an executor has refused.
+    pub(super) fn first_refused(&mut self) -> Option<Moment> {
+        self.all_mut().filter_map(|outbox| outbox.retries.first()).min()
+    }
+
     /// Returns how many entries wait in all retry queues, stale ones included.
     pub(super) fn waiting(&self) -> usize {
         let own = self.all_refusing().map(|own| own.outbox.retries.len());

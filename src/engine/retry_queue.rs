@@ -92,6 +92,17 @@ impl RetryQueue {
         self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
     }
 
+    /// Returns the earliest deadline, after it has dropped the stale entries before it.
+    pub(super) fn first(&mut self) -> Option<Moment> {
+        while let Some(first) = self.tasks.first_entry() {
+            if is_live(*first.get()) {
+                return Some(first.get().moment());
+            }
+            first.remove();
+        }
+        None
+    }
+
     /// Moves up to `most` of the first tasks that are still to run out of the queue. If nothing is left, the executor
     /// takes no pause any more.
     pub(super) fn next(&mut self, most: usize, into: &mut Vec<Entry>) {

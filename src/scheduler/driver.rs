@@ -165,15 +165,56 @@ impl Driver {
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
 
+    /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. `None` if
+    /// nothing is pending, or if nothing that is will ever be due. Tasks that an executor has and has not started do not
+    /// count. Called from inside a task of the same driver, it returns the present.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let minute = Duration::from_secs(60);
+    /// let (task, _) = (scheduler.schedule_once(minute, || ())?, scheduler.schedule_once(60 * minute, || ())?);
+    /// assert_eq!(driver.next_deadline(), Some(scheduler.now() + minute));
+    /// task.reset(2 * minute);
+    /// assert_eq!(driver.next_deadline(), Some(scheduler.now() + 2 * minute));
+    /// task.cancel();
+    /// assert_eq!(driver.next_deadline(), Some(scheduler.now() + 60 * minute));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let first = self.cell.with_engine(Engine::first_deadline);
+        let first = first.unwrap_or_else(|| Some(self.shared.now()));
+        first.map(|first| self.shared.timeline.instant(first))
+    }
+
     /// Moves the clock to this instant, or waits for a tick at most if the clock cannot be moved.
     fn advance_clock(&self, instant: Instant) {
-        if instant <= self.now() || self.shared.clock.advance_to(instant) {
-            return;
+        if instant > self.now() && !self.moves_clock_to(instant) {
+            self.sleep_towards(instant, &Sleeper::new());
         }
-        // Tick by tick, because another thread may schedule a task in the meantime that is due earlier.
+    }
+
+    /// Moves the clock to this instant. Returns false if the clock cannot be moved.
+    pub(super) fn moves_clock_to(&self, instant: Instant) -> bool {
+        self.shared.clock.advance_to(instant)
+    }
+
+    /// Sleeps until this instant, or for a tick at most, because another thread may schedule a task in the meantime that
+    /// is due earlier.
+    pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
         let tick = Duration::from_nanos(self.shared.timeline.tick_nanos().get());
         let step = self.now().checked_add(tick).map_or(instant, |step| step.min(instant));
-        self.shared.clock.sleep(&Sleeper::new(), Some(step));
+        self.shared.clock.sleep(sleeper, Some(step));
+    }
+
+    pub(super) fn is_turned_here(&self) -> bool {
+        self.shared.is_turned_here()
+    }
+
+    pub(super) fn pending(&self) -> usize {
+        self.shared.pending()
     }
 
     /// Ends the scheduler, and returns the tasks that were pending.

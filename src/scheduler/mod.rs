@@ -12,6 +12,7 @@
 //! | [`driver`] | [`Driver`]: a scheduler without a thread |
 
 mod alarm;
+mod block_on;
 mod builder;
 mod driver;
 mod handle;

@@ -1,0 +1,113 @@
+//! How to test code that waits: in virtual time, without a sleep.
+//!
+//! [`Builder::build_driven`](crate::Builder::build_driven) makes a [`Scheduler`](crate::Scheduler) without a thread, and
+//! a [`Driver`](crate::Driver), on a clock that stands still until the driver moves it. What a test sees does not depend
+//! on the load of the machine, and an hour takes as long as its work.
+//!
+//! | the code under test | the test |
+//! | --- | --- |
+//! | schedules closures | [`Driver::advance`](crate::Driver::advance) moves the time, and runs what is due on the way |
+//! | is async | [`Driver::block_on`](crate::Driver::block_on) runs it, and the time jumps whenever it waits |
+//! | is async, and other threads wake it | [`Driver::block_on_patiently`](crate::Driver::block_on_patiently) |
+//! | takes any [`Schedule`](crate::Schedule) | give it the driven scheduler |
+//! | has a loop of its own | [`Driver::turn`](crate::Driver::turn), and a [`ManualClock`](crate::ManualClock) that the test moves |
+//!
+//! # Closures
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicUsize, Ordering};
+//! use std::time::Duration;
+//! use tickwheel::{Cancellable, ScheduleError, Scheduler};
+//!
+//! /// The code under test: counts the sessions that were idle for half an hour.
+//! fn watch(scheduler: &Scheduler, closed: &Arc<AtomicUsize>) -> Result<Cancellable, ScheduleError> {
+//!     let closed = Arc::clone(closed);
+//!     scheduler.schedule_once(IDLE, move || _ = closed.fetch_add(1, Ordering::Relaxed))
+//! }
+//! const IDLE: Duration = Duration::from_secs(30 * 60);
+//!
+//! let (scheduler, driver) = Scheduler::builder().build_driven()?;
+//! let closed = Arc::new(AtomicUsize::new(0));
+//! let session = watch(&scheduler, &closed)?;
+//! for _packet in 0..100 {
+//!     driver.advance(Duration::from_secs(29 * 60));
+//!     assert!(session.reset(IDLE));
+//! }
+//! assert_eq!(closed.load(Ordering::Relaxed), 0, "two days later");
+//! driver.advance(IDLE);
+//! assert_eq!(closed.load(Ordering::Relaxed), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Driver::next_deadline`](crate::Driver::next_deadline) tells what comes next, and
+//! [`Scheduler::pending`](crate::Scheduler::pending) whether something was left behind. The tasks run on the thread of
+//! the test, one after the other ([`Inline`](crate::Inline)). A panic in a task goes to
+//! [`Builder::on_panic`](crate::Builder::on_panic), as everywhere: set one that the test looks at.
+//!
+//! # Async code
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::{ScheduleError, Scheduler};
+//!
+//! /// The code under test: asks until there is an answer, with growing gaps.
+//! async fn retry<T>(scheduler: &Scheduler, mut ask: impl FnMut() -> Option<T>) -> Result<T, ScheduleError> {
+//!     let mut gap = Duration::from_secs(1);
+//!     loop {
+//!         if let Some(answer) = ask() {
+//!             return Ok(answer);
+//!         }
+//!         scheduler.sleep(gap).await?;
+//!         gap *= 2;
+//!     }
+//! }
+//!
+//! let (scheduler, driver) = Scheduler::builder().build_driven()?;
+//! let (start, mut asked) = (scheduler.now(), 0);
+//! let answer = driver.block_on(retry(&scheduler, || {
+//!     asked += 1;
+//!     (asked == 11).then_some("at last")
+//! }))??;
+//! assert_eq!((answer, scheduler.now() - start), ("at last", Duration::from_secs(1023)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A future that nothing can wake any more does not hang the test: [`Stalled`](crate::Stalled) says so. The time jumps as
+//! soon as the future waits. If another thread is at work for it, a pool or a file, that would make each timeout fire
+//! before the answer. So the caller says how long such work may take in real time:
+//! [`block_on_patiently`](crate::Driver::block_on_patiently). It is a parameter of the call and not of the scheduler,
+//! because one test has futures of both kinds.
+//!
+//! # Any scheduler
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::{Schedule, ScheduleError, ScheduleExt, Scheduler};
+//!
+//! /// The code under test has no idea of what keeps the time.
+//! fn remind(timers: &dyn Schedule, say: impl FnOnce() + Send + 'static) -> Result<(), ScheduleError> {
+//!     timers.schedule_once(Duration::from_secs(24 * 3600), say).map(drop)
+//! }
+//!
+//! let (scheduler, driver) = Scheduler::builder().build_driven()?;
+//! remind(&scheduler, || ())?;
+//! assert_eq!(driver.advance(Duration::from_secs(24 * 3600)), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Workers, pools and loops keep time by a clock too: workers by that of their scheduler,
+//! those of [`PoolBuilder::clock`](crate::pool::PoolBuilder::clock) and
+//! [`LoopBuilder::clock`](crate::message_loop::LoopBuilder::clock) by a [`ManualClock`](crate::ManualClock).
+//!
+//! # Beside `tokio::time::pause`
+//!
+//! | there | here |
+//! | --- | --- |
+//! | one clock for the whole runtime, which has to be a current-thread one | a clock for each scheduler, in any runtime or none |
+//! | `#[tokio::test(start_paused = true)]` | [`build_driven`](crate::Builder::build_driven), [`block_on`](crate::Driver::block_on) |
+//! | the time jumps whenever the runtime is idle | the time jumps whenever the future waits and nothing is due |
+//! | not while a `spawn_blocking` task runs; no other switch | for as long as [`block_on_patiently`](crate::Driver::block_on_patiently) is told to wait |
+//! | `advance(d)` moves the clock, and then wakes what has become due | [`advance`](crate::Driver::advance) goes from deadline to deadline, so each task sees its own time |
+//! | a future that nothing will wake hangs the test | [`Stalled`](crate::Stalled) |
+//! | `resume()` | a scheduler on the [`SystemClock`](crate::SystemClock) |

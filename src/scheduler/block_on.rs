@@ -1,0 +1,181 @@
+//! Async code on a driver: [`Driver::block_on`].
+//!
+//! ```text
+//!   poll --ready--> its output
+//!     |  waits
+//!     v
+//!   turn, until the waker was woken --> poll
+//!     |  nothing is due
+//!     v
+//!   something is pending: move the clock to its deadline --> turn
+//!   nothing is: a clock that can be moved: Stalled; one that runs by itself: wait for a wake
+//! ```
+//!
+//! - BLOCK-1 A wake is kept in a flag, which is cleared before each poll. So a wake during the poll, or between the poll
+//!   and the wait, is not lost.
+
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::driver::Driver;
+use crate::error::Stalled;
+use crate::time::parking::Sleeper;
+
+/// The waker of the future that blocks a thread.
+struct Woken {
+    /// The future was woken since its last poll (BLOCK-1). The swap that clears it acquires what the waker has released.
+    flag: AtomicBool,
+    sleeper: Waker,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.flag.store(true, Ordering::Release);
+        self.sleeper.wake_by_ref();
+    }
+}
+
+/// What a thread that blocks does while its future waits.
+struct Blocking<'a> {
+    driver: &'a Driver,
+    woken: Arc<Woken>,
+    sleeper: Sleeper,
+    /// For how long it waits for other threads, in real time, before the clock jumps, and before it gives up.
+    patience: Duration,
+}
+
+impl Driver {
+    /// Runs a future on this thread to its end, and turns the scheduler meanwhile. Whenever the future waits and nothing
+    /// is due, virtual time jumps to the next deadline. So an hour of sleeps and timeouts takes as long as its work.
+    ///
+    /// The future may wait for whatever is woken on this thread: sleeps, timeouts, tasks, channels between parts of it.
+    /// If other threads are to wake it, say so by [`block_on_patiently`](Driver::block_on_patiently): otherwise the time
+    /// jumps ahead of them.
+    ///
+    /// On a clock that cannot be moved, as with [`SystemClock`](crate::SystemClock), it really waits: for the next
+    /// deadline, or for another thread to wake the future.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let (hour, start) = (Duration::from_secs(3600), scheduler.now());
+    /// let answer = driver.block_on(async {
+    ///     let slow = async {
+    ///         scheduler.sleep(hour).await.expect("open");
+    ///         42
+    ///     };
+    ///     scheduler.timeout(2 * hour, slow).await.expect("in time")
+    /// })?;
+    /// assert_eq!((answer, scheduler.now() - start), (42, hour));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Stalled`] if the future waits, nothing is pending any more, and the clock can be moved: nothing on this thread
+    /// will wake it. Also if this is called inside of a task of the same driver, which would wait for itself. The future
+    /// is dropped.
+    pub fn block_on<F: IntoFuture>(&self, future: F) -> Result<F::Output, Stalled> {
+        self.block_on_patiently(Duration::ZERO, future)
+    }
+
+    /// Like [`block_on`](Driver::block_on), for a future that other threads wake too. Before virtual time jumps, and
+    /// before it gives up, this waits up to `patience`, in real time, for another thread to wake the future.
+    ///
+    /// So a test decides whether its virtual time waits for real work. Without this it would depend on the load of the
+    /// machine whether a timeout or an answer comes first.
+    ///
+    /// ```
+    /// use std::thread;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let work = pool.submit(|| {
+    ///     thread::sleep(Duration::from_millis(5)); // in real time
+    ///     42
+    /// })?;
+    /// let in_time = scheduler.timeout(Duration::from_millis(1), work); // in virtual time
+    /// let answer = driver.block_on_patiently(Duration::from_secs(60), in_time)?;
+    /// assert_eq!(answer.expect("virtual time stood still")?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`block_on`](Driver::block_on).
+    pub fn block_on_patiently<F: IntoFuture>(
+        &self,
+        patience: Duration,
+        future: F,
+    ) -> Result<F::Output, Stalled> {
+        if self.is_turned_here() {
+            return Err(Stalled::inside_a_task());
+        }
+        let mut future = pin!(future.into_future());
+        let sleeper = Sleeper::new();
+        let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
+        let blocking = Blocking { driver: self, woken: Arc::new(woken), sleeper, patience };
+        let waker = Waker::from(Arc::clone(&blocking.woken));
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Ok(output);
+            }
+            blocking.wait()?;
+        }
+    }
+}
+
+impl Blocking<'_> {
+    /// Turns the scheduler until the future is woken.
+    fn wait(&self) -> Result<(), Stalled> {
+        while !self.woken.flag.swap(false, Ordering::Acquire) {
+            let next = self.driver.turn();
+            let is_due = next.is_some_and(|next| next <= self.driver.now());
+            if is_due || self.woken.flag.load(Ordering::Relaxed) {
+                continue;
+            }
+            match next {
+                _ if self.is_woken_by_others() => {}
+                Some(next) => self.go_on_to(next),
+                None if self.driver.moves_clock_to(self.driver.now()) => {
+                    return Err(Stalled::waits_for_nothing(self.driver.pending()));
+                }
+                None => self.sleeper.sleep(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for other threads, as long as they were given. Returns true if one has woken the future.
+    fn is_woken_by_others(&self) -> bool {
+        let until = Instant::now() + self.patience;
+        while !self.woken.flag.load(Ordering::Relaxed) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.sleeper.sleep_for(left);
+        }
+        true
+    }
+
+    /// Moves the clock to the next deadline, or lets a tick pass on a clock that cannot be moved.
+    fn go_on_to(&self, next: Instant) {
+        if !self.driver.moves_clock_to(next) {
+            self.driver.sleep_towards(next, &self.sleeper);
+        }
+    }
+}
