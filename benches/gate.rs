@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tickwheel::wheel::Wheel;
-use tickwheel::{Cancellable, Driver, Inline, Scheduler, ThreadPool};
+use tickwheel::{Cancellable, Driver, Inline, Scheduler, SystemClock, ThreadPool};
 
 /// The system's allocator, counted.
 struct Counting;
@@ -57,6 +57,7 @@ struct Operation {
 const OPERATIONS: &[Operation] = &[
     Operation { name: "schedule", instructions: 450.0, allocations: 0.002, run: schedule },
     Operation { name: "cancel", instructions: 245.0, allocations: 0.002, run: cancel },
+    Operation { name: "reset", instructions: 180.0, allocations: 0.0, run: reset },
     Operation { name: "churn", instructions: 960.0, allocations: 0.002, run: churn },
     Operation { name: "take-in", instructions: 200.0, allocations: 0.002, run: take_in },
     Operation { name: "fire-inline", instructions: 650.0, allocations: 0.002, run: fire },
@@ -117,6 +118,18 @@ fn cancel(bench: &mut Bench) {
     bench.schedule_all();
     bench.driver.turn();
     measured(|| bench.cancel_all());
+}
+
+/// To later, on the system's clock, to an instant that is known.
+fn reset(_: &mut Bench) {
+    let builder = Scheduler::builder().executor(Inline).clock(SystemClock);
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let later = scheduler.now() + SECOND * 3600;
+    let task = |_| scheduler.schedule_at(later, || ()).expect("open");
+    let handles: Vec<_> = (0..TIMES).map(task).collect();
+    driver.turn();
+    handles.iter().for_each(|handle| assert!(handle.reset_at(later + SECOND)));
+    measured(|| handles.iter().for_each(|handle| assert!(handle.reset_at(later + SECOND * 2))));
 }
 
 fn churn(bench: &mut Bench) {

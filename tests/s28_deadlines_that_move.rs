@@ -419,3 +419,34 @@ fn s28_a_task_has_one_entry_whatever_its_history() {
     }
     assert_eq!(entries(), 2, "their time has come");
 }
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn s28_a_later_deadline_wakes_nobody_and_an_earlier_one_wakes_as_a_schedule_does() {
+    let (scheduler, driver) = driven();
+    let wakes = Arc::<Wakes>::default();
+    let woken = || wakes.0.swap(0, Ordering::Relaxed);
+    driver.wake_with(Some(std::task::Waker::from(Arc::clone(&wakes))));
+    let tasks: Vec<_> = (1..4).map(|n| scheduler.schedule_once(n * HOUR, || ())).collect();
+    let tasks: Vec<_> = tasks.into_iter().map(|task| task.expect("open")).collect();
+    driver.turn();
+    woken();
+    for _ in 0..1000 {
+        assert!(tasks[0].reset(2 * HOUR) && tasks[1].reset(3 * HOUR));
+    }
+    assert_eq!(woken(), 0, "the engine sleeps until the first of the old deadlines");
+    assert!(tasks[2].reset(2 * HOUR));
+    assert_eq!(woken(), 0, "earlier, and not before the engine wakes up anyway");
+    assert!(tasks[2].reset(SECOND));
+    assert_eq!(woken(), 1);
+    assert_eq!(driver.advance(SECOND), 1);
+}

@@ -3,7 +3,7 @@
 //! Each timer runs each workload in a process of its own. The timers take turns, round by round, so that a slow minute
 //! of the machine meets all of them. Shown is the median of the rounds.
 //!
-//! All of it takes about 35 minutes. Floods and stalls (F1 to F4) run once, in 5 of them.
+//! All of it takes about 40 minutes. Floods and stalls (F1 to F4) run once, in 5 of them.
 //!
 //! - `-- --rounds 1` is quicker; `-- --only timeouts` or `-- --only W1,W4` measures some contests or workloads.
 //! - `-- --write` also keeps the figures in `results/figures.tsv`, and writes tables and chart anew from that file: the
@@ -14,6 +14,7 @@ mod measure;
 mod overload;
 mod peers;
 mod report;
+mod resets;
 mod results;
 mod sleeps;
 mod tails;
@@ -53,7 +54,7 @@ struct Contest {
     run: fn(&str, &str) -> Figures,
 }
 
-/// Tasks that are scheduled, sleeps that are awaited, timeouts around futures, the longest calls, and timers that are
+/// Tasks that are scheduled, sleeps that are awaited, timeouts that move, timeouts around futures, the longest calls, and timers that are
 /// overrun.
 const CONTESTS: &[Contest] = &[
     Contest { name: "tasks", peers: PEERS, workloads: workloads::ALL, rounds: ALL, run: run_one },
@@ -63,6 +64,13 @@ const CONTESTS: &[Contest] = &[
         workloads: sleeps::ALL,
         rounds: ALL,
         run: sleeps::run_one,
+    },
+    Contest {
+        name: "resets",
+        peers: resets::PEERS,
+        workloads: resets::ALL,
+        rounds: ALL,
+        run: resets::run_one,
     },
     Contest {
         name: "timeouts",

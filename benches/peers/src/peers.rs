@@ -247,6 +247,21 @@ fn runtime() -> Runtime {
     builder.worker_threads(1).enable_time().build().expect("a runtime")
 }
 
+impl Queue {
+    /// Pushes an item to an instant, or to so much from now.
+    pub fn push(&mut self, key: &Key, to: Result<Instant, Duration>) {
+        let push = |queue: &mut DelayQueue<(u64, Held)>| match to {
+            Ok(at) => queue.reset_at(key, at.into()),
+            Err(delay) => queue.reset(key, delay),
+        };
+        if self.is_shared {
+            push(&mut self.queue.lock().expect("no panic"));
+        } else {
+            push(&mut self.own);
+        }
+    }
+}
+
 impl Peer for Queue {
     type Handle = Key;
 

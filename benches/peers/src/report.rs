@@ -21,6 +21,9 @@ const ROWS: &[(&str, &[&str])] = &[
     ("S1", &["wall ns", "process ns"]),
     ("S2", &["process ns"]),
     ("S3", &["all woken after, ms", "process ns each"]),
+    ("W11", RESETS),
+    ("W11-2", RESETS),
+    ("W11-at", RESETS),
     ("S4", TIMEOUTS),
     ("S4-pending", TIMEOUTS),
     ("W12-fresh", TAILS),
@@ -49,6 +52,8 @@ const ROWS: &[(&str, &[&str])] = &[
     ),
     ("F4", &["64 threads, us a wake-up", "8000 threads", "stats() beside 64, us", "beside 8000"]),
 ];
+
+const RESETS: &[&str] = &["wall ns", "thread ns", "process ns", "MB grown"];
 
 const TAILS: &[&str] = &[
     "schedule, p50 us",
@@ -132,6 +137,9 @@ const SUMMARY: &[Line] = &[
     ("cancel the oldest, schedule a new one: ns of the process", OURS, "W4", "process ns", Less),
     ("the same: wall ns", OURS, "W4", "wall ns", Less),
     ("the same: MB grown", OURS, "W4", "MB grown", Less),
+    ("push a timeout further: ns of the process", OURS, "W11", "process ns", Less),
+    ("the same from 2 threads: wall ns", OURS, "W11-2", "wall ns", Less),
+    ("the same to a known instant: ns of the process", OURS, "W11-at", "process ns", Less),
     ("a million due within 100 ms: million tasks/s", OURS, "W5", "M tasks/s", More),
     ("late in the median, with ticks of 1 ms: ms", OURS, "W6", "p50 ms", Less),
     ("late in the median, exact: ms", EXACT, "W6", "p50 ms", Less),
@@ -244,6 +252,7 @@ const FEW: &[Line] = &[
     ("schedule from 2 threads, wall ns", OURS, "W2", "wall ns", Less),
     ("cancel, ns of the process", OURS, "W3", "process ns", Less),
     ("cancel the oldest and schedule a new one, ns of the process", OURS, "W4", "process ns", Less),
+    ("push a timeout further, ns of the process", OURS, "W11", "process ns", Less),
     ("a million due within 100 ms, million tasks/s", OURS, "W5", "M tasks/s", More),
     (
         "`timeout(30 s, ready future)` on a tokio runtime, million/s",
