@@ -318,3 +318,16 @@ fn joins_of_many_kinds_pass_through_one_deadline_after_the_other() {
     assert!(driver.block_on(never_woken).is_err());
     assert_eq!(polled, 1, "it is polled when it is woken, and not else");
 }
+
+/// A future that wakes itself while it is polled, as one does that yields, is polled again.
+#[test]
+fn a_wake_during_the_poll_is_kept() {
+    let (_scheduler, driver) = driven();
+    let mut left = 1000;
+    let yields = std::future::poll_fn(|context| {
+        left -= 1;
+        context.waker().wake_by_ref();
+        if left == 0 { Poll::Ready("done") } else { Poll::Pending }
+    });
+    assert_eq!(driver.block_on(yields), Ok("done"));
+}
