@@ -270,6 +270,14 @@ fn s28_leftovers_show_the_new_deadline_and_can_be_moved() {
     assert_eq!(deadlines(&leftovers), [2 * SECOND, 3 * SECOND, 5 * SECOND], "in their new order");
     assert!(second.reset_at(start + 9 * SECOND) && second.deadline() == Some(start + 9 * SECOND));
     assert_eq!(deadlines(&leftovers), [9 * SECOND, 3 * SECOND, 5 * SECOND]);
+    // One that is refused elsewhere keeps its new deadline.
+    let (closed, its_driver) = driven();
+    drop(its_driver.close());
+    let refuse = |task: tickwheel::PendingTask| {
+        task.try_reschedule(&closed).expect_err("it is closed").into_task()
+    };
+    let leftovers: Vec<_> = leftovers.into_iter().map(refuse).collect();
+    assert_eq!(deadlines(&leftovers), [9 * SECOND, 3 * SECOND, 5 * SECOND]);
     // At another scheduler they go on, and their handles move them there.
     let (other, driver) = driven();
     driver.advance(HOUR);

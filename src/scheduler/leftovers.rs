@@ -375,6 +375,7 @@ impl PendingTask {
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         let (times, from) = (shared.after(self.remaining()), self.shared.id());
+        let task = Leftover { deadline: self.due(), ..task }; // if it comes back
         let moved = match shared.admit_leftover(task, times, executor, from, reservation) {
             Ok(moved) => moved,
             Err(reason) => return Err(TryScheduleError::new(reason, self)),
