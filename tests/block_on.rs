@@ -331,3 +331,19 @@ fn a_wake_during_the_poll_is_kept() {
     });
     assert_eq!(driver.block_on(yields), Ok("done"));
 }
+
+/// While nothing is pending on a clock that runs by itself, another thread schedules what wakes the future.
+#[test]
+fn on_a_clock_that_runs_by_itself_what_others_schedule_runs() {
+    let builder = Scheduler::builder().clock(SystemClock);
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    let answer = Slot::new();
+    let put = answer.clone();
+    let timers = scheduler.clone();
+    let thread = thread::spawn(move || {
+        thread::sleep(5 * MS);
+        timers.schedule_once(MS, move || put.put(5)).expect("open");
+    });
+    assert_eq!(driver.block_on_patiently(Duration::MAX, answer.take()), Ok(5));
+    thread.join().expect("no panic");
+}

@@ -221,9 +221,6 @@ impl Engine {
             return Next::Ended;
         }
         self.now = self.shared.now();
-        if self.shared.keeps_stamps() {
-            self.ready.order_by_stamp();
-        }
         let (taken_in, earliest) = self.take_in(cut);
         if !self.shared.has_a_thread && self.reader.is_behind(cut) {
             return Next::Again; // what has not been taken in may be due first (S3)
@@ -252,6 +249,9 @@ impl Engine {
     ///
     /// Returns how many tasks came in, and the earliest of their deadlines: zero if one is due now.
     fn take_in(&mut self, cut: u64) -> (usize, Moment) {
+        if self.shared.keeps_stamps() {
+            self.ready.order_by_stamp();
+        }
         let most = match self.shared.has_a_thread {
             false => TAKE_IN_DRIVEN,
             // Enough is due already. New records stay in their lanes, which holds their producers back.

@@ -90,7 +90,7 @@ impl ReadyQueue {
         if self.by_stamp {
             given_out.retain(|entry| is_live(*entry));
             for equal in given_out.chunk_by_mut(|one, other| one.deadline == other.deadline) {
-                equal.sort_by_key(|entry| stamp(*entry));
+                equal.sort_by_cached_key(|entry| stamp(*entry)); // it may change meanwhile
             }
         }
         self.sorted.extend(given_out.drain(..));
@@ -178,6 +178,9 @@ impl ReadyQueue {
     #[inline]
     pub(crate) fn pop_waker(&mut self, now: Moment) -> Option<Entry> {
         self.fetch_ahead();
+        if self.by_stamp {
+            return None; // a stamp may change between the two looks
+        }
         self.peek().filter(|next| next.runner() == Runner::TickThread)?;
         self.pop(now)
     }

@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 
 use super::{BATCH, SKIP, is_live};
+use crate::engine::slots::deadline;
 use crate::time::tick::Moment;
 use crate::wheel::entry::Entry;
 
@@ -95,8 +96,9 @@ impl RetryQueue {
     /// Returns the earliest deadline, after it has dropped the stale entries before it.
     pub(super) fn first(&mut self) -> Option<Moment> {
         while let Some(first) = self.tasks.first_entry() {
-            if is_live(*first.get()) {
-                return Some(first.get().moment());
+            let entry = *first.get();
+            if is_live(entry) {
+                return deadline::deadline(entry.key()).or(Some(entry.moment()));
             }
             first.remove();
         }

@@ -130,7 +130,7 @@ impl State {
         for task in &mut leftovers {
             task.deadline = deadline::deadline(task.key).unwrap_or(task.deadline); // a reset may have moved it
         }
-        leftovers.sort_by_key(|task| (task.deadline, deadline::stamp_of(task.key)));
+        leftovers.sort_by_cached_key(|task| (task.deadline, deadline::stamp_of(task.key)));
         leftovers
     }
 

@@ -8,7 +8,7 @@
 //!     |  nothing is due
 //!     v
 //!   something is pending: move the clock to its deadline --> turn
-//!   nothing is: a clock that can be moved: Stalled; one that runs by itself: wait for a wake
+//!   nothing is: a clock that can be moved: Stalled; one that runs by itself: look again and again
 //! ```
 //!
 //! - BLOCK-1 A wake is kept in a flag, which is cleared before each poll. So a wake during the poll, or between the poll
@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 use super::driver::Driver;
 use crate::error::Stalled;
 use crate::time::parking::Sleeper;
+
+/// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The waker of the future that blocks a thread.
 struct Woken {
@@ -142,40 +145,46 @@ impl Blocking<'_> {
     /// Turns the scheduler until the future is woken.
     fn wait(&self) -> Result<(), Stalled> {
         while !self.woken.flag.swap(false, Ordering::Acquire) {
-            let next = self.driver.turn();
-            let is_due = next.is_some_and(|next| next <= self.driver.now());
-            if is_due || self.woken.flag.load(Ordering::Relaxed) {
+            let mut next = self.driver.turn();
+            if self.has_more(next) {
                 continue;
             }
-            match next {
-                _ if self.is_woken_by_others() => {}
-                Some(next) => self.go_on_to(next),
-                None if self.driver.moves_clock_to(self.driver.now()) => {
-                    return Err(Stalled::waits_for_nothing(self.driver.pending()));
+            if !self.driver.moves_clock_to(self.driver.now()) {
+                // It runs by itself. Another thread may schedule, so nothing is waited for in one go.
+                match next {
+                    Some(next) => self.driver.sleep_towards(next, &self.sleeper),
+                    None => self.sleeper.sleep_for(LOOK),
                 }
-                None => self.sleeper.sleep(),
+                continue;
+            }
+            if !self.patience.is_zero() {
+                self.wait_for_others();
+                next = self.driver.turn(); // they may have scheduled something
+            }
+            match next {
+                _ if self.has_more(next) => {}
+                Some(next) => _ = self.driver.moves_clock_to(next),
+                None => return Err(Stalled::waits_for_nothing(self.driver.pending())),
             }
         }
         Ok(())
     }
 
-    /// Waits for other threads, as long as they were given. Returns true if one has woken the future.
-    fn is_woken_by_others(&self) -> bool {
-        let until = Instant::now() + self.patience;
-        while !self.woken.flag.load(Ordering::Relaxed) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            self.sleeper.sleep_for(left);
-        }
-        true
+    /// Returns true if the future was woken, or if something is due.
+    fn has_more(&self, next: Option<Instant>) -> bool {
+        let is_due = next.is_some_and(|next| next <= self.driver.now());
+        is_due || self.woken.flag.load(Ordering::Relaxed)
     }
 
-    /// Moves the clock to the next deadline, or lets a tick pass on a clock that cannot be moved.
-    fn go_on_to(&self, next: Instant) {
-        if !self.driver.moves_clock_to(next) {
-            self.driver.sleep_towards(next, &self.sleeper);
+    /// Waits until another thread wakes the future, as long as they were given.
+    fn wait_for_others(&self) {
+        let start = Instant::now();
+        while !self.woken.flag.load(Ordering::Relaxed) {
+            let left = self.patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.sleeper.sleep_for(left);
         }
     }
 }

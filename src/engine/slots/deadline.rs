@@ -71,8 +71,7 @@ pub(crate) enum Due {
 }
 
 impl TaskHolder {
-    /// Returns the entry's deadline if it is plain that the entry is valid, `None` if it is void. The caller holds the
-    /// task, or has found it not held.
+    /// Returns false if the entry is void. The caller holds the task, or has found it not held.
     fn is_valid(&self, annex: &Annex, word: Word, entry: Entry) -> bool {
         let filed = if word.was_reset() { annex.filed() } else { self.deadline() };
         filed == entry.moment() && word.turn() == entry.turn()
@@ -102,11 +101,12 @@ pub(crate) fn deadline(key: TaskKey) -> Option<Moment> {
         // Acquire: if it is the deadline of a later task in this holder, the word that is loaded next tells so.
         let deadline = holder.deadline();
         let after = holder.word.load();
-        if waits(before) && waits(after) {
+        // A whole run may lie between the two looks, in which the deadline is not known.
+        if waits(before) && before == after && deadline != NOT_MOVED {
             return Some(deadline);
         }
         let is_held = |word: Word| word.generation() == key.generation && word.is_in(Phase::Held);
-        if !is_held(before) && !is_held(after) {
+        if !is_held(after) && !waits(after) {
             return None;
         }
         patience.spin();
@@ -179,7 +179,8 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
     if holder.deadline() > to {
         return None; // perhaps, and if so, `reset` will see it too
     }
-    let is_plain = |word: Word| word.was_reset() && !word.has_moved();
+    // A series is moved to now at the earliest, and now is not known here.
+    let is_plain = |word: Word| word.was_reset() && !word.has_moved() && !word.is_series();
     let word = holder.word.hold_if(key.generation, Phase::Pending, is_plain)?;
     let is_later = holder.deadline() <= to;
     if is_later {
@@ -242,19 +243,16 @@ pub(crate) fn reset(
 pub(crate) fn come_out(entry: Entry) -> Due {
     match holder::pending_word(entry.key()) {
         None => Due::No,
-        Some(word) if !word.was_reset() || word.is_in(Phase::Held) => Due::Yes,
-        Some(word) => come_out_checked(entry, word),
+        Some(word) if !word.was_reset() && !word.is_in(Phase::Held) => Due::Yes,
+        Some(_) => come_out_checked(entry),
     }
 }
 
 #[cold]
-fn come_out_checked(entry: Entry, word: Word) -> Due {
+fn come_out_checked(entry: Entry) -> Due {
     let key = entry.key();
     let (holder, annex) = (blocks::holder(key.slot), blocks::annex(key.slot));
     let (Some(holder), Some(annex)) = (holder, annex) else { return Due::No };
-    if !holder.is_valid(annex, word, entry) {
-        return Due::No;
-    }
     let Some(word) = holder.word.hold(key.generation, Phase::Pending) else { return Due::No };
     let deadline = holder.deadline();
     let due = if !holder.is_valid(annex, word, entry) {

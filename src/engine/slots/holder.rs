@@ -36,7 +36,7 @@ use super::state::{AtomicWord, Phase, Word};
 use super::{blocks, magazines};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
-use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
 use crate::time::repeat::Kind;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey, Turn};
@@ -326,12 +326,18 @@ pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
     word(key).filter(|word| word.generation() == key.generation && word.is_pending())
 }
 
-/// Returns the word of a task, or `None` if the task is over, or is `Doomed` or `Ending`.
+/// Returns the word of a task, or `None` if the task is over, or is `Doomed` or `Ending`. A task that is held is waited
+/// for, because it may be one that waits, and may be a leftover.
 pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
-    word_in_order(key).filter(|word| {
-        let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
-        word.generation() == key.generation && !is_over
-    })
+    let mut patience = Patience::default();
+    loop {
+        let word = word_in_order(key).filter(|word| word.generation() == key.generation)?;
+        match word.phase() {
+            Phase::Doomed | Phase::Ending => return None,
+            Phase::Held => patience.spin(),
+            _ => return Some(word),
+        }
+    }
 }
 
 /// Returns true if the task will not run again, and its last run has ended.
