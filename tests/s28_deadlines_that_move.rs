@@ -458,3 +458,34 @@ fn s28_a_later_deadline_wakes_nobody_and_an_earlier_one_wakes_as_a_schedule_does
     assert_eq!(woken(), 1);
     assert_eq!(driver.advance(SECOND), 1);
 }
+
+/// A deadline before all moments of the timeline is a deadline, and not the mark of a run.
+#[test]
+fn s28_a_deadline_of_long_ago_can_be_told_and_moved() {
+    let (scheduler, driver, tasks) = keeping();
+    let long_ago = scheduler.now().checked_sub(20 * 365 * 24 * HOUR);
+    let Some(long_ago) = long_ago else { return }; // this system's clock begins later
+    let task = scheduler.schedule_at(long_ago, || ()).expect("open");
+    assert!(task.deadline().is_some_and(|deadline| deadline < scheduler.now()));
+    driver.turn();
+    assert!(task.reset_at(long_ago) && task.deadline().is_some());
+    tasks.try_iter().for_each(DueTask::run);
+    assert!(task.is_done());
+}
+
+/// A series that is overdue is moved to now at the earliest: it does not make up for the time since then.
+#[test]
+fn s28_a_series_is_moved_to_now_at_the_earliest() {
+    let builder = Scheduler::builder().clock(tickwheel::SystemClock);
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    let series = scheduler.schedule_repeatedly(Duration::ZERO, HOUR, || ()).expect("open");
+    for _ in 0..3 {
+        let due = series.deadline().expect("it waits");
+        common::spin_until(due + 10 * Duration::from_micros(1));
+        let now = scheduler.now();
+        assert!(series.reset_at(due + Duration::from_micros(1))); // has passed, and is later than before
+        assert!(series.deadline().is_some_and(|due| due >= now));
+    }
+    assert!(series.cancel());
+    drop(driver);
+}

@@ -104,3 +104,18 @@ fn s28_a_reset_during_the_run_counts_more_than_what_it_returns() {
     *own.lock().expect("whole") = Some(series.expect("open"));
     assert_eq!(driver.advance(16 * SECOND), 4, "at 1, 6, 11 and 16");
 }
+
+/// A leftover that chooses a delay in its only run leaves it to nobody: not to the series in whose run it runs.
+#[test]
+fn s12_a_leftover_chooses_for_nobody() {
+    let (closed, its_driver) = Scheduler::builder().build_driven().expect("good");
+    closed.schedule_repeatedly(SECOND, SECOND, || Some(HOUR)).expect("open");
+    let leftovers = Mutex::new(Some(its_driver.close()));
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
+    let outer = scheduler.schedule_repeatedly(SECOND, SECOND, move || {
+        let leftovers = leftovers.lock().expect("whole").take();
+        leftovers.into_iter().for_each(|leftovers| assert_eq!(leftovers.run_all(), 1));
+    });
+    assert_eq!(driver.advance(10 * SECOND), 10);
+    assert!(outer.expect("open").cancel());
+}

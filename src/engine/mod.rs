@@ -15,7 +15,7 @@
 //!
 //! - TURN-1 Between turns the entry of a pending task is in exactly one place: a lane, the wheel, the ready queue, a
 //!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, and one whose deadline was moved may
-//!   leave void ones (RESET-1 in [`deadline`](slots::deadline)). Any step drops those that meets them.
+//!   leave void ones (RESET-1 in [`deadline`](slots::deadline)). Any step that meets one drops it.
 //! - TURN-2 Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3): the
 //!   intake gives out records in that order, the wheel keeps it, and the ready queue sorts stably.
 //! - TURN-3 A turn never answers with a time that is later than the earliest live deadline needs.

@@ -18,17 +18,17 @@ pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, when: When) -> bool {
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
     let to = this_thread::moment_at(scheduler, when);
     let done = to.and_then(|to| deadline::postpone(key, to));
-    done.unwrap_or_else(|| reset_there(key, scheduler, when, false)) == Reset::Done
+    done.unwrap_or_else(|| reset_there(key, scheduler, when)) == Reset::Done
 }
 
 /// Moves the deadline of a task at the scheduler that it belongs to now.
 #[cold]
-pub(crate) fn reset_there(key: TaskKey, first: SchedulerId, when: When, is_waker: bool) -> Reset {
+fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
     loop {
         let there = holder::scheduler(key, first);
         let shared = this_thread::shared_at(there).or_else(|| shared::find(there));
         let Some(shared) = shared else { return Reset::TooLate };
-        match shared.reset(key, when, is_waker) {
+        match shared.reset(key, when) {
             Reset::Elsewhere => {} // it has moved in the meantime
             done => return done,
         }
@@ -55,7 +55,7 @@ impl Shared {
         self.has_resets.load(Ordering::Relaxed)
     }
 
-    fn reset(&self, key: TaskKey, when: When, is_waker: bool) -> Reset {
+    fn reset(&self, key: TaskKey, when: When) -> Reset {
         let times = match when {
             When::After(delay) => self.after(delay),
             When::At(instant) => self.at(instant),
@@ -71,7 +71,7 @@ impl Shared {
         };
         let kept = self.keeps_stamps().then_some(stamp);
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
-        let done = deadline::reset(key, times, out_until, kept, self.id, is_waker, announce);
+        let done = deadline::reset(key, times, out_until, kept, self.id, announce);
         if let Some((entry, pushed)) = filed {
             self.ring_for(entry, &pushed);
             if pushed.filled {

@@ -211,7 +211,9 @@ impl Cancellable {
     /// ```
     ///
     /// Among tasks that are due at the same nanosecond on the system's clock, one that was moved further away may run
-    /// after one that was scheduled later. On a clock that may stand still the order is exact.
+    /// after one that was scheduled later. On a clock that may stand still the order is exact with
+    /// [`Precision::Tick`](crate::Precision::Tick), but for a task that is due already when it is moved to now: it runs
+    /// where it stands.
     ///
     /// This works for the tasks of a [`Scheduler`](crate::Scheduler). Other handles return false: those of workers, pools
     /// and message loops, and those from outside whose [`Cancel`] does not have it.

@@ -104,8 +104,8 @@ fn discard_annex(slots: Range<u32>) {
     let (from, to) = (first.next_multiple_of(page), (first + slots.len() * size) / page * page);
     let annexes = ANNEXES[block_of(slots.start)].load(Ordering::Relaxed); // as in `holder`
     if from < to {
-        // SAFETY: whole pages of one annex. The slots are free, and the next task in each writes to its annex before
-        // it reads there.
+        // SAFETY: whole pages of one annex. The slots are free. The next task in each writes to its annex before it reads
+        // there, and no task has the generation 0, for which zeros would be a stamp.
         unsafe { pages::discard(annexes.cast::<u8>().wrapping_add(from), to - from) };
     }
 }

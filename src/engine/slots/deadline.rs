@@ -12,7 +12,7 @@
 //!   in a run of a series --reset--> the deadline of the next run is known; its entry comes after the run
 //! ```
 //!
-//! So a deadline that moves further away, which is what most of them do, costs two stores into the holder. However often
+//! So a deadline that moves further away, which is what most of them do, costs an exchange of the word and two stores. However often
 //! it moves, the task has one entry, which is filed again once per period of its shortest delay.
 //!
 //! - RESET-1 Of the entries of a pending task exactly one is valid: the one that is filed under `filed`, with the turn of
@@ -78,12 +78,9 @@ impl TaskHolder {
     }
 }
 
-fn runner(word: Word, is_waker: bool) -> Runner {
-    match word.executor() {
-        _ if is_waker => Runner::TickThread,
-        0 => Runner::Default,
-        _ => Runner::Own,
-    }
+/// Returns who runs a task that has a closure. Alarms are not reset.
+fn runner(word: Word) -> Runner {
+    if word.executor() == 0 { Runner::Default } else { Runner::Own }
 }
 
 // ----- looks -----------------------------------------------------------------------------------
@@ -101,8 +98,9 @@ pub(crate) fn deadline(key: TaskKey) -> Option<Moment> {
         // Acquire: if it is the deadline of a later task in this holder, the word that is loaded next tells so.
         let deadline = holder.deadline();
         let after = holder.word.load();
-        // A whole run may lie between the two looks, in which the deadline is not known.
-        if waits(before) && before == after && deadline != NOT_MOVED {
+        // Whole runs of a series may lie between the two looks. In a run its deadline is not known.
+        let is_known = deadline != NOT_MOVED || !before.is_series();
+        if waits(before) && before == after && is_known {
             return Some(deadline);
         }
         let is_held = |word: Word| word.generation() == key.generation && word.is_in(Phase::Held);
@@ -190,15 +188,14 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
     is_later.then_some(Reset::Done)
 }
 
-/// Moves the deadline of a task of this scheduler. What was filed up to `out_until` has come out already, or will do so
-/// before any new entry. `announce` pushes the record of a new entry, and returns false if the engine is closed.
+/// Moves the deadline of a task of this scheduler. The engine has given out all entries that were filed up to
+/// `out_until`, or will do so before it files a new one. `announce` pushes the record of a new entry, and returns false if the engine is closed.
 pub(crate) fn reset(
     key: TaskKey,
     Times { now, deadline: to }: Times,
     out_until: Moment,
     stamp: Option<u64>,
     scheduler: SchedulerId,
-    is_waker: bool,
     mut announce: impl FnMut(Entry) -> bool,
 ) -> Reset {
     let (holder, annex) = (blocks::holder(key.slot), blocks::annex(key.slot));
@@ -224,7 +221,7 @@ pub(crate) fn reset(
             let filed = if word.was_reset() { annex.filed() } else { holder.deadline() };
             // An entry that has come out is on its way to a run, and the run looks at the deadline.
             let is_too_late = out_until < filed && (to < filed || to <= now);
-            let entry = Entry::new(key, to, to <= now, runner(word, is_waker), word.turn());
+            let entry = Entry::new(key, to, to <= now, runner(word), word.turn());
             let is_filed = is_too_late && announce(entry); // RESET-4
             annex.set_filed(if is_filed { to } else { filed });
         }
@@ -281,8 +278,8 @@ impl Running {
     /// has moved (RESET-3).
     ///
     /// `None` if the task was cancelled, claimed before, or has moved to another scheduler; if the entry is void; or if
-    /// the task is due later. Then `announce` is called with the entry under which it is filed now, and the present;
-    /// it returns false if the engine is closed.
+    /// the task is due later. In this last case it calls `announce` with the entry under which the task is filed from now
+    /// on, and the present. `announce` returns false if the engine is closed.
     #[cold]
     pub(crate) fn claim_checked(
         entry: Entry,
@@ -335,6 +332,6 @@ impl Running {
         holder.set_deadline(next);
         let word = word.rearmed();
         holder.word.put_back(word);
-        Ok(Entry::new(key, next, next <= now, runner(word, false), word.turn()))
+        Ok(Entry::new(key, next, next <= now, runner(word), word.turn()))
     }
 }

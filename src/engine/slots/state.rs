@@ -15,7 +15,8 @@
 //!                        +---- cancel ----------+--- cancel --------------------+
 //!
 //!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was; Pending at another scheduler, or Returned
-//!                                                          again if that one refuses it; Running, for one that has moved
+//!                                                          again if that one refuses it; Running, for one that has
+//!                                                          moved or was reset
 //!   Returned(g), a series --claim for its only run--> Ending(g)
 //!   Running(g), a series --hold--> HeldInRun(g) --put back--> Running, or Pending for the next run: rearm
 //! ```
@@ -28,7 +29,7 @@
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
 //! | `Ending` | a series after its last run, or a series in the one run that it has as a leftover | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
-//! | `Held` | waits, while one thread reads the name of its closure, moves its deadline, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
+//! | `Held` | waits, while one thread reads the name of its closure, moves its deadline, checks its entry, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
 //! | `HeldInRun` | a series that runs, while one thread moves the deadline of its next run, or sets it to that run | that thread: `put back`; all others wait for it |
 //!
 //! - WORD-1 A transition out of a phase that several threads may leave is a compare-exchange of the whole word,
@@ -163,8 +164,8 @@ impl Word {
         self.is_series().then_some(turn)
     }
 
-    /// Returns true if the scheduler of the task still has to run it. That holds for `Held` too. It does not hold for
-    /// `Returned`, whose tasks are in no wheel.
+    /// Returns true if the scheduler of the task still has to run it, or if the task is `Held`, which may also be a leftover.
+    /// It does not hold for `Returned`, whose tasks are in no wheel.
     pub(crate) fn is_pending(self) -> bool {
         const LOW_2: u64 = 0b11;
         const { assert!(Phase::Held as u64 & LOW_2 == Phase::Pending as u64) };
