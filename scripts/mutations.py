@@ -195,7 +195,7 @@ MUTATIONS = [
      "        filed == entry.moment() && word.turn() == entry.turn()\n", "        let _ = filed;\n        word.turn() == entry.turn()\n",
      tests("s28_deadlines_that_move")),
     ("a run forgets that its next one was moved", "src/engine/slots/deadline.rs",
-     "            next = moved.unwrap_or(next);\n", "            let _ = moved;\n", models("deadlines")),
+     "            next = chosen.unwrap_or(next);\n", "            let _ = chosen;\n", models("deadlines")),
     ("a run takes its own deadline for the next one", "src/engine/slots/deadline.rs",
      "        if word.was_reset() && word.is_series() {\n            holder.set_deadline(NOT_MOVED);\n        }\n", "",
      tests("s28_deadlines_that_move")),

@@ -148,10 +148,10 @@
 //! entries need no look. A series is held for a moment after each run, because a reset may come during the run. A claim of a task that was reset holds it first, so an executor that has it in its queue does not run it at
 //! its old time, and files it again.
 //!
-//! A reset to later of a task in the cache takes 10 to 11 ns by `reset_at` and 28 to 31 by `reset`, which reads the clock; at random
-//! among 100,000 tasks it is 24 to 28 and 60 to 79, two cache misses more (W11 of `benches/peers` is such). To earlier it
-//! takes 67 to 88, a schedule beside it 71 to 87. What
-//! was tried, with the store and the exchange alone, at random among 100,000:
+//! A reset to later of a task in the cache takes 10 to 11 ns by `reset_at` and 28 to 31 by `reset`, which reads the
+//! clock. At random among 100,000 tasks it is 24 to 28 and 60 to 79, two cache misses more (W11 of `benches/peers` is
+//! such). To earlier it takes 67 to 95, a schedule beside it 71 to 92. What was tried, with the store and the exchange
+//! alone, at random among 100,000:
 //!
 //! | step | ns |
 //! | --- | --- |

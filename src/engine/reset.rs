@@ -1,9 +1,9 @@
-//! The way in of a new deadline (S28). What it does to the task is in [`deadline`].
+//! The way in of a new deadline (S28). What it does to the task is in [`deadline`](mod@deadline).
 
 use super::shared::{self, Shared};
 use super::this_thread;
 use crate::engine::slots::deadline::{self, Reset};
-use crate::engine::slots::{blocks, holder};
+use crate::engine::slots::{blocks, moved};
 use crate::platform::sync::Ordering;
 use crate::time::tick::{Moment, Timeline, When};
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -25,7 +25,7 @@ pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, when: When) -> bool {
 #[cold]
 fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
     loop {
-        let there = holder::scheduler(key, first);
+        let there = moved::scheduler_now(key, first);
         let shared = this_thread::shared_at(there).or_else(|| shared::find(there));
         let Some(shared) = shared else { return Reset::TooLate };
         match shared.reset(key, when) {
@@ -38,9 +38,9 @@ fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Timeline)> {
     loop {
-        let there = holder::scheduler(key, first);
+        let there = moved::scheduler_now(key, first);
         let deadline = deadline::deadline(key)?;
-        if holder::scheduler(key, first) == there {
+        if moved::scheduler_now(key, first) == there {
             let shared = this_thread::shared_at(there).or_else(|| shared::find(there))?;
             return Some((deadline, shared.timeline));
         }

@@ -1,33 +1,22 @@
 //! Deadlines that move (S28): each race of a reset, with an executor on another thread.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use loom::thread;
 
+use super::ends::{self, Keeper};
 use crate::engine::admit::Times;
 use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
-use crate::platform::sync::{Mutex, Ordering, lock};
+use crate::platform::sync::{Ordering, lock};
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId};
-use crate::{Cancellable, Driver, DueTask, Executor, Rejected, Scheduler};
+use crate::{Cancellable, Driver, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Keeps what it is handed.
-#[derive(Clone)]
-struct Keeper(Arc<Mutex<VecDeque<DueTask>>>);
-
-impl Executor for Keeper {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        lock(&self.0).push_back(task);
-        Ok(())
-    }
-}
 
 impl Keeper {
     /// Runs all that it was handed.
@@ -49,9 +38,7 @@ struct Model {
 
 impl Model {
     fn new(delay: Duration, is_series: bool) -> Model {
-        let keeper = Keeper(Arc::new(Mutex::new(VecDeque::new())));
-        let builder = Scheduler::builder().executor(keeper.clone()).wheel_size(1);
-        let (scheduler, driver) = builder.build_driven().expect("good");
+        let (scheduler, driver, keeper) = ends::scheduler();
         let runs = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&runs);
         let run = move || _ = count.fetch_add(1, Ordering::Relaxed);

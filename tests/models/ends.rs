@@ -18,7 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Keeps what it is handed.
 #[derive(Clone)]
-struct Keeper(Arc<Mutex<VecDeque<DueTask>>>);
+pub(super) struct Keeper(pub(super) Arc<Mutex<VecDeque<DueTask>>>);
 
 impl Executor for Keeper {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
@@ -27,7 +27,7 @@ impl Executor for Keeper {
     }
 }
 
-fn scheduler() -> (Scheduler, Driver, Keeper) {
+pub(super) fn scheduler() -> (Scheduler, Driver, Keeper) {
     let keeper = Keeper(Arc::new(Mutex::new(VecDeque::new())));
     let builder = Scheduler::builder().executor(keeper.clone()).wheel_size(1);
     let (scheduler, driver) = builder.build_driven().expect("good");

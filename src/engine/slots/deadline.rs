@@ -38,9 +38,9 @@
 //! the order of these stamps; a task that has none was scheduled before. On the system's clock equal deadlines come only
 //! from equal instants, and a task that was moved to one may come after others that were scheduled later.
 
-use super::blocks;
-use super::holder::{self, Annex, Running, TaskHolder, scheduler_of_moved};
+use super::holder::{self, Annex, Running, TaskHolder};
 use super::state::{Phase, Word};
+use super::{blocks, moved};
 use crate::engine::admit::Times;
 use crate::platform::sync::Patience;
 use crate::time::tick::Moment;
@@ -211,7 +211,7 @@ pub(crate) fn reset(
             _ => return Reset::TooLate,
         };
         let Some(word) = holder.word.hold(key.generation, from) else { continue };
-        if word.has_moved() && scheduler_of_moved(key) != Some(scheduler) {
+        if word.has_moved() && moved::scheduler(key) != Some(scheduler) {
             holder.word.put_back(word);
             return Reset::Elsewhere;
         }
@@ -295,7 +295,7 @@ impl Running {
         }
         let now = now().unwrap_or(entry.moment()); // before the hold, because the clock may be a user's
         let word = holder.word.hold(key.generation, Phase::Pending)?;
-        let is_elsewhere = word.has_moved() && scheduler_of_moved(key) != Some(scheduler);
+        let is_elsewhere = word.has_moved() && moved::scheduler(key) != Some(scheduler);
         let deadline = holder.deadline();
         if is_elsewhere || !holder.is_valid(annex, word, entry) {
             holder.word.put_back(word);
@@ -325,8 +325,8 @@ impl Running {
             return Err(self);
         };
         if word.was_reset() {
-            let moved = Some(holder.deadline()).filter(|moved| *moved != NOT_MOVED);
-            next = moved.unwrap_or(next);
+            let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
+            next = chosen.unwrap_or(next);
             blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_filed(next));
         }
         holder.set_deadline(next);

@@ -17,23 +17,15 @@
 //! - HOLDER-2 Only a `Vacancy`, a `Running`, the thread that holds a task, and a canceller that has won touch the
 //!   body. There is at most one of them per holder.
 //! - HOLDER-3 Holders are never unmapped (SLOT-2 in `blocks`), and all zeros are a free one.
-//!
-//! **Tasks that have moved.** A handle knows the scheduler that gave it out. A leftover that moves to another
-//! scheduler keeps its holder, and so its handles. Its word says that it has moved, and a table ([`MOVED`]) says to
-//! which scheduler.
-//!
-//! - MOVED-1 A task is put into the table before its word says that it has moved, and is removed when its holder is
-//!   freed. So the table has one entry for each task that has moved and is not over.
 
-use std::collections::HashMap;
 use std::mem::{MaybeUninit, replace};
 use std::ops::ControlFlow;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
-use super::{blocks, magazines};
+use super::{blocks, magazines, moved};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
@@ -277,7 +269,7 @@ pub(crate) struct FreedSlot {
 impl Drop for FreedSlot {
     #[inline]
     fn drop(&mut self) {
-        self.moved.into_iter().for_each(forget_moved);
+        self.moved.into_iter().for_each(moved::forget);
         magazines::give(self.slot, self.generation);
     }
 }
@@ -288,13 +280,13 @@ impl Drop for FreedSlot {
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
     let mut moved_to = None;
-    let cancelled = holder.word.cancel(key.generation, || moved_to = scheduler_of_moved(key));
+    let cancelled = holder.word.cancel(key.generation, || moved_to = moved::scheduler(key));
     let Some(before) = cancelled else { return Cancelled::Lost };
     if before.is_running() {
         return Cancelled::Doomed { moved_to };
     }
     // It may have moved on between the look-up and the cancel. It cannot any more.
-    moved_to = moved_to.and_then(|_| scheduler_of_moved(key));
+    moved_to = moved_to.and_then(|_| moved::scheduler(key));
     let moved = moved_to.map(|_| key);
     let slot = FreedSlot { slot: key.slot, generation: key.generation + 1, moved };
     // Last, so that the body is copied once, straight from the holder.
@@ -387,7 +379,7 @@ pub(crate) fn move_to(
     let number = executor.map_or(0, |own| own.number());
     holder.with_held(key.generation, Phase::Returned, |word, body| {
         let old = replace(&mut body.executor, executor.cloned());
-        moved().insert(key, scheduler);
+        moved::insert(key, scheduler);
         holder.set_deadline(deadline);
         blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_stamp(key.generation, 0));
         let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
@@ -406,45 +398,11 @@ pub(crate) fn come_back(
     let Some(holder) = blocks::holder(key.slot) else { return false };
     let number = executor.as_ref().map_or(0, |own| own.number());
     let new = holder.with_held(key.generation, Phase::Pending, |word, body| {
-        moved().insert(key, from);
+        moved::insert(key, from);
         holder.set_deadline(deadline);
         (word.moved(Phase::Returned, number), replace(&mut body.executor, executor.take()))
     });
     new.is_some() // this does not drop the new executor, because the caller has it too
-}
-
-static MOVED: LazyLock<Mutex<HashMap<TaskKey, SchedulerId>>> = LazyLock::new(Mutex::default);
-
-fn moved() -> MutexGuard<'static, HashMap<TaskKey, SchedulerId>> {
-    MOVED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the scheduler that a task which has moved belongs to now.
-#[cold]
-#[inline(never)]
-pub(super) fn scheduler_of_moved(key: TaskKey) -> Option<SchedulerId> {
-    moved().get(&key).copied()
-}
-
-/// Returns the scheduler that a task belongs to now, if `first` is the one that gave out its handle.
-pub(crate) fn scheduler(key: TaskKey, first: SchedulerId) -> SchedulerId {
-    let has_moved =
-        word(key).is_some_and(|word| word.generation() == key.generation && word.has_moved());
-    let there = if has_moved { scheduler_of_moved(key) } else { None };
-    there.unwrap_or(first)
-}
-
-/// Removes a task that is over (MOVED-1), and gives back what a large move has left of the table.
-#[cold]
-#[inline(never)]
-fn forget_moved(key: TaskKey) {
-    const WORTH_SHRINKING: usize = 1024;
-    let mut moved = moved();
-    moved.remove(&key);
-    let few = moved.len();
-    if moved.capacity() > WORTH_SHRINKING.max(8 * few) {
-        moved.shrink_to(2 * few);
-    }
 }
 
 // ----- to run it, or to drop it -----------------------------------------------------------------
@@ -553,7 +511,7 @@ impl Claimed {
     pub(crate) fn end(self) -> TaskKey {
         let Running { key, word, holder } = self.task;
         if word.has_moved() {
-            forget_moved(key); // before the holder is free (MOVED-1)
+            moved::forget(key); // before the holder is free (MOVED-1)
         }
         magazines::give(key.slot, holder.word.end(word, self.cancelled));
         key

@@ -43,6 +43,7 @@ pub(crate) mod depot;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
 pub(crate) mod magazines;
+pub(crate) mod moved;
 pub(crate) mod state;
 pub(crate) mod trim;
 

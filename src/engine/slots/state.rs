@@ -47,7 +47,7 @@
 //!   thread that meets a held task waits until it is put back.
 //!
 //! The word also carries what seldom changes within a generation: the kind of repetition, the number of the task's own
-//! executor, whether the task has [moved](super::holder) to another scheduler (MOVED-1), and whether its deadline was
+//! executor, whether the task has [moved](super::moved) to another scheduler (MOVED-1), and whether its deadline was
 //! ever [reset](super::deadline), because then its entries have to be checked (RESET-2). Each `rearm` flips the
 //! [`Turn`], which tells the entry of one run from the entry of the next. The word also remembers which of the last
 //! four generations ended by a cancel: see [`Word::ended_by_cancel`].

@@ -1,0 +1,51 @@
+//! Tasks that have moved to another scheduler.
+//!
+//! A handle knows the scheduler that gave it out. A leftover that moves to another scheduler keeps its holder, and so its
+//! handles. Its word says that it has moved, and the table here says to which scheduler.
+//!
+//! - MOVED-1 A task is put into the table before its word says that it has moved, and is removed when its holder is
+//!   freed. So the table has one entry for each task that has moved and is not over.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::holder;
+use crate::wheel::entry::{SchedulerId, TaskKey};
+
+static MOVED: LazyLock<Mutex<HashMap<TaskKey, SchedulerId>>> = LazyLock::new(Mutex::default);
+
+fn table() -> MutexGuard<'static, HashMap<TaskKey, SchedulerId>> {
+    MOVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that a task belongs to this scheduler from now on. The caller holds the task.
+pub(super) fn insert(key: TaskKey, scheduler: SchedulerId) {
+    table().insert(key, scheduler);
+}
+
+/// Returns the scheduler that a task which has moved belongs to now.
+#[cold]
+#[inline(never)]
+pub(super) fn scheduler(key: TaskKey) -> Option<SchedulerId> {
+    table().get(&key).copied()
+}
+
+/// Returns the scheduler that any task belongs to now, if `first` is the one that gave out its handle.
+pub(crate) fn scheduler_now(key: TaskKey, first: SchedulerId) -> SchedulerId {
+    let word = holder::word(key).filter(|word| word.generation() == key.generation);
+    let there = word.filter(|word| word.has_moved()).and_then(|_| scheduler(key));
+    there.unwrap_or(first)
+}
+
+/// Removes a task that is over (MOVED-1), and gives back what a large move has left of the table.
+#[cold]
+#[inline(never)]
+pub(super) fn forget(key: TaskKey) {
+    const WORTH_SHRINKING: usize = 1024;
+    let mut table = table();
+    table.remove(&key);
+    let few = table.len();
+    if table.capacity() > WORTH_SHRINKING.max(8 * few) {
+        table.shrink_to(2 * few);
+    }
+}
