@@ -25,8 +25,12 @@
 //! - JOB-3 A job stops being pending (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
 //!   `LastRun`, `Done` or `Cancelled`, whichever comes first.
 //! - JOB-4 A job tells its owner once that it has ended, after its closure was dropped.
-//! - JOB-5 An owner may queue a series again under the job's lock, together with the step to `Waiting`. Then a later
-//!   cancel finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
+//! - JOB-5 An owner queues a series again under the job's lock, together with the step to `Waiting`. So a later cancel
+//!   or reset finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
+//! - JOB-6 A reset moves the job in its owner's queue, or notes the time of the next run of a series that runs, under the
+//!   job's lock. So resets of one job are in one order, and the claim comes before a reset or after it. A job that its
+//!   queue has given out, but that has not been claimed, counts as started. An owner whose queue gives out the job at an
+//!   old time all the same files it again in [`Place::is_due`], at the claim.
 
 use std::any::type_name;
 use std::ops::{ControlFlow, Deref};
@@ -41,6 +45,9 @@ pub(crate) trait Owner: Send + Sync {
     /// Says where in the owner a job is. A job keeps the same one for life.
     type Position: Default + Send + Sync + 'static;
 
+    /// What is left to do when the deadline of a job has moved.
+    type Rest;
+
     fn now(&self) -> Instant;
 
     /// Returns the hook that is told of panics.
@@ -54,15 +61,49 @@ pub(crate) trait Owner: Send + Sync {
 
     /// A job has ended, in whatever way (JOB-4).
     fn has_ended(&self) {}
+
+    /// Returns when a job is due that is in the queue. Called with the job's lock held, so it calls no user code.
+    fn deadline(&self, position: &Self::Position) -> Option<Due>;
+
+    /// Moves the deadline of a job that is in the queue (JOB-6). Called with the job's lock held, so it calls no user
+    /// code. Returns `None` if the job is not in the queue any more.
+    fn move_to(&self, position: &Self::Position, deadline: Instant) -> Option<Self::Rest>;
+
+    /// Does what [`move_to`](Owner::move_to) has left to do, with nothing locked.
+    fn has_moved(&self, rest: Self::Rest);
+
+    /// Returns false if a series that its queue has given out is not going to run, because the owner has ended.
+    fn is_open(&self) -> bool {
+        true
+    }
 }
 
-/// Something with a name for reports of panics (S31).
-pub(crate) trait Named: Send + 'static {
+/// When a job is due that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// It is due, and waits for its turn.
+    Now,
+    At(Instant),
+}
+
+/// The work of a job, as far as the job itself needs to know it.
+pub(crate) trait Workload: Send + 'static {
+    /// Returns its name for reports of panics (S31).
     fn name(&self) -> &'static str;
+
+    /// The next run of a series is planned for `deadline` from now on.
+    fn move_to(&mut self, deadline: Instant) {
+        let _ = deadline;
+    }
+
+    /// The run after the next one of a series is planned for `deadline`.
+    fn move_following(&mut self, deadline: Instant) {
+        let _ = deadline;
+    }
 }
 
 /// What a job does when it runs.
-pub(crate) trait Work: Named + Sized {
+pub(crate) trait Work: Workload + Sized {
     const IS_PERIODIC: bool = false;
 
     /// Runs it once. A one-shot takes itself out of `work`. `Break` means that it does not run again.
@@ -77,7 +118,7 @@ pub(crate) trait Work: Named + Sized {
 /// A closure that is called once.
 pub(crate) struct Once<F>(pub(crate) F);
 
-impl<F: Send + 'static> Named for Once<F> {
+impl<F: Send + 'static> Workload for Once<F> {
     fn name(&self) -> &'static str {
         type_name::<F>()
     }
@@ -98,7 +139,7 @@ pub(crate) struct NamedOnce {
     pub(crate) task: Task,
 }
 
-impl Named for NamedOnce {
+impl Workload for NamedOnce {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -112,7 +153,7 @@ impl Work for NamedOnce {
 }
 
 /// A task of a scheduler whose executor is the layer.
-impl Named for DueTask {
+impl Workload for DueTask {
     fn name(&self) -> &'static str {
         DueTask::name(self)
     }
@@ -134,12 +175,14 @@ pub(crate) struct Series<F> {
     period: Period,
     /// The delay that the last run has chosen.
     chosen: Option<Duration>,
+    /// Where a reset has moved the run after the next one.
+    following: Option<Instant>,
     pub(crate) f: F,
 }
 
 impl<R: Repeat, F: FnMut() -> R + Send + 'static> Series<F> {
     pub(crate) fn new(name: &'static str, due: Instant, period: Period, f: F) -> Series<F> {
-        Series { name, due, period, chosen: None, f }
+        Series { name, due, period, chosen: None, following: None, f }
     }
 
     pub(crate) fn run_once(&mut self) -> ControlFlow<()> {
@@ -147,9 +190,17 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Series<F> {
     }
 }
 
-impl<F: Send + 'static> Named for Series<F> {
+impl<F: Send + 'static> Workload for Series<F> {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn move_to(&mut self, deadline: Instant) {
+        self.due = deadline;
+    }
+
+    fn move_following(&mut self, deadline: Instant) {
+        self.following = Some(deadline);
     }
 }
 
@@ -161,9 +212,10 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Work for Series<F> {
     }
 
     fn next_run(&mut self, ended: Instant) -> Instant {
-        self.due = match self.chosen {
-            Some(delay) => Period::fixed_delay(delay).next_run(ended, ended),
-            None => self.period.next_run(self.due, ended),
+        self.due = match (self.following.take(), self.chosen) {
+            (Some(moved), _) => moved,
+            (None, Some(delay)) => Period::fixed_delay(delay).next_run(ended, ended),
+            (None, None) => self.period.next_run(self.due, ended),
         };
         self.due
     }
@@ -176,14 +228,42 @@ pub(crate) enum Ran {
     Not,
     /// The job has run, and does not run again.
     ForTheLastTime,
-    /// The job has run, and is due again then.
-    Again(Instant),
+    /// The job has run, and its owner has queued it again.
+    Again,
+    /// It did nothing, because its deadline has moved, and its owner has queued it again.
+    Later,
+}
+
+/// When a series is due again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub(crate) due: Instant,
+    /// When the run before ended.
+    pub(crate) ended: Instant,
+}
+
+/// The place in its owner's queue that a job has left to run. Both methods are called with the job's lock held (JOB-5),
+/// so they call no user code.
+pub(crate) trait Place {
+    /// Returns false if the deadline of the job has moved to a later time. Then the job is in the queue again.
+    fn is_due(&mut self) -> bool {
+        true
+    }
+
+    /// Queues a series again.
+    fn put_back(&mut self, next: Next);
+}
+
+impl<F: FnMut(Next)> Place for F {
+    fn put_back(&mut self, next: Next) {
+        self(next);
+    }
 }
 
 /// A job as its owner has it, without the type of its work.
 pub(crate) trait Run<O: Owner + ?Sized>: Cancel {
     /// Runs the job, if it still waits.
-    fn run(&self, owner: &O) -> Ran;
+    fn run(&self, owner: &O, place: &mut dyn Place) -> Ran;
     /// Ends the job without a run, if it still waits.
     fn withdraw(&self);
     fn position(&self) -> &O::Position;
@@ -221,7 +301,9 @@ pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
 enum Stage<W> {
     /// For its turn, with its work (JOB-1).
     Waiting(W),
-    Running,
+    /// With the time to which a reset has moved the next run of a series. It is in a box because a job is small, and
+    /// few are reset while they run.
+    Running(Option<Box<Instant>>),
     /// A series runs, and was cancelled in this run.
     LastRun,
     Done,
@@ -247,7 +329,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Job<W, O> {
     }
 }
 
-impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
+impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
     /// Returns a job as a part of something greater, which runs it with [`run_with`](Job::run_with).
     pub(crate) fn with(owner: L, work: W, is_periodic: bool) -> Self {
         let (position, is_over) = (O::Position::default(), AtomicBool::new(false));
@@ -262,40 +344,47 @@ impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
         &self.position
     }
 
-    /// Calls `look` with the position of the job, under its lock (JOB-5). Returns `None` if the job does not wait.
-    pub(crate) fn while_waiting<R>(&self, look: impl FnOnce(&O::Position) -> R) -> Option<R> {
-        let stage = lock(&self.stage);
-        matches!(*stage, Stage::Waiting(_)).then(|| look(&self.position))
-    }
-
     /// Takes the work back out of a job that its owner could not take in. Returns `None` if the job has left `Waiting`.
     pub(crate) fn take_back(&self) -> Option<W> {
         lock(&self.stage).leave_waiting(Stage::Done)
     }
 
     /// Runs the job, if it still waits. `run` runs the work, catches its panics, and returns when the work is due
-    /// again. If it is, `put_back` is called with the job's lock held (JOB-5).
+    /// again.
     pub(crate) fn run_with(
         &self,
         owner: &O,
-        run: impl FnOnce(&mut Option<W>) -> Option<Instant>,
-        put_back: impl FnOnce(Instant),
+        run: impl FnOnce(&mut Option<W>) -> Option<Next>,
+        place: &mut (impl Place + ?Sized),
     ) -> Ran {
-        let Some(work) = lock(&self.stage).leave_waiting(Stage::Running) else { return Ran::Not };
+        let mut stage = lock(&self.stage);
+        if !matches!(*stage, Stage::Waiting(_)) {
+            return Ran::Not;
+        }
+        if !place.is_due() {
+            return Ran::Later; // JOB-6
+        }
+        let Some(work) = stage.leave_waiting(Stage::Running(None)) else { return Ran::Not };
+        drop(stage);
         if !self.is_periodic {
             owner.no_longer_pending(); // JOB-3: before the run
         }
         let mut work = Some(work);
-        let due = run(&mut work);
-        debug_assert!(self.is_periodic || due.is_none(), "only a series is due again");
+        let next = run(&mut work);
+        debug_assert!(self.is_periodic || next.is_none(), "only a series is due again");
         if self.is_periodic {
             let mut stage = lock(&self.stage);
             let is_cancelled = matches!(*stage, Stage::LastRun);
-            match (due, work.take()) {
-                (Some(due), Some(next)) if !is_cancelled => {
-                    *stage = Stage::Waiting(next);
-                    put_back(due);
-                    return Ran::Again(due);
+            let moved = if let Stage::Running(moved) = &mut *stage { moved.take() } else { None };
+            match (next, work.take()) {
+                (Some(mut next), Some(mut work)) if !is_cancelled => {
+                    if let Some(deadline) = moved {
+                        work.move_to(*deadline);
+                        next.due = *deadline;
+                    }
+                    *stage = Stage::Waiting(work);
+                    place.put_back(next);
+                    return Ran::Again;
                 }
                 (_, rest) => work = rest,
             }
@@ -337,19 +426,22 @@ impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
 }
 
 impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
-    fn run(&self, owner: &O) -> Ran {
+    fn run(&self, owner: &O, place: &mut dyn Place) -> Ran {
         let hook = owner.hook();
         let run = |work: &mut Option<W>| {
             let name = work.as_ref()?.name();
             match hook.catch_named(name, || W::run(work, hook))? {
                 ControlFlow::Continue(()) => {
                     let work = work.as_mut()?;
-                    hook.catch(|| work.next_run(owner.now()))
+                    hook.catch(|| {
+                        let ended = owner.now();
+                        Next { due: work.next_run(ended), ended }
+                    })
                 }
                 ControlFlow::Break(()) => None,
             }
         };
-        self.run_with(owner, run, |_| ())
+        self.run_with(owner, run, place)
     }
 
     fn withdraw(&self) {
@@ -361,11 +453,11 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
     }
 }
 
-impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W, O, L> {
+impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W, O, L> {
     fn cancel(&self) -> bool {
         // Both cases under one lock, or a series whose run ends in between would escape.
         let mut stage = lock(&self.stage);
-        if self.is_periodic && matches!(*stage, Stage::Running) {
+        if self.is_periodic && matches!(*stage, Stage::Running(_)) {
             *stage = Stage::LastRun;
             drop(stage);
             self.owner.get().into_iter().for_each(|owner| owner.no_longer_pending()); // at once, JOB-3
@@ -383,5 +475,72 @@ impl<W: Named, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W, O,
 
     fn is_done(&self) -> bool {
         self.is_over.load(Ordering::Acquire) || self.is_cancelled()
+    }
+
+    fn reset(&self, delay: Duration) -> bool {
+        let Some(now) = self.owner.get().map(|owner| owner.now()) else { return false };
+        // A deadline beyond the range of the clock becomes the latest that it has.
+        self.reset_at(Period::fixed_delay(delay).next_run(now, now))
+    }
+
+    fn reset_at(&self, mut deadline: Instant) -> bool {
+        let Some(owner) = self.owner.get() else { return false };
+        if self.is_periodic {
+            // A series that was due long ago would make up for all runs since then, at once.
+            deadline = deadline.max(owner.now());
+        }
+        let mut stage = lock(&self.stage);
+        let rest = match &mut *stage {
+            Stage::Waiting(work) => match owner.move_to(&self.position, deadline) {
+                Some(rest) => {
+                    work.move_to(deadline);
+                    Some(rest)
+                }
+                // It is about to start, and the run after that one moves.
+                None if self.is_periodic && owner.is_open() => {
+                    work.move_following(deadline);
+                    return true;
+                }
+                None => None,
+            },
+            Stage::Running(moved) if self.is_periodic => {
+                *moved = Some(Box::new(deadline));
+                return true;
+            }
+            _ => None,
+        };
+        drop(stage);
+        rest.map(|rest| owner.has_moved(rest)).is_some()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let owner = self.owner.get()?;
+        let stage = lock(&self.stage);
+        let is_waiting = matches!(*stage, Stage::Waiting(_));
+        let due = if is_waiting { owner.deadline(&self.position) } else { None };
+        drop(stage); // the clock is a user's
+        due.map(|due| match due {
+            Due::Now => owner.now(),
+            Due::At(deadline) => deadline,
+        })
+    }
+}
+
+/// Instants as numbers that fit into an atomic: nanoseconds since an origin, for 146 years.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Epoch(pub(crate) Instant);
+
+impl Epoch {
+    /// All numbers are below this one.
+    pub(crate) const END: u64 = 1 << 62;
+
+    /// Returns 0 for an instant before the origin, and the last number for one that is too far ahead.
+    pub(crate) fn nanos(self, instant: Instant) -> u64 {
+        let nanos = instant.saturating_duration_since(self.0).as_nanos();
+        u64::try_from(nanos).unwrap_or(u64::MAX).min(Epoch::END - 1)
+    }
+
+    pub(crate) fn instant(self, nanos: u64) -> Instant {
+        Period::fixed_delay(Duration::from_nanos(nanos)).next_run(self.0, self.0)
     }
 }

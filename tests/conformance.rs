@@ -4,6 +4,8 @@
 //! the list of that subject names the row and the reason, and the run prints both.
 
 mod common;
+#[path = "conformance/deadlines.rs"]
+mod deadlines;
 #[path = "conformance/subjects.rs"]
 mod subjects;
 #[path = "conformance/trampoline.rs"]

@@ -27,8 +27,9 @@
 //!   its task was taken, and with no lock held. The measure is the number of tasks in the inbox, plus the overdue tasks
 //!   of the loop's own heap. Never held back are the loop's own thread, a wake of a future, a reply, and a scheduler
 //!   that hands a task over, because other threads wait for these.
-//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. A cancel sweeps the
-//!   inbox, and the loop sweeps its own queues, each time that more than half of their tasks, and a few, are cancelled.
+//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. So does the old entry of
+//!   a task that was moved to an earlier deadline (LOOP-5). A cancel or a reset sweeps the inbox, and the loop sweeps its
+//!   own queues, each time that more than half of their tasks, and a few, are cancelled.
 //!   So the memory is in proportion to the tasks that are pending, also while the loop is busy or asleep.
 
 use std::any::Any;
@@ -40,12 +41,12 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::queue::{QueuedTask, SMALL};
+use super::queue::{LoopPosition, QueuedTask, SMALL};
 use super::run_loop::Quit;
 use super::turn;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Job, Owner, Run, Work};
+use crate::job::{Due, Epoch, Job, Owner, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 
@@ -79,6 +80,8 @@ pub(super) struct Shared {
     limit: PendingLimit,
     pressure: Backpressure,
     clock: Arc<dyn Clock>,
+    /// When the loop was made.
+    epoch: Epoch,
     /// The pump's waker, and that of [`wake_with`](super::LoopBuilder::wake_with) if there is one.
     wakers: Vec<Waker>,
     hook: PanicHook,
@@ -158,8 +161,8 @@ impl Inbox {
 
     fn sweep(&mut self) -> usize {
         let before = self.len();
-        self.immediate.retain(|task| !task.job.is_done());
-        self.delayed.retain(|task| !task.job.is_done());
+        self.immediate.retain(|task| !task.is_void()); // which takes no lock of a job (JOB-5)
+        self.delayed.retain(|task| !task.is_void());
         self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
         self.delayed.shrink_to(2 * self.delayed.len() + SMALL);
         before - self.len()
@@ -173,6 +176,7 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
+        let epoch = Epoch(clock.now());
         Arc::new_cyclic(|me| Shared {
             inbox: CachePadded::default(),
             changed: CachePadded::new(AtomicBool::new(false)),
@@ -182,6 +186,7 @@ impl Shared {
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
             clock,
+            epoch,
             wakers,
             hook,
             me: Weak::clone(me),
@@ -246,6 +251,7 @@ impl Shared {
         }
         inbox.sequence += 1;
         let task = QueuedTask { job, deadline, sequence: inbox.sequence, nests };
+        task.note(self.epoch);
         if deadline.is_none() {
             inbox.immediate.push_back(task);
         } else {
@@ -255,6 +261,24 @@ impl Shared {
         let is_over = self.pressure.is_over(inbox.ahead());
         let must_wake = self.claim_wake(&mut inbox, deadline);
         Ok(Enqueued { is_over, must_wake })
+    }
+
+    /// Adds another entry for a task that is due earlier now (LOOP-5). Returns whether the caller has to wake the loop,
+    /// or `None` if the loop takes no posts.
+    fn enqueue_again(&self, task: QueuedTask) -> Option<bool> {
+        let mut inbox = self.inbox();
+        if !inbox.quit.takes_posts() {
+            return None; // as a post (INBOX-3)
+        }
+        task.note(self.epoch);
+        let deadline = task.deadline;
+        inbox.delayed.push(task);
+        self.changed.store(true, Ordering::Relaxed);
+        Some(self.claim_wake(&mut inbox, deadline))
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Returns true if the caller has to wake the loop, for something that is due at `deadline`, or at once. The next
@@ -462,7 +486,9 @@ impl Shared {
 }
 
 impl Owner for Shared {
-    type Position = ();
+    type Position = LoopPosition;
+    /// Whether there is a new entry, and whether the loop has to be woken for it.
+    type Rest = Option<bool>;
 
     fn now(&self) -> Instant {
         self.clock.now()
@@ -477,7 +503,37 @@ impl Owner for Shared {
     }
 
     /// Counts a cancelled job, which stays in its queue until its turn, or until a sweep (INBOX-7).
-    fn remove(&self, (): &()) {
+    fn remove(&self, position: &LoopPosition) {
+        position.end();
+        self.count_void();
+    }
+
+    fn deadline(&self, position: &LoopPosition) -> Option<Due> {
+        Some(position.due(self.epoch))
+    }
+
+    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<Option<bool>> {
+        match position.move_to(deadline, self.epoch, self.next_sequence()) {
+            None => Some(None),
+            Some(earlier) => self.enqueue_again(earlier).map(Some),
+        }
+    }
+
+    fn has_moved(&self, rest: Option<bool>) {
+        if let Some(must_wake) = rest {
+            self.wake_if(must_wake);
+            self.count_void(); // the entry before
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.takes_posts()
+    }
+}
+
+impl Shared {
+    /// Counts an entry that has become void, and sweeps if there are too many (INBOX-7).
+    fn count_void(&self) {
         let cancelled = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
         if cancelled > self.sweep_above.load(Ordering::Relaxed) {
             self.sweep_inbox();

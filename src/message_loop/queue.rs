@@ -10,16 +10,21 @@
 //! - LOOP-4 The run of a series has its turn from the moment when it became possible: when it was planned for, or when
 //!   the run before it ended, whichever is later. By its plan alone, a series that lags behind would always be the
 //!   first, and nothing else would ever run. The plan itself, and so the phase, does not change.
+//! - LOOP-5 A pending task has one valid entry in the queues, whose number its [`LoopPosition`] knows. The valid entry
+//!   comes out no later than the deadline of the task. A later deadline is only noted: the entry comes out at its old
+//!   time, and is filed again. For an earlier deadline a new entry goes through the inbox, and the old one becomes void.
+//!   A void entry counts as cancelled, and a sweep removes it (INBOX-7).
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use super::inbox::{LoopState, Shared};
 use super::run_loop::Quit;
-use crate::job::{Owner, Run};
+use crate::job::{Due, Epoch, Next, Owner, Place, Run};
 
 pub(super) struct LoopQueue {
     shared: Arc<Shared>,
@@ -144,12 +149,11 @@ impl LoopQueue {
         })
     }
 
-    /// Queues the next run of a series, which is planned for `planned`. The run before it has just ended (LOOP-4).
-    pub(super) fn run_again(&self, task: QueuedTask, planned: Instant) {
-        let ended = self.shared.catch(|| self.shared.now());
-        let possible = ended.map_or(planned, |ended| planned.max(ended));
-        let sequence = self.shared.next_sequence();
-        let again = QueuedTask { deadline: Some(possible), sequence, ..task };
+    /// Files a task that has come out, under a deadline. Called with the job's lock held.
+    fn file(&self, task: &QueuedTask, deadline: Instant, sequence: u64) {
+        let (job, nests) = (Arc::clone(&task.job), task.nests);
+        let again = QueuedTask { job, deadline: Some(deadline), sequence, nests };
+        again.note(self.shared.epoch());
         self.queues.borrow_mut().delayed.push(again);
     }
 
@@ -219,6 +223,37 @@ impl LoopQueue {
     }
 }
 
+/// What the queues do with a task that has come out, when it starts and when it is due again.
+pub(super) struct OutOfQueue<'a> {
+    pub(super) queue: &'a LoopQueue,
+    pub(super) task: &'a QueuedTask,
+    /// The loop is gone, so a series does not run again.
+    pub(super) is_closed: &'a Cell<bool>,
+}
+
+impl Place for OutOfQueue<'_> {
+    fn is_due(&mut self) -> bool {
+        if self.task.is_void() {
+            self.queue.shared.removed_cancelled(1); // LOOP-5
+            return false;
+        }
+        let position = self.task.job.position();
+        let Some(deadline) = position.moved_past(self.queue.shared.epoch()) else { return true };
+        let is_due = self.task.deadline.is_some() && deadline <= self.queue.last_reading.get();
+        if !is_due {
+            self.queue.file(self.task, deadline, position.turn.load(Relaxed));
+        }
+        is_due
+    }
+
+    /// Queues the next run of a series, whose run has just ended (LOOP-4).
+    fn put_back(&mut self, Next { due, ended }: Next) {
+        if !self.is_closed.get() {
+            self.queue.file(self.task, due.max(ended), self.queue.shared.next_sequence());
+        }
+    }
+}
+
 // ----- the tasks that wait ----------------------------------------------------------------
 
 /// Memory for this many tasks is never given back.
@@ -238,6 +273,87 @@ pub(super) struct QueuedTask {
     pub(super) sequence: u64,
     /// A nested run may run it.
     pub(super) nests: bool,
+}
+
+impl QueuedTask {
+    /// Makes this the valid entry of its job (LOOP-5). Called before the job has a handle, or with its lock held, and
+    /// before the loop's thread can find the entry.
+    pub(super) fn note(&self, epoch: Epoch) {
+        let position = self.job.position();
+        let code = self.deadline.map_or(LoopPosition::AT_ONCE, |at| LoopPosition::code(at, epoch));
+        position.deadline.store(code, Relaxed);
+        position.filed.store(code, Relaxed);
+        position.entry.store(self.sequence, Relaxed);
+        if self.deadline.is_some() {
+            position.job.get_or_init(|| (Arc::downgrade(&self.job), self.nests));
+        }
+    }
+
+    /// Returns true if the job has ended, or has another entry by now (LOOP-5). It takes no lock.
+    pub(super) fn is_void(&self) -> bool {
+        self.job.position().entry.load(Relaxed) != self.sequence
+    }
+}
+
+/// When a job of a loop is due, and which of its entries is valid (LOOP-5).
+///
+/// It changes only with the job's lock held, or when the job has ended. Relaxed suffices because of this lock. A sweep
+/// looks at `entry` without the lock, and may take a void entry for a valid one: then the next sweep finds it. It never
+/// takes a valid entry for a void one, because the number is stored before the entry is added, under the lock of the
+/// inbox or on the loop's thread.
+#[derive(Default)]
+pub(super) struct LoopPosition {
+    /// When the job is due, and when its valid entry comes out, which may be earlier: nanoseconds since the loop was
+    /// made, and one more. [`AT_ONCE`](LoopPosition::AT_ONCE) for an immediate task.
+    deadline: AtomicU64,
+    filed: AtomicU64,
+    /// The number of the valid entry, or [`NONE`](LoopPosition::NONE).
+    entry: AtomicU64,
+    /// The number of the last reset, by which the task has its turn at equal deadlines (S3).
+    turn: AtomicU64,
+    /// The job itself, for another entry, and whether it may run nested. Set with its first entry that has a deadline.
+    job: OnceLock<(Weak<dyn Run<Shared>>, bool)>,
+}
+
+impl LoopPosition {
+    const AT_ONCE: u64 = 0;
+    /// No entry has this number.
+    const NONE: u64 = 0;
+
+    fn code(deadline: Instant, epoch: Epoch) -> u64 {
+        epoch.nanos(deadline) + 1
+    }
+
+    pub(super) fn due(&self, epoch: Epoch) -> Due {
+        match self.deadline.load(Relaxed) {
+            LoopPosition::AT_ONCE => Due::Now,
+            code => Due::At(epoch.instant(code - 1)),
+        }
+    }
+
+    /// Returns the deadline of the job if it is later than that of its entry.
+    fn moved_past(&self, epoch: Epoch) -> Option<Instant> {
+        let deadline = self.deadline.load(Relaxed);
+        (deadline > self.filed.load(Relaxed)).then(|| epoch.instant(deadline - 1))
+    }
+
+    /// Notes a deadline and the number of this reset, if the valid entry comes out before. Otherwise returns a new entry.
+    pub(super) fn move_to(&self, deadline: Instant, epoch: Epoch, turn: u64) -> Option<QueuedTask> {
+        let code = LoopPosition::code(deadline, epoch);
+        if code > self.filed.load(Relaxed) {
+            self.deadline.store(code, Relaxed);
+            self.turn.store(turn, Relaxed);
+            return None;
+        }
+        let (job, nests) = self.job.get()?;
+        let (job, deadline) = (job.upgrade()?, Some(deadline));
+        Some(QueuedTask { job, deadline, sequence: turn, nests: *nests })
+    }
+
+    /// Makes the valid entry void, because the job has ended.
+    pub(super) fn end(&self) {
+        self.entry.store(LoopPosition::NONE, Relaxed);
+    }
 }
 
 impl PartialEq for QueuedTask {
@@ -321,19 +437,19 @@ impl Queues {
         below(self.delayed.as_slice(), 0, now)
     }
 
-    /// Removes the cancelled tasks at the top of the heap. Returns how many.
+    /// Removes the void entries at the top of the heap. Returns how many.
     fn trim_delayed(&mut self) -> usize {
         let before = self.delayed.len();
-        while self.delayed.peek().is_some_and(|task| task.job.is_done()) {
+        while self.delayed.peek().is_some_and(QueuedTask::is_void) {
             self.delayed.pop();
         }
         before - self.delayed.len()
     }
 
-    /// Removes all cancelled tasks, and gives back the memory that this leaves. Returns how many.
+    /// Removes all void entries, and gives back the memory that this leaves. Returns how many.
     fn sweep(&mut self) -> usize {
         let before = self.len();
-        let waits = |task: &QueuedTask| !task.job.is_done();
+        let waits = |task: &QueuedTask| !task.is_void();
         self.immediate.retain(waits);
         self.deferred.retain(waits);
         self.delayed.retain(waits);
@@ -394,7 +510,10 @@ mod tests {
     use crate::job::{Job, Once};
 
     fn task(sequence: u64, deadline: Option<Instant>, nests: bool) -> QueuedTask {
-        QueuedTask { job: Job::new(Weak::new(), Once(|| ())), deadline, sequence, nests }
+        let job = Job::new(Weak::new(), Once(|| ()));
+        let task = QueuedTask { job, deadline, sequence, nests };
+        task.note(Epoch(Instant::now()));
+        task
     }
 
     #[test]
@@ -442,15 +561,16 @@ mod tests {
     #[test]
     fn a_sweep_removes_cancelled_tasks_and_nothing_else() {
         let (mut queues, start) = (Queues::default(), Instant::now());
-        for sequence in 0..10_000 {
+        for sequence in 1..10_001 {
             let pending = task(sequence, Some(start + Duration::from_nanos(sequence)), true);
-            if sequence % 5 != 0 {
+            if sequence % 5 != 1 {
                 pending.job.cancel();
+                pending.job.position().end(); // as the loop does, which these jobs do not have
             }
             queues.delayed.push(pending);
         }
         assert_eq!(queues.sweep(), 8_000);
         assert!(queues.delayed.capacity() <= 2 * 2_000 + SMALL);
-        assert!(queues.take_all().iter().map(|task| task.sequence).eq((0..10_000).step_by(5)));
+        assert!(queues.take_all().iter().map(|task| task.sequence).eq((1..10_001).step_by(5)));
     }
 }

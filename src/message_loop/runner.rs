@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::inbox::{Origin, Shared};
 use super::run_loop::Quit;
 use super::turn;
-use crate::job::{Named, NamedOnce, Once, Owner, Series, Work};
+use crate::job::{NamedOnce, Once, Owner, Series, Work, Workload};
 use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -444,7 +444,7 @@ impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
     }
 }
 
-impl<F: Send + 'static, R: Send + 'static, T: 'static> Named for TaskWithReply<F, R, T> {
+impl<F: Send + 'static, R: Send + 'static, T: 'static> Workload for TaskWithReply<F, R, T> {
     fn name(&self) -> &'static str {
         type_name::<F>()
     }

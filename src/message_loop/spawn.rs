@@ -38,7 +38,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
-use crate::job::{Owner, Ran, Run};
+use super::queue::LoopPosition;
+use crate::job::{Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
 use crate::{Cancel, Cancellable, TryScheduleError};
@@ -97,6 +98,7 @@ impl LocalTaskRunner {
         let key = LocalKey::new(&self.core);
         let task = Arc::new(LocalTask {
             key: key.clone(),
+            position: LoopPosition::default(),
             stage: Mutex::new(Stage::Queued),
             future: PhantomData,
         });
@@ -259,6 +261,7 @@ impl<F: Future> Drop for Spawned<F> {
 /// The part of a future that may be on any thread: its waker, its handle, and its job.
 struct LocalTask<F> {
     key: LocalKey,
+    position: LoopPosition,
     stage: Mutex<Stage>,
     /// The future itself is in the table.
     future: PhantomData<fn() -> F>,
@@ -341,7 +344,7 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
 
 impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
     /// Polls the future once. The next wake posts it anew.
-    fn run(&self, _shared: &Shared) -> Ran {
+    fn run(&self, _shared: &Shared, _place: &mut dyn Place) -> Ran {
         let before = self.step(|stage| (stage == Stage::Queued).then_some(Stage::Polling));
         if before != Stage::Queued {
             return Ran::Not;
@@ -356,8 +359,8 @@ impl<F: Future + 'static> Run<Shared> for LocalTask<F> {
         self.key.discard();
     }
 
-    fn position(&self) -> &() {
-        &()
+    fn position(&self) -> &LoopPosition {
+        &self.position
     }
 }
 
@@ -366,7 +369,7 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
         let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Cancelled));
         match before {
             Stage::Over | Stage::Cancelled => return false,
-            Stage::Queued => self.shared().remove(&()),
+            Stage::Queued => self.shared().remove(&self.position),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }
         self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-4)

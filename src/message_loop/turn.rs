@@ -26,7 +26,7 @@ use super::inbox::{LoopState, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::{LoopQueue, QueuedTask};
+use super::queue::{LoopQueue, OutOfQueue, QueuedTask};
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
 use crate::job::Ran;
@@ -211,21 +211,22 @@ impl LoopCore {
         true
     }
 
-    /// Runs a task. Returns false if it was cancelled.
+    /// Runs a task. Returns false if it was cancelled, or is due later.
     fn run_task(&self, task: QueuedTask) -> bool {
-        let ran = task.job.run(&self.shared);
+        let mut place = OutOfQueue { queue: &self.queue, task: &task, is_closed: &self.is_closed };
+        let ran = task.job.run(&self.shared, &mut place);
         self.shared.count_passed();
-        if ran == Ran::Not {
-            self.shared.removed_cancelled(1);
-            return false;
+        match ran {
+            Ran::Not => {
+                self.shared.removed_cancelled(1);
+                return false;
+            }
+            Ran::Later => return false,
+            Ran::Again if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
+            Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
         self.has_idled.set(false); // a new idle phase (IDLE-1)
-        match ran {
-            Ran::Again(_) if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
-            Ran::Again(due) => self.queue.run_again(task, due),
-            Ran::ForTheLastTime | Ran::Not => {}
-        }
         true
     }
 

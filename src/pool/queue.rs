@@ -78,6 +78,7 @@ use crate::{Clock, Sleeper, SystemClock};
 /// | `take()`, ended by an interrupt | [`take()`](DelayedWorkQueue::take), ended by [`close()`](DelayedWorkQueue::close) |
 /// | `poll()`, `poll(timeout, unit)` | [`poll()`](DelayedWorkQueue::poll), [`poll_timeout(timeout)`](DelayedWorkQueue::poll_timeout) |
 /// | `remove(o)`, which may have to search | [`remove(key)`](DelayedWorkQueue::remove), which never does |
+/// | `remove(o)`, and `offer(o)` with another delay | [`reset(key, deadline)`](DelayedWorkQueue::reset) |
 /// | `peek()` | [`next_deadline()`](DelayedWorkQueue::next_deadline) |
 /// | `size()`, `isEmpty()` | [`len()`](DelayedWorkQueue::len), [`is_empty()`](DelayedWorkQueue::is_empty) |
 /// | `drainTo(c)`, which takes what has expired | [`drain_due()`](DelayedWorkQueue::drain_due) |
@@ -293,6 +294,50 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     pub fn remove(&self, key: Key) -> Option<T> {
         self.lock().heap.remove(key) // which wakes nobody (QUEUE-2)
+    }
+
+    /// Moves an item to another deadline, due or not, in O(log n). Returns its new key, or `None` if it is gone already.
+    ///
+    /// At equal deadlines it comes out as if it had been offered now. It works on a closed queue too.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::pool::DelayedWorkQueue;
+    /// use tickwheel::{Clock, ManualClock};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = DelayedWorkQueue::with_clock(clock.clone());
+    /// let minute = Duration::from_secs(60);
+    /// let timeout = queue.offer(clock.now() + minute, "no answer")?;
+    /// let timeout = queue.reset(timeout, clock.now() + 2 * minute).expect("still in it");
+    /// clock.advance(minute);
+    /// assert_eq!(queue.poll(), None);
+    /// clock.advance(minute);
+    /// assert_eq!(queue.poll(), Some("no answer"));
+    /// assert_eq!(queue.reset(timeout, clock.now()), None);
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn reset(&self, key: Key, deadline: Instant) -> Option<Key> {
+        self.reset_noted(key, deadline, |_| ())
+    }
+
+    /// Moves an item, as [`reset`](DelayedWorkQueue::reset) does, and calls `note` before anybody can take the item.
+    /// `note` runs under the lock, so it must not be user code (QUEUE-4).
+    pub(super) fn reset_noted(
+        &self,
+        key: Key,
+        deadline: Instant,
+        note: impl FnOnce(Key),
+    ) -> Option<Key> {
+        let mut state = self.lock();
+        let item = state.heap.remove(key)?;
+        let moved = state.heap.insert(deadline, item);
+        note(moved);
+        // If the item was the head and is due later, the leader wakes up once in vain.
+        let leader = state.waiters.leader_to_wake(deadline); // if the item is the head (QUEUE-2)
+        drop(state);
+        leader.into_iter().for_each(Waker::wake);
+        Some(moved)
     }
 
     /// Returns the earliest deadline, due or not. It works on a closed queue too.

@@ -3,8 +3,9 @@
 //! - RESULT-1 The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
 //!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
 //! - RESULT-2 The key of a task is noted under the queue's lock, before another thread can take the task. The first
-//!   offer comes before there is a handle. The later offers of a series come under the job's lock as well (JOB-5 of
-//!   [`job`](crate::job)), and a handle reads the key after it has ended the task, when there are no more offers.
+//!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well
+//!   (JOB-5 and JOB-6 of [`job`](crate::job)). A handle reads the key under the job's lock, or after it has ended the
+//!   task, when the key does not change any more.
 //! - RESULT-3 A series waits in the queue from the time at which its next run became possible, which is the later of
 //!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
 //!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
@@ -21,11 +22,11 @@ use super::heap::Key;
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{Job, Named, NamedOnce, Once, Owner, Ran, Series, Work};
+use crate::job::{Due, Job, NamedOnce, Next, Once, Owner, Ran, Series, Work, Workload};
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
 /// Work that has a result.
-pub(super) trait Callable: Named + Sized {
+pub(super) trait Callable: Workload + Sized {
     const IS_PERIODIC: bool = false;
     type Output: Send;
 
@@ -127,6 +128,7 @@ pub(super) struct PoolTask<W: Callable> {
 
 impl Owner for Shared {
     type Position = KeyCell;
+    type Rest = ();
 
     fn now(&self) -> Instant {
         Shared::now(self)
@@ -146,6 +148,20 @@ impl Owner for Shared {
 
     fn has_ended(&self) {
         self.leave();
+    }
+
+    fn deadline(&self, key: &KeyCell) -> Option<Due> {
+        self.workers.queue.deadline_of(key.get()).map(Due::At)
+    }
+
+    fn move_to(&self, key: &KeyCell, deadline: Instant) -> Option<()> {
+        self.workers.queue.reset_noted(key.get(), deadline, |moved| key.set(moved)).map(drop)
+    }
+
+    fn has_moved(&self, (): ()) {}
+
+    fn is_open(&self) -> bool {
+        !self.workers.queue.is_closed()
     }
 }
 
@@ -176,9 +192,9 @@ impl<W: Callable> PoolTask<W> {
     }
 
     /// Runs the work once. Returns when it is due again, or its result.
-    fn run_once(&self, work: &mut Option<W>) -> ControlFlow<Result<W::Output, JoinError>, Instant> {
+    fn run_once(&self, work: &mut Option<W>) -> ControlFlow<Result<W::Output, JoinError>, Next> {
         let shared = self.shared();
-        let name = work.as_ref().map_or("a task", Named::name);
+        let name = work.as_ref().map_or("a task", Workload::name);
         let panicked = |panic: Box<dyn Any + Send>| {
             shared.on_panic.tell_named(name, &*panic);
             ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
@@ -193,7 +209,7 @@ impl<W: Callable> PoolTask<W> {
         };
         let possible = || {
             let ended = shared.now();
-            work.next_run(ended).max(ended) // not before the run has ended (RESULT-3)
+            Next { due: work.next_run(ended).max(ended), ended } // not before its end (RESULT-3)
         };
         catch_unwind(AssertUnwindSafe(possible)).map_or_else(panicked, ControlFlow::Continue)
     }
@@ -214,13 +230,13 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
                 None
             }
         };
-        let put_back = |possible| is_in = self.offer(possible).is_some();
-        match self.job.run_with(&shared, run, put_back) {
-            Ran::Not => {}
+        let mut put_back = |next: Next| is_in = self.offer(next.due).is_some();
+        match self.job.run_with(&shared, run, &mut put_back) {
+            Ran::Not | Ran::Later => {}
             Ran::ForTheLastTime => self.resolve(result),
             // A shutdown may have searched the queue while this task ran.
-            Ran::Again(_) if is_in && shared.lifecycle.may_run(W::IS_PERIODIC) => {}
-            Ran::Again(_) => self.withdraw(),
+            Ran::Again if is_in && shared.lifecycle.may_run(W::IS_PERIODIC) => {}
+            Ran::Again => self.withdraw(),
         }
         // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
         // that, so `deadlock`, which knows this run by its address, does not take another task for it.
@@ -235,7 +251,7 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
             }
             None
         };
-        if self.job.run_with(self.shared(), run, |_| ()) == Ran::ForTheLastTime {
+        if self.job.run_with(self.shared(), run, &mut |_: Next| ()) == Ran::ForTheLastTime {
             self.resolve(result);
         }
     }
@@ -267,6 +283,18 @@ impl<W: Callable> Cancel for PoolTask<W> {
     fn is_done(&self) -> bool {
         self.job.is_done()
     }
+
+    fn reset(&self, delay: Duration) -> bool {
+        self.job.reset(delay)
+    }
+
+    fn reset_at(&self, deadline: Instant) -> bool {
+        self.job.reset_at(deadline)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.job.deadline()
+    }
 }
 
 impl<W: Callable> Joinable<W::Output> for PoolTask<W> {
@@ -283,9 +311,7 @@ impl<W: Callable> Joinable<W::Output> for PoolTask<W> {
     }
 
     fn remaining(&self) -> Option<Duration> {
-        let deadline =
-            self.job.while_waiting(|key| self.shared().workers.queue.deadline_of(key.get()))??;
-        Some(deadline.saturating_duration_since(self.shared().now()))
+        Some(self.job.deadline()?.saturating_duration_since(self.shared().now()))
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {

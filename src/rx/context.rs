@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::scheduler::ExecutorScheduler;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::job::{Named, Work};
+use crate::job::{Work, Workload};
 
 /// Captures a context of a thread, and installs it on another.
 ///
@@ -167,9 +167,17 @@ pub(super) struct InContext<W> {
     pub(super) work: W,
 }
 
-impl<W: Work> Named for InContext<W> {
+impl<W: Work> Workload for InContext<W> {
     fn name(&self) -> &'static str {
         self.work.name()
+    }
+
+    fn move_to(&mut self, deadline: Instant) {
+        self.work.move_to(deadline);
+    }
+
+    fn move_following(&mut self, deadline: Instant) {
+        self.work.move_following(deadline);
     }
 }
 

@@ -4,15 +4,18 @@
 //!
 //! - DELAY-1 A ticket names one wait of one task and is never used again. So a timer that comes too late, when the task
 //!   has left or waits for another run, finds nothing.
-//! - DELAY-2 Each entry of `by_deadline` stands for a task in `by_ticket` that has this deadline.
+//! - DELAY-2 Each entry of `by_deadline` stands for a task in `by_ticket` that has this deadline and this turn.
+//! - DELAY-3 The deadline of a task that was moved is the one in `by_ticket`. Its timer fires no later than that, or a
+//!   thread has taken the timer out to move it, and looks at the deadline again when it puts the timer back. A timer that
+//!   fires too early finds the later deadline, and another timer takes its place.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::worker::TaskQueue;
-use crate::job::Run;
+use crate::job::{Epoch, Run};
 use crate::{Cancellable, Period, Schedule, ScheduleError, Scheduler};
 
 /// A task as its queue holds it.
@@ -25,6 +28,9 @@ pub(super) enum Position {
     Delayed(u64),
     /// It waits for its turn.
     Queued,
+    /// It waits for its turn, and is not to run before this time, which is a number of the queue's
+    /// [`Epoch`](crate::job::Epoch).
+    Postponed(u64),
     /// It is not in the queue: it has not come yet, has left, or was cancelled.
     Gone,
 }
@@ -34,7 +40,8 @@ pub(super) enum Position {
 pub(super) struct AtomicPosition(AtomicU64);
 
 impl AtomicPosition {
-    // No ticket gets that far.
+    // No ticket, and no number of an epoch, gets that far.
+    const POSTPONED: u64 = Epoch::END;
     const QUEUED: u64 = u64::MAX - 1;
     const GONE: u64 = u64::MAX;
 
@@ -52,18 +59,29 @@ impl AtomicPosition {
 
     /// Sets the position. Relaxed suffices: the caller holds the lock under which other threads find the task.
     pub(super) fn set(&self, position: Position) {
-        let code = match position {
+        self.0.store(AtomicPosition::encode(position), Ordering::Relaxed);
+    }
+
+    /// Sets the position, if it has not changed since it was `from`. The orderings are those of `get` and `leave`.
+    pub(super) fn change(&self, from: Position, to: Position) -> bool {
+        let [from, to] = [from, to].map(AtomicPosition::encode);
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn encode(position: Position) -> u64 {
+        match position {
             Position::Delayed(ticket) => ticket,
+            Position::Postponed(nanos) => AtomicPosition::POSTPONED + nanos,
             Position::Queued => AtomicPosition::QUEUED,
             Position::Gone => AtomicPosition::GONE,
-        };
-        self.0.store(code, Ordering::Relaxed);
+        }
     }
 
     fn decode(code: u64) -> Position {
         match code {
             AtomicPosition::GONE => Position::Gone,
             AtomicPosition::QUEUED => Position::Queued,
+            AtomicPosition::POSTPONED.. => Position::Postponed(code - AtomicPosition::POSTPONED),
             ticket => Position::Delayed(ticket),
         }
     }
@@ -82,16 +100,53 @@ pub(super) const SMALL: usize = 512;
 #[derive(Default)]
 pub(super) struct Delayed {
     by_ticket: HashMap<u64, DelayedTask>,
-    /// Deadlines with their tickets. Equal deadlines are in the order in which the tasks came (DELAY-2).
-    by_deadline: BTreeSet<(Instant, u64)>,
+    /// Deadlines and turns with their tickets. Equal deadlines are in the order in which the tasks came, or were moved
+    /// (DELAY-2).
+    by_deadline: BTreeMap<(Instant, u64), u64>,
+    /// Tickets and turns are given out in order.
     last_ticket: u64,
 }
 
 struct DelayedTask {
     job: Entry,
-    /// `None` if the timers keep the order of the deadlines.
+    /// `None` if only the timer knows it.
     deadline: Option<Instant>,
+    /// `None` if the timers keep the order of the deadlines, or if the task is not in order yet.
+    turn: Option<u64>,
+    /// The deadline was moved, so the timer may fire too early (DELAY-3).
+    was_moved: bool,
     timer: Option<Cancellable>,
+}
+
+/// What a timer that fires knows of the time.
+#[derive(Clone, Copy)]
+pub(super) enum Time {
+    Unread,
+    Now(Instant),
+    /// The timers have ended. A leftover that somebody runs is queued, whenever it is due.
+    Ended,
+}
+
+/// What a timer finds that fires.
+pub(super) enum Found {
+    /// This task is due.
+    Due(Entry, Option<Cancellable>),
+    /// Its own task is due later. The timer is the one that has fired.
+    Later(Instant, Option<Cancellable>),
+    /// Its task was moved, so only the clock can tell.
+    NoClock,
+    /// Its task has left.
+    Nothing,
+}
+
+/// What [`Delayed::set_timer`] leaves to do.
+#[derive(Debug)]
+pub(super) enum TimerSet {
+    Done,
+    /// The deadline was moved in the meantime, so the timer has to be moved too (DELAY-3).
+    IsMoved,
+    /// The task has left in the meantime (DELAY-1).
+    Unwanted(Cancellable),
 }
 
 impl Delayed {
@@ -99,49 +154,113 @@ impl Delayed {
         self.by_ticket.len()
     }
 
-    /// Adds a task, and returns its ticket. Other tasks ignore its deadline until
+    /// Adds a task, and returns its ticket. It has no part in the order of the deadlines until
     /// [`put_in_order`](Delayed::put_in_order).
     pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
         self.last_ticket += 1;
         job.position().set(Position::Delayed(self.last_ticket));
-        self.by_ticket.insert(self.last_ticket, DelayedTask { job, deadline, timer: None });
+        let task = DelayedTask { job, deadline, turn: None, was_moved: false, timer: None };
+        self.by_ticket.insert(self.last_ticket, task);
         self.last_ticket
     }
 
     /// Adds the deadline of a task, if it has one, to the order of all deadlines.
     pub(super) fn put_in_order(&mut self, ticket: u64) {
-        let deadline = self.by_ticket.get(&ticket).and_then(|task| task.deadline);
-        self.by_deadline.extend(deadline.map(|deadline| (deadline, ticket)));
+        let Some(task) = self.by_ticket.get_mut(&ticket) else { return };
+        let (Some(deadline), None) = (task.deadline, task.turn) else { return };
+        task.turn = Some(ticket);
+        self.by_deadline.insert((deadline, ticket), ticket);
     }
 
-    /// Stores the timer of a task and puts the task in order. Returns the timer if the task has left in the meantime
-    /// (DELAY-1).
-    pub(super) fn set_timer(&mut self, ticket: u64, timer: Cancellable) -> Option<Cancellable> {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return Some(timer) };
+    /// Stores the timer of a task, which was set for `set_for`.
+    pub(super) fn set_timer(
+        &mut self,
+        ticket: u64,
+        timer: Cancellable,
+        set_for: Option<Instant>,
+    ) -> TimerSet {
+        let Some(task) = self.by_ticket.get_mut(&ticket) else { return TimerSet::Unwanted(timer) };
+        debug_assert!(task.timer.is_none(), "a task has one timer (DELAY-3)");
         task.timer = Some(timer);
-        self.put_in_order(ticket);
-        None
+        let is_moved = task.was_moved && task.deadline != set_for;
+        if is_moved { TimerSet::IsMoved } else { TimerSet::Done }
+    }
+
+    /// Moves the deadline of a task. Its timer has to follow (DELAY-3).
+    pub(super) fn move_to(&mut self, ticket: u64, deadline: Instant) {
+        let Some(task) = self.by_ticket.get_mut(&ticket) else { return };
+        let before = task.deadline.replace(deadline);
+        task.was_moved = true;
+        if let (Some(before), Some(turn)) = (before, task.turn) {
+            self.by_deadline.remove(&(before, turn));
+            self.last_ticket += 1; // it counts as scheduled now
+            task.turn = Some(self.last_ticket);
+            self.by_deadline.insert((deadline, self.last_ticket), ticket);
+        }
+    }
+
+    /// Takes the timer of a task out, for the caller to move it to this deadline and put it back.
+    pub(super) fn take_timer(&mut self, ticket: u64) -> Option<(Cancellable, Instant)> {
+        let task = self.by_ticket.get_mut(&ticket)?;
+        Some((task.timer.take()?, task.deadline?))
+    }
+
+    /// Gives a task another ticket. Returns the task, the ticket and the deadline for a new timer, and the timer that
+    /// another thread may have set in the meantime.
+    pub(super) fn reissue(
+        &mut self,
+        ticket: u64,
+    ) -> Option<(Entry, u64, Instant, Option<Cancellable>)> {
+        let task = self.by_ticket.get(&ticket)?;
+        let (deadline, is_in_order) = (task.deadline?, task.turn.is_some());
+        let (job, timer) = self.remove(ticket)?;
+        let ticket = self.insert(Arc::clone(&job), Some(deadline));
+        if is_in_order {
+            self.put_in_order(ticket);
+        }
+        Some((job, ticket, deadline, timer))
+    }
+
+    /// Returns when a task is due, if that is known.
+    pub(super) fn deadline(&self, ticket: u64) -> Option<Instant> {
+        let task = self.by_ticket.get(&ticket)?;
+        task.deadline.or_else(|| task.timer.as_ref()?.deadline())
     }
 
     /// Returns the earliest deadline and its ticket.
     pub(super) fn first(&self) -> Option<(Instant, u64)> {
-        self.by_deadline.first().copied()
+        self.by_deadline.first_key_value().map(|((deadline, _), ticket)| (*deadline, *ticket))
     }
 
     /// Returns the ticket of the task that has to be queued first when the task with this ticket is due: an earlier
     /// one, or the task itself. Returns `None` if the task has left.
     pub(super) fn first_before(&self, ticket: u64) -> Option<u64> {
-        let Some(deadline) = self.by_ticket.get(&ticket)?.deadline else { return Some(ticket) };
-        let itself = (deadline, ticket);
-        Some(self.first().map_or(itself, |first| first.min(itself)).1)
+        let task = self.by_ticket.get(&ticket)?;
+        let (Some(deadline), Some(turn)) = (task.deadline, task.turn) else { return Some(ticket) };
+        let first = self.by_deadline.first_key_value().filter(|(key, _)| **key < (deadline, turn));
+        Some(first.map_or(ticket, |(_, first)| *first))
+    }
+
+    /// Removes what is due when the timer with this ticket fires. It needs the clock for a task that was moved.
+    pub(super) fn come_out(&mut self, ticket: u64, time: Time) -> Found {
+        let Some(task) = self.by_ticket.get_mut(&ticket) else { return Found::Nothing };
+        match (task.deadline.filter(|_| task.was_moved), time) {
+            (Some(_), Time::Unread) => return Found::NoClock,
+            (Some(deadline), Time::Now(now)) if deadline > now => {
+                return Found::Later(deadline, task.timer.take());
+            }
+            _ => {}
+        }
+        let first = self.first_before(ticket).and_then(|first| self.remove(first));
+        first.map_or(Found::Nothing, |(job, timer)| Found::Due(job, timer))
     }
 
     /// Removes a task, and returns it with its timer.
     pub(super) fn remove(&mut self, ticket: u64) -> Option<(Entry, Option<Cancellable>)> {
         let task = self.by_ticket.remove(&ticket)?;
         task.job.position().set(Position::Gone);
-        if let Some(deadline) = task.deadline {
-            self.by_deadline.remove(&(deadline, ticket));
+        if let (Some(deadline), Some(turn)) = (task.deadline, task.turn) {
+            self.by_deadline.remove(&(deadline, turn));
         }
         if self.by_ticket.capacity() > SMALL && self.len() < self.by_ticket.capacity() / 8 {
             self.by_ticket.shrink_to(2 * self.len());
@@ -157,15 +276,15 @@ impl Delayed {
     /// Checks DELAY-1 and DELAY-2 at both ends of the order, in O(log n).
     pub(super) fn check_invariants(&self) {
         assert!(self.by_deadline.len() <= self.len(), "each deadline has a task (DELAY-2)");
-        for &(deadline, ticket) in
-            self.by_deadline.first().into_iter().chain(self.by_deadline.last())
-        {
-            assert!(ticket <= self.last_ticket, "tickets are given out in order (DELAY-1)");
-            let task = self.by_ticket.get(&ticket).expect("each deadline has a task (DELAY-2)");
-            assert_eq!(task.deadline, Some(deadline), "a task has one deadline (DELAY-2)");
+        let ends = [self.by_deadline.first_key_value(), self.by_deadline.last_key_value()];
+        for (&(deadline, turn), ticket) in ends.into_iter().flatten() {
+            assert!(turn.max(*ticket) <= self.last_ticket, "tickets are in order (DELAY-1)");
+            let task = self.by_ticket.get(ticket).expect("each deadline has a task (DELAY-2)");
+            let key = (task.deadline, task.turn);
+            assert_eq!(key, (Some(deadline), Some(turn)), "a task has one deadline (DELAY-2)");
             assert_eq!(
                 task.job.position().get(),
-                Position::Delayed(ticket),
+                Position::Delayed(*ticket),
                 "a task knows its ticket"
             );
         }
@@ -196,11 +315,24 @@ impl Timers {
         }
     }
 
-    /// Returns when the timer of a task is to run. The deadline beside it is `None` if the timers keep the order.
+    /// Returns true if timers run in order of deadline.
+    pub(super) fn keep_the_order(&self) -> bool {
+        matches!(self, Timers::Wheel(_))
+    }
+
+    /// Reads the clock for a timer that fires.
+    pub(super) fn time(&self) -> Time {
+        match self {
+            Timers::Wheel(scheduler) if scheduler.is_closed() => Time::Ended,
+            _ => Time::Now(self.now()),
+        }
+    }
+
+    /// Returns when the timer of a task is to run. The deadline beside it is `None` if only the timer will know it.
     pub(super) fn with_deadline(&self, when: When) -> (When, Option<Instant>) {
         let deadline = match (self, when) {
-            (Timers::Wheel(_), _) => return (when, None),
-            (Timers::Any(_), When::At(deadline)) => deadline,
+            (Timers::Wheel(_), When::After(_)) => return (when, None),
+            (_, When::At(deadline)) => deadline,
             (Timers::Any(schedule), When::After(delay)) => {
                 let now = schedule.now();
                 // A deadline beyond the range of the clock becomes the latest that it has.
@@ -263,16 +395,17 @@ mod tests {
         let (mut delayed, job) = (Delayed::default(), task());
         let ticket = delayed.insert(Arc::clone(&job), None);
         let first = timer();
-        assert!(delayed.set_timer(ticket, first.clone()).is_none());
+        assert!(matches!(delayed.set_timer(ticket, first.clone(), None), TimerSet::Done));
         let (_, came) = delayed.remove(ticket).expect("in it");
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
-        assert!(delayed.set_timer(ticket, timer()).is_some(), "it has come");
+        let is_unwanted = |set| matches!(set, TimerSet::Unwanted(_));
+        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it has come");
         let again = delayed.insert(Arc::clone(&job), None);
-        assert!(delayed.set_timer(ticket, timer()).is_some(), "it waits again");
+        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it waits again");
         assert!(delayed.first_before(ticket).is_none() && delayed.remove(ticket).is_none());
-        assert!(delayed.set_timer(again, timer()).is_none());
+        assert!(matches!(delayed.set_timer(again, timer(), None), TimerSet::Done));
         assert_eq!((job.position().get(), delayed.len()), (Position::Delayed(again), 1));
         delayed.check_invariants();
         assert!(delayed.remove(again).is_some_and(|(_, timer)| timer.is_some()));

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use super::delayed::{Entry, Timers, When};
 use super::serial::SerialQueue;
 use super::worker::TaskQueue;
-use crate::job::Ran;
+use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, Ordering, local, lock};
 use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 
@@ -143,8 +143,10 @@ impl Drain {
             let Some(job) = queue.next() else { return };
             let passed = || queue.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
-            if let Ran::Again(due) = job.run(&*queue) {
-                queue.run_again(&job, due);
+            let mut put_back = None;
+            let mut place = |next: Next| put_back = Some(queue.put_back(&job, next));
+            if job.run(&*queue, &mut place) == Ran::Again {
+                put_back.into_iter().for_each(|put_back| queue.settle(&job, put_back));
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }

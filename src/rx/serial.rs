@@ -32,6 +32,10 @@
 //! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its
 //!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
 //!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
+//! - WORKER-9 The deadline of a delayed task moves in `delayed`, and its timer follows (DELAY-3). A queued task whose
+//!   deadline moves stays where it is, and its position tells the new deadline. The drain that comes to it runs it if it
+//!   is due by then, and delays it otherwise. Only the drain takes a queued task out without the lock `state`, and it does
+//!   so by an exchange, so a reset comes before that or finds the task gone.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -40,14 +44,16 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL, Timers, When};
+use super::delayed::{
+    AtomicPosition, Delayed, Entry, Found, Position, SMALL, Time, TimerSet, Timers, When,
+};
 use super::drain::{self, Drain, RetryQueue};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::Owner;
+use crate::job::{Due, Epoch, Next, Owner};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::{Executor, PanicHook, ScheduleError};
+use crate::{Cancellable, Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back (WORKER-6).
 const MAX_AHEAD: u64 = 1 << 16;
@@ -62,6 +68,8 @@ pub(super) struct SerialQueue {
     state: Mutex<State>,
     me: Weak<SerialQueue>,
     pub(super) timers: Timers,
+    /// When the queue was made, by the system's clock. Postponed tasks count from it (WORKER-9).
+    epoch: Epoch,
     pub(super) hook: PanicHook,
     outgoing: CachePadded<Mutex<Outgoing>>,
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
@@ -114,6 +122,7 @@ impl SerialQueue {
             state: Mutex::new(State { executor: Some(executor), ..State::default() }),
             me: Weak::clone(me),
             timers,
+            epoch: Epoch(Instant::now()),
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
@@ -174,15 +183,57 @@ impl SerialQueue {
     fn arm(&self, job: &Entry, ticket: u64, when: When) -> Result<(), ScheduleError> {
         let timer = DelayTimer(Some((self.me(), Arc::clone(job), ticket)));
         let timer = self.timers.schedule(when, move || timer.fire())?;
-        let unwanted = self.state().delayed.set_timer(ticket, timer);
-        unwanted.into_iter().for_each(|timer| _ = timer.cancel());
+        let set_for = match when {
+            When::At(deadline) => Some(deadline),
+            When::After(_) => None,
+        };
+        if self.set_timer(ticket, timer, set_for) {
+            self.move_timer(ticket);
+        }
         Ok(())
     }
 
-    /// Queues the next run of the series that the drain has just run, or delays it until `due`.
-    pub(super) fn run_again(&self, job: &Entry, due: Instant) {
-        // If the clock panics, it does so again below, and the series ends.
-        let overdue_at = self.hook.catch(|| self.timers.now()).filter(|now| due <= *now);
+    /// Stores a timer, or cancels it if its task has left. Returns true if the timer has to be moved.
+    fn set_timer(&self, ticket: u64, timer: Cancellable, set_for: Option<Instant>) -> bool {
+        let mut state = self.state();
+        let set = state.delayed.set_timer(ticket, timer, set_for);
+        if !self.timers.keep_the_order() {
+            state.delayed.put_in_order(ticket);
+        }
+        drop(state);
+        if let TimerSet::Unwanted(timer) = set {
+            timer.cancel();
+            return false;
+        }
+        matches!(set, TimerSet::IsMoved)
+    }
+
+    /// Moves the timer of a task to where the deadline of the task was moved. If another thread has the timer, that
+    /// thread does so (DELAY-3).
+    fn move_timer(&self, ticket: u64) {
+        loop {
+            let Some((timer, deadline)) = self.state().delayed.take_timer(ticket) else { return };
+            if timer.reset_at(deadline) {
+                if self.set_timer(ticket, timer, Some(deadline)) {
+                    continue;
+                }
+                return;
+            }
+            // It has fired, or cannot be moved. Under another ticket, its end does not withdraw the task.
+            let reissued = self.state().delayed.reissue(ticket);
+            timer.cancel();
+            if let Some((job, ticket, deadline, other_timer)) = reissued {
+                other_timer.into_iter().for_each(|timer| _ = timer.cancel());
+                self.hook.catch(|| _ = self.arm(&job, ticket, When::At(deadline)));
+            }
+            return;
+        }
+    }
+
+    /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
+    /// held, so it calls no user code. [`settle`](SerialQueue::settle) does the rest.
+    pub(super) fn put_back(&self, job: &Entry, Next { due, ended }: Next) -> PutBack {
+        let is_overdue = due <= ended;
         // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
         // threads it is queued at once.
@@ -191,22 +242,26 @@ impl SerialQueue {
                 Timers::Wheel(scheduler) => scheduler.is_turned_here(),
                 Timers::Any(_) => true, // perhaps
             };
-        let (when, deadline) = self.timers.with_deadline(When::At(overdue_at.unwrap_or(due)));
         let mut state = self.state();
         if state.executor.is_none() {
-            drop(state);
-            job.cancel();
-        } else if overdue_at.is_some() && !is_needed_elsewhere {
+            PutBack::Disposed
+        } else if is_overdue && !is_needed_elsewhere {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
-            drop(state);
+            PutBack::Queued
         } else {
-            let ticket = state.delayed.insert(Arc::clone(job), deadline);
-            drop(state);
-            self.hook.catch(|| _ = self.arm(job, ticket, when));
+            let due = due.max(ended);
+            PutBack::Delayed(state.delayed.insert(Arc::clone(job), Some(due)), due)
         }
-        // A cancel while the task was in no queue did not find it.
-        if job.is_done() {
-            self.remove(job.position());
+    }
+
+    /// Does what [`put_back`](SerialQueue::put_back) has left to do, with nothing locked.
+    pub(super) fn settle(&self, job: &Entry, put_back: PutBack) {
+        match put_back {
+            PutBack::Queued => {}
+            PutBack::Disposed => _ = job.cancel(),
+            PutBack::Delayed(ticket, due) => {
+                self.hook.catch(|| _ = self.arm(job, ticket, When::At(due)));
+            }
         }
     }
 
@@ -214,19 +269,51 @@ impl SerialQueue {
 
     /// Takes out the next task. If it returns `None`, there is none, and the drain has ended.
     pub(super) fn next(&self) -> Option<Entry> {
+        loop {
+            let (job, is_due) = self.take_next()?;
+            if is_due || self.take_postponed(&job) {
+                return Some(job);
+            }
+        }
+    }
+
+    /// Takes a task out, and returns true beside it if it is due. A task that was postponed keeps its position, until
+    /// [`take_postponed`](SerialQueue::take_postponed).
+    fn take_next(&self) -> Option<(Entry, bool)> {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
         while self.has_next(&mut outgoing) {
             let job = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            if job.position().leave() == Position::Queued {
+            let is_due = job.position().change(Position::Queued, Position::Gone);
+            if is_due || matches!(job.position().get(), Position::Postponed(_)) {
                 outgoing.running = Some(Arc::clone(&job));
-                return Some(job);
+                return Some((job, is_due));
             }
             self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled since the look at it
         }
         None
+    }
+
+    /// Returns true if a task that was postponed while it was queued is due by now. Otherwise delays it (WORKER-9).
+    #[cold]
+    fn take_postponed(&self, job: &Entry) -> bool {
+        let now = self.hook.catch(|| self.timers.now());
+        let mut state = self.state();
+        let Position::Postponed(nanos) = job.position().get() else {
+            self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled in the meantime
+            return false;
+        };
+        let due = self.epoch.instant(nanos);
+        if now.is_none_or(|now| due <= now) {
+            job.position().leave();
+            return true;
+        }
+        let ticket = state.delayed.insert(Arc::clone(job), Some(due));
+        drop(state);
+        self.hook.catch(|| _ = self.arm(job, ticket, When::At(due)));
+        false
     }
 
     /// Returns true if the drain has something to do. Otherwise the drain has ended.
@@ -271,7 +358,7 @@ impl SerialQueue {
         let mut gone = 0;
         for job in &outgoing.tasks {
             match job.position().get() {
-                Position::Queued => {}
+                Position::Queued | Position::Postponed(_) => {}
                 Position::Gone => gone += 1,
                 Position::Delayed(_) => panic!("a task is queued or delayed (WORKER-2)"),
             }
@@ -323,8 +410,19 @@ impl SerialQueue {
     }
 }
 
+/// Where a series waits for its next run.
+pub(super) enum PutBack {
+    Queued,
+    /// Under this ticket, until then. It needs a timer.
+    Delayed(u64, Instant),
+    /// Nowhere, because the queue is disposed.
+    Disposed,
+}
+
 impl Owner for SerialQueue {
     type Position = AtomicPosition;
+    /// The ticket whose timer has to be moved.
+    type Rest = Option<u64>;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -349,7 +447,7 @@ impl Owner for SerialQueue {
                 let timer = removed.and_then(|(_, timer)| timer);
                 timer.into_iter().for_each(|timer| _ = timer.cancel());
             }
-            Position::Queued => {
+            Position::Queued | Position::Postponed(_) => {
                 drop(state);
                 if counted > MIN_SWEEP {
                     self.sweep();
@@ -357,6 +455,41 @@ impl Owner for SerialQueue {
             }
             Position::Gone => _ = self.cancelled.fetch_sub(1, Ordering::Relaxed),
         }
+    }
+
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
+        let state = self.state();
+        match position.get() {
+            Position::Gone => None,
+            Position::Queued => Some(Due::Now),
+            Position::Postponed(nanos) => Some(Due::At(self.epoch.instant(nanos))),
+            Position::Delayed(ticket) => {
+                Some(state.delayed.deadline(ticket).map_or(Due::Now, Due::At))
+            }
+        }
+    }
+
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
+        let mut state = self.state();
+        loop {
+            match position.get() {
+                Position::Gone => return None,
+                Position::Delayed(ticket) => {
+                    state.delayed.move_to(ticket, deadline);
+                    return Some(Some(ticket));
+                }
+                queued => {
+                    let postponed = Position::Postponed(self.epoch.nanos(deadline));
+                    if position.change(queued, postponed) {
+                        return Some(None); // otherwise the drain has just taken it out
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_moved(&self, ticket: Option<u64>) {
+        ticket.into_iter().for_each(|ticket| self.move_timer(ticket));
     }
 }
 
@@ -432,18 +565,32 @@ struct DelayTimer(Option<(Arc<SerialQueue>, Entry, u64)>);
 
 impl DelayTimer {
     fn fire(mut self) {
-        let Some((queue, _job, ticket)) = self.0.take() else { return };
+        let Some((queue, job, ticket)) = self.0.as_ref() else { return };
+        let mut time = Time::Unread;
         loop {
             let mut state = queue.state();
-            let first = state.delayed.first_before(ticket); // earlier ones are due too (WORKER-3)
-            // `None` if the task was cancelled, or another timer has queued it.
-            let Some((job, timer)) = first.and_then(|first| state.delayed.remove(first)) else {
-                return;
-            };
-            state.push(job);
-            queue.start_drain(state, None);
-            drop(timer);
+            match state.delayed.come_out(*ticket, time) {
+                // Earlier ones are due too (WORKER-3).
+                Found::Due(job, timer) => {
+                    state.push(job);
+                    queue.start_drain(state, None);
+                    drop(timer);
+                }
+                Found::NoClock => {
+                    drop(state);
+                    time = queue.timers.time();
+                }
+                Found::Later(deadline, timer) => {
+                    drop(state);
+                    drop(timer);
+                    _ = queue.arm(job, *ticket, When::At(deadline)); // DELAY-3
+                    break;
+                }
+                // The task was cancelled, or another timer has queued it.
+                Found::Nothing => break,
+            }
         }
+        self.0 = None;
     }
 }
 

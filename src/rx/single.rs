@@ -12,7 +12,7 @@
 //! - SINGLE-1 Until a task starts or is cancelled, it is in `waiting` of its sub-queue, and a [`SubTask`] for it is in
 //!   the queue. The task that has started is `running`, so a disposal finds a series there.
 //! - SINGLE-2 The lock of a sub-queue is never held together with a lock of the queue. So a task may leave one of them
-//!   while it is added to the other. A thread that adds a task to one looks again afterwards whether the task is over.
+//!   while it is added to the other. A thread that adds a new task looks again afterwards whether the task is over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use super::delayed::{AtomicPosition, Entry, Position, When};
 use super::scheduler::ExecutorScheduler;
 use super::serial::SerialQueue;
 use super::worker::{TaskQueue, Worker};
-use crate::job::{Owner, Ran, Run};
+use crate::job::{Due, Next, Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::{Cancel, PanicHook, ScheduleError, Scheduler, ThreadPool};
 
@@ -111,6 +111,11 @@ impl SubTasks {
         self.waiting.insert(self.last_number, task);
     }
 
+    fn get(&self, position: &AtomicPosition) -> Option<Arc<SubTask>> {
+        let Position::Delayed(number) = position.get() else { return None };
+        self.waiting.get(&number).map(Arc::clone)
+    }
+
     fn remove(&mut self, position: &AtomicPosition) -> Option<Arc<SubTask>> {
         let Position::Delayed(number) = position.get() else { return None };
         self.waiting.remove(&number)
@@ -125,6 +130,7 @@ impl SubQueue {
 
 impl Owner for SubQueue {
     type Position = AtomicPosition;
+    type Rest = Option<u64>;
 
     fn now(&self) -> Instant {
         self.queue.now()
@@ -137,6 +143,20 @@ impl Owner for SubQueue {
     fn remove(&self, position: &AtomicPosition) {
         let task = self.tasks().remove(position);
         task.into_iter().for_each(|task| self.queue.remove(&task.position));
+    }
+
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
+        let task = self.tasks().get(position)?;
+        self.queue.deadline(&task.position)
+    }
+
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
+        let task = self.tasks().get(position)?;
+        self.queue.move_to(&task.position, deadline)
+    }
+
+    fn has_moved(&self, ticket: Option<u64>) {
+        self.queue.has_moved(ticket);
     }
 }
 
@@ -194,21 +214,30 @@ struct SubTask {
 }
 
 impl Run<dyn TaskQueue> for SubTask {
-    fn run(&self, _queue: &dyn TaskQueue) -> Ran {
+    fn run(&self, _queue: &dyn TaskQueue, place: &mut dyn Place) -> Ran {
         let mut tasks = self.owner.tasks();
         let Some(this) = tasks.remove(self.job.position()) else { return Ran::Not };
-        tasks.running = Some(this);
+        tasks.running = Some(Arc::clone(&this));
         drop(tasks);
-        let ran = self.job.run(&*self.owner);
-        let mut tasks = self.owner.tasks();
-        let running = tasks.running.take();
-        if let (Ran::Again(_), Some(this)) = (ran, running) {
-            tasks.add(this);
-            drop(tasks);
-            if !self.is_done() {
-                return ran;
+        let mut is_disposed = false;
+        let mut put_back = |next: Next| {
+            let mut tasks = self.owner.tasks();
+            is_disposed = tasks.is_disposed;
+            if !is_disposed {
+                tasks.running = None;
+                tasks.add(Arc::clone(&this));
+                drop(tasks);
+                place.put_back(next);
             }
-            drop(self.owner.tasks().remove(self.job.position())); // cancelled in the meantime (SINGLE-2)
+        };
+        let ran = self.job.run(&*self.owner, &mut put_back);
+        if ran == Ran::Again && !is_disposed {
+            return ran;
+        }
+        let running = self.owner.tasks().running.take();
+        drop(running); // its destructor may be a user's
+        if is_disposed {
+            self.cancel(); // the disposal may have looked for it before
         }
         Ran::ForTheLastTime
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::delayed::{AtomicPosition, Delayed, Entry, Position, When};
 use super::worker::{TaskQueue, Worker};
-use crate::job::{Owner, Ran};
+use crate::job::{Due, Next, Owner, Ran};
 use crate::{PanicHook, Period, ScheduleError};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
@@ -111,25 +111,25 @@ impl Trampoline {
         }
     }
 
-    /// Queues the next run of the series that has just run.
-    fn run_again(&self, job: &Entry, due: Instant) {
-        let mut state = self.state();
-        if state.is_disposed {
-            drop(state);
-            job.cancel();
-        } else {
-            state.insert(due, Arc::clone(job));
-            drop(state);
-            // A cancel while the task was in no queue did not find it.
-            if job.is_done() {
-                self.remove(job.position());
+    /// Runs a task, and queues the next run of a series.
+    fn run(&self, job: &Entry) {
+        let mut is_disposed = false;
+        let mut put_back = |next: Next| {
+            let mut state = self.state();
+            is_disposed = state.is_disposed;
+            if !is_disposed {
+                state.insert(next.due, Arc::clone(job));
             }
+        };
+        if job.run(self, &mut put_back) == Ran::Again && is_disposed {
+            job.cancel();
         }
     }
 }
 
 impl Owner for Trampoline {
     type Position = AtomicPosition;
+    type Rest = Option<u64>;
 
     fn now(&self) -> Instant {
         Instant::now()
@@ -145,6 +145,23 @@ impl Owner for Trampoline {
         drop(job);
         self.changed.notify_one();
     }
+
+    fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
+        let state = self.state();
+        let Position::Delayed(ticket) = position.get() else { return None };
+        state.tasks.deadline(ticket).map(Due::At)
+    }
+
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
+        let mut state = self.state();
+        let Position::Delayed(ticket) = position.get() else { return None };
+        state.tasks.move_to(ticket, deadline);
+        drop(state);
+        self.changed.notify_one();
+        Some(None) // no task has a timer
+    }
+
+    fn has_moved(&self, _ticket: Option<u64>) {}
 }
 
 impl TaskQueue for Trampoline {
@@ -168,9 +185,7 @@ impl TaskQueue for Trampoline {
         }
         // This thread drains: it runs all tasks, and waits for those that are delayed (TRAMPOLINE-1).
         while let Some(job) = self.next() {
-            if let Ran::Again(due) = job.run(self) {
-                self.run_again(&job, due);
-            }
+            self.run(&job);
         }
         Ok(false)
     }
