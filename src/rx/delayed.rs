@@ -2,12 +2,12 @@
 //!
 //! No lock is taken here and no task runs: the queue that owns a [`Delayed`] has the lock.
 //!
-//! - DELAY-1 A ticket names one wait of one task and is never used again. So a timer that comes too late, when the task
-//!   has left or waits for another run, finds nothing.
+//! - DELAY-1 A ticket names one wait of one task for one timer, and is never used again. So a timer that comes too late,
+//!   when the task has left, waits for another run or has another timer, finds nothing.
 //! - DELAY-2 Each entry of `by_deadline` stands for a task in `by_ticket` that has this deadline and this turn.
 //! - DELAY-3 The deadline of a task that was moved is the one in `by_ticket`. Its timer fires no later than that, or a
 //!   thread has taken the timer out to move it, and looks at the deadline again when it puts the timer back. A timer that
-//!   fires too early finds the later deadline, and another timer takes its place.
+//!   fires too early finds the later deadline, and the task gets another timer, with another ticket.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -116,6 +116,8 @@ struct DelayedTask {
     /// The deadline was moved, so the timer may fire too early (DELAY-3).
     was_moved: bool,
     timer: Option<Cancellable>,
+    /// What the timer was set for, if that is known.
+    set_for: Option<Instant>,
 }
 
 /// What a timer that fires knows of the time.
@@ -131,12 +133,21 @@ pub(super) enum Time {
 pub(super) enum Found {
     /// This task is due.
     Due(Entry, Option<Cancellable>),
-    /// Its own task is due later. The timer is the one that has fired.
-    Later(Instant, Option<Cancellable>),
+    /// Its own task is due later, and needs another timer.
+    Later(Reissued),
     /// Its task was moved, so only the clock can tell.
     NoClock,
     /// Its task has left.
     Nothing,
+}
+
+/// A task that needs a timer for its new ticket.
+pub(super) struct Reissued {
+    pub(super) job: Entry,
+    pub(super) ticket: u64,
+    pub(super) deadline: Instant,
+    /// The timer that it had.
+    pub(super) timer: Option<Cancellable>,
 }
 
 /// What [`Delayed::set_timer`] leaves to do.
@@ -159,7 +170,8 @@ impl Delayed {
     pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
         self.last_ticket += 1;
         job.position().set(Position::Delayed(self.last_ticket));
-        let task = DelayedTask { job, deadline, turn: None, was_moved: false, timer: None };
+        let (turn, timer, set_for) = (None, None, None);
+        let task = DelayedTask { job, deadline, turn, was_moved: false, timer, set_for };
         self.by_ticket.insert(self.last_ticket, task);
         self.last_ticket
     }
@@ -181,9 +193,20 @@ impl Delayed {
     ) -> TimerSet {
         let Some(task) = self.by_ticket.get_mut(&ticket) else { return TimerSet::Unwanted(timer) };
         debug_assert!(task.timer.is_none(), "a task has one timer (DELAY-3)");
-        task.timer = Some(timer);
+        (task.timer, task.set_for) = (Some(timer), set_for);
         let is_moved = task.was_moved && task.deadline != set_for;
         if is_moved { TimerSet::IsMoved } else { TimerSet::Done }
+    }
+
+    /// Puts a timer back that cannot be moved, if it fires early enough (DELAY-3). Returns it otherwise.
+    pub(super) fn keep_timer(&mut self, ticket: u64, timer: Cancellable) -> Option<Cancellable> {
+        match self.by_ticket.get_mut(&ticket) {
+            Some(task) if task.set_for.is_some_and(|set_for| Some(set_for) <= task.deadline) => {
+                task.timer = Some(timer);
+                None
+            }
+            _ => Some(timer),
+        }
     }
 
     /// Moves the deadline of a task. Its timer has to follow (DELAY-3).
@@ -205,20 +228,19 @@ impl Delayed {
         Some((task.timer.take()?, task.deadline?))
     }
 
-    /// Gives a task another ticket. Returns the task, the ticket and the deadline for a new timer, and the timer that
-    /// another thread may have set in the meantime.
-    pub(super) fn reissue(
-        &mut self,
-        ticket: u64,
-    ) -> Option<(Entry, u64, Instant, Option<Cancellable>)> {
-        let task = self.by_ticket.get(&ticket)?;
-        let (deadline, is_in_order) = (task.deadline?, task.turn.is_some());
-        let (job, timer) = self.remove(ticket)?;
-        let ticket = self.insert(Arc::clone(&job), Some(deadline));
-        if is_in_order {
-            self.put_in_order(ticket);
+    /// Gives a task that was moved another ticket, because it needs another timer (DELAY-1).
+    pub(super) fn reissue(&mut self, ticket: u64) -> Option<Reissued> {
+        let deadline = self.by_ticket.get(&ticket)?.deadline?;
+        let mut task = self.by_ticket.remove(&ticket)?;
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        task.job.position().set(Position::Delayed(ticket));
+        if let Some(turn) = task.turn {
+            self.by_deadline.insert((deadline, turn), ticket);
         }
-        Some((job, ticket, deadline, timer))
+        let (job, timer) = (Arc::clone(&task.job), task.timer.take());
+        self.by_ticket.insert(ticket, task);
+        Some(Reissued { job, ticket, deadline, timer })
     }
 
     /// Returns when a task is due, if that is known.
@@ -243,11 +265,11 @@ impl Delayed {
 
     /// Removes what is due when the timer with this ticket fires. It needs the clock for a task that was moved.
     pub(super) fn come_out(&mut self, ticket: u64, time: Time) -> Found {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return Found::Nothing };
+        let Some(task) = self.by_ticket.get(&ticket) else { return Found::Nothing };
         match (task.deadline.filter(|_| task.was_moved), time) {
             (Some(_), Time::Unread) => return Found::NoClock,
             (Some(deadline), Time::Now(now)) if deadline > now => {
-                return Found::Later(deadline, task.timer.take());
+                return self.reissue(ticket).map_or(Found::Nothing, Found::Later);
             }
             _ => {}
         }

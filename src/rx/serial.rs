@@ -45,7 +45,7 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 
 use super::delayed::{
-    AtomicPosition, Delayed, Entry, Found, Position, SMALL, Time, TimerSet, Timers, When,
+    AtomicPosition, Delayed, Entry, Found, Position, Reissued, SMALL, Time, TimerSet, Timers, When,
 };
 use super::drain::{self, Drain, RetryQueue};
 use super::worker::TaskQueue;
@@ -219,11 +219,12 @@ impl SerialQueue {
                 }
                 return;
             }
-            // It has fired, or cannot be moved. Under another ticket, its end does not withdraw the task.
+            // It has fired, or cannot be moved.
+            let Some(timer) = self.state().delayed.keep_timer(ticket, timer) else { return };
+            // It is too late. Under another ticket, its end does not withdraw the task.
             let reissued = self.state().delayed.reissue(ticket);
             timer.cancel();
-            if let Some((job, ticket, deadline, other_timer)) = reissued {
-                other_timer.into_iter().for_each(|timer| _ = timer.cancel());
+            if let Some(Reissued { job, ticket, deadline, .. }) = reissued {
                 self.hook.catch(|| _ = self.arm(&job, ticket, When::At(deadline)));
             }
             return;
@@ -565,7 +566,7 @@ struct DelayTimer(Option<(Arc<SerialQueue>, Entry, u64)>);
 
 impl DelayTimer {
     fn fire(mut self) {
-        let Some((queue, job, ticket)) = self.0.as_ref() else { return };
+        let Some((queue, _job, ticket)) = self.0.as_ref() else { return };
         let mut time = Time::Unread;
         loop {
             let mut state = queue.state();
@@ -580,10 +581,10 @@ impl DelayTimer {
                     drop(state);
                     time = queue.timers.time();
                 }
-                Found::Later(deadline, timer) => {
+                Found::Later(Reissued { job, ticket, deadline, timer }) => {
                     drop(state);
-                    drop(timer);
-                    _ = queue.arm(job, *ticket, When::At(deadline)); // DELAY-3
+                    drop(timer); // it has fired
+                    _ = queue.arm(&job, ticket, When::At(deadline)); // DELAY-3
                     break;
                 }
                 // The task was cancelled, or another timer has queued it.

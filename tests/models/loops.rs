@@ -45,6 +45,37 @@ fn models_a_post_against_a_loop_that_goes_to_sleep() {
     });
 }
 
+/// A reset to now meets a loop that goes to sleep: the loop finds the new entry, or is woken for it (LOOP-5).
+#[test]
+fn models_an_earlier_deadline_against_a_loop_that_goes_to_sleep() {
+    loom::model(|| {
+        let (looper, runner) = prepare();
+        let task = runner.post_delayed(LATER, quit).expect("open");
+        let other = thread::spawn(move || {
+            assert!(task.reset(2 * LATER) && task.reset_at(crate::Schedule::now(&runner)));
+        });
+        looper.run();
+        other.join().unwrap();
+    });
+}
+
+/// A reset against the run of an immediate task. If the reset wins, the task does not run now (JOB-6).
+#[test]
+fn models_a_reset_of_a_posted_task_against_its_run() {
+    loom::model(|| {
+        let (looper, runner) = prepare();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let counts = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        let task = runner.post(counts).expect("open");
+        let other = thread::spawn(move || task.reset(LATER));
+        looper.run_until_idle();
+        let won = other.join().unwrap();
+        looper.run_until_idle();
+        assert_eq!(runs.load(Ordering::Relaxed), usize::from(!won));
+    });
+}
+
 /// One of two posters wakes the loop, and the other finds it awake (INBOX-2). Both tasks run.
 #[test]
 fn models_two_posters_and_one_wake() {

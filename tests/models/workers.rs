@@ -11,6 +11,7 @@ use std::time::Duration;
 use loom::thread;
 
 use super::threads;
+use crate::engine::slots::magazines;
 use crate::platform::sync::{AtomicU64, Ordering};
 use crate::rx::{ExecutorScheduler, Worker};
 use crate::{DueTask, Executor, ManualClock, Rejected, Scheduler};
@@ -160,7 +161,7 @@ fn models_dispose_against_a_delay() {
             let worker = worker.clone();
             thread::spawn(move || {
                 worker.dispose();
-                crate::engine::slots::magazines::flush();
+                magazines::flush();
             })
         };
         let late = worker.schedule_after(Duration::from_secs(1), || unreachable!());
@@ -180,7 +181,7 @@ fn models_a_refused_drain_is_not_lost() {
             let (worker, log) = (worker.clone(), log.clone());
             thread::spawn(move || {
                 worker.schedule(log.task(1));
-                crate::engine::slots::magazines::flush();
+                magazines::flush();
             })
         };
         worker.schedule(log.task(2));
@@ -228,7 +229,7 @@ fn models_a_gone_executor_ends_the_worker() {
                 let (worker, runs) = (worker.clone(), Arc::clone(&runs));
                 thread::spawn(move || {
                     let handle = worker.schedule(task(&runs));
-                    crate::engine::slots::magazines::flush();
+                    magazines::flush();
                     handle
                 })
             };
@@ -246,4 +247,71 @@ fn models_a_gone_executor_ends_the_worker() {
             assert_eq!(held, (1, 0, 0), "all have run or are dropped");
         });
     }
+}
+
+/// A reset of a queued task against the drain. If the reset wins, the task waits for its new time (WORKER-9).
+#[test]
+fn models_a_reset_of_a_queued_task_against_the_drain() {
+    loom::model(|| {
+        let ((worker, timers, driver), log) = (worker(0), Log::new());
+        let task = worker.schedule(log.task(1));
+        let won = task.reset(Duration::from_secs(1));
+        threads::end();
+        assert_eq!((log.digits(), worker.pending()), if won { (0, 1) } else { (1, 0) });
+        assert_eq!((task.is_done(), timers.pending()), (!won, usize::from(won)));
+        driver.advance(Duration::from_secs(1));
+        threads::end();
+        assert_eq!((log.digits(), worker.pending(), timers.pending()), (1, 0, 0), "once");
+        drop(driver);
+        threads::end();
+    });
+}
+
+/// A reset against the timer of a delayed task that is due. If the reset wins, the task runs at its new time (DELAY-3).
+#[test]
+fn models_a_reset_of_a_delayed_task_against_its_timer() {
+    loom::model(|| {
+        let ((worker, timers, driver), log) = (worker(0), Log::new());
+        let second = Duration::from_secs(1);
+        let task = worker.schedule_after(second, log.task(1));
+        let other = thread::spawn(move || {
+            let won = task.reset_at(timers.now() + 10 * second);
+            magazines::flush();
+            (won, timers)
+        });
+        driver.advance(second);
+        let (won, timers) = other.join().unwrap();
+        threads::end();
+        // If the reset has read the clock before it moved, the new time is that much closer.
+        driver.advance(8 * second);
+        threads::end();
+        assert_eq!((log.digits(), worker.pending()), if won { (0, 1) } else { (1, 0) });
+        driver.advance(2 * second);
+        threads::end();
+        assert_eq!((log.digits(), worker.pending(), timers.pending()), (1, 0, 0), "once");
+        drop(driver);
+        threads::end();
+    });
+}
+
+/// A reset against the end of a run of a series. Wherever it comes, the next run is where it has moved it (JOB-5).
+#[test]
+fn models_a_reset_of_a_series_against_its_run() {
+    loom::model(|| {
+        let ((worker, _timers, driver), runs) = (worker(0), Arc::new(AtomicUsize::new(0)));
+        let (count, second) = (Arc::clone(&runs), Duration::from_secs(1));
+        let series = worker.schedule_periodically(Duration::ZERO, 10 * second, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(series.reset(second), "a series moves, whether it waits or runs");
+        threads::end();
+        let before = runs.load(Ordering::Relaxed);
+        assert!(before <= 1);
+        driver.advance(second);
+        threads::end();
+        assert_eq!((runs.load(Ordering::Relaxed), worker.pending()), (before + 1, 1));
+        assert!(series.cancel());
+        drop(driver);
+        threads::end();
+    });
 }

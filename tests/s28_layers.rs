@@ -1,0 +1,356 @@
+//! Deadlines that move (S28), in workers, pools and loops: what the rows of `conformance` do not show. Races in real
+//! time, leftovers, memory, and timers of other people.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::log::Log;
+use common::{Random, count, until};
+use tickwheel::message_loop::{LoopThread, MessageLoop};
+use tickwheel::pool::ScheduledThreadPool;
+use tickwheel::rx::{self, ExecutorScheduler, TrampolineScheduler, Worker};
+use tickwheel::{
+    Cancel, Cancellable, Clock, Inline, ManualClock, Period, RepeatingTask, Schedule,
+    ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The system's allocator, and how many bytes are out.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The tests run one at a time, because one of them counts the memory of all.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> impl Drop {
+    ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+// ----- races ---------------------------------------------------------------------------------------------------
+
+/// A task of the storm. Its lock is held while a reset is made and noted, so the task, when it runs, knows of all resets
+/// that came before it.
+#[derive(Default)]
+struct Stormed {
+    handle: OnceLock<Cancellable>,
+    /// The last deadline, and how often the task ran.
+    last: Mutex<(Option<Instant>, usize)>,
+    is_cancelled: AtomicBool,
+}
+
+/// Threads move the deadlines of the tasks at random while they run, and cancel some.
+fn storm(name: &str, schedule: &dyn Schedule) {
+    let tasks: Vec<_> = (0..count(400, 4_000)).map(|_| Arc::new(Stormed::default())).collect();
+    let early = Arc::new(AtomicUsize::new(0));
+    let start = schedule.now();
+    for (number, stormed) in tasks.iter().enumerate() {
+        let (own, early) = (Arc::clone(stormed), Arc::clone(&early));
+        let deadline = start + (number % 20) as u32 * MS;
+        own.last.lock().expect("whole").0 = Some(deadline);
+        let task = move || {
+            let now = Instant::now();
+            let mut last = own.last.lock().expect("whole");
+            last.1 += 1;
+            early.fetch_add(usize::from(last.0.is_some_and(|at| now < at)), Ordering::Relaxed);
+        };
+        stormed.handle.set(schedule.schedule_at(deadline, task).expect("open")).expect("once");
+    }
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let tasks = &tasks;
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                for _ in 0..count(60_000, 600_000) {
+                    let task = &tasks[random.below(tasks.len() as u64) as usize];
+                    let handle = task.handle.get().expect("set");
+                    if random.one_in(200) {
+                        let won = handle.cancel();
+                        assert!(!won || !task.is_cancelled.swap(true, Ordering::AcqRel), "twice");
+                        continue;
+                    }
+                    let deadline = Instant::now() + random.below(3_000) as u32 * MS / 1_000;
+                    let mut last = task.last.lock().expect("whole");
+                    if handle.reset_at(deadline) {
+                        assert_eq!(last.1, 0, "{name}: it has run, and moved");
+                        last.0 = Some(deadline);
+                    }
+                }
+            });
+        }
+    });
+    for task in &tasks {
+        until(&format!("{name}: each ends"), || task.handle.get().expect("set").is_done());
+        until(&format!("{name}: its run ends"), || {
+            let is_cancelled = task.is_cancelled.load(Ordering::Acquire);
+            task.last.lock().expect("whole").1 == usize::from(!is_cancelled)
+        });
+        assert!(!task.handle.get().expect("set").reset(SECOND), "{name}: it is over");
+    }
+    assert_eq!(early.load(Ordering::Relaxed), 0, "{name}: early");
+}
+
+#[test]
+fn s28_storms_of_resets_on_workers() {
+    let _alone = alone();
+    let timers = Scheduler::new();
+    storm("a worker", &ExecutorScheduler::new(ThreadPool::new(2), &timers).worker());
+    storm("a worker on the tick thread", &ExecutorScheduler::new(Inline, &timers).worker());
+    storm("a worker on a pool", &Worker::new(ScheduledThreadPool::new(2)));
+    storm("rx::single", &rx::single());
+}
+
+#[test]
+fn s28_storms_of_resets_on_pools_and_loops() {
+    let _alone = alone();
+    storm("a pool", &ScheduledThreadPool::new(2));
+    let looper = LoopThread::spawn("storm").expect("a thread");
+    storm("a loop", &looper.runner());
+    storm("a worker on a loop", &Worker::new(looper.runner()));
+    looper.runner().quit();
+    looper.join().expect("no panic");
+}
+
+/// A series is moved by others while it runs, and never overlaps or stops.
+#[test]
+fn s28_a_series_that_is_moved_all_the_time_goes_on() {
+    let _alone = alone();
+    let timers = Scheduler::new();
+    let looper = LoopThread::spawn("series").expect("a thread");
+    let schedules: [(&str, Box<dyn Schedule>); 4] = [
+        ("worker", Box::new(ExecutorScheduler::new(ThreadPool::new(2), &timers).worker())),
+        ("worker on a pool", Box::new(Worker::new(ScheduledThreadPool::new(2)))),
+        ("pool", Box::new(ScheduledThreadPool::new(2))),
+        ("loop", Box::new(looper.runner())),
+    ];
+    for (name, schedule) in &schedules {
+        let (runs, is_running) = (Arc::new(AtomicUsize::new(0)), AtomicBool::new(false));
+        let counted = Arc::clone(&runs);
+        let task = move || {
+            assert!(!is_running.swap(true, Ordering::AcqRel), "runs do not overlap");
+            counted.fetch_add(1, Ordering::Relaxed);
+            is_running.store(false, Ordering::Release);
+        };
+        let series = schedule.schedule_repeatedly(MS, MS, task).expect("open");
+        thread::scope(|scope| {
+            for seed in 0..2 {
+                let (series, runs) = (&series, &runs);
+                scope.spawn(move || {
+                    let mut random = Random(seed);
+                    let enough = count(300, 3_000);
+                    while runs.load(Ordering::Relaxed) < enough {
+                        assert!(series.reset(random.below(20) as u32 * MS / 1_000), "{name}");
+                    }
+                });
+            }
+        });
+        assert!(series.cancel() && !series.reset(MS), "{name}");
+    }
+    looper.runner().quit();
+    looper.join().expect("no panic");
+}
+
+// ----- what is kept --------------------------------------------------------------------------------------------
+
+/// However often deadlines move, to and fro, no more memory is used than by the tasks themselves.
+#[test]
+fn s28_resets_leave_no_memory_behind() {
+    let _alone = alone();
+    let clock = ManualClock::new();
+    let (timers, driver) = Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
+    let pool = ScheduledThreadPool::builder().clock(clock.clone()).build().expect("good");
+    let schedules: [(&str, Box<dyn Schedule>); 4] = [
+        ("worker", Box::new(ExecutorScheduler::new(Inline, &timers).worker())),
+        ("worker on a loop", Box::new(Worker::new(looper.runner()))),
+        ("pool", Box::new(pool)),
+        ("loop", Box::new(looper.runner())),
+    ];
+    for (name, schedule) in &schedules {
+        let start = schedule.now();
+        let handles: Vec<_> = (0..1_000)
+            .map(|_| schedule.schedule_at(start + 30 * SECOND, || unreachable!("never")))
+            .map(|handle| handle.expect("open"))
+            .collect();
+        let mut random = Random(7);
+        let turn = || {
+            driver.turn();
+            looper.run_until_idle();
+        };
+        let mut churn = |resets: usize| {
+            for number in 0..resets {
+                let handle = &handles[random.below(1_000) as usize];
+                // One of ten to an earlier deadline than it has, most often.
+                let to = if number % 10 == 0 { 10 } else { 30 };
+                assert!(handle.reset(to * SECOND + random.below(1_000) as u32 * MS), "{name}");
+                if number % 1_000 == 0 {
+                    turn();
+                }
+            }
+            turn();
+        };
+        churn(20_000);
+        let before = LIVE.load(Ordering::Relaxed);
+        churn(count(200_000, 1_000_000));
+        let more = LIVE.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(more < 200_000, "{name}: {more} bytes more for 1,000 tasks");
+        assert!(handles.iter().all(Cancellable::cancel), "{name}");
+        turn();
+    }
+}
+
+/// The leftovers of the scheduler that keeps a worker's delays show the new deadlines, also of resets after the close.
+#[test]
+fn s28_leftovers_of_a_worker_show_the_new_deadline() {
+    let _alone = alone();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let worker = ExecutorScheduler::new(Inline, &timers).worker();
+    let (log, start) = (Log::default(), timers.now());
+    let one = worker.schedule_after(SECOND, log.task(1));
+    let other = worker.schedule_after(SECOND, log.task(2));
+    let series = {
+        let log = log.clone();
+        worker.schedule_periodically(SECOND, SECOND, move || log.task(3)())
+    };
+    assert!(one.reset_at(start + HOUR) && series.reset_at(start + 2 * HOUR));
+    let leftovers: Vec<_> = driver.close().into_iter().collect();
+    assert!(other.reset_at(start + 3 * HOUR));
+    let mut deadlines: Vec<_> = leftovers.iter().map(tickwheel::PendingTask::deadline).collect();
+    deadlines.sort_unstable();
+    assert_eq!(deadlines, [start + HOUR, start + 2 * HOUR, start + 3 * HOUR]);
+    for leftover in leftovers {
+        leftover.run();
+    }
+    let mut said = log.all();
+    said.sort_unstable();
+    assert_eq!(said, [1, 2, 3], "a leftover that is run queues its task, whenever it is due");
+    assert_eq!((one.is_done(), other.is_done(), worker.pending()), (true, true, 0));
+}
+
+// ----- timers of other people ------------------------------------------------------------------------------------
+
+/// A schedule whose handles know no reset, over one that keeps time.
+#[derive(Clone)]
+struct Fixed(Scheduler, Arc<AtomicUsize>);
+
+struct FixedHandle(Cancellable);
+
+impl Cancel for FixedHandle {
+    fn cancel(&self) -> bool {
+        self.0.cancel()
+    }
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+}
+
+impl Schedule for Fixed {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.schedule_task_at(self.now() + delay, task)
+    }
+    fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Ok(Cancellable::from(Arc::new(FixedHandle(self.0.schedule_task_at(at, task)?))))
+    }
+    fn schedule_series(
+        &self,
+        _: Duration,
+        _: Period,
+        _: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        unreachable!("a worker keeps its series itself")
+    }
+}
+
+#[test]
+fn s28_a_worker_moves_its_tasks_on_timers_that_do_not_move() {
+    let _alone = alone();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let set = Arc::new(AtomicUsize::new(0));
+    let workers = ExecutorScheduler::over(Inline, Fixed(timers.clone(), Arc::clone(&set)));
+    let (worker, log) = (workers.worker(), Log::default());
+    let tasks = [1, 2, 3].map(|number| worker.schedule_after(SECOND, log.task(number)));
+    for _ in 0..1_000 {
+        assert!(tasks[0].reset(3 * SECOND), "later");
+    }
+    assert_eq!(set.load(Ordering::Relaxed), 3, "a later deadline sets no timer");
+    assert!(tasks[1].reset(SECOND / 2), "earlier");
+    assert!(tasks[2].reset(HOUR) && tasks[2].reset(2 * SECOND), "to and fro");
+    driver.advance(SECOND / 2);
+    assert_eq!(log.all(), [2]);
+    driver.advance(SECOND);
+    assert_eq!((log.all(), worker.pending()), (vec![2], 2));
+    driver.advance(SECOND / 2);
+    assert_eq!(log.all(), [2, 3]);
+    driver.advance(SECOND);
+    assert_eq!((log.all(), worker.pending(), timers.pending()), (vec![2, 3, 1], 0, 0));
+}
+
+/// A worker on the caller's thread waits for the new deadline.
+#[test]
+fn s28_on_a_trampoline_a_task_that_waits_moves() {
+    let _alone = alone();
+    let (worker, log) = (TrampolineScheduler::new().worker(), Log::default());
+    let (inner, said) = (worker.clone(), log.clone());
+    worker.schedule(move || {
+        let sooner = inner.schedule_after(HOUR, said.task(1));
+        let later = inner.schedule_after(Duration::ZERO, said.task(2));
+        assert!(sooner.deadline().is_some_and(|at| at > Instant::now() + HOUR / 2));
+        assert!(sooner.reset(5 * MS) && later.reset(10 * MS));
+    });
+    assert_eq!(
+        (log.all(), worker.pending()),
+        (vec![1, 2], 0),
+        "and it returns, long before an hour"
+    );
+}
+
+/// The handle of a pool's future moves it, and the future tells the time that remains.
+#[test]
+fn s28_the_future_of_a_pool_follows_its_handle() {
+    let _alone = alone();
+    let clock = ManualClock::new();
+    let pool = ScheduledThreadPool::builder().clock(clock.clone()).build().expect("good");
+    let future = pool.schedule(SECOND, || 7).expect("open");
+    let handle = future.handle();
+    assert!(handle.reset(HOUR));
+    assert_eq!(future.remaining(), HOUR);
+    assert_eq!(handle.deadline(), Some(clock.now() + HOUR));
+    clock.advance(2 * SECOND);
+    assert!(!future.is_done());
+    assert!(handle.reset_at(clock.now()));
+    assert_eq!(future.join().expect("it runs"), 7);
+    assert!(!handle.reset(SECOND) && handle.deadline().is_none());
+}
