@@ -72,7 +72,8 @@
 //!   caller's stack (S5). After a stall, all tasks that are due run at once and in order (S6). An idle scheduler uses
 //!   no processor time (S7).
 //! - **Cancel.** Only one caller wins, and then the task does not start (S8). The closure is dropped before `cancel`
-//!   returns, or after the run if a series is in one (S9). A handle never cancels another task (S10). Your code never runs under a lock of this crate (S11).
+//!   returns, or after the run if a series is in one (S9). A handle never cancels another task (S10). Your code never
+//!   runs under a lock of this crate (S11).
 //! - **Repeating.** A fixed rate keeps its phase (S12). Missed runs are caught up, skipped, or start a new phase (S13).
 //!   A run allocates nothing (S14). A panic ends the series (S15). A task may cancel itself (S16).
 //! - **Executor.** Panics are caught everywhere (S17). A task that an executor rejects is handed over again (S18). The

@@ -185,8 +185,8 @@ impl Cancellable {
     /// the last one that returns true counts. As to the order among tasks of equal deadlines, the task counts as
     /// scheduled now.
     ///
-    /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in progress, the run after
-    ///   it moves.
+    /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in
+    ///   progress, the run after it moves.
     /// - A task that waits in an executor's queue can still be moved. It does not run at its old time then.
     /// - Of a task that a close has returned, [`PendingTask::deadline`](crate::PendingTask::deadline) moves.
     ///
@@ -215,8 +215,11 @@ impl Cancellable {
     /// [`Precision::Tick`](crate::Precision::Tick), but for a task that is due already when it is moved to now: it runs
     /// where it stands.
     ///
-    /// This works for the tasks of a [`Scheduler`](crate::Scheduler). Other handles return false: those of workers, pools
-    /// and message loops, and those from outside whose [`Cancel`] does not have it.
+    /// This works for the tasks of a [`Scheduler`](crate::Scheduler), and for those of workers, pools and message loops.
+    /// These take locks for it: a reset of a pool's task takes O(log n). An earlier deadline on a loop is refused once the
+    /// loop takes no more posts, and so is any on a pool for a task that
+    /// [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now) has returned. Handles from outside, whose
+    /// [`Cancel`] does not have it, return false.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
             Inner::Task(task) => reset::reset(task.key, task.scheduler, When::After(delay)),
@@ -246,7 +249,8 @@ impl Cancellable {
     }
 
     /// Returns when the next run is due. Returns `None` while the task runs, when it is over, and if the handle cannot
-    /// tell. For a task that is never due, returns the latest instant of the clock.
+    /// tell. For a task that is never due, returns the latest instant of the clock. For a task of a worker or a loop that
+    /// waits for nothing but its turn, returns the present.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.0 {
             Inner::Task(task) => {

@@ -189,7 +189,8 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
 }
 
 /// Moves the deadline of a task of this scheduler. The engine has given out all entries that were filed up to
-/// `out_until`, or will do so before it files a new one. `announce` pushes the record of a new entry, and returns false if the engine is closed.
+/// `out_until`, or will do so before it files a new one. `announce` pushes the record of a new entry, and returns false if
+/// the engine is closed.
 pub(crate) fn reset(
     key: TaskKey,
     Times { now, deadline: to }: Times,
