@@ -176,6 +176,30 @@ fn s28_a_series_that_is_moved_all_the_time_goes_on() {
     looper.join().expect("no panic");
 }
 
+/// Whoever sleeps towards an old deadline is woken for an earlier one.
+#[test]
+fn s28_an_earlier_deadline_wakes_the_thread_that_waits_for_the_old_one() {
+    let _alone = alone();
+    let timers = Scheduler::new();
+    let looper = LoopThread::spawn("earlier").expect("a thread");
+    let schedules: [(&str, Box<dyn Schedule>); 5] = [
+        ("worker", Box::new(ExecutorScheduler::new(ThreadPool::new(1), &timers).worker())),
+        ("worker on a pool", Box::new(Worker::new(ScheduledThreadPool::new(1)))),
+        ("pool", Box::new(ScheduledThreadPool::new(1))),
+        ("loop", Box::new(looper.runner())),
+        ("rx::single", Box::new(rx::single())),
+    ];
+    for (name, schedule) in &schedules {
+        let log = Log::default();
+        let task = schedule.schedule_once(HOUR, log.task(1)).expect("open");
+        thread::sleep(20 * MS); // real time: the thread falls asleep
+        assert!(task.reset(MS), "{name}");
+        until(&format!("{name}: it runs"), || log.all() == [1]);
+    }
+    looper.runner().quit();
+    looper.join().expect("no panic");
+}
+
 // ----- what is kept --------------------------------------------------------------------------------------------
 
 /// However often deadlines move, to and fro, no more memory is used than by the tasks themselves.
@@ -218,6 +242,12 @@ fn s28_resets_leave_no_memory_behind() {
         churn(20_000);
         let before = LIVE.load(Ordering::Relaxed);
         churn(count(200_000, 1_000_000));
+        // And each time earlier than before, which leaves an old entry behind.
+        for number in 0..20_000 {
+            let to = 10 * SECOND - number / 1_000 * MS;
+            assert!(handles[number as usize % 1_000].reset(to), "{name}");
+        }
+        turn();
         let more = LIVE.load(Ordering::Relaxed).saturating_sub(before);
         assert!(more < 200_000, "{name}: {more} bytes more for 1,000 tasks");
         assert!(handles.iter().all(Cancellable::cancel), "{name}");
