@@ -126,6 +126,14 @@ impl Interval {
     }
 }
 
+#[cfg(feature = "futures-core")]
+impl Interval {
+    /// Returns true if the last tick was an error.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+}
+
 impl fmt::Debug for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Interval")

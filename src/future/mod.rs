@@ -55,6 +55,9 @@
 //! ```
 
 mod call;
+mod delay;
+#[cfg(feature = "futures-core")]
+mod fused;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod interval;
@@ -67,6 +70,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+pub use delay::Delay;
 pub use interval::Interval;
 pub use sleep::Sleep;
 pub use timeout::{Elapsed, Timeout};

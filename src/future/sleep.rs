@@ -28,7 +28,14 @@ use crate::{Alarm, ScheduleError, Scheduler};
 ///
 /// It runs under any runtime, or none, because the scheduler's tick thread wakes it. Nothing is scheduled before the
 /// first poll, but the time counts from the call that made the sleep. Dropping it frees everything that it held at
-/// once. It keeps its scheduler alive. A poll after it was ready compares its deadline with the clock again.
+/// once. It keeps its scheduler alive. A [`Delay`](super::Delay) has no errors, for code that can do nothing with them.
+///
+/// # Polls after the end
+///
+/// A poll after it was ready compares its deadline with the clock again. So it is ready again, without a new timer,
+/// until it is [reset](Sleep::reset) to a later time, and it is an error once the scheduler has been closed. With the
+/// feature `futures-core` it is a `FusedFuture`: terminated from the time it was ready until it is reset. So a loop with
+/// `select!` passes over a sleep that is done, and comes back to it after a reset.
 ///
 /// # Errors
 ///
@@ -56,20 +63,28 @@ pub struct Sleep {
     deadline: Instant,
     /// The time at which the sleep was made, until the first poll, which mostly comes at once (SLEEP-3).
     made: Option<Instant>,
+    /// It was ready, and has not been reset since.
+    is_over: bool,
 }
 
 impl Scheduler {
     /// Returns a future that is ready when `duration` has passed since this call.
     ///
-    /// If that is beyond the range of the clock, the future is never ready.
+    /// If that is beyond the range of the clock, as with [`Duration::MAX`], the future is ready only when the scheduler
+    /// is closed, with that error. To be woken by a close it needs a timer, so from its first poll it counts as pending
+    /// like any other sleep. [`Delay::never`](super::Delay::never) holds no timer.
     pub fn sleep(&self, duration: Duration) -> Sleep {
-        let now = self.now();
+        self.sleep_since(self.now(), duration)
+    }
+
+    /// Like [`sleep`](Scheduler::sleep), for a caller that has just read the clock.
+    pub(super) fn sleep_since(&self, now: Instant, duration: Duration) -> Sleep {
         Sleep { made: Some(now), ..self.sleep_until(super::after(now, duration)) }
     }
 
     /// Returns a future that is ready when the instant has come.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
-        Sleep { scheduler: self.for_futures(), deadline, made: None, alarm: None }
+        Sleep { scheduler: self.for_futures(), deadline, made: None, alarm: None, is_over: false }
     }
 }
 
@@ -105,20 +120,49 @@ impl Sleep {
     pub fn reset(&mut self, deadline: Instant) {
         self.deadline = deadline;
         self.made = None;
+        self.is_over = false;
         if self.alarm.as_ref().is_none_or(|(_, rings_at)| *rings_at <= deadline) {
             return; // the alarm stays, if there is one (SLEEP-2)
         }
         // If the alarm has rung, there is no waker left, but the task will poll.
-        let waker = self.alarm.take().and_then(|(alarm, _)| alarm.into_waker());
-        if let Some(waker) = waker {
+        if let Some(waker) = self.take_waker() {
             if self.set_alarm(&waker).is_ready() {
                 waker.wake();
             }
         }
     }
 
+    /// Moves the deadline to `duration` from now, by the scheduler's clock, like [`reset`](Sleep::reset).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let mut idle = scheduler.sleep(Duration::from_secs(30));
+    /// driver.advance(Duration::from_secs(20));
+    /// idle.reset_after(Duration::from_secs(30)); // something has come in
+    /// assert_eq!(idle.deadline(), scheduler.now() + Duration::from_secs(30));
+    /// # Ok::<(), tickwheel::BuildError>(())
+    /// ```
+    pub fn reset_after(&mut self, duration: Duration) {
+        self.reset(super::after(self.scheduler.now(), duration));
+    }
+
     pub(super) fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Returns true if it was ready, and has not been reset since.
+    #[cfg(feature = "futures-core")]
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Cancels the alarm, if there is one, and returns the waker that it would have woken. Returns `None` if it has
+    /// rung.
+    pub(super) fn take_waker(&mut self) -> Option<Waker> {
+        self.alarm.take().and_then(|(alarm, _)| alarm.into_waker())
     }
 
     /// Polls, and sets an alarm if none is pending that wakes this waker (SLEEP-1).
@@ -156,7 +200,10 @@ impl Future for Sleep {
     type Output = Result<(), ScheduleError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().poll_with(context.waker())
+        let this = self.get_mut();
+        let polled = this.poll_with(context.waker());
+        this.is_over = polled.is_ready();
+        polled
     }
 }
 
