@@ -826,7 +826,7 @@ fn s20_a_call_that_will_not_be_made_resolves() {
     assert_eq!(ended(run).expect("it has run"), 2);
     let refused = scheduler.call_after(SECOND, || 3);
     assert!(refused.is_done() && !refused.cancel());
-    assert!(matches!(ended(refused), Err(JoinError::Cancelled)));
+    assert!(matches!(ended(refused), Err(JoinError::Refused(ScheduleError::Closed))));
 }
 
 #[test]

@@ -25,6 +25,7 @@
 //!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
 //!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -86,7 +87,9 @@ struct State {
     last_runs: Vec<TaskKey>,
     /// How many leftovers are being run.
     leftover_runs: usize,
-    wakers: Vec<Waker>,
+    /// Of the tasks that wait for the end, by a number that each of them has.
+    wakers: BTreeMap<u64, Waker>,
+    next_waiter: u64,
 }
 
 /// Returns the instant when this much time has passed; `None` for never.
@@ -205,10 +208,11 @@ impl Termination {
 
     /// Releases the lock, and wakes all threads and wakers that wait for a change.
     fn notify(&self, mut state: MutexGuard<'_, State>) {
-        let wakers = if state.has_come { std::mem::take(&mut state.wakers) } else { Vec::new() };
+        let has_come = state.has_come;
+        let wakers = if has_come { std::mem::take(&mut state.wakers) } else { BTreeMap::new() };
         drop(state);
         self.changed.notify_all();
-        for waker in wakers {
+        for waker in wakers.into_values() {
             quietly(|| waker.wake()); // its panic must not keep the others from being woken
         }
     }
@@ -359,7 +363,9 @@ impl Termination {
     }
 
     /// Takes the leftovers if the end has come. Otherwise the waker is woken when it comes.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Leftover>> {
+    ///
+    /// The waiter gets its number with the first waker that it leaves. A later poll of the same waiter replaces it.
+    pub(crate) fn poll(&self, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Vec<Leftover>> {
         let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
         let mut state = self.lock();
         if state.is_ready() {
@@ -368,10 +374,19 @@ impl Termination {
             return Poll::Ready(leftovers);
         }
         waits_from_now_on();
-        if !state.wakers.iter().any(|known| known.will_wake(waker)) {
-            state.wakers.push(mine);
-        }
+        let number = *waiter.get_or_insert_with(|| {
+            state.next_waiter += 1;
+            state.next_waiter
+        });
+        let replaced = state.wakers.insert(number, mine);
+        drop(state);
+        drop(replaced);
         Poll::Pending
+    }
+
+    /// Gives back the waker that a waiter has left, if it has not been woken.
+    pub(crate) fn forget(&self, waiter: u64) -> Option<Waker> {
+        self.lock().wakers.remove(&waiter)
     }
 }
 

@@ -1,14 +1,14 @@
 //! A closure that is called later, and the future of its result: [`Scheduler::call_after`].
 //!
 //! - CALL-1 The task ends in one of two ways: it runs, or its closure is dropped. Both resolve the future, so no future
-//!   hangs.
+//!   hangs. A call that is refused gets a cell of its own, with the reason.
 //! - CALL-2 The task does not keep the scheduler alive. The future does.
 //! - CALL-3 Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::after;
 use crate::executor::deadlock::{Waiting, runs, wait_for};
@@ -18,9 +18,10 @@ use crate::{Cancellable, PanicHook, Scheduler};
 impl Scheduler {
     /// Calls a closure on the executor when `delay` has passed since this call. Returns a future of its result.
     ///
-    /// Dropping the future does not cancel the call. A call that will not run resolves as [`JoinError::Cancelled`].
-    /// This is a call that was cancelled, refused because the scheduler is closed or full, or dropped as a leftover. A
-    /// panic resolves as [`JoinError::Panicked`], and is counted and reported by the scheduler too.
+    /// Dropping the future does not cancel the call. If the scheduler is closed or full, the future resolves at once as
+    /// [`JoinError::Refused`], with the reason. A call that was accepted and will not run, because it was cancelled or
+    /// dropped as a leftover, resolves as [`JoinError::Cancelled`]. A panic resolves as [`JoinError::Panicked`], and is
+    /// counted and reported by the scheduler too.
     ///
     /// ```
     /// use std::time::Duration;
@@ -43,10 +44,15 @@ impl Scheduler {
         let cell = Arc::new(ResultCell::new());
         let name = type_name_of_val(&f);
         let task = CallTask { f: Some(f), cell: Arc::clone(&cell) };
-        let handle = self.schedule_at_named(name, deadline, move || task.run());
-        // A call that is refused has been dropped, and so resolved (CALL-1).
-        let handle = handle.unwrap_or_else(|_| Cancellable::already_cancelled());
-        ScheduledFuture::new(Arc::new(Call { scheduler: self.clone(), deadline, handle, cell }))
+        let (handle, cell) = match self.schedule_at_named(name, deadline, move || task.run()) {
+            Ok(handle) => (handle, cell),
+            // The task has been dropped, and has told the other cell that it was cancelled (CALL-1).
+            Err(reason) => {
+                let refused = ResultCell::known(Err(JoinError::Refused(reason)));
+                (Cancellable::already_cancelled(), Arc::new(refused))
+            }
+        };
+        ScheduledFuture::new(Arc::new(Call { scheduler: self.clone(), handle, cell }))
     }
 }
 
@@ -96,7 +102,6 @@ impl<T> Drop for CancelledOnDrop<'_, T> {
 /// A call as its future sees it.
 struct Call<T> {
     scheduler: Scheduler,
-    deadline: Instant,
     handle: Cancellable,
     cell: Arc<ResultCell<T>>,
 }
@@ -124,8 +129,8 @@ impl<T: Send> Joinable<T> for Call<T> {
     }
 
     fn remaining(&self) -> Option<Duration> {
-        let is_open = !self.cell.is_known();
-        is_open.then(|| self.deadline.saturating_duration_since(self.scheduler.now()))
+        let deadline = self.handle.deadline()?; // which may have been moved; `None` once the call has started
+        Some(deadline.saturating_duration_since(self.scheduler.now()))
     }
 
     fn handle(self: Arc<Self>) -> Cancellable {

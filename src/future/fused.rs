@@ -6,6 +6,7 @@ use futures_core::future::FusedFuture;
 use futures_core::stream::FusedStream;
 
 use super::{Delay, Interval, Sleep};
+use crate::pool::ScheduledFuture;
 
 /// Terminated from the time it was ready until it is reset.
 impl FusedFuture for Sleep {
@@ -23,6 +24,13 @@ impl FusedFuture for Delay {
 
 /// Terminated after an error, which is its last item.
 impl FusedStream for Interval {
+    fn is_terminated(&self) -> bool {
+        self.is_over()
+    }
+}
+
+/// Terminated when the result has been taken.
+impl<T> FusedFuture for ScheduledFuture<T> {
     fn is_terminated(&self) -> bool {
         self.is_over()
     }

@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::executor::deadlock::Waiting;
-use crate::{Cancellable, PanicHook, Sleeper};
+use crate::{Cancellable, PanicHook, ScheduleError, Sleeper};
 
 /// The result of a task, to be joined by a thread or awaited under any runtime.
 ///
-/// Dropping the future does not cancel the task. The future of a series resolves when the series ends: with `Ok(())` if
-/// the task breaks, otherwise with the reason.
+/// Dropping the future does not cancel the task, and frees the waker of the task that has polled it at once. The future
+/// of a series resolves when the series ends: with `Ok(())` if the task breaks, otherwise with the reason.
+///
+/// The result is taken once. After that, a poll is pending for ever, and a join returns [`JoinError::Taken`]. With the
+/// feature `futures-core` it is a `FusedFuture`, which is terminated then.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,6 +33,10 @@ use crate::{Cancellable, PanicHook, Sleeper};
 #[must_use = "the task runs anyway; `execute` returns no future"]
 pub struct ScheduledFuture<T> {
     task: Arc<dyn Joinable<T>>,
+    /// A look at the task has left a waker there.
+    has_left_waker: bool,
+    /// The result has been taken.
+    is_over: bool,
 }
 
 /// A task as its future sees it.
@@ -58,6 +65,11 @@ enum ResultState<T> {
 impl<T> ResultCell<T> {
     pub(crate) fn new() -> ResultCell<T> {
         ResultCell(Mutex::new(ResultState::Pending(None)))
+    }
+
+    /// Makes a cell whose result is known already.
+    pub(crate) fn known(result: Result<T, JoinError>) -> ResultCell<T> {
+        ResultCell(Mutex::new(ResultState::Ready(result)))
     }
 
     fn state(&self) -> MutexGuard<'_, ResultState<T>> {
@@ -96,6 +108,14 @@ impl<T> ResultCell<T> {
         Some(result)
     }
 
+    /// Gives back the waker that was kept.
+    fn forget_waker(&self) -> Option<Waker> {
+        match &mut *self.state() {
+            ResultState::Pending(waker) => waker.take(),
+            ResultState::Ready(_) | ResultState::Taken => None,
+        }
+    }
+
     /// Returns true if the result has been written, taken or not.
     pub(crate) fn is_known(&self) -> bool {
         !matches!(*self.state(), ResultState::Pending(_))
@@ -104,7 +124,24 @@ impl<T> ResultCell<T> {
 
 impl<T> ScheduledFuture<T> {
     pub(crate) fn new(task: Arc<dyn Joinable<T>>) -> ScheduledFuture<T> {
-        ScheduledFuture { task }
+        ScheduledFuture { task, has_left_waker: false, is_over: false }
+    }
+
+    /// Takes the result. If there is none yet, leaves the waker with the task.
+    fn look(&mut self, waker: &Waker) -> Option<Result<T, JoinError>> {
+        if self.is_over {
+            return None;
+        }
+        let result = self.task.result().take(waker);
+        self.is_over = result.is_some();
+        self.has_left_waker = !self.is_over;
+        result
+    }
+
+    /// Returns true if the result has been taken.
+    #[cfg(feature = "futures-core")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Waits for the result.
@@ -124,15 +161,18 @@ impl<T> ScheduledFuture<T> {
     /// # Errors
     ///
     /// [`JoinError`], if there is no result.
-    pub fn join(self) -> Result<T, JoinError> {
+    pub fn join(mut self) -> Result<T, JoinError> {
+        if self.is_over {
+            return Err(JoinError::Taken);
+        }
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
-        if let Some(result) = self.task.result().take(&waker) {
+        if let Some(result) = self.look(&waker) {
             return result;
         }
         let waiting = self.task.begin_wait();
         loop {
-            if let Some(result) = self.task.result().take(&waker) {
+            if let Some(result) = self.look(&waker) {
                 return result;
             }
             if waiting.is_err() {
@@ -148,16 +188,19 @@ impl<T> ScheduledFuture<T> {
     ///
     /// Returns the future if there is no result in time.
     pub fn join_timeout(
-        self,
+        mut self,
         timeout: Duration,
     ) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
         let Some(until) = Instant::now().checked_add(timeout) else {
             return Ok(self.join());
         };
+        if self.is_over {
+            return Ok(Err(JoinError::Taken));
+        }
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         loop {
-            if let Some(result) = self.task.result().take(&waker) {
+            if let Some(result) = self.look(&waker) {
                 return Ok(result);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -204,7 +247,18 @@ impl<T> Future for ScheduledFuture<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.task.result().take(context.waker()).map_or(Poll::Pending, Poll::Ready)
+        self.get_mut().look(context.waker()).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<T> Drop for ScheduledFuture<T> {
+    /// The task may be pending for hours. It must not keep the waker, and with it another task's memory, for as long.
+    fn drop(&mut self) {
+        if self.has_left_waker {
+            let waker = self.task.result().forget_waker();
+            // A waker's `Drop` is user code, and this may be an unwinding thread.
+            PanicHook::default().catch(|| drop(waker));
+        }
     }
 }
 
@@ -224,6 +278,13 @@ pub enum JoinError {
     /// The task was cancelled, or will not run because its pool was shut down or dropped.
     #[error("the task was cancelled, or its pool was shut down before it ran")]
     Cancelled,
+    /// The task was not accepted, so it will not run: see
+    /// [`call_after`](crate::Scheduler::call_after).
+    #[error("the task was not accepted: {0}")]
+    Refused(ScheduleError),
+    /// The result was taken before, by a poll of the same future.
+    #[error("the result was taken before: await or join a task once, and keep its value")]
+    Taken,
     /// The task has panicked.
     #[error("the task panicked{}", .0.message().map(|text| format!(": {text}")).unwrap_or_default())]
     Panicked(PanicPayload),

@@ -37,8 +37,9 @@ use crate::wheel::entry::{Entry, Runner};
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
-/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all. If they
-/// are not taken, they are dropped with the last handle to the scheduler.
+/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all, so a poll
+/// after the end, or a second `Stopping`, gets none. If they are not taken, they are dropped with the last handle to the
+/// scheduler. Dropping a `Stopping` frees the waker of the task that has polled it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,11 +54,13 @@ use crate::wheel::entry::{Entry, Runner};
 #[must_use = "dropping it does not undo the stop, and may drop the leftovers: get them by `wait` or `.await`"]
 pub struct Stopping {
     shared: Arc<Shared>,
+    /// The number by which the end knows the waker of the last poll.
+    waiter: Option<u64>,
 }
 
 impl Stopping {
     pub(crate) fn new(shared: &Arc<Shared>) -> Stopping {
-        Stopping { shared: Arc::clone(shared) }
+        Stopping { shared: Arc::clone(shared), waiter: None }
     }
 
     /// Waits for the end without a timeout, and returns the leftovers.
@@ -66,10 +69,10 @@ impl Stopping {
     /// thread can take them.
     pub fn wait(self) -> Leftovers {
         if self.shared.is_turned_here() {
-            return Leftovers::new(self.shared, Vec::new());
+            return Leftovers::new(Arc::clone(&self.shared), Vec::new());
         }
         let leftovers = self.shared.termination.wait(None).unwrap_or_default();
-        Leftovers::new(self.shared, leftovers)
+        Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
     /// Like [`wait`](Stopping::wait), but no longer than `timeout`.
@@ -80,7 +83,7 @@ impl Stopping {
     pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
         match self.shared.termination.wait(termination::after(timeout)) {
-            Some(leftovers) => Ok(Leftovers::new(self.shared, leftovers)),
+            Some(leftovers) => Ok(Leftovers::new(Arc::clone(&self.shared), leftovers)),
             None => Err(self),
         }
     }
@@ -90,8 +93,20 @@ impl Future for Stopping {
     type Output = Leftovers;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
-        let leftovers = self.shared.termination.poll(context.waker());
-        leftovers.map(|leftovers| Leftovers::new(Arc::clone(&self.shared), leftovers))
+        let Stopping { shared, waiter } = self.get_mut();
+        let leftovers = shared.termination.poll(waiter, context.waker());
+        leftovers.map(|leftovers| Leftovers::new(Arc::clone(shared), leftovers))
+    }
+}
+
+impl Drop for Stopping {
+    /// The end may be far, and the scheduler may live on. Neither must keep the waker of a task that waits no more.
+    fn drop(&mut self) {
+        let waker = self.waiter.and_then(|waiter| self.shared.termination.forget(waiter));
+        // A waker's `Drop` is user code, so its panic is reported (S9).
+        if let Err(panic) = caught(|| drop(waker)) {
+            self.shared.hooks.report(panic);
+        }
     }
 }
 
