@@ -44,7 +44,7 @@
 //! | --- | --- |
 //! | run a task once, later | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
 //! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
-//! | wait in async code, under any runtime | [`Scheduler::sleep`], [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
+//! | wait in async code, under any runtime | [`Scheduler::sleep`], [`delay`](Scheduler::delay), [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
 //! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
 //! | push a timeout further, again and again | [`Cancellable::reset`], [`reset_at`](Cancellable::reset_at) |
 //! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
@@ -114,7 +114,7 @@
 //! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` runs tasks that block |
 //! | `rayon` | a `rayon::ThreadPool` is an [`Executor`] |
 //! | `hyper` | a [`Scheduler`] is a timer for hyper 1 |
-//! | `futures-core` | [`future::Interval`] is a `Stream` |
+//! | `futures-core` | [`future::Interval`] is a `Stream`; `future::StreamTimeExt` for every `Stream`; futures are `FusedFuture`s |
 //! | `tracing` | a one-shot runs in the span where it was scheduled, and each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and a histogram of lateness |
 //!

@@ -2,10 +2,12 @@
 //!
 //! `select!` of `futures-util` asks for that. A future that can be reset is terminated only until then.
 
+use std::future::Future;
+
 use futures_core::future::FusedFuture;
 use futures_core::stream::FusedStream;
 
-use super::{Delay, Interval, Sleep};
+use super::{Delay, Interval, Sleep, Timeout};
 use crate::pool::ScheduledFuture;
 
 /// Terminated from the time it was ready until it is reset.
@@ -17,6 +19,13 @@ impl FusedFuture for Sleep {
 
 /// Terminated from the time it was ready until it is reset.
 impl FusedFuture for Delay {
+    fn is_terminated(&self) -> bool {
+        self.is_over()
+    }
+}
+
+/// Terminated when it was ready.
+impl<F: Future> FusedFuture for Timeout<F> {
     fn is_terminated(&self) -> bool {
         self.is_over()
     }

@@ -18,6 +18,16 @@
 //! # Ok::<(), tickwheel::ScheduleError>(())
 //! ```
 //!
+//! # Which one
+//!
+//! | I want to | use |
+//! | --- | --- |
+//! | wait, and learn of a scheduler that is closed or full | [`Sleep`] |
+//! | wait, and nothing else: for a trait of another crate, or a type with a field that waits | [`Delay`] |
+//! | limit the time of a future | [`Scheduler::timeout`], or [`FutureTimeExt::timeout`] behind the future |
+//! | wait again and again | [`Interval`] |
+//! | limit the silence, the rate or the gathering of a stream | `StreamTimeExt`, with the feature `futures-core` |
+//!
 //! # Coming from `tokio::time`
 //!
 //! | there | here |
@@ -30,6 +40,8 @@
 //! | `interval(period)`, `interval_at` | [`scheduler.interval`](Scheduler::interval), [`interval_at`](Scheduler::interval_at); the first tick comes at once, as there |
 //! | `MissedTickBehavior` | [`MissedTicks`](crate::MissedTicks), with the same names. There, a tick is missed when it is five milliseconds late. Here, it is missed when it was due before the tick ahead of it was taken, to the nanosecond |
 //! | `tokio_stream::wrappers::IntervalStream` | [`Interval`] itself, with the feature `futures-core` |
+//! | `tokio_stream::StreamExt::timeout`, `throttle`, `chunks_timeout` | the methods of `StreamTimeExt`, with the same names |
+//! | a field of the type `Pin<Box<Sleep>>` | [`Delay`], or [`Sleep`]: both are `Unpin`; [`Delay::never`] instead of an `Option` |
 //! | `spawn(async { sleep(d).await; f() })` | [`call_after(d, f)`](Scheduler::call_after), or [`schedule_once`](Scheduler::schedule_once) if nobody waits for the result |
 //! | `tokio_util::time::DelayQueue` | [`pool::DelayedWorkQueue`](crate::pool::DelayedWorkQueue), or [`wheel::Wheel`](crate::wheel::Wheel) |
 //! | `time::pause`, `advance` | [`build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance) |
@@ -56,12 +68,15 @@
 
 mod call;
 mod delay;
+mod ext;
 #[cfg(feature = "futures-core")]
 mod fused;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod interval;
 mod sleep;
+#[cfg(feature = "futures-core")]
+mod stream;
 #[expect(unsafe_code, reason = "a pinned field of a pinned struct, without a dependency")]
 mod timeout;
 
@@ -71,8 +86,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 pub use delay::Delay;
+pub use ext::FutureTimeExt;
 pub use interval::Interval;
 pub use sleep::Sleep;
+#[cfg(feature = "futures-core")]
+pub use stream::{ChunksTimeout, StreamTimeExt, StreamTimeout, Throttle};
 pub use timeout::{Elapsed, Timeout};
 
 use crate::Period;

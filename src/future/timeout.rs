@@ -16,6 +16,12 @@ use crate::{ScheduleError, Scheduler};
 /// time is up, the future is not polled any more. It is dropped with the `Timeout`, or returned by
 /// [`into_inner`](Timeout::into_inner).
 ///
+/// # Polls after the end
+///
+/// After an error, a poll returns the same error again. After an output, a poll is a poll of the future after its end,
+/// which most futures answer with a panic. With the feature `futures-core` it is a `FusedFuture`, which is terminated in
+/// both cases.
+///
 /// ```
 /// use std::time::Duration;
 /// use tickwheel::Scheduler;
@@ -34,12 +40,20 @@ pub struct Timeout<F> {
     /// Pinned whenever the `Timeout` is.
     future: F,
     sleep: Sleep,
+    end: Option<End>,
+}
+
+/// How a `Timeout` has ended.
+#[derive(Clone, Copy)]
+enum End {
+    Output,
+    Error(Elapsed),
 }
 
 impl Scheduler {
     /// Limits the time of a future to `duration` from now.
     pub fn timeout<F: IntoFuture>(&self, duration: Duration, future: F) -> Timeout<F::IntoFuture> {
-        Timeout { sleep: self.sleep(duration), future: future.into_future() }
+        Timeout { sleep: self.sleep(duration), future: future.into_future(), end: None }
     }
 
     /// Limits the time of a future to the time until `deadline`.
@@ -48,7 +62,7 @@ impl Scheduler {
         deadline: Instant,
         future: F,
     ) -> Timeout<F::IntoFuture> {
-        Timeout { sleep: self.sleep_until(deadline), future: future.into_future() }
+        Timeout { sleep: self.sleep_until(deadline), future: future.into_future(), end: None }
     }
 }
 
@@ -68,6 +82,12 @@ impl<F> Timeout<F> {
         &mut self.future
     }
 
+    /// Returns true if it was ready.
+    #[cfg(feature = "futures-core")]
+    pub(super) fn is_over(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// Returns the future, without its limit.
     pub fn into_inner(self) -> F {
         self.future
@@ -80,15 +100,23 @@ impl<F: Future> Future for Timeout<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: nothing is moved out of the pinned `Timeout`. Once it is pinned, `future` is reached by a pin alone:
         // `get_mut` and `into_inner` need the `Timeout` itself, which is `Unpin` only if `F` is, and there is no
-        // `Drop`. `sleep` is `Unpin`.
-        let (future, sleep) = unsafe {
+        // `Drop`. `sleep` and `end` are `Unpin`.
+        let (future, sleep, end) = unsafe {
             let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.future), &mut this.sleep)
+            (Pin::new_unchecked(&mut this.future), &mut this.sleep, &mut this.end)
         };
+        if let Some(End::Error(elapsed)) = *end {
+            return Poll::Ready(Err(elapsed));
+        }
         if let Poll::Ready(output) = future.poll(context) {
+            *end = Some(End::Output);
             return Poll::Ready(Ok(output));
         }
-        sleep.poll_with(context.waker()).map(|woken| Err(Elapsed { reason: woken.err() }))
+        sleep.poll_with(context.waker()).map(|woken| {
+            let elapsed = Elapsed { reason: woken.err() };
+            *end = Some(End::Error(elapsed));
+            Err(elapsed)
+        })
     }
 }
 
@@ -120,6 +148,10 @@ pub struct Elapsed {
 }
 
 impl Elapsed {
+    /// The time was up.
+    #[cfg(feature = "futures-core")]
+    pub(super) const TIME_IS_UP: Elapsed = Elapsed { reason: None };
+
     /// Returns why the future was given up before its time was up: the scheduler was closed, or full. Returns `None` if
     /// the time was up.
     pub fn reason(&self) -> Option<ScheduleError> {

@@ -1,0 +1,409 @@
+//! Time as methods of every stream, with the feature `futures-core`: [`StreamTimeExt`].
+//!
+//! - STREAM-1 Each adaptor polls its stream, or its delay, before it returns `Pending`, so one of them has the waker.
+//! - STREAM-2 An item leaves the stream only to be returned, or to stay in the chunk. So a `next()` that is dropped loses
+//!   no item.
+//! - STREAM-3 After the end the stream is not polled any more, and no timer is left.
+
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_core::stream::{FusedStream, Stream};
+
+use super::{Delay, Elapsed};
+use crate::Scheduler;
+
+/// Time as methods of every stream: limits for its silence, for its rate, and for what is gathered from it.
+///
+/// The adaptors are streams if the stream is [`Unpin`]. Pin another one first: `Box::pin(stream)`, or
+/// [`pin!`](std::pin::pin). An adaptor holds one timer at most, and none after the end of the stream. After the end it
+/// returns `None` again, and is a `FusedStream` that is terminated.
+///
+/// Each keeps its time by a [`Delay`]. So if the scheduler is closed or full, it goes on in real time, without errors.
+///
+/// ```
+/// use futures_util::{StreamExt, stream};
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+/// use tickwheel::future::StreamTimeExt;
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let (start, second) = (scheduler.now(), Duration::from_secs(1));
+/// let slowly = stream::iter(0..10).throttle(&scheduler, second);
+/// assert_eq!(driver.block_on(slowly.count())?, 10);
+/// assert_eq!(scheduler.now() - start, 10 * second);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait StreamTimeExt: Stream + Sized {
+    /// Reports each silence of the stream: returns an error when nothing has come for `duration`, and then goes on.
+    ///
+    /// The time counts from this call, and then from each item that was returned. There is one error for each silence,
+    /// however long it is: after an error, the next one can only come after an item. An item that is there in the same
+    /// poll comes first, so a consumer that is late gets no error for that.
+    ///
+    /// ```
+    /// use futures_util::StreamExt;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::future::StreamTimeExt;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let beats = scheduler.interval(Duration::from_secs(60)).take(2);
+    /// let mut watched = beats.timeout(&scheduler, Duration::from_secs(45));
+    /// driver.block_on(async {
+    ///     assert!(watched.next().await.unwrap().is_ok()); // the first beat comes at once
+    ///     assert!(watched.next().await.unwrap().is_err()); // 45 s later
+    ///     assert!(watched.next().await.unwrap().is_ok()); // at 60 s
+    ///     assert!(watched.next().await.is_none());
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn timeout(self, scheduler: &Scheduler, duration: Duration) -> StreamTimeout<Self> {
+        let delay = scheduler.delay(duration);
+        StreamTimeout { stream: self, delay, duration, is_reported: false, is_over: false }
+    }
+
+    /// Returns at most one item in each `period`. The first one comes without a delay.
+    ///
+    /// No item is lost: the stream is not polled until the period has passed since the item before. So the end of the
+    /// stream is also seen only then.
+    ///
+    /// ```
+    /// use futures_util::{StreamExt, stream};
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::future::StreamTimeExt;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let (start, second) = (scheduler.now(), Duration::from_secs(1));
+    /// let times = stream::repeat(()).throttle(&scheduler, second).map(|()| scheduler.now() - start);
+    /// let times: Vec<_> = driver.block_on(times.take(3).collect())?;
+    /// assert_eq!(times, [0 * second, second, 2 * second]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn throttle(self, scheduler: &Scheduler, period: Duration) -> Throttle<Self> {
+        let delay = Delay::never(scheduler);
+        Throttle { stream: self, delay, period, is_held: false, is_over: false }
+    }
+
+    /// Gathers items, and returns them as a `Vec` of at most `max`: as soon as there are `max` of them, or when
+    /// `duration` has passed since the first of them came. The end of the stream returns the rest.
+    ///
+    /// No chunk is empty. If the adaptor is dropped, the items that it has gathered are dropped with it:
+    /// [`into_parts`](ChunksTimeout::into_parts) returns them.
+    ///
+    /// ```
+    /// use futures_util::{StreamExt, stream};
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::future::StreamTimeExt;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let lines = stream::iter(["a", "b", "c"]).chain(stream::pending());
+    /// let mut chunks = lines.chunks_timeout(&scheduler, 2, Duration::from_secs(1));
+    /// driver.block_on(async {
+    ///     assert_eq!(chunks.next().await, Some(vec!["a", "b"]));
+    ///     assert_eq!(chunks.next().await, Some(vec!["c"])); // a second later
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `max` is zero.
+    fn chunks_timeout(
+        self,
+        scheduler: &Scheduler,
+        max: usize,
+        duration: Duration,
+    ) -> ChunksTimeout<Self> {
+        assert!(max > 0, "`max` is zero: give the most items of a chunk, at least 1");
+        let delay = Delay::never(scheduler);
+        ChunksTimeout { stream: self, delay, duration, max, chunk: Vec::new(), is_over: false }
+    }
+}
+
+impl<S: Stream> StreamTimeExt for S {}
+
+/// Waits for a delay, as part of a poll.
+fn poll(delay: &mut Delay, context: &mut Context<'_>) -> Poll<()> {
+    Pin::new(delay).poll(context)
+}
+
+/// The hint of a stream that has ended.
+const NONE_LEFT: (usize, Option<usize>) = (0, Some(0));
+
+// ----- timeout -----------------------------------------------------------------------------
+
+/// A stream that reports its silences. Made by [`StreamTimeExt::timeout`].
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct StreamTimeout<S> {
+    stream: S,
+    /// Until the end of the silence that is allowed.
+    delay: Delay,
+    duration: Duration,
+    /// The error of this silence has been returned.
+    is_reported: bool,
+    is_over: bool,
+}
+
+impl<S> StreamTimeout<S> {
+    /// Returns a reference to the stream.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// Returns a mutable reference to the stream.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Returns the stream, without its limit.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+}
+
+impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
+    type Item = Result<S::Item, Elapsed>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        match Pin::new(&mut this.stream).poll_next(context) {
+            Poll::Ready(Some(item)) => {
+                this.delay.reset_after(this.duration);
+                this.is_reported = false;
+                Poll::Ready(Some(Ok(item)))
+            }
+            Poll::Ready(None) => {
+                this.is_over = true;
+                this.delay.reset_after(Duration::MAX); // STREAM-3
+                Poll::Ready(None)
+            }
+            Poll::Pending if this.is_reported => Poll::Pending,
+            Poll::Pending => {
+                ready!(poll(&mut this.delay, context));
+                this.is_reported = true;
+                Poll::Ready(Some(Err(Elapsed::TIME_IS_UP)))
+            }
+        }
+    }
+
+    /// Before each item, and before the end, there may be an error.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.is_over {
+            return NONE_LEFT;
+        }
+        let (least, most) = self.stream.size_hint();
+        let errors = |items: usize| items.checked_add(usize::from(!self.is_reported));
+        (least, most.and_then(|most| most.checked_add(errors(most)?)))
+    }
+}
+
+impl<S: Stream + Unpin> FusedStream for StreamTimeout<S> {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl<S> fmt::Debug for StreamTimeout<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamTimeout")
+            .field("duration", &self.duration)
+            .field("is_reported", &self.is_reported)
+            .field("is_over", &self.is_over)
+            .finish_non_exhaustive()
+    }
+}
+
+// ----- throttle ----------------------------------------------------------------------------
+
+/// A stream of a limited rate. Made by [`StreamTimeExt::throttle`].
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct Throttle<S> {
+    stream: S,
+    /// Until the next item may come.
+    delay: Delay,
+    period: Duration,
+    /// The period of the last item has not passed.
+    is_held: bool,
+    is_over: bool,
+}
+
+impl<S> Throttle<S> {
+    /// Returns a reference to the stream.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// Returns a mutable reference to the stream.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Returns the stream, without its limit. No item is lost by this.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+}
+
+impl<S: Stream + Unpin> Stream for Throttle<S> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let this = self.get_mut();
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        if this.is_held {
+            ready!(poll(&mut this.delay, context));
+            this.is_held = false;
+        }
+        let item = ready!(Pin::new(&mut this.stream).poll_next(context));
+        if item.is_some() {
+            this.delay.reset_after(this.period);
+            this.is_held = true;
+        } else {
+            this.is_over = true;
+        }
+        Poll::Ready(item)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.is_over { NONE_LEFT } else { self.stream.size_hint() }
+    }
+}
+
+impl<S: Stream + Unpin> FusedStream for Throttle<S> {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl<S> fmt::Debug for Throttle<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttle")
+            .field("period", &self.period)
+            .field("is_held", &self.is_held)
+            .field("is_over", &self.is_over)
+            .finish_non_exhaustive()
+    }
+}
+
+// ----- chunks ------------------------------------------------------------------------------
+
+/// How many items one poll gathers at most. Then it looks at the time, and leaves other tasks their turn.
+const MOST_AT_ONCE: usize = 256;
+
+/// A stream of chunks. Made by [`StreamTimeExt::chunks_timeout`].
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct ChunksTimeout<S: Stream> {
+    stream: S,
+    /// Until the chunk has to be returned. It counts while the chunk is not empty.
+    delay: Delay,
+    duration: Duration,
+    max: usize,
+    /// Fewer than `max`.
+    chunk: Vec<S::Item>,
+    is_over: bool,
+}
+
+/// Items are never pinned.
+impl<S: Stream + Unpin> Unpin for ChunksTimeout<S> {}
+
+impl<S: Stream> ChunksTimeout<S> {
+    /// Returns a reference to the stream.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
+    /// Returns a mutable reference to the stream.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Returns the stream, and the items that were gathered for the next chunk.
+    pub fn into_parts(self) -> (S, Vec<S::Item>) {
+        (self.stream, self.chunk)
+    }
+
+    /// Returns the chunk, and gives up its timer.
+    fn take(&mut self) -> Poll<Option<Vec<S::Item>>> {
+        self.delay.reset_after(Duration::MAX);
+        Poll::Ready(Some(mem::take(&mut self.chunk)))
+    }
+}
+
+impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
+    type Item = Vec<S::Item>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        let mut has_more = true;
+        for _ in 0..MOST_AT_ONCE {
+            match Pin::new(&mut this.stream).poll_next(context) {
+                Poll::Ready(Some(item)) => {
+                    if this.chunk.is_empty() {
+                        this.delay.reset_after(this.duration);
+                    }
+                    this.chunk.push(item);
+                    if this.chunk.len() >= this.max {
+                        return this.take();
+                    }
+                }
+                Poll::Ready(None) => {
+                    this.is_over = true;
+                    return if this.chunk.is_empty() { Poll::Ready(None) } else { this.take() };
+                }
+                Poll::Pending => {
+                    has_more = false;
+                    break;
+                }
+            }
+        }
+        if !this.chunk.is_empty() && poll(&mut this.delay, context).is_ready() {
+            return this.take();
+        }
+        if has_more {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.is_over {
+            return NONE_LEFT;
+        }
+        let (least, most) = self.stream.size_hint();
+        let least = least.saturating_add(self.chunk.len()).div_ceil(self.max);
+        // Each item to come may end a chunk of its own, and the end returns what is left of this one.
+        (least, most.and_then(|most| most.checked_add(usize::from(!self.chunk.is_empty()))))
+    }
+}
+
+impl<S: Stream + Unpin> FusedStream for ChunksTimeout<S> {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl<S: Stream> fmt::Debug for ChunksTimeout<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChunksTimeout")
+            .field("gathered", &self.chunk.len())
+            .field("max", &self.max)
+            .field("duration", &self.duration)
+            .field("is_over", &self.is_over)
+            .finish_non_exhaustive()
+    }
+}
