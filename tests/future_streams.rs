@@ -1,6 +1,10 @@
 //! `StreamTimeExt`: limits of time for streams, on virtual time; and in real time where the scheduler does not keep it.
 
 #![cfg(feature = "futures-core")]
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a time that goes below zero is a mistake in a test"
+)]
 
 mod common;
 

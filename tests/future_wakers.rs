@@ -1,5 +1,10 @@
 //! What becomes of the waker of a task that waits no more, and of a result: calls, tasks of pools, the end of a scheduler.
 
+#![allow(
+    clippy::unchecked_time_subtraction,
+    reason = "a time that goes below zero is a mistake in a test"
+)]
+
 mod common;
 
 use std::pin::Pin;
