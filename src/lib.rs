@@ -121,8 +121,8 @@
 //! # More pages
 //!
 //! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`testing`] how to test in virtual time,
-//! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, and [`coming_from`] which
-//! method replaces each call of other timers.
+//! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, [`coming_from`] which method
+//! replaces each call of other timers, and [`other_traits`] how hyper, quinn, tower and others wait on a scheduler.
 //!
 //! [`Duration`]: std::time::Duration
 
@@ -152,7 +152,7 @@ pub mod wheel;
 mod models;
 
 #[cfg(doc)]
-pub use docs::{coming_from, design, waking};
+pub use docs::{coming_from, design, other_traits, waking};
 #[cfg(any(doc, doctest))]
 pub use docs::{shutdown, testing};
 pub use engine::Precision;

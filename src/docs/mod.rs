@@ -1,10 +1,12 @@
-//! Pages without code: how the crate works, how it sleeps and wakes, what its end does, how to test with it, and what
-//! users of other timers look for.
+//! Pages without code: how the crate works, how it sleeps and wakes, what its end does, how to test with it, what users
+//! of other timers look for, and how to give its timers to other crates.
 
 #[cfg(doc)]
 pub mod coming_from;
 #[cfg(doc)]
 pub mod design;
+#[cfg(doc)]
+pub mod other_traits;
 #[cfg(any(doc, doctest))]
 pub mod shutdown;
 #[cfg(any(doc, doctest))]
