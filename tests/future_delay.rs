@@ -249,6 +249,18 @@ fn a_reset_moves_a_delay_that_waits_elsewhere() {
     assert_eq!((task.woken() - before, task.poll(&mut delay)), (1, Poll::Ready(())));
 }
 
+/// It is another thread that wakes it then.
+#[test]
+fn a_driver_that_is_patient_waits_for_a_delay_that_waits_elsewhere() {
+    let (scheduler, driver) = driven();
+    close(&scheduler);
+    let start = Instant::now();
+    let patience = Duration::from_secs(60);
+    driver.block_on_patiently(patience, scheduler.delay(REST)).expect("it is woken");
+    assert!(start.elapsed() >= REST);
+    assert!(driver.block_on(scheduler.delay(SECOND * 3600)).is_err(), "it does not hang either");
+}
+
 #[test]
 fn a_clock_that_is_moved_by_hand_still_counts_for_a_delay_that_waits_elsewhere() {
     let (clock, task) = (ManualClock::new(), Poller::new());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::told::Poller;
 use common::{Random, count, until};
 use futures_util::future::join_all;
-use tickwheel::future::{Sleep, block_on};
+use tickwheel::future::{Delay, Sleep, block_on};
 use tickwheel::{ScheduleError, Scheduler};
 
 /// The outcomes of the sleeps of a storm.
@@ -106,6 +106,59 @@ fn s01_s20_a_storm_of_fickle_sleepers_loses_none() {
         assert_eq!(ready + closed + dropped, threads as usize * each, "round {round}");
         assert_eq!((early, scheduler.pending()), (0, 0), "round {round}");
         assert!(round % 2 == 0 || closed == 0);
+    }
+}
+
+/// A task that has a delay moved while it waits, on a scheduler that closes in the midst of it.
+struct Moved {
+    delay: Delay,
+    random: Random,
+    moves: usize,
+}
+
+impl Future for Moved {
+    /// Returns true if it was ready too early.
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
+        let this = &mut *self;
+        if Pin::new(&mut this.delay).poll(context).is_ready() {
+            return Poll::Ready(Instant::now() < this.delay.deadline());
+        }
+        // A move to never, and back, before the task waits for it.
+        if this.moves > 0 && this.random.one_in(2) {
+            this.moves -= 1;
+            if this.random.one_in(4) {
+                this.delay.reset_after(Duration::MAX);
+            }
+            this.delay.reset_after(Duration::from_micros(this.random.below(3_000)));
+        }
+        Poll::Pending
+    }
+}
+
+/// A wake-up that is lost shows as a hang.
+#[test]
+fn s01_a_storm_of_delays_outlives_its_scheduler_and_none_is_early() {
+    for round in 0..count(20, 2_000) as u64 {
+        let scheduler = Scheduler::new();
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let scheduler = scheduler.clone();
+                scope.spawn(move || {
+                    let mut random = Random(round * 64 + thread);
+                    let moved = (0..100).map(|_| {
+                        let delay = scheduler.delay(Duration::from_micros(random.below(4_000)));
+                        Moved { delay, random: Random(random.next()), moves: 3 }
+                    });
+                    let early = block_on(join_all(moved));
+                    assert!(!early.contains(&true), "round {round}");
+                });
+            }
+            thread::sleep(Duration::from_micros(500 + round * 97 % 3_000));
+            drop(scheduler.close().expect("in time"));
+        });
+        assert_eq!(scheduler.pending(), 0, "round {round}");
     }
 }
 

@@ -53,6 +53,9 @@ use crate::{Inline, Scheduler};
 /// in real time, also if that clock is a virtual one. So code without a way to report an error neither spins, as it
 /// would if the delay were ready at once, nor hangs. If the delay is reset, it asks its own scheduler first again.
 ///
+/// In a [`Driver::block_on`](crate::Driver::block_on) such a wait is one for another thread: use
+/// [`block_on_patiently`](crate::Driver::block_on_patiently) if the code under test goes on after a close.
+///
 /// If the global scheduler refuses too, because some part of the program has closed it, a scheduler takes its place that
 /// nobody can close. It is made on first use. If even that cannot be, because the system starts no thread or all slots
 /// of the process are in use, a poll of the delay puts its thread to sleep for up to 10 ms, and then wakes its task.
@@ -194,7 +197,7 @@ impl Delay {
     }
 
     /// Polls whatever keeps the time (FALLBACK-1).
-    pub(super) fn poll_with(&mut self, waker: &Waker) -> Poll<()> {
+    fn poll_with(&mut self, waker: &Waker) -> Poll<()> {
         match &mut self.keeper {
             Keeper::Own => match self.sleep.poll_with(waker) {
                 Poll::Ready(Err(_)) => self.fall_back(waker),
