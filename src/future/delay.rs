@@ -1,13 +1,17 @@
 //! A sleep that cannot fail: [`Delay`].
 //!
 //! ```text
-//!   never ----reset----> own <------------- reset -------------+
-//!     ^                   |                                    |
-//!     |                   |  the scheduler is closed, or full  |
-//!     |                   v                                    |
-//!     '--reset_after-- fallback: the global scheduler, then the reserve, then naps
-//!         (too far)       '--> ready, when what was left of the time has passed
+//!              reset                      refused: closed, or full
+//!   never --------------> own scheduler ---------------------------> fallback
+//!     ^                     |   |   ^                                 |   |
+//!     |  reset_after        |   |   |             reset               |   |
+//!     '---- (too far) ------'   |   '---------------------------------'   |
+//!                               |                                         |
+//!                               '---------------> ready <-----------------'
 //! ```
+//!
+//! The fallback is the global scheduler. If that is closed too, it is a reserve that nobody can close, and in the end a
+//! nap of the thread that polls.
 //!
 //! - FALLBACK-1 A poll that returns `Pending` leaves its waker with whatever keeps the time at that moment, or has woken it
 //!   already. A delay that waits for nothing keeps the waker itself, for a reset.

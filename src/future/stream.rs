@@ -184,10 +184,10 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
             }
             Poll::Ready(None) => {
                 this.is_over = true;
-                this.delay.reset_after(Duration::MAX); // STREAM-3
+                this.delay.reset_after(Duration::MAX); // no timer is left (STREAM-3)
                 Poll::Ready(None)
             }
-            Poll::Pending if this.is_reported => Poll::Pending,
+            Poll::Pending if this.is_reported => Poll::Pending, // the stream has the waker (STREAM-1)
             Poll::Pending => {
                 ready!(poll(&mut this.delay, context));
                 this.is_reported = true;
@@ -356,7 +356,7 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
                     if this.chunk.is_empty() {
                         this.delay.reset_after(this.duration);
                     }
-                    this.chunk.push(item);
+                    this.chunk.push(item); // it stays if this `next()` is dropped (STREAM-2)
                     if this.chunk.len() >= this.max {
                         return this.take();
                     }
