@@ -1,5 +1,5 @@
-//! hyper's timer on a scheduler that is closed or full: it keeps its time, and keeps no thread busy. In real time, which is
-//! what these tests are about.
+//! hyper's timer on a scheduler that is closed or full: it keeps its time, and keeps no thread busy. In real time,
+//! which is what these tests are about.
 
 #![cfg(feature = "hyper")]
 
@@ -31,8 +31,8 @@ impl<F: Future + Unpin> Future for Counted<'_, F> {
     }
 }
 
-/// What the task of hyper-util does that looks for idle connections: it sleeps, looks, moves the sleep, and so on. Returns
-/// the number of polls of its sleep.
+/// What the task of hyper-util does that looks for idle connections: it sleeps, looks, moves the sleep, and so on.
+/// Returns the number of polls of its sleep.
 fn idle_task(timer: &impl Timer) -> usize {
     let polls = AtomicUsize::new(0);
     block_on(async {

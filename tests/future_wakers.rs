@@ -1,4 +1,5 @@
-//! What becomes of the waker of a task that waits no more, and of a result: calls, tasks of pools, the end of a scheduler.
+//! What becomes of the waker of a task that waits no more, and of a result: calls, tasks of pools, the end of a
+//! scheduler.
 
 #![allow(
     clippy::unchecked_time_subtraction,

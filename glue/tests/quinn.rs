@@ -49,7 +49,8 @@ fn a_timer_that_each_packet_moves_expires_when_none_comes() {
     assert_eq!(timer.as_mut().poll(&mut context), Poll::Ready(()));
 }
 
-/// A connection polls its timer whenever it expires, and then moves it. A timer that is over at once would keep it busy.
+/// A connection polls its timer whenever it expires, and then moves it. A timer that is over at once would keep it
+/// busy.
 #[test]
 fn a_closed_scheduler_keeps_no_connection_busy() {
     const STEP: Duration = Duration::from_millis(10);

@@ -13,12 +13,12 @@
 //! The fallback is the global scheduler. If that is closed too, it is a reserve that nobody can close, and in the end a
 //! nap of the thread that polls.
 //!
-//! - FALLBACK-1 A poll that returns `Pending` leaves its waker with whatever keeps the time at that moment, or has woken it
-//!   already. A delay that waits for nothing keeps the waker itself, for a reset.
-//! - FALLBACK-2 A fallback has its end in real time, which is computed once. A scheduler's own clock may stand still, and
-//!   then what is left by that clock would never become less.
-//! - FALLBACK-3 Each step of the fallback is tried once in a poll. Only the last one returns without a timer, and it sleeps
-//!   first. So a delay that is polled whenever it is woken costs at most a hundred polls a second.
+//! - FALLBACK-1 A poll that returns `Pending` leaves its waker with whatever keeps the time at that moment, or has
+//!   woken it already. A delay that waits for nothing keeps the waker itself, for a reset.
+//! - FALLBACK-2 A fallback has its end in real time, which is computed once. A scheduler's own clock may stand still,
+//!   and then what is left by that clock would never become less.
+//! - FALLBACK-3 Each step of the fallback is tried once in a poll. Only the last one returns without a timer, and it
+//!   sleeps first. So a delay that is polled whenever it is woken costs at most a hundred polls a second.
 
 use std::fmt;
 use std::future::Future;
@@ -60,9 +60,10 @@ use crate::{Inline, Scheduler};
 /// In a [`Driver::block_on`](crate::Driver::block_on) such a wait is one for another thread: use
 /// [`block_on_patiently`](crate::Driver::block_on_patiently) if the code under test goes on after a close.
 ///
-/// If the global scheduler refuses too, because some part of the program has closed it, a scheduler takes its place that
-/// nobody can close. It is made on first use. If even that cannot be, because the system starts no thread or all slots
-/// of the process are in use, a poll of the delay puts its thread to sleep for up to 10 ms, and then wakes its task.
+/// If the global scheduler refuses too, because some part of the program has closed it, a scheduler takes its place
+/// that nobody can close. It is made on first use. If even that cannot be, because the system starts no thread or all
+/// slots of the process are in use, a poll of the delay puts its thread to sleep for up to 10 ms, and then wakes its
+/// task.
 ///
 /// # Polls after the end
 ///

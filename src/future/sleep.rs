@@ -34,8 +34,8 @@ use crate::{Alarm, ScheduleError, Scheduler};
 ///
 /// A poll after it was ready compares its deadline with the clock again. So it is ready again, without a new timer,
 /// until it is [reset](Sleep::reset) to a later time, and it is an error once the scheduler has been closed. With the
-/// feature `futures-core` it is a `FusedFuture`: terminated from the time it was ready until it is reset. So a loop with
-/// `select!` passes over a sleep that is done, and comes back to it after a reset.
+/// feature `futures-core` it is a `FusedFuture`: terminated from the time it was ready until it is reset. So a loop
+/// with `select!` passes over a sleep that is done, and comes back to it after a reset.
 ///
 /// # Errors
 ///

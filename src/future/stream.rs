@@ -1,8 +1,8 @@
 //! Time as methods of every stream, with the feature `futures-core`: [`StreamTimeExt`].
 //!
 //! - STREAM-1 Each adaptor polls its stream, or its delay, before it returns `Pending`, so one of them has the waker.
-//! - STREAM-2 An item leaves the stream only to be returned, or to stay in the chunk. So a `next()` that is dropped loses
-//!   no item.
+//! - STREAM-2 An item leaves the stream only to be returned, or to stay in the chunk. So a `next()` that is dropped
+//!   loses no item.
 //! - STREAM-3 After the end the stream is not polled any more, and no timer is left.
 
 use std::fmt;

@@ -19,8 +19,8 @@ use crate::{ScheduleError, Scheduler};
 /// # Polls after the end
 ///
 /// After an error, a poll returns the same error again. After an output, a poll is a poll of the future after its end,
-/// which most futures answer with a panic. With the feature `futures-core` it is a `FusedFuture`, which is terminated in
-/// both cases.
+/// which most futures answer with a panic. With the feature `futures-core` it is a `FusedFuture`, which is terminated
+/// in both cases.
 ///
 /// ```
 /// use std::time::Duration;

@@ -37,9 +37,9 @@ use crate::wheel::entry::{Entry, Runner};
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
-/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all, so a poll
-/// after the end, or a second `Stopping`, gets none. If they are not taken, they are dropped with the last handle to the
-/// scheduler. Dropping a `Stopping` frees the waker of the task that has polled it.
+/// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all, so a
+/// poll after the end, or a second `Stopping`, gets none. If they are not taken, they are dropped with the last handle
+/// to the scheduler. Dropping a `Stopping` frees the waker of the task that has polled it.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Timers for the traits of other crates: which type to give them, and the glue to copy.
 //!
 //! Such a trait asks for a future without errors, which it can name, move and share. That is a
-//! [`Delay`](crate::future::Delay), with `Output = ()`, `Unpin`, `Send` and `Sync`. If its scheduler is closed or full, it
-//! waits elsewhere for the rest of its time. So the code behind the trait, which has no way to report an error, neither
-//! spins nor hangs. Take a [`Sleep`](crate::future::Sleep) where your own code can handle the error, and a
+//! [`Delay`](crate::future::Delay), with `Output = ()`, `Unpin`, `Send` and `Sync`. If its scheduler is closed or full,
+//! it waits elsewhere for the rest of its time. So the code behind the trait, which has no way to report an error,
+//! neither spins nor hangs. Take a [`Sleep`](crate::future::Sleep) where your own code can handle the error, and a
 //! [`Timeout`](crate::future::Timeout) where a future is to be limited.
 //!
 //! | trait | give it | how |
