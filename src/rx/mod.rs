@@ -44,6 +44,9 @@
 //! | `Schedulers.single()`, `newThread()` | [`single()`], [`new_thread`] |
 //! | `Schedulers.io()`, `computation()` | an [`ExecutorScheduler`] on a [`ThreadPool`](crate::ThreadPool), or on your own executor |
 //! | `TestScheduler`, `advanceTimeBy` | [`Builder::build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance), with [`Inline`](crate::Inline) |
+//! | `debounce`, `throttleWithTimeout` | [`debounce()`], with [`max_wait`](Debounced::max_wait) for a stream that never stops |
+//! | `throttleLatest` | [`throttle()`] |
+//! | `throttleLast`, `sample` | [`debounce()`] with a [`max_wait`](Debounced::max_wait) as long as the quiet time: a window begins with its first value |
 //! | `RxJavaPlugins.setScheduleHandler`, for context | [`ContextAwareScheduler`], [`ContextCapture`] |
 //! | `RxJavaPlugins.onError` | [`ExecutorScheduler::on_panic`] |
 //! | a cancelled task stays in the queue until its turn, or is searched for | its closure is dropped at once, without a search |
@@ -51,21 +54,26 @@
 
 mod composite;
 mod context;
+mod debounce;
 mod delayed;
 mod drain;
+mod rate;
 mod scheduler;
 mod serial;
 mod single;
 #[cfg(feature = "tracing")]
 mod spans;
+mod throttle;
 mod trampoline;
 mod worker;
 
 pub use composite::{CompositeCancellable, CompositeKey};
 pub use context::{ContextAwareScheduler, ContextCapture};
+pub use debounce::{Debounced, debounce};
 pub use scheduler::ExecutorScheduler;
 pub use single::{new_thread, single};
 #[cfg(feature = "tracing")]
 pub use spans::{Spans, TracingSpans};
+pub use throttle::{Throttled, throttle};
 pub use trampoline::TrampolineScheduler;
 pub use worker::Worker;

@@ -1,0 +1,467 @@
+//! The [`Paced`] behind [`Debounced`](super::Debounced) and [`Throttled`](super::Throttled): a closure that runs with
+//! the last value of many, not before the value is due.
+//!
+//! The two differ only in when a value is due, which [`Pace`] says. A call on a busy closure reads the clock, replaces a
+//! value, and pushes its due time. It schedules nothing: the timer that is set comes at the old time, looks at the new
+//! one, and schedules itself again for the rest. So no schedule has to be able to move a task.
+//!
+//! ```text
+//!              call: a timer is scheduled               call: the new value replaces the old one
+//!   no value ----------------------------> a value, <--.  the timer comes, and the value is not due:
+//!      ^  ^                                 a timer ---'  it schedules itself again
+//!      |  |            cancel                |   |
+//!      |  '----------------------------------'   |  the timer comes and the value is due, or flush
+//!      |                                         v
+//!      '---- the value is moved out ---- is `f` running on another thread, or below this call?
+//!                 and `f` runs       no          |yes
+//!                     ^                          v
+//!                     '---- `f` returns ---- a value that waits for the end of that run
+//! ```
+//!
+//! - PACE-1 The thread that takes `f` out of the state runs it and puts it back. So runs never overlap, and each run
+//!   sees what the run before has written.
+//! - PACE-2 If a timer is set or has come, there is a value. If there is a value, then its timer is set, or the timer has
+//!   come and the thread that runs `f` will look after the value. There is one exception: the timer was dropped
+//!   without a run. The next call schedules another one then.
+//! - PACE-3 A value is in `value` only after a timer has been accepted for it or for an earlier one. Until then it is in
+//!   `arming`, where no other call sees it. So a call that is refused gets its own value back, and takes away no value
+//!   of another call.
+//! - PACE-4 A value leaves `value` in one of three ways: `f` gets it, a later value replaces it, or `cancel` drops it.
+//! - PACE-5 A timer that is refused when it schedules itself again leaves its value to the thread that it runs on, which
+//!   runs `f` at once. That is too early, but otherwise the value could wait for ever.
+//! - PACE-6 With the state locked, nothing of a user's is called or dropped: no value, clock or schedule. A handle counts
+//!   as the user's too, because its drop may drop a timer, which locks the state (S11).
+
+use std::any::type_name;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::platform::sync::{Mutex, lock};
+use crate::{Cancellable, PanicHook, Schedule, ScheduleError, Task, TryScheduleError};
+
+/// When a value is due.
+#[derive(Clone, Copy)]
+pub(super) enum Pace {
+    /// When no value has come for `quiet`, or `max_wait` after the first value of those that were replaced.
+    Quiet { quiet: Duration, max_wait: Option<Duration> },
+    /// A period after the start of the last run, or at once if there was none.
+    Period(Duration),
+}
+
+/// A point in time, which may be beyond the range of the clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    At(Instant),
+    Never,
+}
+
+impl Due {
+    fn after(now: Instant, delay: Duration) -> Due {
+        now.checked_add(delay).map_or(Due::Never, Due::At)
+    }
+}
+
+/// A closure, the value that it will run with next, and the schedule that it runs on.
+pub(super) struct Paced<T> {
+    schedule: Box<dyn Schedule>,
+    /// The type name of the user's closure, for reports of panics and leftovers (S31).
+    name: &'static str,
+    state: Mutex<State<T>>,
+}
+
+type F<T> = Box<dyn FnMut(T) + Send>;
+
+struct State<T> {
+    /// `None` while it runs (PACE-1).
+    f: Option<F<T>>,
+    pace: Pace,
+    value: Option<T>,
+    /// When `value` is due.
+    due: Due,
+    /// The latest time at which `value` is due, however many values replace it.
+    latest: Due,
+    last_run: Option<Instant>,
+    timer: TimerState,
+    /// The values of calls that are just scheduling a timer (PACE-3).
+    arming: Vec<Arming<T>>,
+    last_id: u64,
+}
+
+/// The timer of `value`.
+enum TimerState {
+    None,
+    /// The handle is missing for the moment in which the timer is scheduled.
+    Set {
+        id: u64,
+        handle: Option<Cancellable>,
+    },
+    /// It came, or `flush` was called, while `f` ran. The thread that runs `f` will set another timer.
+    Come,
+}
+
+/// A value whose call is scheduling a timer.
+struct Arming<T> {
+    /// The timer's.
+    id: u64,
+    value: T,
+    called: Instant,
+    /// The timer was accepted, and dropped without a run.
+    is_dropped: bool,
+}
+
+/// What has to be dropped after the state was unlocked (PACE-6).
+type Rest<T> = (Option<T>, Option<Cancellable>);
+
+/// What a timer has to do when it comes.
+enum Step<T> {
+    Nothing,
+    Run(Run<T>),
+    /// Schedule itself again, as the timer with this id.
+    Again {
+        id: u64,
+        due: Due,
+    },
+}
+
+/// A run of `f` that only the thread that has this can make (PACE-1).
+struct Run<T> {
+    f: F<T>,
+    value: T,
+}
+
+/// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
+fn discard<D>(garbage: D) {
+    PanicHook::default().catch(|| drop(garbage));
+}
+
+/// Cancels the timer of a value that has gone.
+fn cancel_timer(handle: Option<Cancellable>) {
+    PanicHook::default().catch(|| handle.is_some_and(|handle| handle.cancel()));
+}
+
+impl<T> State<T> {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Returns when the value of a call at `now` is due, and at the latest.
+    fn due_of(&self, now: Instant) -> (Due, Due) {
+        let is_first = self.value.is_none();
+        match self.pace {
+            Pace::Quiet { quiet, max_wait } => {
+                let quiet_at = Due::after(now, quiet);
+                let (pushed, latest) = if is_first {
+                    (quiet_at, max_wait.map_or(Due::Never, |wait| Due::after(now, wait)))
+                } else {
+                    // Calls of several threads may come in another order than their readings of the clock.
+                    (quiet_at.max(self.due), self.latest)
+                };
+                (pushed.min(latest), latest)
+            }
+            Pace::Period(period) if is_first => {
+                let next = self.last_run.map_or(Due::At(now), |last| Due::after(last, period));
+                (next.max(Due::At(now)), Due::Never)
+            }
+            Pace::Period(_) => (self.due, Due::Never),
+        }
+    }
+
+    /// Stores a value, and returns the one that it replaces.
+    fn store(&mut self, value: T, now: Instant) -> Option<T> {
+        (self.due, self.latest) = self.due_of(now);
+        self.value.replace(value)
+    }
+
+    fn take_arming(&mut self, id: u64) -> Option<Arming<T>> {
+        let at = self.arming.iter().position(|arming| arming.id == id)?;
+        Some(self.arming.swap_remove(at))
+    }
+
+    fn is_set(&self, id: u64) -> bool {
+        matches!(self.timer, TimerState::Set { id: set, .. } if set == id)
+    }
+
+    fn has_timer(&self) -> bool {
+        !matches!(self.timer, TimerState::None)
+    }
+
+    fn take_timer(&mut self) -> Option<Cancellable> {
+        match std::mem::replace(&mut self.timer, TimerState::None) {
+            TimerState::Set { handle, .. } => handle,
+            TimerState::None | TimerState::Come => None,
+        }
+    }
+
+    /// A timer was accepted for the value of a call. Its call says so, or the timer itself, whichever is first. Returns
+    /// the value that was replaced, and the handle if the timer is not needed.
+    fn accept(&mut self, id: u64, handle: Option<Cancellable>) -> Rest<T> {
+        let Some(arming) = self.take_arming(id) else { return (None, handle) };
+        let replaced = self.store(arming.value, arming.called);
+        if self.has_timer() || arming.is_dropped {
+            return (replaced, handle);
+        }
+        self.timer = TimerState::Set { id, handle };
+        (replaced, None)
+    }
+
+    /// The timer for the value of a call was refused. If another call has set one in the meantime, that one will do.
+    /// Returns the value that was replaced, or otherwise the refused one.
+    fn refuse(&mut self, id: u64) -> Result<Option<T>, T> {
+        match self.take_arming(id) {
+            Some(arming) if self.has_timer() => Ok(self.store(arming.value, arming.called)),
+            Some(arming) => Err(arming.value),
+            None => Ok(None), // a schedule that runs a task and refuses it
+        }
+    }
+
+    /// A timer that was scheduled by a timer, or after a run, has a handle now. Returns the handle if the timer has come
+    /// or is not needed.
+    fn keep(&mut self, id: u64, new: Cancellable) -> Option<Cancellable> {
+        match &mut self.timer {
+            TimerState::Set { id: set, handle } if *set == id => handle.replace(new),
+            _ => Some(new),
+        }
+    }
+
+    /// A timer has come.
+    fn timer_comes(&mut self, id: u64, now: Instant) -> (Step<T>, Option<Cancellable>) {
+        if !self.is_set(id) {
+            return (Step::Nothing, None);
+        }
+        let handle = self.take_timer();
+        let step = if self.f.is_none() {
+            self.timer = TimerState::Come;
+            Step::Nothing
+        } else if Due::At(now) < self.due {
+            self.set_timer()
+        } else {
+            self.start(now).map_or(Step::Nothing, Step::Run)
+        };
+        (step, handle)
+    }
+
+    /// Sets a timer for a value that has been accepted, before it is scheduled: in the meantime other calls may replace
+    /// the value, because it cannot get lost (PACE-5).
+    fn set_timer(&mut self) -> Step<T> {
+        let id = self.next_id();
+        self.timer = TimerState::Set { id, handle: None };
+        Step::Again { id, due: self.due }
+    }
+
+    /// Moves `f` and the value out for a run (PACE-1). Returns `None` if one of them is missing.
+    fn start(&mut self, now: Instant) -> Option<Run<T>> {
+        let value = self.value.take_if(|_| self.f.is_some())?;
+        self.last_run = Some(now);
+        self.f.take().map(|f| Run { f, value })
+    }
+
+    /// A timer that was to be scheduled again was refused. Returns a run, unless another thread will see to the value:
+    /// the one that has set another timer, or the one that runs `f` (PACE-5).
+    fn start_without_timer(&mut self, id: u64, now: Instant) -> Option<Run<T>> {
+        if self.is_set(id) {
+            self.timer = TimerState::None; // it has no handle, because it was refused
+        }
+        if self.has_timer() || self.value.is_none() {
+            return None;
+        }
+        let run = self.start(now);
+        if run.is_none() {
+            self.timer = TimerState::Come;
+        }
+        run
+    }
+}
+
+impl<T: Send + 'static> Paced<T> {
+    pub(super) fn new<G: FnMut(T) + Send + 'static>(
+        schedule: impl Schedule + 'static,
+        pace: Pace,
+        f: G,
+    ) -> Arc<Paced<T>> {
+        let state = State {
+            f: Some(Box::new(f)),
+            pace,
+            value: None,
+            due: Due::Never,
+            latest: Due::Never,
+            last_run: None,
+            timer: TimerState::None,
+            arming: Vec::new(),
+            last_id: 0,
+        };
+        let schedule = Box::new(schedule);
+        Arc::new(Paced { schedule, name: type_name::<G>(), state: Mutex::new(state) })
+    }
+
+    pub(super) fn call(self: &Arc<Self>, value: T) -> Result<(), TryScheduleError<T>> {
+        let now = self.schedule.now();
+        let mut state = lock(&self.state);
+        if state.has_timer() {
+            let replaced = state.store(value, now);
+            drop(state);
+            discard(replaced);
+            return Ok(());
+        }
+        let (id, (due, _)) = (state.next_id(), state.due_of(now));
+        state.arming.push(Arming { id, value, called: now, is_dropped: false });
+        drop(state);
+        let scheduled = catch_unwind(AssertUnwindSafe(|| self.schedule_timer(id, due, now)));
+        let mut state = lock(&self.state);
+        match scheduled {
+            Ok(Ok(handle)) => {
+                let (replaced, unneeded) = state.accept(id, Some(handle));
+                drop(state);
+                cancel_timer(unneeded);
+                discard(replaced);
+                Ok(())
+            }
+            Ok(Err(reason)) => {
+                let refused = state.refuse(id);
+                drop(state);
+                refused.map(discard).map_err(|value| TryScheduleError::new(reason, value))
+            }
+            // A user's schedule or clock, or the capture of a context.
+            Err(panic) => {
+                let value = state.take_arming(id);
+                drop(state);
+                discard(value);
+                resume_unwind(panic)
+            }
+        }
+    }
+
+    /// Schedules a timer. A delay of zero is more than an instant that has passed: a worker queues it at once.
+    fn schedule_timer(
+        self: &Arc<Self>,
+        id: u64,
+        due: Due,
+        now: Instant,
+    ) -> Result<Cancellable, ScheduleError> {
+        let timer = Timer { paced: Arc::clone(self), id };
+        let task: Task = Box::new(move || timer.come());
+        match due {
+            Due::At(due) if due > now => self.schedule.schedule_task_at_named(self.name, due, task),
+            Due::At(_) => self.schedule.schedule_task_named(self.name, Duration::ZERO, task),
+            Due::Never => self.schedule.schedule_task_named(self.name, Duration::MAX, task),
+        }
+    }
+
+    /// Does what a timer has to do. Returns a run if it is this thread's turn.
+    fn take(self: &Arc<Self>, step: Step<T>, now: Instant) -> Option<Run<T>> {
+        let (id, due) = match step {
+            Step::Nothing => return None,
+            Step::Run(run) => return Some(run),
+            Step::Again { id, due } => (id, due),
+        };
+        if let Ok(handle) = self.schedule_timer(id, due, now) {
+            let unneeded = lock(&self.state).keep(id, handle);
+            cancel_timer(unneeded);
+            return None;
+        }
+        let now = self.schedule.now();
+        lock(&self.state).start_without_timer(id, now)
+    }
+
+    /// Runs `f`. If the next value became due in the meantime, sets a timer for it, so that other tasks of this thread
+    /// have their turn. If the timer is refused, `f` runs again here (PACE-5).
+    fn run(self: &Arc<Self>, mut run: Run<T>) {
+        let mut first_panic = None;
+        loop {
+            let Run { mut f, value } = run;
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(value))) {
+                let later =
+                    if first_panic.is_none() { first_panic.replace(panic) } else { Some(panic) };
+                discard(later);
+            }
+            let mut state = lock(&self.state);
+            state.f = Some(f);
+            let started = state.last_run;
+            let step = match state.timer {
+                TimerState::Come => state.set_timer(),
+                TimerState::None | TimerState::Set { .. } => Step::Nothing,
+            };
+            drop(state);
+            match started.and_then(|started| self.take(step, started)) {
+                Some(next) => run = next,
+                None => break,
+            }
+        }
+        if let Some(panic) = first_panic {
+            resume_unwind(panic); // to the layer that runs the task, which reports it
+        }
+    }
+
+    pub(super) fn flush(self: &Arc<Self>) -> bool {
+        let now = self.schedule.now();
+        let mut state = lock(&self.state);
+        if state.value.is_none() {
+            return false;
+        }
+        let handle = state.take_timer();
+        let run = state.start(now);
+        if run.is_none() {
+            (state.timer, state.due) = (TimerState::Come, Due::At(now));
+        }
+        drop(state);
+        cancel_timer(handle);
+        run.into_iter().for_each(|run| self.run(run));
+        true
+    }
+
+    pub(super) fn cancel(&self) -> bool {
+        let mut state = lock(&self.state);
+        let (value, handle) = (state.value.take(), state.take_timer());
+        drop(state);
+        cancel_timer(handle);
+        let was_pending = value.is_some();
+        discard(value);
+        was_pending
+    }
+}
+
+impl<T> Paced<T> {
+    pub(super) fn set_max_wait(&self, longest: Duration) {
+        if let Pace::Quiet { max_wait, .. } = &mut lock(&self.state).pace {
+            *max_wait = Some(longest);
+        }
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        lock(&self.state).value.is_some()
+    }
+}
+
+/// The task of a timer. It keeps the closure, the value and the schedule alive.
+struct Timer<T> {
+    paced: Arc<Paced<T>>,
+    id: u64,
+}
+
+impl<T: Send + 'static> Timer<T> {
+    fn come(&self) {
+        let paced = &self.paced;
+        let now = paced.schedule.now();
+        let mut state = lock(&paced.state);
+        let (replaced, _) = state.accept(self.id, None); // if its call has not got that far
+        let (step, handle) = state.timer_comes(self.id, now);
+        drop(state);
+        discard((replaced, handle));
+        let run = paced.take(step, now);
+        run.into_iter().for_each(|run| paced.run(run));
+    }
+}
+
+/// A timer that was refused, cancelled, or dropped without a run is not set any more (PACE-2).
+impl<T> Drop for Timer<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.paced.state);
+        let handle = state.is_set(self.id).then(|| state.take_timer());
+        if let Some(arming) = state.arming.iter_mut().find(|arming| arming.id == self.id) {
+            arming.is_dropped = true;
+        }
+        drop(state);
+        discard(handle);
+    }
+}

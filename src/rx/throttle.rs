@@ -1,0 +1,164 @@
+//! [`throttle`]: a closure that runs at most once in a period.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::rate::{Pace, Paced};
+use crate::{Schedule, TryScheduleError};
+
+/// Returns a callable that runs `f` at most once in `period`: with the first value at once, and later with the last
+/// value by then.
+///
+/// It is for a steady stream: draw the progress of a download ten times a second, send the position of a player, write
+/// a checkpoint. If only the end of a burst matters, take [`debounce`](crate::rx::debounce). If `f` should wait for the
+/// end of the period for the first value too, take `debounce` with a
+/// [`max_wait`](crate::rx::Debounced::max_wait).
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tickwheel::{Scheduler, rx};
+///
+/// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+/// let (sender, drawn) = mpsc::channel();
+/// let period = Duration::from_millis(100);
+/// let draw = rx::throttle(scheduler, period, move |percent| sender.send(percent).unwrap());
+///
+/// for percent in 0..=25 {
+///     draw.call(percent)?;
+///     driver.advance(Duration::from_millis(10));
+/// }
+/// driver.advance(period);
+/// assert!(drawn.try_iter().eq([0, 9, 19, 25])); // at 0, 100, 200 and 300 ms
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What it promises
+///
+/// - `f` runs on the schedule, never on the stack of [`call`](Throttled::call). Its runs never overlap, also on a pool,
+///   and it gets the values in the order of the calls, without those that a later one has replaced.
+/// - A run starts not before `period` has passed since the start of the run before. There are two exceptions:
+///   [`flush`](Throttled::flush), and a schedule that is closed or full at the moment when `f` would have to wait for
+///   the rest. Then the value runs at once, so that it is not lost.
+/// - A value that was accepted runs, unless a later one replaces it or [`cancel`](Throttled::cancel) drops it. So the
+///   last value of a burst always runs. Dropping the callable cancels nothing: the pending value still runs.
+/// - When the schedule is closed, the pending value is among its leftovers, as a task with the name of `f`. The leftover
+///   runs `f` with the last value. If the leftover, or the task in an executor, is dropped instead, the value stays in
+///   the callable: [`flush`](Throttled::flush) runs it, and the next accepted call schedules it again.
+/// - A panic in `f` is the panic of a task, and is reported as such. The callable works on afterwards.
+/// - It keeps at most one timer in its schedule, however often it is called. While one is set, a call costs a reading
+///   of the clock and an uncontended lock, and allocates nothing.
+///
+/// `f` may call the callable. A callable that `f` owns keeps itself alive, as an [`Arc`] does that contains itself.
+#[doc(alias = "throttleLatest")]
+#[doc(alias = "sample")]
+#[doc(alias = "throttleLast")]
+#[doc(alias = "auditTime")]
+#[doc(alias = "rate limit")]
+pub fn throttle<T: Send + 'static>(
+    schedule: impl Schedule + 'static,
+    period: Duration,
+    f: impl FnMut(T) + Send + 'static,
+) -> Throttled<T> {
+    Throttled { paced: Paced::new(schedule, Pace::Period(period), f) }
+}
+
+/// A callable that runs its closure at most once in a period: see [`throttle`].
+///
+/// Clones are the same callable.
+pub struct Throttled<T> {
+    paced: Arc<Paced<T>>,
+}
+
+impl<T: Send + 'static> Throttled<T> {
+    /// Takes a value. It replaces the pending one, and `f` runs with it when a period has passed since the start of the
+    /// last run. If that is so already, `f` runs at once, on the schedule.
+    ///
+    /// # Errors
+    ///
+    /// A call that finds no timer set schedules one. If the schedule is closed or full,
+    /// [`TryScheduleError::into_task`] gives the value back, and [`reason`](TryScheduleError::reason) says why. A value
+    /// that was accepted before stays. While a timer is set, a call always succeeds.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{ScheduleError, Scheduler, rx};
+    ///
+    /// let scheduler = Scheduler::new();
+    /// let draw = rx::throttle(scheduler.clone(), Duration::from_millis(100), |n| println!("{n} %"));
+    /// scheduler.close()?;
+    /// let refused = draw.call(100).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::Closed);
+    /// assert_eq!(refused.into_task(), 100);
+    /// # Ok::<(), tickwheel::CloseError>(())
+    /// ```
+    pub fn call(&self, value: T) -> Result<(), TryScheduleError<T>> {
+        self.paced.call(value)
+    }
+
+    /// Runs `f` with the pending value now, on the calling thread. Returns false if no value is pending. The next period
+    /// begins with this run.
+    ///
+    /// If `f` is running at this moment, on another thread or around this call, the value does not wait for its time
+    /// any more, but for the end of that run. Then it is scheduled without a delay. A panic in `f` is the caller's.
+    ///
+    /// To have it run on the schedule, schedule a task that calls `flush`.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use std::time::Duration;
+    /// use tickwheel::{Scheduler, rx};
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let (sender, drawn) = mpsc::channel();
+    /// let draw = rx::throttle(scheduler, Duration::from_secs(1), move |n| sender.send(n).unwrap());
+    /// draw.call(99)?;
+    /// driver.turn();
+    /// draw.call(100)?;
+    /// assert!(draw.is_pending() && draw.flush());
+    /// assert!(drawn.try_iter().eq([99, 100]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flush(&self) -> bool {
+        self.paced.flush()
+    }
+
+    /// Drops the pending value, and cancels its timer. Returns false if no value is pending. A run of `f` that has
+    /// started goes on, and the period since the last run stays.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{Scheduler, rx};
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let draw = rx::throttle(scheduler, Duration::from_secs(1), |n| assert_eq!(n, 1));
+    /// draw.call(1)?;
+    /// driver.turn();
+    /// draw.call(2)?;
+    /// assert!(draw.cancel() && !draw.cancel());
+    /// assert_eq!(driver.advance(Duration::from_secs(1)), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel(&self) -> bool {
+        self.paced.cancel()
+    }
+
+    /// Returns true if a value waits for its run. The value of a run that has started does not count.
+    pub fn is_pending(&self) -> bool {
+        self.paced.is_pending()
+    }
+}
+
+impl<T> Clone for Throttled<T> {
+    fn clone(&self) -> Throttled<T> {
+        Throttled { paced: Arc::clone(&self.paced) }
+    }
+}
+
+impl<T> fmt::Debug for Throttled<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_pending = self.paced.is_pending();
+        f.debug_struct("Throttled").field("is_pending", &is_pending).finish_non_exhaustive()
+    }
+}
