@@ -68,6 +68,10 @@ struct Hand {
     tasks: Mutex<Vec<Task>>,
     /// Called, once each, when a task is scheduled: before it is taken in, or instead.
     next: Mutex<Vec<Answer>>,
+    /// Called once, after a reading of the clock and before it is returned.
+    after_reading: Mutex<Option<Task>>,
+    /// How many of its tasks somebody tried to cancel.
+    cancels: Arc<AtomicUsize>,
 }
 
 type Answer = Box<dyn FnOnce(Task) -> Result<Option<Task>, ScheduleError> + Send>;
@@ -75,7 +79,12 @@ type Answer = Box<dyn FnOnce(Task) -> Result<Option<Task>, ScheduleError> + Send
 impl ByHand {
     fn new() -> ByHand {
         let clock = ManualClock::new();
-        ByHand(Arc::new(Hand { clock, tasks: Mutex::default(), next: Mutex::default() }))
+        let (tasks, next, after_reading) = Default::default();
+        ByHand(Arc::new(Hand { clock, tasks, next, after_reading, cancels: Arc::default() }))
+    }
+
+    fn cancels(&self) -> usize {
+        self.0.cancels.load(Ordering::Relaxed)
     }
 
     fn waiting(&self) -> usize {
@@ -100,10 +109,11 @@ impl ByHand {
 }
 
 /// A handle that cancels nothing, as that of a simple schedule may be.
-struct Nothing;
+struct Nothing(Arc<AtomicUsize>);
 
 impl Cancel for Nothing {
     fn cancel(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
         false
     }
     fn is_cancelled(&self) -> bool {
@@ -116,7 +126,10 @@ impl Cancel for Nothing {
 
 impl Schedule for ByHand {
     fn now(&self) -> Instant {
-        self.0.clock.now()
+        let now = self.0.clock.now();
+        let then = self.0.after_reading.lock().expect("whole").take();
+        then.into_iter().for_each(|then| then());
+        now
     }
 
     fn schedule_task(&self, _delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
@@ -126,7 +139,7 @@ impl Schedule for ByHand {
             None => Some(task),
         };
         self.0.tasks.lock().expect("whole").extend(kept);
-        Ok(Cancellable::from(Arc::new(Nothing)))
+        Ok(Cancellable::from(Arc::new(Nothing(Arc::clone(&self.0.cancels)))))
     }
 
     fn schedule_task_at(
@@ -376,6 +389,9 @@ fn it_runs_on_a_scheduler_and_on_pointers_to_one() {
 fn it_runs_on_a_worker() {
     let (timers, driver) = driven();
     let worker = ExecutorScheduler::new(ThreadPool::new(2), &timers).worker();
+    let (f, log) = logging();
+    rx::throttle(worker.clone(), SECOND, f).call(1).expect("open");
+    until("a first value needs no turn of the timers", || log.all() == [1]);
     check_on("a worker", Arc::new(worker), |time| _ = driver.advance(time));
 }
 
@@ -929,10 +945,112 @@ fn s20_of_calls_that_schedule_at_the_same_time_each_learns_of_its_own_value() {
         while hand.waiting() > 0 {
             hand.run_oldest();
         }
+        // Of two timers, one is cancelled.
+        assert_eq!(hand.cancels(), usize::from(outer_is_taken && inner_is_taken));
         // The call of 1 comes last: it has returned last.
         let expected = if is_ok { vec![1] } else { vec![] };
         assert_eq!((log.all(), debounced.is_pending()), (expected, false));
     }
+}
+
+#[test]
+fn a_call_that_was_overtaken_does_not_make_the_value_due_sooner() {
+    let hand = ByHand::new();
+    let (f, log) = logging();
+    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    debounced.call(1).expect("open");
+    let (inner, inner_hand) = (debounced.clone(), hand.clone());
+    let overtake = move || {
+        inner_hand.0.clock.advance(500 * MS);
+        inner.call(2).expect("open");
+    };
+    *hand.0.after_reading.lock().expect("whole") = Some(Box::new(overtake));
+    debounced.call(3).expect("open");
+    hand.0.clock.advance(500 * MS);
+    hand.run_oldest();
+    assert!(log.all().is_empty(), "it is quiet for half of the time");
+    hand.0.clock.advance(500 * MS);
+    hand.run_oldest();
+    assert_eq!(log.all(), [3]);
+}
+
+#[test]
+fn a_value_that_is_cancelled_while_its_timer_is_set_again_leaves_no_timer() {
+    let hand = ByHand::new();
+    let (f, log) = logging();
+    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    debounced.call(1).expect("open");
+    hand.0.clock.advance(500 * MS);
+    debounced.call(2).expect("open");
+    let inner = debounced.clone();
+    hand.answer_next(move |task| {
+        assert!(inner.cancel());
+        Ok(Some(task))
+    });
+    hand.0.clock.advance(500 * MS);
+    hand.run_oldest();
+    assert_eq!((log.all(), hand.waiting(), hand.cancels()), (vec![], 1, 1));
+}
+
+/// The timer of 2 is refused when it schedules itself again. Before it can say so, a call has set another one.
+#[test]
+fn s25_a_refused_timer_leaves_the_value_to_the_timer_of_another_call() {
+    let hand = ByHand::new();
+    let (f, log) = logging();
+    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    debounced.call(1).expect("open");
+    hand.0.clock.advance(500 * MS);
+    debounced.call(2).expect("open");
+    let inner = debounced.clone();
+    hand.answer_next(move |task| {
+        drop(task);
+        inner.call(3).expect("open");
+        Err(ScheduleError::Full)
+    });
+    hand.0.clock.advance(500 * MS);
+    hand.run_oldest();
+    assert_eq!((log.all(), hand.waiting(), debounced.is_pending()), (vec![], 1, true));
+    hand.0.clock.advance(SECOND);
+    hand.run_oldest();
+    assert_eq!((log.all(), debounced.is_pending()), (vec![3], false));
+}
+
+/// The same, but the other timer is lost, and another thread runs `f`. That thread sees to the value.
+#[test]
+fn s25_a_refused_timer_leaves_the_value_to_the_thread_that_runs() {
+    let hand = ByHand::new();
+    let log = Log::default();
+    let writer = log.clone();
+    let (started, has_started) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let debounced = rx::debounce(hand.clone(), SECOND, move |number: u32| {
+        writer.say(number);
+        if number == 2 {
+            started.send(()).expect("received");
+            may_go_on.recv().expect("sent");
+        }
+    });
+    debounced.call(1).expect("open");
+    hand.0.clock.advance(500 * MS);
+    debounced.call(2).expect("open");
+    let (inner, flusher, inner_hand) = (debounced.clone(), debounced.clone(), hand.clone());
+    let (give_thread, flush_thread) = mpsc::channel();
+    hand.answer_next(move |_refused| {
+        give_thread.send(thread::spawn(move || flusher.flush())).expect("received");
+        has_started.recv().expect("sent");
+        inner.call(3).expect("open");
+        inner_hand.0.tasks.lock().expect("whole").clear();
+        Err(ScheduleError::Full)
+    });
+    hand.0.clock.advance(500 * MS);
+    hand.run_oldest();
+    assert_eq!((log.all(), hand.waiting(), debounced.is_pending()), (vec![2], 0, true));
+    go_on.send(()).expect("received");
+    assert!(flush_thread.recv().expect("sent").join().expect("no panic"));
+    assert_eq!(hand.waiting(), 1, "the run has set a timer at its end");
+    hand.0.clock.advance(SECOND);
+    hand.run_oldest();
+    assert_eq!((log.all(), debounced.is_pending()), (vec![2, 3], false));
 }
 
 /// A schedule with other threads may run the timer before the call has its handle.

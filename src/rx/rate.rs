@@ -162,7 +162,7 @@ impl<T> State<T> {
             }
             Pace::Period(period) if is_first => {
                 let next = self.last_run.map_or(Due::At(now), |last| Due::after(last, period));
-                (next.max(Due::At(now)), Due::Never)
+                (next, Due::Never) // if it has passed, at once
             }
             Pace::Period(_) => (self.due, Due::Never),
         }
