@@ -307,7 +307,7 @@ impl<T: Send + 'static> Paced<T> {
         let (id, (due, _)) = (state.next_id(), state.due_of(now));
         state.arming.push(Arming { id, value, called: now, is_dropped: false });
         drop(state);
-        let scheduled = catch_unwind(AssertUnwindSafe(|| self.schedule_timer(id, due, now)));
+        let scheduled = catch_unwind(AssertUnwindSafe(|| self.schedule_timer(id, due)));
         let mut state = lock(&self.state);
         match scheduled {
             Ok(Ok(handle)) => {
@@ -332,30 +332,23 @@ impl<T: Send + 'static> Paced<T> {
         }
     }
 
-    /// Schedules a timer. A delay of zero is more than an instant that has passed: a worker queues it at once.
-    fn schedule_timer(
-        self: &Arc<Self>,
-        id: u64,
-        due: Due,
-        now: Instant,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_timer(self: &Arc<Self>, id: u64, due: Due) -> Result<Cancellable, ScheduleError> {
         let timer = Timer { paced: Arc::clone(self), id };
         let task: Task = Box::new(move || timer.come());
         match due {
-            Due::At(due) if due > now => self.schedule.schedule_task_at_named(self.name, due, task),
-            Due::At(_) => self.schedule.schedule_task_named(self.name, Duration::ZERO, task),
+            Due::At(due) => self.schedule.schedule_task_at_named(self.name, due, task),
             Due::Never => self.schedule.schedule_task_named(self.name, Duration::MAX, task),
         }
     }
 
     /// Does what a timer has to do. Returns a run if it is this thread's turn.
-    fn take(self: &Arc<Self>, step: Step<T>, now: Instant) -> Option<Run<T>> {
+    fn take(self: &Arc<Self>, step: Step<T>) -> Option<Run<T>> {
         let (id, due) = match step {
             Step::Nothing => return None,
             Step::Run(run) => return Some(run),
             Step::Again { id, due } => (id, due),
         };
-        if let Ok(handle) = self.schedule_timer(id, due, now) {
+        if let Ok(handle) = self.schedule_timer(id, due) {
             let unneeded = lock(&self.state).keep(id, handle);
             cancel_timer(unneeded);
             return None;
@@ -377,13 +370,12 @@ impl<T: Send + 'static> Paced<T> {
             }
             let mut state = lock(&self.state);
             state.f = Some(f);
-            let started = state.last_run;
             let step = match state.timer {
                 TimerState::Come => state.set_timer(),
                 TimerState::None | TimerState::Set { .. } => Step::Nothing,
             };
             drop(state);
-            match started.and_then(|started| self.take(step, started)) {
+            match self.take(step) {
                 Some(next) => run = next,
                 None => break,
             }
@@ -448,7 +440,7 @@ impl<T: Send + 'static> Timer<T> {
         let (step, handle) = state.timer_comes(self.id, now);
         drop(state);
         discard((replaced, handle));
-        let run = paced.take(step, now);
+        let run = paced.take(step);
         run.into_iter().for_each(|run| paced.run(run));
     }
 }
