@@ -29,8 +29,8 @@
 //!   or reset finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
 //! - JOB-6 A reset moves the job in its owner's queue, or notes the time of the next run of a series that runs, under the
 //!   job's lock. So resets of one job are in one order, and the claim comes before a reset or after it. A job that its
-//!   queue has given out, but that has not been claimed, counts as started. An owner whose queue gives out the job at an
-//!   old time all the same files it again in [`Place::is_due`], at the claim.
+//!   queue has given out, but that has not been claimed, counts as started. A loop's queue may still give out the job at
+//!   its old time. Then [`Place::is_due`] files it again when the job is claimed.
 
 use std::any::type_name;
 use std::ops::{ControlFlow, Deref};
@@ -45,8 +45,8 @@ pub(crate) trait Owner: Send + Sync {
     /// Says where in the owner a job is. A job keeps the same one for life.
     type Position: Default + Send + Sync + 'static;
 
-    /// What is left to do when the deadline of a job has moved.
-    type Rest;
+    /// What [`has_moved`](Owner::has_moved) needs to know.
+    type AfterMove;
 
     fn now(&self) -> Instant;
 
@@ -62,23 +62,22 @@ pub(crate) trait Owner: Send + Sync {
     /// A job has ended, in whatever way (JOB-4).
     fn has_ended(&self) {}
 
-    /// Returns when a job is due that is in the queue. Called with the job's lock held, so it calls no user code.
+    /// Returns when a queued job is due. Called with the job's lock held, so it calls no user code.
     fn deadline(&self, position: &Self::Position) -> Option<Due>;
 
-    /// Moves the deadline of a job that is in the queue (JOB-6). Called with the job's lock held, so it calls no user
-    /// code. Returns `None` if the job is not in the queue any more.
-    fn move_to(&self, position: &Self::Position, deadline: Instant) -> Option<Self::Rest>;
+    /// Moves the deadline of a queued job (JOB-6). Called with the job's lock held, so it calls no user code. Returns
+    /// `None` if the job is not in the queue any more, or if the owner has ended and would not run it then.
+    fn move_to(&self, position: &Self::Position, deadline: Instant) -> Option<Self::AfterMove>;
 
     /// Does what [`move_to`](Owner::move_to) has left to do, with nothing locked.
-    fn has_moved(&self, rest: Self::Rest);
+    fn has_moved(&self, after: Self::AfterMove);
 
-    /// Returns false if a series that its queue has given out is not going to run, because the owner has ended.
-    fn is_open(&self) -> bool {
-        true
-    }
+    /// Returns false if a series that runs now will not run again, because the owner has ended. Called with the job's
+    /// lock held.
+    fn repeats(&self) -> bool;
 }
 
-/// When a job is due that waits.
+/// When a waiting job is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// It is due, and waits for its turn.
@@ -490,27 +489,27 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
             deadline = deadline.max(owner.now());
         }
         let mut stage = lock(&self.stage);
-        let rest = match &mut *stage {
+        let after = match &mut *stage {
             Stage::Waiting(work) => match owner.move_to(&self.position, deadline) {
-                Some(rest) => {
+                Some(after) => {
                     work.move_to(deadline);
-                    Some(rest)
+                    Some(after)
                 }
                 // It is about to start, and the run after that one moves.
-                None if self.is_periodic && owner.is_open() => {
+                None if self.is_periodic && owner.repeats() => {
                     work.move_following(deadline);
                     return true;
                 }
                 None => None,
             },
-            Stage::Running(moved) if self.is_periodic => {
+            Stage::Running(moved) if self.is_periodic && owner.repeats() => {
                 *moved = Some(Box::new(deadline));
                 return true;
             }
             _ => None,
         };
         drop(stage);
-        rest.map(|rest| owner.has_moved(rest)).is_some()
+        after.map(|after| owner.has_moved(after)).is_some()
     }
 
     fn deadline(&self) -> Option<Instant> {

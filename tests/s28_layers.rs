@@ -15,8 +15,8 @@ use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{self, ExecutorScheduler, TrampolineScheduler, Worker};
 use tickwheel::{
-    Cancel, Cancellable, Clock, Inline, ManualClock, Period, RepeatingTask, Schedule,
-    ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
+    Cancel, Cancellable, Clock, DueTask, Executor, Inline, ManualClock, Period, Rejected,
+    RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -386,4 +386,223 @@ fn s28_the_future_of_a_pool_follows_its_handle() {
     assert!(handle.reset_at(clock.now()));
     assert_eq!(future.join().expect("it runs"), 7);
     assert!(!handle.reset(SECOND) && handle.deadline().is_none());
+}
+
+// ----- what a review found ---------------------------------------------------------------------------------------
+
+/// An executor that keeps what it gets until it is told to run it.
+#[derive(Clone, Default)]
+struct Later(Arc<Mutex<Vec<DueTask>>>);
+
+impl Later {
+    fn run(&self) {
+        let tasks = std::mem::take(&mut *self.0.lock().expect("whole"));
+        tasks.into_iter().for_each(DueTask::run);
+    }
+}
+
+impl Executor for Later {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        self.0.lock().expect("whole").push(task);
+        Ok(())
+    }
+}
+
+/// The worker is younger than its virtual clock, which stands behind that of the system.
+#[test]
+fn s28_a_queued_task_moves_on_a_clock_that_is_older_than_the_worker() {
+    let _alone = alone();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    thread::sleep(50 * MS); // real time passes, and virtual time does not
+    let later = Later::default();
+    let (worker, log) = (ExecutorScheduler::new(later.clone(), &timers).worker(), Log::default());
+    let now = worker.schedule(log.task(1));
+    let soon = worker.schedule(log.task(2));
+    assert!(now.reset(Duration::ZERO) && soon.reset(10 * MS));
+    assert_eq!(soon.deadline(), Some(timers.now() + 10 * MS));
+    later.run();
+    assert_eq!((log.all(), worker.pending()), (vec![1], 1));
+    driver.advance(10 * MS);
+    later.run();
+    assert_eq!((log.all(), worker.pending()), (vec![1, 2], 0));
+}
+
+/// A task that was moved needs a timer that it did not need before. It is not lost if the scheduler is full.
+#[test]
+fn s28_a_queued_task_that_was_moved_is_not_lost_when_the_scheduler_is_full() {
+    let _alone = alone();
+    let timers = Scheduler::builder().max_pending(1).executor(Inline).build().expect("a thread");
+    let later = Later::default();
+    let (worker, log) = (ExecutorScheduler::new(later.clone(), &timers).worker(), Log::default());
+    timers.schedule_once(HOUR, || ()).expect("the only place");
+    let task = worker.schedule(log.task(1));
+    let start = Instant::now();
+    assert!(task.reset(20 * MS));
+    later.run();
+    assert!(log.all().is_empty() && worker.pending() == 1 && !task.is_done());
+    until("the global scheduler keeps its time", || {
+        later.run();
+        log.all() == [1]
+    });
+    assert!(start.elapsed() >= 20 * MS && task.is_done());
+}
+
+/// Once nobody keeps the time, a queued task stays where it is.
+#[test]
+fn s28_a_queued_task_does_not_move_when_the_scheduler_is_closed() {
+    let _alone = alone();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let later = Later::default();
+    let (worker, log) = (ExecutorScheduler::new(later.clone(), &timers).worker(), Log::default());
+    let task = worker.schedule(log.task(1));
+    drop(driver.close());
+    assert!(!task.reset(MS));
+    later.run();
+    assert_eq!((log.all(), worker.pending()), (vec![1], 0));
+}
+
+/// A loop that is behind with its work runs what was moved in its order, as everything else does.
+#[test]
+fn s28_overdue_tasks_of_a_loop_run_in_order_of_their_new_deadlines() {
+    let _alone = alone();
+    let (clock, log) = (ManualClock::new(), Log::default());
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
+    let runner = looper.runner();
+    let tasks = [5, 6, 7, 8].map(|n| runner.post_delayed(n * SECOND, log.task(n)).expect("open"));
+    let equal = runner.post_delayed(4 * SECOND, log.task(10)).expect("open");
+    runner.post_delayed(7 * SECOND, log.task(11)).expect("open");
+    assert!(tasks[0].reset(9 * SECOND) && equal.reset(7 * SECOND));
+    clock.advance(10 * SECOND);
+    looper.run_until_idle();
+    assert_eq!(log.all(), [6, 7, 11, 10, 8, 5]);
+}
+
+/// After the end of its owner, a series is not told that it moves.
+#[test]
+fn s28_a_series_does_not_move_after_the_end_of_its_owner() {
+    let _alone = alone();
+    let pool = Arc::new(ScheduledThreadPool::new(1));
+    let handle = Arc::new(OnceLock::<Cancellable>::new());
+    let (own, ends) = (Arc::clone(&handle), Arc::clone(&pool));
+    let (sender, said) = std::sync::mpsc::channel();
+    let task = move || {
+        while own.get().is_none() {
+            thread::yield_now();
+        }
+        let own = own.get().expect("set");
+        let before = own.reset(HOUR);
+        ends.shutdown();
+        sender.send((before, own.reset(MS))).expect("heard");
+    };
+    let series = pool.schedule_repeatedly(Duration::ZERO, HOUR, task).expect("open");
+    handle.set(series).expect("once");
+    assert_eq!(said.recv(), Ok((true, false)));
+
+    let looper = MessageLoop::prepare().expect("the only one");
+    let runner = looper.runner();
+    let posted = runner.post_delayed(HOUR, || ()).expect("open");
+    runner.quit_when_idle();
+    assert!(posted.reset(2 * HOUR), "it takes posts");
+    looper.run();
+    assert!(!posted.reset(MS), "it takes none");
+}
+
+/// A handle from outside that panics costs the task nothing.
+#[test]
+fn s28_a_timer_whose_handle_panics_is_replaced() {
+    struct Panics(Fixed);
+    struct PanicsOnCancel(Cancellable);
+    impl Cancel for PanicsOnCancel {
+        fn cancel(&self) -> bool {
+            self.0.cancel();
+            common::panic_on_purpose()
+        }
+        fn is_cancelled(&self) -> bool {
+            self.0.is_cancelled()
+        }
+        fn is_done(&self) -> bool {
+            self.0.is_done()
+        }
+        fn reset_at(&self, _: Instant) -> bool {
+            common::panic_on_purpose()
+        }
+    }
+    impl Schedule for Panics {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.schedule_task_at(self.now() + delay, task)
+        }
+        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+            let inner = self.0.schedule_task_at(at, task)?;
+            Ok(Cancellable::from(Arc::new(PanicsOnCancel(inner))))
+        }
+        fn schedule_series(
+            &self,
+            _: Duration,
+            _: Period,
+            _: RepeatingTask,
+        ) -> Result<Cancellable, ScheduleError> {
+            unreachable!("a worker keeps its series itself")
+        }
+    }
+    let _alone = alone();
+    common::silence();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let schedule = Panics(Fixed(timers.clone(), Arc::default()));
+    let worker = ExecutorScheduler::over(Inline, schedule).worker();
+    let log = Log::default();
+    let task = worker.schedule_after(HOUR, log.task(1));
+    assert!(task.reset(2 * HOUR) && task.reset(SECOND));
+    driver.advance(SECOND);
+    assert_eq!((log.all(), worker.pending(), task.is_done()), (vec![1], 0, true));
+}
+
+/// A leftover of a pool that keeps a worker's time runs, whenever it is due.
+#[test]
+fn s28_a_moved_leftover_of_a_pool_that_keeps_the_time_runs() {
+    let _alone = alone();
+    let pool = ScheduledThreadPool::new(1);
+    let (worker, log) = (ExecutorScheduler::over(Inline, pool.clone()).worker(), Log::default());
+    let task = worker.schedule_after(HOUR, log.task(1));
+    assert!(task.reset(2 * HOUR));
+    let unstarted = pool.shutdown_now();
+    assert_eq!(unstarted.len(), 1);
+    unstarted.into_iter().for_each(tickwheel::pool::Unstarted::run);
+    assert_eq!((log.all(), worker.pending(), task.is_done()), (vec![1], 0, true));
+}
+
+/// Disposals, cancels and resets of queued tasks, all at the same time. Every handle resolves, and every closure goes.
+#[test]
+fn s28_a_storm_of_resets_and_disposals() {
+    let _alone = alone();
+    let timers = Scheduler::new();
+    let workers = ExecutorScheduler::new(ThreadPool::new(2), &timers);
+    for round in 0..count(300, 5_000) as u64 {
+        let (worker, held) = (workers.worker(), Arc::new(()));
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let held = Arc::clone(&held);
+                worker.schedule(move || drop(held))
+            })
+            .collect();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(round);
+                for _ in 0..40 {
+                    tasks[random.below(8) as usize].reset(random.below(300) as u32 * MS / 1_000);
+                }
+            });
+            scope.spawn(|| {
+                for _ in 0..round % 50 {
+                    std::hint::spin_loop();
+                }
+                worker.dispose();
+            });
+        });
+        until("all are over", || tasks.iter().all(Cancellable::is_done));
+        until("all closures are dropped", || Arc::strong_count(&held) == 1);
+        assert!(worker.pending() == 0 && tasks.iter().all(|task| !task.reset(MS)));
+    }
 }

@@ -263,20 +263,6 @@ impl Shared {
         Ok(Enqueued { is_over, must_wake })
     }
 
-    /// Adds another entry for a task that is due earlier now (LOOP-5). Returns whether the caller has to wake the loop,
-    /// or `None` if the loop takes no posts.
-    fn enqueue_again(&self, task: QueuedTask) -> Option<bool> {
-        let mut inbox = self.inbox();
-        if !inbox.quit.takes_posts() {
-            return None; // as a post (INBOX-3)
-        }
-        task.note(self.epoch);
-        let deadline = task.deadline;
-        inbox.delayed.push(task);
-        self.changed.store(true, Ordering::Relaxed);
-        Some(self.claim_wake(&mut inbox, deadline))
-    }
-
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -488,7 +474,7 @@ impl Shared {
 impl Owner for Shared {
     type Position = LoopPosition;
     /// Whether there is a new entry, and whether the loop has to be woken for it.
-    type Rest = Option<bool>;
+    type AfterMove = Option<bool>;
 
     fn now(&self) -> Instant {
         self.clock.now()
@@ -513,20 +499,29 @@ impl Owner for Shared {
     }
 
     fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<Option<bool>> {
-        match position.move_to(deadline, self.epoch, self.next_sequence()) {
-            None => Some(None),
-            Some(earlier) => self.enqueue_again(earlier).map(Some),
+        let mut inbox = self.inbox();
+        if !inbox.quit.takes_posts() {
+            return None; // the loop will not run what is delayed (INBOX-3)
         }
+        inbox.sequence += 1;
+        let earlier = position.move_to(deadline, self.epoch, inbox.sequence);
+        Some(earlier.map(|task| {
+            task.note(self.epoch);
+            let deadline = task.deadline;
+            inbox.delayed.push(task);
+            self.changed.store(true, Ordering::Relaxed);
+            self.claim_wake(&mut inbox, deadline)
+        }))
     }
 
-    fn has_moved(&self, rest: Option<bool>) {
-        if let Some(must_wake) = rest {
+    fn has_moved(&self, new_entry: Option<bool>) {
+        if let Some(must_wake) = new_entry {
             self.wake_if(must_wake);
             self.count_void(); // the entry before
         }
     }
 
-    fn is_open(&self) -> bool {
+    fn repeats(&self) -> bool {
         self.takes_posts()
     }
 }

@@ -239,11 +239,9 @@ impl Place for OutOfQueue<'_> {
         }
         let position = self.task.job.position();
         let Some(deadline) = position.moved_past(self.queue.shared.epoch()) else { return true };
-        let is_due = self.task.deadline.is_some() && deadline <= self.queue.last_reading.get();
-        if !is_due {
-            self.queue.file(self.task, deadline, position.turn.load(Relaxed));
-        }
-        is_due
+        // Even if it is due by now, because others may be due before it.
+        self.queue.file(self.task, deadline, position.turn.load(Relaxed));
+        false
     }
 
     /// Queues the next run of a series, whose run has just ended (LOOP-4).
@@ -276,8 +274,7 @@ pub(super) struct QueuedTask {
 }
 
 impl QueuedTask {
-    /// Makes this the valid entry of its job (LOOP-5). Called before the job has a handle, or with its lock held, and
-    /// before the loop's thread can find the entry.
+    /// Makes this the valid entry of its job (LOOP-5), before the loop's thread can find the entry.
     pub(super) fn note(&self, epoch: Epoch) {
         let position = self.job.position();
         let code = self.deadline.map_or(LoopPosition::AT_ONCE, |at| LoopPosition::code(at, epoch));
@@ -297,8 +294,9 @@ impl QueuedTask {
 
 /// When a job of a loop is due, and which of its entries is valid (LOOP-5).
 ///
-/// It changes only with the job's lock held, or when the job has ended. Relaxed suffices because of this lock. A sweep
-/// looks at `entry` without the lock, and may take a void entry for a valid one: then the next sweep finds it. It never
+/// It changes before the job has a handle, with the job's lock held, or when the job has ended. Relaxed suffices because
+/// of this lock. (A future has no such lock, and no deadline. If it ends while a wake posts it, its entry may count as
+/// valid until its turn.) A sweep looks at `entry` without the lock, and may take a void entry for a valid one: then the next sweep finds it. It never
 /// takes a valid entry for a void one, because the number is stored before the entry is added, under the lock of the
 /// inbox or on the loop's thread.
 #[derive(Default)]

@@ -128,7 +128,7 @@ pub(super) struct PoolTask<W: Callable> {
 
 impl Owner for Shared {
     type Position = KeyCell;
-    type Rest = ();
+    type AfterMove = ();
 
     fn now(&self) -> Instant {
         Shared::now(self)
@@ -160,8 +160,8 @@ impl Owner for Shared {
 
     fn has_moved(&self, (): ()) {}
 
-    fn is_open(&self) -> bool {
-        !self.workers.queue.is_closed()
+    fn repeats(&self) -> bool {
+        self.lifecycle.may_run(true)
     }
 }
 
@@ -209,7 +209,7 @@ impl<W: Callable> PoolTask<W> {
         };
         let possible = || {
             let ended = shared.now();
-            Next { due: work.next_run(ended).max(ended), ended } // not before its end (RESULT-3)
+            Next { due: work.next_run(ended), ended }
         };
         catch_unwind(AssertUnwindSafe(possible)).map_or_else(panicked, ControlFlow::Continue)
     }
@@ -230,7 +230,7 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
                 None
             }
         };
-        let mut put_back = |next: Next| is_in = self.offer(next.due).is_some();
+        let mut put_back = |next: Next| is_in = self.offer(next.due.max(next.ended)).is_some(); // RESULT-3
         match self.job.run_with(&shared, run, &mut put_back) {
             Ran::Not | Ran::Later => {}
             Ran::ForTheLastTime => self.resolve(result),

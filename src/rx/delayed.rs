@@ -6,7 +6,7 @@
 //!   when the task has left, waits for another run or has another timer, finds nothing.
 //! - DELAY-2 Each entry of `by_deadline` stands for a task in `by_ticket` that has this deadline and this turn.
 //! - DELAY-3 The deadline of a task that was moved is the one in `by_ticket`. Its timer fires no later than that, or a
-//!   thread has taken the timer out to move it, and looks at the deadline again when it puts the timer back. A timer that
+//!   thread is about to set or to move it, and looks at the deadline again when it stores the timer. A timer that
 //!   fires too early finds the later deadline, and the task gets another timer, with another ticket.
 
 use std::collections::{BTreeMap, HashMap};
@@ -116,11 +116,24 @@ struct DelayedTask {
     /// The deadline was moved, so the timer may fire too early (DELAY-3).
     was_moved: bool,
     timer: Option<Cancellable>,
-    /// What the timer was set for, if that is known.
-    set_for: Option<Instant>,
+    set_for: SetFor,
+    /// The task was moved, and another timer is being set for it. If that is refused, the task stays.
+    is_arming: bool,
+    /// The timer that is being set was dropped, or refused.
+    was_dropped: bool,
 }
 
-/// What a timer that fires knows of the time.
+/// What a timer was set for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetFor {
+    /// Only the timer knows.
+    Unknown,
+    At(Instant),
+    /// This deadline, on the clock of another scheduler, where it cannot be moved.
+    Elsewhere(Instant),
+}
+
+/// Whether a firing timer has read the clock.
 #[derive(Clone, Copy)]
 pub(super) enum Time {
     Unread,
@@ -129,11 +142,11 @@ pub(super) enum Time {
     Ended,
 }
 
-/// What a timer finds that fires.
+/// What a firing timer finds.
 pub(super) enum Found {
     /// This task is due.
     Due(Entry, Option<Cancellable>),
-    /// Its own task is due later, and needs another timer.
+    /// The timer's task was moved to a later deadline and needs a new timer.
     Later(Reissued),
     /// Its task was moved, so only the clock can tell.
     NoClock,
@@ -158,6 +171,8 @@ pub(super) enum TimerSet {
     IsMoved,
     /// The task has left in the meantime (DELAY-1).
     Unwanted(Cancellable),
+    /// The timer was dropped in the meantime, and the task was removed.
+    WasDropped(Cancellable),
 }
 
 impl Delayed {
@@ -170,10 +185,27 @@ impl Delayed {
     pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
         self.last_ticket += 1;
         job.position().set(Position::Delayed(self.last_ticket));
-        let (turn, timer, set_for) = (None, None, None);
-        let task = DelayedTask { job, deadline, turn, was_moved: false, timer, set_for };
+        let task = DelayedTask {
+            job,
+            deadline,
+            turn: None,
+            was_moved: false,
+            timer: None,
+            set_for: SetFor::Unknown,
+            is_arming: false,
+            was_dropped: false,
+        };
         self.by_ticket.insert(self.last_ticket, task);
         self.last_ticket
+    }
+
+    /// Adds a task that was moved, for which a timer is being set.
+    pub(super) fn insert_moved(&mut self, job: Entry, deadline: Instant) -> u64 {
+        let ticket = self.insert(job, Some(deadline));
+        if let Some(task) = self.by_ticket.get_mut(&ticket) {
+            (task.was_moved, task.is_arming) = (true, true);
+        }
+        ticket
     }
 
     /// Adds the deadline of a task, if it has one, to the order of all deadlines.
@@ -189,24 +221,53 @@ impl Delayed {
         &mut self,
         ticket: u64,
         timer: Cancellable,
-        set_for: Option<Instant>,
+        set_for: SetFor,
     ) -> TimerSet {
         let Some(task) = self.by_ticket.get_mut(&ticket) else { return TimerSet::Unwanted(timer) };
+        if task.was_dropped {
+            self.remove(ticket);
+            return TimerSet::WasDropped(timer);
+        }
         debug_assert!(task.timer.is_none(), "a task has one timer (DELAY-3)");
-        (task.timer, task.set_for) = (Some(timer), set_for);
-        let is_moved = task.was_moved && task.deadline != set_for;
-        if is_moved { TimerSet::IsMoved } else { TimerSet::Done }
+        (task.timer, task.set_for, task.is_arming) = (Some(timer), set_for, false);
+        let is_moved = match set_for {
+            SetFor::At(at) => Some(at) != task.deadline,
+            SetFor::Elsewhere(at) => Some(at) > task.deadline,
+            SetFor::Unknown => true,
+        };
+        if task.was_moved && is_moved { TimerSet::IsMoved } else { TimerSet::Done }
     }
 
     /// Puts a timer back that cannot be moved, if it fires early enough (DELAY-3). Returns it otherwise.
-    pub(super) fn keep_timer(&mut self, ticket: u64, timer: Cancellable) -> Option<Cancellable> {
-        match self.by_ticket.get_mut(&ticket) {
-            Some(task) if task.set_for.is_some_and(|set_for| Some(set_for) <= task.deadline) => {
+    pub(super) fn put_timer_back(
+        &mut self,
+        ticket: u64,
+        timer: Cancellable,
+    ) -> Option<Cancellable> {
+        let Some(task) = self.by_ticket.get_mut(&ticket) else { return Some(timer) };
+        match task.set_for {
+            SetFor::At(at) | SetFor::Elsewhere(at) if Some(at) <= task.deadline => {
                 task.timer = Some(timer);
                 None
             }
             _ => Some(timer),
         }
+    }
+
+    /// A timer was dropped without having fired. Removes its task, unless the timer was just being set: then
+    /// [`set_timer`](Delayed::set_timer) does so, if the timer had been accepted.
+    pub(super) fn drop_timer(&mut self, ticket: u64) -> Option<Entry> {
+        let task = self.by_ticket.get_mut(&ticket)?;
+        if task.is_arming {
+            task.was_dropped = true;
+            return None;
+        }
+        self.remove(ticket).map(|(job, _)| job)
+    }
+
+    /// The timer that was being set was refused, and another one is set next.
+    pub(super) fn was_refused(&mut self, ticket: u64) {
+        self.by_ticket.get_mut(&ticket).into_iter().for_each(|task| task.was_dropped = false);
     }
 
     /// Moves the deadline of a task. Its timer has to follow (DELAY-3).
@@ -223,12 +284,15 @@ impl Delayed {
     }
 
     /// Takes the timer of a task out, for the caller to move it to this deadline and put it back.
-    pub(super) fn take_timer(&mut self, ticket: u64) -> Option<(Cancellable, Instant)> {
+    pub(super) fn take_timer(
+        &mut self,
+        ticket: u64,
+    ) -> Option<(Entry, Cancellable, SetFor, Instant)> {
         let task = self.by_ticket.get_mut(&ticket)?;
-        Some((task.timer.take()?, task.deadline?))
+        Some((Arc::clone(&task.job), task.timer.take()?, task.set_for, task.deadline?))
     }
 
-    /// Gives a task that was moved another ticket, because it needs another timer (DELAY-1).
+    /// Gives a moved task a new ticket, for its new timer (DELAY-1).
     pub(super) fn reissue(&mut self, ticket: u64) -> Option<Reissued> {
         let deadline = self.by_ticket.get(&ticket)?.deadline?;
         let mut task = self.by_ticket.remove(&ticket)?;
@@ -239,6 +303,7 @@ impl Delayed {
             self.by_deadline.insert((deadline, turn), ticket);
         }
         let (job, timer) = (Arc::clone(&task.job), task.timer.take());
+        (task.is_arming, task.was_dropped) = (true, false);
         self.by_ticket.insert(ticket, task);
         Some(Reissued { job, ticket, deadline, timer })
     }
@@ -345,8 +410,19 @@ impl Timers {
     /// Reads the clock for a timer that fires.
     pub(super) fn time(&self) -> Time {
         match self {
-            Timers::Wheel(scheduler) if scheduler.is_closed() => Time::Ended,
+            // A timer that fires while the scheduler closes is no leftover.
+            Timers::Wheel(scheduler) if scheduler.is_closed() && !scheduler.is_turned_here() => {
+                Time::Ended
+            }
             _ => Time::Now(self.now()),
+        }
+    }
+
+    /// Returns true if nobody keeps the time any more, as far as is known.
+    pub(super) fn are_closed(&self) -> bool {
+        match self {
+            Timers::Wheel(scheduler) => scheduler.is_closed(),
+            Timers::Any(_) => false,
         }
     }
 
@@ -417,17 +493,20 @@ mod tests {
         let (mut delayed, job) = (Delayed::default(), task());
         let ticket = delayed.insert(Arc::clone(&job), None);
         let first = timer();
-        assert!(matches!(delayed.set_timer(ticket, first.clone(), None), TimerSet::Done));
+        assert!(matches!(
+            delayed.set_timer(ticket, first.clone(), SetFor::Unknown),
+            TimerSet::Done
+        ));
         let (_, came) = delayed.remove(ticket).expect("in it");
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |set| matches!(set, TimerSet::Unwanted(_));
-        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it has come");
+        assert!(is_unwanted(delayed.set_timer(ticket, timer(), SetFor::Unknown)), "it has come");
         let again = delayed.insert(Arc::clone(&job), None);
-        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it waits again");
+        assert!(is_unwanted(delayed.set_timer(ticket, timer(), SetFor::Unknown)), "it waits again");
         assert!(delayed.first_before(ticket).is_none() && delayed.remove(ticket).is_none());
-        assert!(matches!(delayed.set_timer(again, timer(), None), TimerSet::Done));
+        assert!(matches!(delayed.set_timer(again, timer(), SetFor::Unknown), TimerSet::Done));
         assert_eq!((job.position().get(), delayed.len()), (Position::Delayed(again), 1));
         delayed.check_invariants();
         assert!(delayed.remove(again).is_some_and(|(_, timer)| timer.is_some()));

@@ -34,7 +34,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::delayed::{Entry, Timers, When};
-use super::serial::SerialQueue;
+use super::serial::{SerialQueue, Taken};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, Ordering, local, lock};
@@ -140,7 +140,12 @@ impl Drain {
         let Some(queue) = self.0.take() else { return };
         queue.retries.failures.store(0, Ordering::Relaxed);
         for _ in 0..BATCH {
-            let Some(job) = queue.next() else { return };
+            let job = match queue.next() {
+                Some(Taken::Due(job)) => job,
+                Some(Taken::Postponed(job)) if queue.take_postponed(&job) => job,
+                Some(Taken::Postponed(_)) => continue,
+                None => return,
+            };
             let passed = || queue.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
             let mut put_back = None;

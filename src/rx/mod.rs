@@ -64,6 +64,7 @@ mod single;
 #[cfg(feature = "tracing")]
 mod spans;
 mod throttle;
+mod timer;
 mod trampoline;
 mod worker;
 

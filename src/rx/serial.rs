@@ -14,10 +14,10 @@
 //! - WORKER-2 A task that has not started is queued or delayed, or the drain has just taken it out: then it is in
 //!   `running`. A series between two runs is there too. So `dispose` finds it. A task starts by a step of its job
 //!   (JOB-1), without a lock of the queue.
-//! - WORKER-3 A delayed task is queued by its [`DelayTimer`], in order of deadline. A [`Scheduler`](crate::Scheduler)
+//! - WORKER-3 A delayed task is queued by its [timer](super::timer), in order of deadline. A [`Scheduler`](crate::Scheduler)
 //!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
 //!   threads and out of order. So a timer first queues all tasks with an earlier deadline, and older ones with the same
-//!   deadline. They are due too.
+//!   deadline. They are due too. How timers are set and moved is in [`timer`](super::timer).
 //! - WORKER-4 The executor, the clock, tasks, and destructors of any of these are called with no lock held.
 //! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
 //!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is
@@ -33,8 +33,8 @@
 //!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
 //!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
 //! - WORKER-9 The deadline of a delayed task moves in `delayed`, and its timer follows (DELAY-3). A queued task whose
-//!   deadline moves stays where it is, and its position tells the new deadline. The drain that comes to it runs it if it
-//!   is due by then, and delays it otherwise. Only the drain takes a queued task out without the lock `state`, and it does
+//!   deadline moves stays where it is, and the new deadline is stored in its position. The drain reads it there: it runs
+//!   the task if it is due by then, and delays it otherwise. Only the drain takes a queued task out without the lock `state`, and it does
 //!   so by an exchange, so a reset comes before that or finds the task gone.
 
 use std::collections::VecDeque;
@@ -44,16 +44,14 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{
-    AtomicPosition, Delayed, Entry, Found, Position, Reissued, SMALL, Time, TimerSet, Timers, When,
-};
+use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL, Timers, When};
 use super::drain::{self, Drain, RetryQueue};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
 use crate::job::{Due, Epoch, Next, Owner};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
-use crate::{Cancellable, Executor, PanicHook, ScheduleError};
+use crate::{Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back (WORKER-6).
 const MAX_AHEAD: u64 = 1 << 16;
@@ -68,7 +66,7 @@ pub(super) struct SerialQueue {
     state: Mutex<State>,
     me: Weak<SerialQueue>,
     pub(super) timers: Timers,
-    /// When the queue was made, by the system's clock. Postponed tasks count from it (WORKER-9).
+    /// When the queue was made, by the clock of the timers. Postponed tasks count from it (WORKER-9).
     epoch: Epoch,
     pub(super) hook: PanicHook,
     outgoing: CachePadded<Mutex<Outgoing>>,
@@ -88,7 +86,7 @@ pub(super) struct SerialQueue {
 #[derive(Default)]
 pub(super) struct State {
     incoming: VecDeque<Entry>,
-    delayed: Delayed,
+    pub(super) delayed: Delayed,
     /// `None` once the queue is disposed (WORKER-7).
     pub(super) executor: Option<Arc<dyn Executor>>,
     /// Tells whether there is a [`Drain`] (WORKER-1).
@@ -96,7 +94,7 @@ pub(super) struct State {
 }
 
 impl State {
-    fn push(&mut self, job: Entry) {
+    pub(super) fn push(&mut self, job: Entry) {
         job.position().set(Position::Queued);
         self.incoming.push_back(job);
     }
@@ -118,11 +116,12 @@ impl SerialQueue {
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
     ) -> Arc<SerialQueue> {
+        let epoch = Epoch(timers.now());
         Arc::new_cyclic(|me| SerialQueue {
             state: Mutex::new(State { executor: Some(executor), ..State::default() }),
             me: Weak::clone(me),
             timers,
-            epoch: Epoch(Instant::now()),
+            epoch,
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
@@ -137,7 +136,7 @@ impl SerialQueue {
         lock(&self.state)
     }
 
-    fn me(&self) -> Arc<SerialQueue> {
+    pub(super) fn me(&self) -> Arc<SerialQueue> {
         self.me.upgrade().expect("the caller holds it")
     }
 
@@ -155,7 +154,7 @@ impl SerialQueue {
 
     /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
     /// if the executor turns out to be gone: see [`executor_is_gone`](SerialQueue::executor_is_gone).
-    fn start_drain(
+    pub(super) fn start_drain(
         &self,
         mut state: MutexGuard<'_, State>,
         newest: Option<Entry>,
@@ -175,61 +174,7 @@ impl SerialQueue {
         let ticket = state.delayed.insert(Arc::clone(job), deadline);
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
-        self.arm(job, ticket, when).map(|()| is_too_long)
-    }
-
-    /// Starts the timer of a delayed task (WORKER-3). A timer that is refused is dropped, and withdraws its task. No
-    /// other timer can have queued the task by then.
-    fn arm(&self, job: &Entry, ticket: u64, when: When) -> Result<(), ScheduleError> {
-        let timer = DelayTimer(Some((self.me(), Arc::clone(job), ticket)));
-        let timer = self.timers.schedule(when, move || timer.fire())?;
-        let set_for = match when {
-            When::At(deadline) => Some(deadline),
-            When::After(_) => None,
-        };
-        if self.set_timer(ticket, timer, set_for) {
-            self.move_timer(ticket);
-        }
-        Ok(())
-    }
-
-    /// Stores a timer, or cancels it if its task has left. Returns true if the timer has to be moved.
-    fn set_timer(&self, ticket: u64, timer: Cancellable, set_for: Option<Instant>) -> bool {
-        let mut state = self.state();
-        let set = state.delayed.set_timer(ticket, timer, set_for);
-        if !self.timers.keep_the_order() {
-            state.delayed.put_in_order(ticket);
-        }
-        drop(state);
-        if let TimerSet::Unwanted(timer) = set {
-            timer.cancel();
-            return false;
-        }
-        matches!(set, TimerSet::IsMoved)
-    }
-
-    /// Moves the timer of a task to where the deadline of the task was moved. If another thread has the timer, that
-    /// thread does so (DELAY-3).
-    fn move_timer(&self, ticket: u64) {
-        loop {
-            let Some((timer, deadline)) = self.state().delayed.take_timer(ticket) else { return };
-            // A handle from outside may panic. Then its timer counts as one that cannot be moved.
-            if self.hook.catch(|| timer.reset_at(deadline)) == Some(true) {
-                if self.set_timer(ticket, timer, Some(deadline)) {
-                    continue;
-                }
-                return;
-            }
-            // It has fired, or cannot be moved.
-            let Some(timer) = self.state().delayed.keep_timer(ticket, timer) else { return };
-            // It is too late. Under another ticket, its end does not withdraw the task.
-            let reissued = self.state().delayed.reissue(ticket);
-            timer.cancel();
-            if let Some(Reissued { job, ticket, deadline, .. }) = reissued {
-                self.hook.catch(|| _ = self.arm(&job, ticket, When::At(deadline)));
-            }
-            return;
-        }
+        self.set_first_timer(job, ticket, when).map(|()| is_too_long)
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
@@ -262,26 +207,16 @@ impl SerialQueue {
             PutBack::Queued => {}
             PutBack::Disposed => _ = job.cancel(),
             PutBack::Delayed(ticket, due) => {
-                self.hook.catch(|| _ = self.arm(job, ticket, When::At(due)));
+                self.hook.catch(|| _ = self.set_first_timer(job, ticket, When::At(due)));
             }
         }
     }
 
     // ----- out of the queue ----------------------------------------------------------------
 
-    /// Takes out the next task. If it returns `None`, there is none, and the drain has ended.
-    pub(super) fn next(&self) -> Option<Entry> {
-        loop {
-            let (job, is_due) = self.take_next()?;
-            if is_due || self.take_postponed(&job) {
-                return Some(job);
-            }
-        }
-    }
-
-    /// Takes a task out, and returns true beside it if it is due. A task that was postponed keeps its position, until
-    /// [`take_postponed`](SerialQueue::take_postponed).
-    fn take_next(&self) -> Option<(Entry, bool)> {
+    /// Takes out the next task. If it returns `None`, there is none, and the drain has ended. A task that was postponed
+    /// keeps its position, and [`take_postponed`](SerialQueue::take_postponed) tells whether it is due.
+    pub(super) fn next(&self) -> Option<Taken> {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
@@ -291,16 +226,16 @@ impl SerialQueue {
             let is_due = job.position().change(Position::Queued, Position::Gone);
             if is_due || matches!(job.position().get(), Position::Postponed(_)) {
                 outgoing.running = Some(Arc::clone(&job));
-                return Some((job, is_due));
+                return Some(if is_due { Taken::Due(job) } else { Taken::Postponed(job) });
             }
             self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled since the look at it
         }
         None
     }
 
-    /// Returns true if a task that was postponed while it was queued is due by now. Otherwise delays it (WORKER-9).
+    /// Returns true if a postponed task is due by now. Otherwise delays it (WORKER-9).
     #[cold]
-    fn take_postponed(&self, job: &Entry) -> bool {
+    pub(super) fn take_postponed(&self, job: &Entry) -> bool {
         let now = self.hook.catch(|| self.timers.now());
         let mut state = self.state();
         let Position::Postponed(nanos) = job.position().get() else {
@@ -308,13 +243,18 @@ impl SerialQueue {
             return false;
         };
         let due = self.epoch.instant(nanos);
-        if now.is_none_or(|now| due <= now) {
+        let is_due = nanos == 0 || now.is_some_and(|now| due <= now);
+        if is_due || state.executor.is_none() {
             job.position().leave();
-            return true;
+            drop(state);
+            if !is_due {
+                job.cancel(); // the disposal may not have come to it yet (WORKER-7)
+            }
+            return is_due;
         }
-        let ticket = state.delayed.insert(Arc::clone(job), Some(due));
+        let ticket = state.delayed.insert_moved(Arc::clone(job), due);
         drop(state);
-        self.hook.catch(|| _ = self.arm(job, ticket, When::At(due)));
+        self.set_timer_again(job, ticket, due);
         false
     }
 
@@ -412,6 +352,13 @@ impl SerialQueue {
     }
 }
 
+/// A task that the drain has taken out.
+pub(super) enum Taken {
+    Due(Entry),
+    /// Its deadline was moved while it was queued.
+    Postponed(Entry),
+}
+
 /// Where a series waits for its next run.
 pub(super) enum PutBack {
     Queued,
@@ -424,7 +371,7 @@ pub(super) enum PutBack {
 impl Owner for SerialQueue {
     type Position = AtomicPosition;
     /// The ticket whose timer has to be moved.
-    type Rest = Option<u64>;
+    type AfterMove = Option<u64>;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -464,6 +411,7 @@ impl Owner for SerialQueue {
         match position.get() {
             Position::Gone => None,
             Position::Queued => Some(Due::Now),
+            Position::Postponed(0) => Some(Due::Now),
             Position::Postponed(nanos) => Some(Due::At(self.epoch.instant(nanos))),
             Position::Delayed(ticket) => {
                 Some(state.delayed.deadline(ticket).map_or(Due::Now, Due::At))
@@ -480,6 +428,8 @@ impl Owner for SerialQueue {
                     state.delayed.move_to(ticket, deadline);
                     return Some(Some(ticket));
                 }
+                // If nobody keeps the time any more, the task stays where it is.
+                _ if self.timers.are_closed() => return None,
                 queued => {
                     let postponed = Position::Postponed(self.epoch.nanos(deadline));
                     if position.change(queued, postponed) {
@@ -492,6 +442,10 @@ impl Owner for SerialQueue {
 
     fn has_moved(&self, ticket: Option<u64>) {
         ticket.into_iter().for_each(|ticket| self.move_timer(ticket));
+    }
+
+    fn repeats(&self) -> bool {
+        self.state().executor.is_some()
     }
 }
 
@@ -548,7 +502,10 @@ impl TaskQueue for SerialQueue {
     fn pending(&self) -> usize {
         let outgoing = lock(&self.outgoing);
         let state = self.state();
-        let waiting = outgoing.tasks.len() + state.incoming.len() + state.delayed.len();
+        let is_postponed = |job: &&Entry| matches!(job.position().get(), Position::Postponed(_));
+        let taken_out = outgoing.running.iter().filter(is_postponed).count();
+        let queued = outgoing.tasks.len() + state.incoming.len() + taken_out;
+        let waiting = queued + state.delayed.len();
         // A disposed queue is empty, but still counts the tasks that its disposal has cancelled.
         waiting.saturating_sub(self.cancelled.load(Ordering::Relaxed))
     }
@@ -558,52 +515,6 @@ impl Drop for SerialQueue {
     /// Nobody can bring a task any more, and there is no drain. The executor has refused the tasks that are left.
     fn drop(&mut self) {
         self.dispose();
-    }
-}
-
-/// The timer of a delayed task, with the task's ticket. When it fires, it queues the task. If the timer is dropped
-/// first, the task is withdrawn.
-struct DelayTimer(Option<(Arc<SerialQueue>, Entry, u64)>);
-
-impl DelayTimer {
-    fn fire(mut self) {
-        let Some((queue, _job, ticket)) = self.0.as_ref() else { return };
-        let mut time = Time::Unread;
-        loop {
-            let mut state = queue.state();
-            match state.delayed.come_out(*ticket, time) {
-                // Earlier ones are due too (WORKER-3).
-                Found::Due(job, timer) => {
-                    state.push(job);
-                    queue.start_drain(state, None);
-                    drop(timer);
-                }
-                Found::NoClock => {
-                    drop(state);
-                    time = queue.timers.time();
-                }
-                Found::Later(Reissued { job, ticket, deadline, timer }) => {
-                    drop(state);
-                    drop(timer); // it has fired
-                    _ = queue.arm(&job, ticket, When::At(deadline)); // DELAY-3
-                    break;
-                }
-                // The task was cancelled, or another timer has queued it.
-                Found::Nothing => break,
-            }
-        }
-        self.0 = None;
-    }
-}
-
-impl Drop for DelayTimer {
-    fn drop(&mut self) {
-        let Some((queue, job, ticket)) = self.0.take() else { return };
-        let waited = queue.state().delayed.remove(ticket);
-        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
-        if waited.is_some() {
-            job.withdraw();
-        }
     }
 }
 
@@ -645,7 +556,7 @@ mod tests {
         assert!(entries() <= 2 * MIN_SWEEP && queue.pending() == 1);
         let memory = lock(&queue.outgoing).tasks.capacity() + queue.state().incoming.capacity();
         assert!(memory <= 4 * SMALL, "{memory}");
-        let stays = queue.next().expect("one is left");
+        let Some(Taken::Due(stays)) = queue.next() else { panic!("one is left") };
         assert!(Arc::ptr_eq(&stays, &(Arc::clone(&window[0]) as Entry)));
         assert!(queue.next().is_none() && !queue.state().has_drain);
         queue.dispose();

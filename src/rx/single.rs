@@ -130,7 +130,7 @@ impl SubQueue {
 
 impl Owner for SubQueue {
     type Position = AtomicPosition;
-    type Rest = Option<u64>;
+    type AfterMove = Option<u64>;
 
     fn now(&self) -> Instant {
         self.queue.now()
@@ -157,6 +157,10 @@ impl Owner for SubQueue {
 
     fn has_moved(&self, ticket: Option<u64>) {
         self.queue.has_moved(ticket);
+    }
+
+    fn repeats(&self) -> bool {
+        !self.tasks().is_disposed
     }
 }
 

@@ -129,7 +129,7 @@ impl Trampoline {
 
 impl Owner for Trampoline {
     type Position = AtomicPosition;
-    type Rest = Option<u64>;
+    type AfterMove = Option<u64>;
 
     fn now(&self) -> Instant {
         Instant::now()
@@ -155,13 +155,21 @@ impl Owner for Trampoline {
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
         let mut state = self.state();
         let Position::Delayed(ticket) = position.get() else { return None };
+        let first = state.tasks.first();
         state.tasks.move_to(ticket, deadline);
+        let is_earlier = state.tasks.first() < first;
         drop(state);
-        self.changed.notify_one();
+        if is_earlier {
+            self.changed.notify_one();
+        }
         Some(None) // no task has a timer
     }
 
     fn has_moved(&self, _ticket: Option<u64>) {}
+
+    fn repeats(&self) -> bool {
+        !self.state().is_disposed
+    }
 }
 
 impl TaskQueue for Trampoline {

@@ -19,7 +19,9 @@ use crate::{
 pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
-pub(super) trait TaskQueue: Owner<Position = AtomicPosition, Rest = Option<u64>> {
+pub(super) trait TaskQueue:
+    Owner<Position = AtomicPosition, AfterMove = Option<u64>>
+{
     /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
     /// is withdrawn.
     ///

@@ -294,6 +294,33 @@ fn models_a_reset_of_a_delayed_task_against_its_timer() {
     });
 }
 
+/// Two resets of a delayed task. The last one counts, and the timer follows it (DELAY-3).
+#[test]
+fn models_a_reset_of_a_delayed_task_against_another() {
+    loom::model(|| {
+        let ((worker, _timers, driver), log) = (worker(0), Log::new());
+        let second = Duration::from_secs(1);
+        let task = worker.schedule_after(20 * second, log.task(1));
+        let handle = task.clone();
+        let other = thread::spawn(move || {
+            assert!(handle.reset(10 * second), "it waits");
+            magazines::flush();
+        });
+        assert!(task.reset(5 * second), "it waits");
+        other.join().unwrap();
+        let left = task.deadline().expect("it waits").duration_since(driver.now());
+        assert!(left == 5 * second || left == 10 * second);
+        driver.advance(left - second);
+        threads::end();
+        assert_eq!((log.digits(), worker.pending()), (0, 1), "early");
+        driver.advance(second);
+        threads::end();
+        assert_eq!((log.digits(), worker.pending()), (1, 0), "late");
+        drop(driver);
+        threads::end();
+    });
+}
+
 /// A reset against the end of a run of a series. Wherever it comes, the next run is where it has moved it (JOB-5).
 #[test]
 fn models_a_reset_of_a_series_against_its_run() {

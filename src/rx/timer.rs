@@ -1,0 +1,217 @@
+//! The timers of a worker's delayed tasks: how they are set, moved, and fire.
+//!
+//! ```text
+//!   the task is delayed --set--> timer --fires, the task is due--------> the task is queued
+//!        ^                        | |
+//!        |                        | '---fires too early-----.
+//!        |   the deadline moves:  |                         v
+//!        '---- it moves too ------'               another timer, another ticket
+//!                                 '-- it cannot move, and fires too late --^
+//! ```
+//!
+//! - TIMER-1 A timer that is dropped without having fired withdraws its task. If the timers refuse the first timer of a
+//!   task, the task is withdrawn with it.
+//! - TIMER-2 A task that was moved, and needs another timer, is not lost if the timers refuse that. The global scheduler
+//!   keeps its time then, by real time, as it does for drains that wait (DRAIN-1). That timer looks at the clock when it
+//!   fires, like any other of a moved task. If the timers say that they are closed when one of them has just fired, then
+//!   it is a leftover that somebody runs, and its task is queued.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::delayed::{Entry, Found, Reissued, SetFor, Time, TimerSet, When};
+use super::serial::SerialQueue;
+use crate::{Cancellable, Inline, ScheduleError, Scheduler};
+
+/// The global scheduler does not look more often than this whether a task is due.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+
+impl SerialQueue {
+    /// Starts the timer of a delayed task (WORKER-3). If it is refused, the task is withdrawn (TIMER-1). No other timer
+    /// can have queued the task by then.
+    pub(super) fn set_first_timer(
+        &self,
+        job: &Entry,
+        ticket: u64,
+        when: When,
+    ) -> Result<(), ScheduleError> {
+        let timer = DelayTimer::new(self, job, ticket);
+        let handle = self.timers.schedule(when, move || timer.fire())?;
+        let set_for = match when {
+            When::At(deadline) => SetFor::At(deadline),
+            When::After(_) => SetFor::Unknown,
+        };
+        self.keep_timer(job, ticket, handle, set_for);
+        Ok(())
+    }
+
+    /// Starts another timer for a task that was moved (TIMER-2).
+    pub(super) fn set_timer_again(&self, job: &Entry, ticket: u64, deadline: Instant) {
+        if self.try_set_timer(job, ticket, deadline).is_err() {
+            self.set_last_resort(job, ticket, deadline);
+        }
+    }
+
+    fn try_set_timer(
+        &self,
+        job: &Entry,
+        ticket: u64,
+        deadline: Instant,
+    ) -> Result<(), ScheduleError> {
+        let timer = DelayTimer::new(self, job, ticket);
+        let schedule = || self.timers.schedule(When::At(deadline), move || timer.fire());
+        // A schedule from outside may panic. That counts as a refusal.
+        let handle = self.hook.catch(schedule).unwrap_or(Err(ScheduleError::NoThread))?;
+        self.keep_timer(job, ticket, handle, SetFor::At(deadline));
+        Ok(())
+    }
+
+    /// Has the global scheduler keep the time of a task whose timer was refused (TIMER-2).
+    #[cold]
+    fn set_last_resort(&self, job: &Entry, ticket: u64, deadline: Instant) {
+        self.state().delayed.was_refused(ticket);
+        let now = self.hook.catch(|| self.timers.now());
+        let left = now.map_or(Duration::ZERO, |now| deadline.saturating_duration_since(now));
+        let mut timer = DelayTimer::new(self, job, ticket);
+        timer.is_last_resort = true;
+        let handle = Scheduler::try_global().ok().and_then(|global| {
+            let global = global.with_executor(Inline);
+            global.schedule_once(left.max(MIN_PAUSE), move || timer.fire()).ok()
+        });
+        match handle {
+            Some(handle) => self.keep_timer(job, ticket, handle, SetFor::Elsewhere(deadline)),
+            None => {
+                let waited = self.state().delayed.remove(ticket);
+                waited.into_iter().for_each(|(job, _)| job.withdraw());
+            }
+        }
+    }
+
+    /// Stores a timer, or cancels it if its task has left.
+    fn keep_timer(&self, job: &Entry, ticket: u64, timer: Cancellable, set_for: SetFor) {
+        if self.store_timer(job, ticket, timer, set_for) {
+            self.move_timer(ticket);
+        }
+    }
+
+    /// Like `keep_timer`, but returns true if the timer has to be moved.
+    fn store_timer(&self, job: &Entry, ticket: u64, timer: Cancellable, set_for: SetFor) -> bool {
+        let mut state = self.state();
+        let set = state.delayed.set_timer(ticket, timer, set_for);
+        if !self.timers.keep_the_order() {
+            state.delayed.put_in_order(ticket);
+        }
+        drop(state);
+        match set {
+            TimerSet::Done => {}
+            TimerSet::Unwanted(timer) => self.cancel_timer(&timer),
+            TimerSet::WasDropped(_timer) => job.withdraw(), // TIMER-1
+            TimerSet::IsMoved => return true,
+        }
+        false
+    }
+
+    fn cancel_timer(&self, timer: &Cancellable) {
+        self.hook.catch(|| timer.cancel()); // a handle from outside may panic
+    }
+
+    /// Moves the timer of a task to where the deadline of the task was moved. If another thread has the timer, that
+    /// thread does so (DELAY-3).
+    pub(super) fn move_timer(&self, ticket: u64) {
+        loop {
+            let taken = self.state().delayed.take_timer(ticket);
+            let Some((job, timer, set_for, deadline)) = taken else { return };
+            let moves = || !matches!(set_for, SetFor::Elsewhere(_)) && timer.reset_at(deadline);
+            // A handle from outside may panic. Then its timer counts as one that cannot be moved.
+            if self.hook.catch(moves) != Some(true) {
+                return self.replace_timer(ticket, timer);
+            }
+            if !self.store_timer(&job, ticket, timer, SetFor::At(deadline)) {
+                return;
+            }
+        }
+    }
+
+    /// Sets another timer for a task whose timer has fired or cannot be moved, unless that one fires early enough.
+    fn replace_timer(&self, ticket: u64, timer: Cancellable) {
+        let Some(timer) = self.state().delayed.put_timer_back(ticket, timer) else { return };
+        // Under another ticket, the end of the old timer does not withdraw the task.
+        let reissued = self.state().delayed.reissue(ticket);
+        self.cancel_timer(&timer);
+        if let Some(Reissued { job, ticket, deadline, .. }) = reissued {
+            self.set_timer_again(&job, ticket, deadline);
+        }
+    }
+}
+
+/// The timer of a delayed task, with the task's ticket. When it fires, it queues the task. If the timer is dropped
+/// first, the task is withdrawn (TIMER-1).
+struct DelayTimer {
+    /// `None` once it has fired.
+    task: Option<(Arc<SerialQueue>, Entry, u64)>,
+    is_last_resort: bool,
+}
+
+impl DelayTimer {
+    fn new(queue: &SerialQueue, job: &Entry, ticket: u64) -> DelayTimer {
+        DelayTimer { task: Some((queue.me(), Arc::clone(job), ticket)), is_last_resort: false }
+    }
+
+    fn fire(mut self) {
+        let Some((queue, _job, ticket)) = &self.task else { return };
+        let mut time = Time::Unread;
+        loop {
+            let mut state = queue.state();
+            match state.delayed.come_out(*ticket, time) {
+                // Earlier ones are due too (WORKER-3).
+                Found::Due(job, timer) => {
+                    state.push(job);
+                    queue.start_drain(state, None);
+                    drop(timer);
+                }
+                Found::NoClock => {
+                    drop(state);
+                    time = queue.timers.time();
+                }
+                Found::Later(reissued) => {
+                    drop(state);
+                    self.fired_early(queue, reissued);
+                    break;
+                }
+                // The task was cancelled, or another timer has queued it.
+                Found::Nothing => break,
+            }
+        }
+        self.task = None;
+    }
+
+    /// Sets another timer for a task that was moved to a later deadline (DELAY-3).
+    fn fired_early(&self, queue: &SerialQueue, reissued: Reissued) {
+        let Reissued { job, ticket, deadline, timer } = reissued;
+        drop(timer); // this one
+        match queue.try_set_timer(&job, ticket, deadline) {
+            Ok(()) => {}
+            // This is a leftover that somebody runs (TIMER-2).
+            Err(ScheduleError::Closed) if !self.is_last_resort => {
+                let mut state = queue.state();
+                if let Some((job, timer)) = state.delayed.remove(ticket) {
+                    state.push(job);
+                    queue.start_drain(state, None);
+                    drop(timer);
+                }
+            }
+            Err(_) => queue.set_last_resort(&job, ticket, deadline),
+        }
+    }
+}
+
+impl Drop for DelayTimer {
+    fn drop(&mut self) {
+        let Some((queue, job, ticket)) = self.task.take() else { return };
+        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
+        let waited = queue.state().delayed.drop_timer(ticket);
+        if waited.is_some() {
+            job.withdraw();
+        }
+    }
+}
