@@ -259,7 +259,7 @@ MUTATIONS = [
     ("jobs: a run forgets where it was moved", "src/job.rs",
      "                        next.due = *deadline;\n", "", tests("conformance")),
     ("jobs: a series that was moved keeps its phase", "src/job.rs",
-     "                        work.move_to(deadline);\n", "", tests("conformance")),
+     "                    work.move_to(deadline);\n                    Some(after)", "                    Some(after)", tests("conformance")),
     ("jobs: a series is moved to the past", "src/job.rs",
      "deadline = deadline.max(owner.now());", "deadline = deadline.max(deadline.min(owner.now()));", tests("conformance")),
     ("jobs: a series that is about to start does not move", "src/job.rs",

@@ -244,7 +244,7 @@ fn s28_resets_leave_no_memory_behind() {
         churn(count(200_000, 1_000_000));
         // And each time earlier than before, which leaves an old entry behind.
         for number in 0..20_000 {
-            let to = 10 * SECOND - number / 1_000 * MS;
+            let to = (10_000 - number / 1_000) * MS;
             assert!(handles[number as usize % 1_000].reset(to), "{name}");
             if number % 1_000 == 0 {
                 turn();

@@ -203,7 +203,7 @@ impl LoopCore {
         }
         for _ in 0..MAX_SKIPPED {
             let Some(task) = next(&self.queue, self.is_nested()) else { return false };
-            if self.run_task(task) {
+            if self.run_task(&task) {
                 break;
             }
         }
@@ -212,8 +212,8 @@ impl LoopCore {
     }
 
     /// Runs a task. Returns false if it was cancelled, or is due later.
-    fn run_task(&self, task: QueuedTask) -> bool {
-        let mut place = OutOfQueue { queue: &self.queue, task: &task, is_closed: &self.is_closed };
+    fn run_task(&self, task: &QueuedTask) -> bool {
+        let mut place = OutOfQueue { queue: &self.queue, task, is_closed: &self.is_closed };
         let ran = task.job.run(&self.shared, &mut place);
         self.shared.count_passed();
         match ran {

@@ -360,6 +360,7 @@ pub(super) enum Taken {
 }
 
 /// Where a series waits for its next run.
+#[derive(Clone, Copy)]
 pub(super) enum PutBack {
     Queued,
     /// Under this ticket, until then. It needs a timer.
@@ -410,8 +411,7 @@ impl Owner for SerialQueue {
         let state = self.state();
         match position.get() {
             Position::Gone => None,
-            Position::Queued => Some(Due::Now),
-            Position::Postponed(0) => Some(Due::Now),
+            Position::Queued | Position::Postponed(0) => Some(Due::Now),
             Position::Postponed(nanos) => Some(Due::At(self.epoch.instant(nanos))),
             Position::Delayed(ticket) => {
                 Some(state.delayed.deadline(ticket).map_or(Due::Now, Due::At))

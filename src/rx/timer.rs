@@ -78,13 +78,11 @@ impl SerialQueue {
             let global = global.with_executor(Inline);
             global.schedule_once(left.max(MIN_PAUSE), move || timer.fire()).ok()
         });
-        match handle {
-            Some(handle) => self.keep_timer(job, ticket, handle, SetFor::Elsewhere(deadline)),
-            None => {
-                let waited = self.state().delayed.remove(ticket);
-                waited.into_iter().for_each(|(job, _)| job.withdraw());
-            }
+        if let Some(handle) = handle {
+            return self.keep_timer(job, ticket, handle, SetFor::Elsewhere(deadline));
         }
+        let waited = self.state().delayed.remove(ticket);
+        waited.into_iter().for_each(|(job, _)| job.withdraw());
     }
 
     /// Stores a timer, or cancels it if its task has left.

@@ -216,10 +216,10 @@ impl Cancellable {
     /// where it stands.
     ///
     /// This works for the tasks of a [`Scheduler`](crate::Scheduler), and for those of workers, pools and message loops.
-    /// These take locks for it: a reset of a pool's task takes O(log n). An earlier deadline on a loop is refused once the
-    /// loop takes no more posts, and so is any on a pool for a task that
-    /// [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now) has returned. Handles from outside, whose
-    /// [`Cancel`] does not have it, return false.
+    /// The layers take locks for it, and a pool takes O(log n). A layer that has ended moves nothing: a loop that takes no
+    /// more posts, a pool of whose tasks [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now) has returned
+    /// this one. A task that was posted to a loop without a delay is a delayed one once it was moved. Handles from
+    /// outside, whose [`Cancel`] does not have it, return false.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
             Inner::Task(task) => reset::reset(task.key, task.scheduler, When::After(delay)),

@@ -22,7 +22,7 @@ fn s28_a_deadline_moves_earlier_and_later() {
         assert!(sooner.reset_at(start + 2 * SECOND), "{name}");
         let deadlines = [&later, &sooner].map(Cancellable::deadline);
         assert_eq!(deadlines, [3, 2].map(|n| Some(start + n * SECOND)), "{name}");
-        subject.advance(2 * SECOND - 10 * NANO);
+        subject.advance((2 * SECOND).saturating_sub(10 * NANO));
         subject.says(&log, &[]);
         subject.advance(10 * MILLI);
         subject.says(&log, &[1]);
@@ -122,10 +122,10 @@ fn s28_a_due_task_that_waits_for_its_turn_moves_too() {
         let (log, name) = (Log::default(), &subject.name);
         let other = Arc::new(OnceLock::<Cancellable>::new());
         let has_moved = Arc::new(AtomicBool::new(false));
-        let (mover, moves) = (Arc::clone(&other), Arc::clone(&has_moved));
+        let (moved, says) = (Arc::clone(&other), Arc::clone(&has_moved));
         let moving = move || {
-            let is_moved = mover.get().expect("set").reset(SECOND);
-            moves.store(is_moved, Ordering::Release);
+            let is_moved = moved.get().expect("set").reset(SECOND);
+            says.store(is_moved, Ordering::Release);
         };
         subject.schedule.schedule_once(SECOND, moving).expect("open");
         let second = subject.schedule.schedule_once(SECOND, log.task(1)).expect("open");
