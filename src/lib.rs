@@ -47,6 +47,7 @@
 //! | wait in async code, under any runtime | [`Scheduler::sleep`], [`delay`](Scheduler::delay), [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
 //! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
 //! | push a timeout further, again and again | [`Cancellable::reset`], [`reset_at`](Cancellable::reset_at) |
+//! | run a closure when calls have stopped for a while, or at most once in a period | [`rx::debounce`](rx::debounce()), [`rx::throttle`](rx::throttle()) |
 //! | choose the thread that runs it | [`Builder::executor`], [`Scheduler::with_executor`], [`Executor`] |
 //! | meet deadlines to less than a tick | [`Precision::Exact`] |
 //! | stop, and keep the pending tasks | [`Scheduler::close`], [`Leftovers`] |

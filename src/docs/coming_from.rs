@@ -57,3 +57,16 @@
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |
 //! | `IdleStateHandler`, `ReadTimeoutHandler` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::future::Sleep::reset) |
 //! | wakes up at every tick | sleeps until a task is due |
+//!
+//! # Debounce, throttle and streams elsewhere
+//!
+//! | there | here |
+//! | --- | --- |
+//! | lodash `_.debounce(f, wait, { maxWait })` | [`rx::debounce(schedule, wait, f)`](crate::rx::debounce())`.max_wait(longest)` |
+//! | lodash `_.throttle(f, wait)` | [`rx::throttle(schedule, wait, f)`](crate::rx::throttle()) |
+//! | lodash `_.throttle(f, wait, { leading: false })` | `rx::debounce(schedule, wait, f).max_wait(wait)` |
+//! | lodash `.flush()`, `.cancel()`, `.pending()` | `flush`, `cancel`, `is_pending` |
+//! | lodash `leading: true` of `debounce`, `trailing: false` of `throttle`; `RxJava` `throttleFirst` | not there: they drop the last value |
+//! | `futures_timer::Delay` | [`future::Delay`](crate::future::Delay) |
+//! | `tokio_stream`'s `timeout`, `throttle`, `chunks_timeout` | `future::StreamTimeExt`, the same names |
+//! | Akka Streams' `idleTimeout`, `throttle`, `groupedWithin(n, d)` | `timeout`, `throttle`, `chunks_timeout` of `future::StreamTimeExt` |

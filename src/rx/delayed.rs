@@ -133,15 +133,6 @@ pub(super) enum SetFor {
     Elsewhere(Instant),
 }
 
-/// Whether a firing timer has read the clock.
-#[derive(Clone, Copy)]
-pub(super) enum Time {
-    Unread,
-    Now(Instant),
-    /// The timers have ended. A leftover that somebody runs is queued, whenever it is due.
-    Ended,
-}
-
 /// What a firing timer finds.
 pub(super) enum Found {
     /// This task is due.
@@ -329,11 +320,11 @@ impl Delayed {
     }
 
     /// Removes what is due when the timer with this ticket fires. It needs the clock for a task that was moved.
-    pub(super) fn come_out(&mut self, ticket: u64, time: Time) -> Found {
+    pub(super) fn come_out(&mut self, ticket: u64, now: Option<Instant>) -> Found {
         let Some(task) = self.by_ticket.get(&ticket) else { return Found::Nothing };
-        match (task.deadline.filter(|_| task.was_moved), time) {
-            (Some(_), Time::Unread) => return Found::NoClock,
-            (Some(deadline), Time::Now(now)) if deadline > now => {
+        match (task.deadline.filter(|_| task.was_moved), now) {
+            (Some(_), None) => return Found::NoClock,
+            (Some(deadline), Some(now)) if deadline > now => {
                 return self.reissue(ticket).map_or(Found::Nothing, Found::Later);
             }
             _ => {}
@@ -407,14 +398,12 @@ impl Timers {
         matches!(self, Timers::Wheel(_))
     }
 
-    /// Reads the clock for a timer that fires.
-    pub(super) fn time(&self) -> Time {
+    /// Returns true if a timer that fires early, although its timers have ended, is a leftover that somebody runs. While
+    /// a scheduler closes, its own thread may still fire some.
+    pub(super) fn may_run_leftovers_here(&self) -> bool {
         match self {
-            // A timer that fires while the scheduler closes is no leftover.
-            Timers::Wheel(scheduler) if scheduler.is_closed() && !scheduler.is_turned_here() => {
-                Time::Ended
-            }
-            _ => Time::Now(self.now()),
+            Timers::Wheel(scheduler) => !scheduler.is_turned_here(),
+            Timers::Any(_) => true,
         }
     }
 

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::delayed::{Entry, Found, Reissued, SetFor, Time, TimerSet, When};
+use super::delayed::{Entry, Found, Reissued, SetFor, TimerSet, When};
 use super::serial::SerialQueue;
 use crate::{Cancellable, Inline, ScheduleError, Scheduler};
 
@@ -157,10 +157,10 @@ impl DelayTimer {
 
     fn fire(mut self) {
         let Some((queue, _job, ticket)) = &self.task else { return };
-        let mut time = Time::Unread;
+        let mut now = None;
         loop {
             let mut state = queue.state();
-            match state.delayed.come_out(*ticket, time) {
+            match state.delayed.come_out(*ticket, now) {
                 // Earlier ones are due too (WORKER-3).
                 Found::Due(job, timer) => {
                     state.push(job);
@@ -169,7 +169,7 @@ impl DelayTimer {
                 }
                 Found::NoClock => {
                     drop(state);
-                    time = queue.timers.time();
+                    now = Some(queue.timers.now());
                 }
                 Found::Later(reissued) => {
                     drop(state);
@@ -190,7 +190,9 @@ impl DelayTimer {
         match queue.try_set_timer(&job, ticket, deadline) {
             Ok(()) => {}
             // This is a leftover that somebody runs (TIMER-2).
-            Err(ScheduleError::Closed) if !self.is_last_resort => {
+            Err(ScheduleError::Closed)
+                if !self.is_last_resort && queue.timers.may_run_leftovers_here() =>
+            {
                 let mut state = queue.state();
                 if let Some((job, timer)) = state.delayed.remove(ticket) {
                     state.push(job);
