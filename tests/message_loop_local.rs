@@ -661,3 +661,36 @@ fn a_storm_of_wakes_and_cancels_leaves_no_future_behind() {
         assert_eq!(resolved.load(Ordering::Relaxed), FUTURES, "seed {seed}");
     }
 }
+
+/// A handle that is dropped lets the task go that has awaited it. The future goes on.
+#[test]
+fn a_dropped_handle_keeps_no_waker() {
+    struct Held;
+    impl std::task::Wake for Held {
+        fn wake(self: Arc<Self>) {
+            unreachable!("nobody waits any more");
+        }
+    }
+    let (looper, local, clock) = virtual_loop();
+    let scheduler = Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
+    let (scheduler, driver) = scheduler;
+    let ended = Rc::new(Cell::new(false));
+    let ends = Rc::clone(&ended);
+    let mut handle = local
+        .spawn_local(async move {
+            scheduler.sleep(SECOND).await.expect("open");
+            ends.set(true);
+        })
+        .expect("open");
+    let held = Arc::new(Held);
+    let waker = Waker::from(Arc::clone(&held));
+    assert!(Pin::new(&mut handle).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    assert_eq!(Arc::strong_count(&held), 2);
+    drop(handle);
+    assert_eq!(Arc::strong_count(&held), 1);
+    looper.run_until_idle();
+    driver.advance(SECOND);
+    looper.run_until_idle();
+    assert!(ended.get());
+}

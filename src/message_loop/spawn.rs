@@ -42,7 +42,7 @@ use super::queue::LoopPosition;
 use crate::job::{Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};
-use crate::{Cancel, Cancellable, TryScheduleError};
+use crate::{Cancel, Cancellable, PanicHook, TryScheduleError};
 
 impl LocalTaskRunner {
     /// Runs a future on the loop. It need not be [`Send`], because it is polled and dropped on the loop's thread.
@@ -179,6 +179,14 @@ impl<T> Future for LocalJoinHandle<T> {
         }
         drop(self.outcome.waker.replace(Some(waker)));
         Poll::Pending
+    }
+}
+
+impl<T> Drop for LocalJoinHandle<T> {
+    /// Lets go of the task that has awaited it, which is not to be woken any more.
+    fn drop(&mut self) {
+        let waker = self.outcome.waker.take();
+        PanicHook::default().catch(|| drop(waker));
     }
 }
 

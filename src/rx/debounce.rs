@@ -35,7 +35,8 @@ use crate::{Schedule, TryScheduleError};
 ///
 /// # What it promises
 ///
-/// - `f` runs on the schedule, never on the stack of [`call`](Debounced::call). Its runs never overlap, also on a pool,
+/// - `f` runs on the schedule, not in [`call`](Debounced::call). (Only a worker on an inline executor runs a value that is
+///   due at once in the call, as it does with every task.) Runs of `f` never overlap, also on a pool,
 ///   and it gets the values in the order of the calls, without those that a later one has replaced.
 /// - It never runs before the values have stopped for `quiet`, or for
 ///   [`max_wait`](Debounced::max_wait). There are two exceptions: [`flush`](Debounced::flush), and a schedule that is

@@ -36,7 +36,8 @@ use crate::{Schedule, TryScheduleError};
 ///
 /// # What it promises
 ///
-/// - `f` runs on the schedule, never on the stack of [`call`](Throttled::call). Its runs never overlap, also on a pool,
+/// - `f` runs on the schedule, not in [`call`](Throttled::call). (Only a worker on an inline executor runs a value that is
+///   due at once in the call, as it does with every task.) Runs of `f` never overlap, also on a pool,
 ///   and it gets the values in the order of the calls, without those that a later one has replaced.
 /// - A run starts not before `period` has passed since the start of the run before. There are two exceptions:
 ///   [`flush`](Throttled::flush), and a schedule that is closed or full at the moment when `f` would have to wait for
