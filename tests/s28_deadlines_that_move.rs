@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use tickwheel::{Cancellable, Driver, DueTask, Observer, Precision, Scheduler, WheelView};
+use tickwheel::{
+    Cancellable, Driver, DueTask, Executor, Observer, Precision, Rejected, Scheduler, WheelView,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -253,6 +255,32 @@ fn s28_what_waits_in_an_executors_queue_runs_there_when_its_new_time_has_come() 
     driver.advance(HOUR);
     tasks.try_iter().for_each(DueTask::run);
     assert_eq!((ran_at(&runs).len(), ran_at(&soon).len(), scheduler.pending()), (1, 1, 0));
+}
+
+/// An executor that keeps the last task that it was handed, and gives the one before it back.
+struct Swaps(Mutex<Option<DueTask>>);
+
+impl Executor for Swaps {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        let before = self.0.lock().expect("whole").replace(task);
+        before.map_or(Ok(()), |before| Err(Rejected::new(before)))
+    }
+}
+
+#[test]
+fn s28_an_entry_that_is_void_and_comes_back_hides_no_valid_one_from_the_close() {
+    let builder = Scheduler::builder().executor(Swaps(Mutex::default()));
+    let (scheduler, driver) = builder.build_driven().expect("the defaults are good");
+    driver.advance(MS / 2); // within a tick, so what is due at once is not in the wheel
+    let (task, runs) = noting(&scheduler, Duration::ZERO);
+    driver.turn();
+    let past = scheduler.now().checked_sub(MS / 4).expect("the machine runs for longer");
+    assert!(task.reset_at(past), "it waits in the executor's queue, and gets a new entry");
+    driver.turn(); // the executor gets the new one, and gives the old one back
+    assert_eq!(scheduler.stats().rejected(), 1);
+    let leftovers = driver.close();
+    assert_eq!((leftovers.len(), scheduler.pending()), (1, 0));
+    assert_eq!((leftovers.run_all(), runs.lock().expect("whole").len()), (1, 1));
 }
 
 #[test]
