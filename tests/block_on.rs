@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tickwheel::{Driver, DueTask, ManualClock, Precision, Rejected, Scheduler, SystemClock};
+use tickwheel::{
+    CloseError, Driver, DueTask, ManualClock, Observer, Precision, Rejected, Scheduler, SystemClock,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -292,6 +294,57 @@ fn the_next_deadline_is_that_of_what_is_still_pending() {
         assert!(never.reset(SECOND));
         assert_eq!(next(), Some(2025));
     }
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// Does this when the engine takes something in.
+#[derive(Clone, Default)]
+struct WhenTakenIn(Arc<Mutex<Option<Action>>>);
+
+impl WhenTakenIn {
+    fn is_to(&self, act: impl FnOnce() + Send + 'static) {
+        *self.0.lock().expect("whole") = Some(Box::new(act));
+    }
+}
+
+impl Observer for WhenTakenIn {
+    fn took_in(&self, _: usize) {
+        let act = self.0.lock().expect("whole").take();
+        act.into_iter().for_each(|act| act());
+    }
+}
+
+fn observed() -> (Scheduler, Driver, WhenTakenIn) {
+    let observer = WhenTakenIn::default();
+    let builder = Scheduler::builder().observer(observer.clone());
+    let (scheduler, driver) = builder.build_driven().expect("good");
+    (scheduler, driver, observer)
+}
+
+#[test]
+fn a_stop_while_the_next_deadline_is_looked_up_ends_the_scheduler() {
+    let (scheduler, driver, observer) = observed();
+    let (stops, stopping) = (scheduler.clone(), Arc::new(Mutex::new(None)));
+    let told = Arc::clone(&stopping);
+    observer.is_to(move || *told.lock().expect("whole") = Some(stops.stop()));
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    assert_eq!(driver.next_deadline(), Some(scheduler.now() + SECOND), "as it was");
+    let stopping = stopping.lock().expect("whole").take().expect("it was taken in");
+    let leftovers = stopping.wait_timeout(Duration::ZERO).expect("nobody has to turn it");
+    assert_eq!((leftovers.len(), driver.next_deadline(), driver.turn()), (1, None, None));
+}
+
+#[test]
+fn a_close_inside_a_look_for_the_next_deadline_is_an_error() {
+    let (scheduler, driver, observer) = observed();
+    let (closes, outcome) = (scheduler.clone(), Arc::new(Mutex::new(None)));
+    let told = Arc::clone(&outcome);
+    observer.is_to(move || *told.lock().expect("whole") = Some(closes.close().err()));
+    scheduler.schedule_once(SECOND, || ()).expect("open");
+    assert_eq!(driver.next_deadline(), Some(scheduler.now() + SECOND));
+    assert_eq!(outcome.lock().expect("whole").take(), Some(Some(CloseError::OnTickThread)));
+    assert_eq!((scheduler.is_closed(), scheduler.pending()), (false, 1));
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! The [`Driver`], which turns an engine that has no thread: for tests, and for event loops.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::engine::shared::Shared;
 use crate::engine::termination;
+use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::panics::quietly;
+use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::scheduler::leftovers::Leftovers;
 use crate::time::parking::Sleeper;
 use crate::time::tick::Moment;
@@ -56,27 +58,45 @@ pub struct Driver {
 
 /// The place of an engine that has no thread. The engine is taken out to be turned, so nothing is locked while tasks
 /// run (S11).
-pub(crate) struct EngineCell(Mutex<Option<Box<Engine>>>);
+pub(crate) struct EngineCell {
+    engine: Mutex<Option<Box<Engine>>>,
+    shared: Arc<Shared>,
+}
 
 impl EngineCell {
     pub(crate) fn new(engine: Engine) -> Arc<EngineCell> {
-        Arc::new(EngineCell(Mutex::new(Some(Box::new(engine)))))
+        let shared = Arc::clone(engine.shared());
+        Arc::new(EngineCell { engine: Mutex::new(Some(Box::new(engine))), shared })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Box<Engine>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.engine)
     }
 
-    /// Calls `work` with the engine. Returns `None` if the engine is out already, because it is being turned.
+    /// Calls `work` with the engine. Returns `None` if the engine is out already, because another call has it.
     fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         let engine = self.lock().take()?;
         let mut guard = PutBack { cell: self, engine: Some(engine) };
+        // What observers, clocks and wakers do here is inside a turn as well (S21).
+        let _mark = TurningMark::new(&self.shared);
         guard.engine.as_mut().map(|engine| work(engine))
     }
 
-    /// Turns a stopped engine to its end, unless it is being turned.
+    /// Turns a stopped engine to its end, unless another call has it. Then that call is followed by a turn, or by
+    /// [`end_if_stopped`](EngineCell::end_if_stopped).
     pub(crate) fn end(&self) {
         self.with_engine(turn_until_done);
+    }
+
+    /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
+    /// at once ends with this.
+    ///
+    /// A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after that,
+    /// under the same lock, so this load sees the store.
+    fn end_if_stopped(&self) {
+        if self.shared.is_closing() {
+            self.end();
+        }
     }
 }
 
@@ -125,8 +145,8 @@ impl Driver {
         let turn = |engine: &mut Engine| {
             shared.bell.disarm();
             let (at, threshold, come_back) = match turn_until_done(engine) {
-                Next::Ended => return None,
-                Next::Again => return Some(self.now()),
+                Next::Ended => return Some(None),
+                Next::Again => return None,
                 Next::At(at) => (at, engine.threshold(at), Some(shared.timeline.instant(at))),
                 Next::Idle => (Moment::NEVER, Moment::NEVER, None),
             };
@@ -135,11 +155,15 @@ impl Driver {
             shared.bell.arm(threshold);
             if engine.has_news() {
                 shared.bell.ring_if_asleep();
-                return Some(self.now());
+                return None;
             }
-            come_back
+            Some(come_back)
         };
-        self.cell.with_engine(turn).unwrap_or_else(|| Some(self.now()))
+        let Some(come_back) = self.cell.with_engine(turn).flatten() else {
+            return Some(self.now()); // there is more to do at once
+        };
+        self.cell.end_if_stopped();
+        come_back
     }
 
     /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
@@ -186,6 +210,7 @@ impl Driver {
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.cell.with_engine(Engine::first_deadline);
         let first = first.unwrap_or_else(|| Some(self.shared.now()));
+        self.cell.end_if_stopped();
         first.map(|first| self.shared.timeline.instant(first))
     }
 

@@ -51,6 +51,37 @@ fn end(scheduler: Scheduler, driver: Driver, keeper: Keeper) {
     magazines::flush();
 }
 
+/// A close on another thread finds the engine out, because its driver is turned or looks for the next deadline. Unless the
+/// turn says that it has to be turned again at once, the close comes to its end without another turn (S21).
+#[test]
+fn models_close_against_a_turn_and_a_look_for_the_next_deadline() {
+    for turns in [true, false] {
+        loom::model(move || {
+            let (scheduler, driver, keeper) = scheduler();
+            scheduler.schedule_once(SECOND, || ()).expect("open");
+            let closer = {
+                let scheduler = scheduler.clone();
+                thread::spawn(move || {
+                    let leftovers = scheduler.close().expect("loom has time");
+                    let returned = leftovers.len();
+                    drop(leftovers);
+                    magazines::flush();
+                    returned
+                })
+            };
+            if turns {
+                while driver.turn() == Some(driver.now()) {
+                    thread::yield_now(); // the close may turn it
+                }
+            } else {
+                driver.next_deadline();
+            }
+            assert_eq!((closer.join().unwrap(), scheduler.pending()), (1, 0));
+            end(scheduler, driver, keeper);
+        });
+    }
+}
+
 /// Each task that was handed over has run, or comes back (S29).
 #[test]
 fn models_close_against_the_run_of_what_was_handed_over() {
