@@ -16,7 +16,6 @@ use crate::engine::slots::closure::Closure;
 use crate::engine::slots::deadline;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, holder};
-use crate::engine::termination::Leftover;
 use crate::error::ScheduleError;
 use crate::executor::backpressure::Flow;
 use crate::executor::own_executor::OwnExecutor;
@@ -90,7 +89,7 @@ impl Shared {
         };
         let turn = T::IS_SERIES.then_some(Turn::Even);
         let entry = Entry::new(key, deadline, deadline <= now, runner, turn);
-        match self.announce(entry, now, true) {
+        match self.announce(entry, now) {
             Ok(pushed) => {
                 if pushed.filled {
                     self.hold_back(times, executor, T::IS_WAKER);
@@ -107,33 +106,32 @@ impl Shared {
         Ok(Reservation { shared: Arc::clone(self), is_used: false })
     }
 
-    /// Takes in a leftover of another scheduler. It stays in its holder, so its handles go on working.
+    /// Takes in a leftover of the scheduler `from`. It stays in its holder, so its handles go on working. `now` is the
+    /// present here, and `deadline` translates its deadline there into the one here. It must not run user code.
     pub(crate) fn admit_leftover(
         &self,
-        task: Leftover,
-        times: Times,
-        executor: Option<&Arc<OwnExecutor>>,
+        key: TaskKey,
         from: SchedulerId,
+        now: Moment,
+        deadline: impl FnOnce(Moment) -> Moment,
+        executor: Option<&Arc<OwnExecutor>>,
         mut reservation: Reservation,
     ) -> Result<Moved, ScheduleError> {
-        let moved = holder::move_to(task.key, self.id, executor, times.deadline);
-        let Some((runner, turn, mut old)) = moved else {
-            return Ok(Moved { was_cancelled: true, old_executor: None });
+        let mut filed = None;
+        let announce = |entry| {
+            filed = self.file(entry, now, true).ok().map(|pushed| (entry, pushed));
+            filed.is_some()
         };
-        let is_due = times.deadline <= times.now;
-        let entry = Entry::new(task.key, times.deadline, is_due, runner, turn);
-        reservation.is_used = true; // whoever ends the task counts it out
-        if self.announce(entry, times.now, true).is_ok() {
-            return Ok(Moved { was_cancelled: false, old_executor: old });
+        let times = |before| Times { now, deadline: deadline(before) };
+        match holder::move_to(key, (from, self.id), executor, times, announce) {
+            None => Ok(Moved { was_cancelled: true, old_executor: None }),
+            Some(Err(Refused)) => Err(ScheduleError::Closed),
+            Some(Ok(old_executor)) => {
+                reservation.is_used = true; // whoever ends the task counts it out
+                filed.into_iter().for_each(|(entry, pushed)| self.ring_for(entry, &pushed));
+                Ok(Moved { was_cancelled: false, old_executor })
+            }
         }
-        if holder::come_back(task.key, from, task.deadline, &mut old) {
-            reservation.is_used = false;
-            return Err(ScheduleError::Closed);
-        }
-        // A cancel came while the task was here. It was counted here, and so was the task's leaving. So the task counts
-        // as scheduled here too.
-        with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
-        Ok(Moved { was_cancelled: true, old_executor: old })
     }
 
     /// Takes a waker in; `None` if the instant has come.
@@ -199,23 +197,23 @@ impl Shared {
         holder::withdraw(key).closure
     }
 
-    /// Tells the engine of a pending task, and wakes it if need be. A task that `is_new` is counted as scheduled before
-    /// anybody can see it run (COUNT-1).
-    ///
-    /// The task is published before the doorbell is looked at (WAKE-1).
-    pub(super) fn announce(
-        &self,
-        entry: Entry,
-        now: Moment,
-        is_new: bool,
-    ) -> Result<Pushed, Refused> {
+    /// Tells the engine of a new task, and wakes it if need be. The task is published before the doorbell is looked at
+    /// (WAKE-1).
+    fn announce(&self, entry: Entry, now: Moment) -> Result<Pushed, Refused> {
+        let pushed = self.file(entry, now, true)?;
+        self.ring_for(entry, &pushed);
+        Ok(pushed)
+    }
+
+    /// Publishes the record of a task for its next run, which counts as scheduled now, without a look at the doorbell.
+    /// [`ring_for`](Shared::ring_for) comes next.
+    #[inline]
+    pub(super) fn file(&self, entry: Entry, now: Moment, is_new: bool) -> Result<Pushed, Refused> {
         let stamp = self.intake.stamp(now.0);
         if self.keeps_stamps() {
             deadline::set_stamp(entry.key(), stamp);
         }
-        let pushed = self.push(entry, stamp, is_new)?;
-        self.ring_for(entry, &pushed);
-        Ok(pushed)
+        self.push(entry, stamp, is_new)
     }
 
     /// Returns true if the stamps of tasks have to be kept, for the order of equal deadlines: see [`deadline`].
@@ -224,7 +222,8 @@ impl Shared {
         self.has_resets() && !self.intake.is_by_clock()
     }
 
-    /// Publishes the record of a task, without a look at the doorbell. [`ring_for`](Shared::ring_for) comes next.
+    /// Publishes the record of a task, without a look at the doorbell. A task that `is_new` is counted as scheduled
+    /// before anybody can see it run (COUNT-1).
     #[inline]
     pub(super) fn push(&self, entry: Entry, stamp: u64, is_new: bool) -> Result<Pushed, Refused> {
         let record = entry.record(stamp);

@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
-use crate::engine::intake::lane::Refused;
-use crate::engine::slots::deadline::is_live;
+use crate::engine::slots::deadline::{NotRearmed, is_live};
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
-use crate::engine::termination::{Decision, Leftover};
+use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::cycles;
 use crate::platform::panics::{Payload, caught};
@@ -161,24 +160,39 @@ impl Shared {
             Some(delay) => now.after(delay),
             None => next_run(task.kind(), task.period(), due.moment(), now, self.tick),
         };
-        let entry = task.rearm(next, now)?;
-        if let Err(Refused) = self.announce(entry, now, false) {
-            self.return_from_run(entry);
+        let mut filed = None;
+        let announce = |entry| {
+            filed = self.file(entry, now, false).ok().map(|pushed| (entry, pushed));
+            filed.is_some()
+        };
+        let rearmed = task.rearm(next, now, announce);
+        if let Some((entry, pushed)) = filed {
+            self.ring_for(entry, &pushed);
         }
-        Ok(())
+        match rearmed {
+            Ok(()) => Ok(()),
+            Err(NotRearmed::Closed(task)) => self.return_from_run(task),
+            Err(NotRearmed::Doomed(task)) => Err(task),
+        }
     }
 
     /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it (END-3 in
-    /// [`termination`](super::termination)).
+    /// [`termination`](super::termination)). Gives it back if a cancel has ended it.
     #[cold]
-    fn return_from_run(&self, entry: Entry) {
-        let give_back = || self.give_back(entry);
-        let decided = self.termination.return_from_run(entry.key(), give_back, || self.drop_it());
-        if let Some((decision, task)) = decided {
-            // It may run a user's code: for example the clock of the scheduler that the series moves to.
-            caught(|| decision(task)).err().into_iter().for_each(|panic| self.hooks.report(panic));
-            self.termination.runs_leftover(false);
+    fn return_from_run(&self, task: Running) -> Result<(), Running> {
+        let key = task.key();
+        let give_back = || self.give_back(key, Phase::Running);
+        match self.termination.return_from_run(key, give_back, || self.drop_it()) {
+            BehindRun::Cancelled => return Err(task),
+            BehindRun::Leftover => {}
+            BehindRun::Decided(decision, task) => {
+                // It may run a user's code: for example the clock of the scheduler that the series moves to.
+                let carried_out = caught(|| decision(task));
+                carried_out.err().into_iter().for_each(|panic| self.hooks.report(panic));
+                self.termination.runs_leftover(false);
+            }
         }
+        Ok(())
     }
 
     /// Returns the decision to drop a leftover, for when nobody wants it (S24).
@@ -288,11 +302,11 @@ impl Shared {
         }
     }
 
-    /// Makes a pending task a leftover; `None` if it was cancelled.
-    pub(crate) fn give_back(&self, entry: Entry) -> Option<Leftover> {
-        let (deadline, Repetition { kind, period }) = holder::give_back(entry)?;
+    /// Makes a task that is in `from` a leftover; `None` if it is not, for example because it was cancelled.
+    pub(crate) fn give_back(&self, key: TaskKey, from: Phase) -> Option<Leftover> {
+        let (deadline, Repetition { kind, period }) = holder::give_back(key, from)?;
         with_lane(self, |writer| writer.lane.count_left());
-        Some(Leftover { key: entry.key(), deadline, kind, period, is_in_run: false })
+        Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 
     /// Claims a task that was reset or has moved, for an executor that runs or drops it, and returns the entry of the run.

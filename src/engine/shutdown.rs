@@ -7,7 +7,7 @@
 use super::Engine;
 use super::this_thread::TurningMark;
 use crate::engine::ready::{Entry, Runner};
-use crate::engine::slots::holder;
+use crate::engine::slots::{Phase, holder};
 use crate::engine::termination::Leftover;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::TaskKey;
@@ -27,7 +27,7 @@ impl Engine {
         let (mut leftovers, running) = self.claim_back(&in_flight);
         // The termination sorts them by deadline, stably. At equal deadlines the one-shots in flight come first, then
         // the refused tasks, then the others in the order of scheduling (TURN-2), and at last the series in flight.
-        leftovers.extend(entries.into_iter().filter_map(|entry| self.shared.give_back(entry)));
+        leftovers.extend(entries.into_iter().filter_map(|entry| self.give_back(entry)));
         let count = self.fulfil(leftovers, running, &series);
         self.shared.wake(&mut wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
@@ -37,12 +37,17 @@ impl Engine {
         drop(self.trims.take());
     }
 
+    /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.
+    fn give_back(&self, entry: Entry) -> Option<Leftover> {
+        self.shared.give_back(entry.key(), Phase::Pending)
+    }
+
     /// Claims back the one-shots that executors have. Returns those that have not started, and the keys of those that
     /// run.
     fn claim_back(&self, in_flight: &[Entry]) -> (Vec<Leftover>, Vec<TaskKey>) {
         let (mut leftovers, mut running) = (Vec::new(), Vec::new());
         for entry in in_flight {
-            match self.shared.give_back(*entry) {
+            match self.give_back(*entry) {
                 Some(task) => leftovers.push(task),
                 // The phase tells a task that runs from one that stands here twice, because its executor gave it back
                 // late and got it again.
@@ -58,11 +63,11 @@ impl Engine {
     fn fulfil(&self, mut tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
         let shared = &self.shared;
         if shared.termination.is_wanted() {
-            let give_back = |entry| shared.give_back(entry);
+            let give_back = |entry| self.give_back(entry);
             return shared.termination.fulfil(tasks, running, series, give_back, || None);
         }
         let keep = |entry| {
-            tasks.extend(shared.give_back(entry));
+            tasks.extend(self.give_back(entry));
             None // it is dropped below, with nothing locked
         };
         let in_their_runs =

@@ -18,7 +18,8 @@
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
 //!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
-//!   run. Both do so with the lock held, so the one that comes second finds what the first one has left.
+//!   run. Both do so with the lock held, so the one that comes second finds what the first one has left. Between the
+//!   refusal and the runner's coming the series is in its run, so no other thread starts or returns it.
 //! - END-4 A close waits for such runs. One that is called inside of a run waits neither for that run, nor for runs
 //!   whose threads wait for an end themselves, of whatever scheduler. So no two of them wait for each other.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
@@ -51,6 +52,16 @@ pub(crate) struct Leftover {
 
 /// What is to be done with a leftover that was taken in its run. It is carried out behind that run.
 pub(crate) type Decision = Box<dyn FnOnce(Leftover) + Send>;
+
+/// What becomes of a series behind its run, because the scheduler has closed.
+pub(crate) enum BehindRun {
+    /// A cancel has won. The runner ends the series, and tells so by [`Termination::run_is_over`].
+    Cancelled,
+    /// It is a leftover now.
+    Leftover,
+    /// It is a leftover, and the runner carries this decision out.
+    Decided(Decision, Leftover),
+}
 
 /// A series that was in a run when the end came.
 struct InRun {
@@ -191,8 +202,7 @@ impl Termination {
                 state.last_runs.push(entry.key()); // its run may go on
                 continue;
             };
-            // It is in its run, or between its run and the refusal of the next one (END-3).
-            if word.is_pending() || word.is_running() {
+            if word.is_running() {
                 let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
                 let deadline = entry.moment().after_nanos(period); // as far as can be said now
                 let task = Leftover { key, deadline, kind, period, is_in_run: false };
@@ -227,33 +237,33 @@ impl Termination {
     // ----- the runner ----------------------------------------------------------------------
 
     /// Takes a series back behind its run, because the scheduler has closed in the meantime. `give_back` makes it a
-    /// leftover, unless it was cancelled.
-    ///
-    /// Returns what has been decided about it, if anything (END-3). The caller carries that out, which counts as the
-    /// run of a leftover until the caller ends it.
+    /// leftover, unless it was cancelled (END-3). A decision that the caller carries out counts as the run of a leftover
+    /// until the caller ends it.
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
         give_back: impl FnOnce() -> Option<Leftover>,
         unwanted: impl FnOnce() -> Decision,
-    ) -> Option<(Decision, Leftover)> {
+    ) -> BehindRun {
         let mut state = self.lock();
+        let Some(task) = give_back() else { return BehindRun::Cancelled };
         let at = state.series.iter().position(|series| series.task.key == key);
         let listed = at.map(|at| state.series.swap_remove(at).stage);
-        let mut decided = None;
-        if let Some(task) = give_back() {
-            match listed {
-                None if state.has_come && !state.is_wanted => decided = Some((unwanted(), task)),
-                None | Some(Stage::InRun) => state.leftovers.push(task),
-                Some(Stage::Taken | Stage::Over) => {
-                    state.series.push(InRun { task, stage: Stage::Over });
-                }
-                Some(Stage::Then(decision)) => decided = Some((decision, task)),
+        let decided = match listed {
+            None if state.has_come && !state.is_wanted => Some(unwanted()),
+            None | Some(Stage::InRun) => {
+                state.leftovers.push(task);
+                None
             }
-        }
+            Some(Stage::Taken | Stage::Over) => {
+                state.series.push(InRun { task, stage: Stage::Over });
+                None
+            }
+            Some(Stage::Then(decision)) => Some(decision),
+        };
         state.leftover_runs += usize::from(decided.is_some()); // until it is carried out
         self.notify(state);
-        decided
+        decided.map_or(BehindRun::Leftover, |decision| BehindRun::Decided(decision, task))
     }
 
     /// Notes that a run has ended, and its task with it.

@@ -216,10 +216,7 @@ pub struct PendingTask {
 impl PendingTask {
     /// Returns how long it is until the task is due, on its old scheduler's clock. Returns zero if it is overdue.
     pub fn remaining(&self) -> Duration {
-        match self.due() {
-            Moment::NEVER => Duration::MAX,
-            deadline => deadline.since(self.shared.now()),
-        }
+        remaining(self.due(), self.shared.now())
     }
 
     /// Returns when the task is due. For a task that is never due, returns the latest instant of the clock. If the task
@@ -389,9 +386,12 @@ impl PendingTask {
         was_in_run: bool,
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let (times, from) = (shared.after(self.remaining()), self.shared.id());
-        let task = Leftover { deadline: self.due(), ..task }; // if it comes back
-        let moved = match shared.admit_leftover(task, times, executor, from, reservation) {
+        let (here, there, from) = (self.shared.now(), shared.now(), self.shared.id());
+        // A reset may move it until it is held, so this is called then.
+        let deadline = move |deadline| there.after(remaining(deadline, here));
+        let admitted =
+            shared.admit_leftover(task.key, from, there, deadline, executor, reservation);
+        let moved = match admitted {
             Ok(moved) => moved,
             Err(reason) => return Err(TryScheduleError::new(reason, self)),
         };
@@ -427,6 +427,11 @@ impl PendingTask {
             }
         }
     }
+}
+
+/// Returns how long it is from `now` until this deadline, or zero if it has passed.
+fn remaining(deadline: Moment, now: Moment) -> Duration {
+    if deadline == Moment::NEVER { Duration::MAX } else { deadline.since(now) }
 }
 
 impl Drop for PendingTask {

@@ -14,7 +14,7 @@ use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
 use crate::platform::sync::{Ordering, lock};
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId};
-use crate::{Cancellable, Driver, Scheduler};
+use crate::{Cancellable, Driver, PendingTask, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -231,6 +231,96 @@ fn models_reset_against_the_second_rearm() {
         assert!(resetter.join().unwrap());
         runner.join().unwrap();
         model.runs_when_due();
+    });
+}
+
+/// A leftover moves to another scheduler while its deadline is moved. A reset that returns true counts, whichever of both
+/// has the task then (RESET-3).
+#[test]
+fn models_reset_against_move() {
+    loom::model(|| {
+        let model = Model::new(3 * SECOND, false);
+        let (second, other, there) = ends::scheduler();
+        let leftover = model.scheduler.close().expect("at once").into_iter().next().expect("one");
+        let task = model.task.clone();
+        let resetter = thread::spawn(move || {
+            let is_moved = task.reset(2 * SECOND);
+            magazines::flush();
+            is_moved
+        });
+        let moved = leftover.reschedule(&second).expect("open");
+        assert!(resetter.join().unwrap(), "it waits, here or there");
+        assert_eq!(moved.deadline().expect("pending") - second.now(), 2 * SECOND);
+        other.advance(2 * SECOND);
+        there.run_all();
+        assert_eq!((model.ran(), second.pending()), (1, 0));
+        drop((other, second, there));
+        model.end();
+    });
+}
+
+/// The same, and then the other scheduler closes. It returns the task, or has refused it, and the deadline is that of the
+/// reset (RESET-4).
+#[test]
+fn models_reset_and_close_against_move() {
+    loom::model(|| {
+        let model = Model::new(3 * SECOND, false);
+        let (second, other, there) = ends::scheduler();
+        let leftover = model.scheduler.close().expect("at once").into_iter().next().expect("one");
+        let task = model.task.clone();
+        let closer = thread::spawn(move || {
+            assert!(task.reset(2 * SECOND), "it waits, here or there");
+            let leftovers: Vec<_> = other.close().into_iter().collect();
+            magazines::flush();
+            leftovers
+        });
+        let moved = leftover.try_reschedule(&second);
+        let mut left = closer.join().unwrap();
+        match moved {
+            Ok(handle) => assert!(!handle.is_cancelled(), "nobody has cancelled it"),
+            Err(refused) => left.push(refused.into_task()),
+        }
+        let remaining: Vec<_> = left.iter().map(PendingTask::remaining).collect();
+        assert_eq!(remaining, [2 * SECOND], "it comes back once");
+        drop(left);
+        assert_eq!((model.task.is_done(), second.pending()), (true, 0));
+        drop((second, there));
+        model.end();
+    });
+}
+
+/// While a run ends, the next one is moved to now, starts, and closes the scheduler. What that run decides about its own
+/// leftover is carried out once (END-3).
+#[test]
+fn models_rearm_against_the_next_run_that_closes() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3); // into the run, out of its end, and back while the next run lasts
+    builder.check(|| {
+        let (scheduler, driver, keeper) = ends::scheduler();
+        let (runs, closes) = (Arc::new(AtomicUsize::new(0)), scheduler.clone());
+        let count = Arc::clone(&runs);
+        let run = move || {
+            if count.fetch_add(1, Ordering::Relaxed) == 1 {
+                let leftovers = closes.close().expect("its own run holds nobody up");
+                leftovers.into_iter().for_each(PendingTask::run);
+            }
+        };
+        let task = scheduler.schedule_repeatedly(SECOND, 100 * SECOND, run).expect("open");
+        driver.advance(SECOND);
+        let first = lock(&keeper.0).pop_front().expect("it was handed over");
+        let runner = thread::spawn(move || {
+            first.run();
+            magazines::flush();
+        });
+        assert!(task.reset(Duration::ZERO));
+        driver.turn();
+        keeper.run_all();
+        runner.join().unwrap();
+        let ran = runs.load(Ordering::Relaxed);
+        assert_eq!((ran, task.is_done()), if ran == 1 { (1, false) } else { (3, true) });
+        assert!(ran == 1 || scheduler.await_termination(Duration::ZERO));
+        drop((driver, scheduler, keeper, task));
+        magazines::flush();
     });
 }
 

@@ -8,6 +8,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use crate::Cancellable;
+use crate::engine::slots::deadline::NotRearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{
@@ -107,7 +108,7 @@ fn models_rearm_against_cancel() {
                 let Some(mut task) = Running::claim(key, Phase::Pending) else { return };
                 assert_eq!(task.period(), 1);
                 assert!(task.run_in_place().is_continue());
-                if let Err(task) = task.rearm(Moment(1), Moment(0)) {
+                if let Err(NotRearmed::Doomed(task)) = task.rearm(Moment(1), Moment(0), |_| true) {
                     let (body, claimed) = task.into_body();
                     drop(body);
                     claimed.end();

@@ -25,8 +25,10 @@
 //! - RESET-3 `deadline` and `filed` change only while the task is held, or while it belongs to one thread: to the caller
 //!   who fills the holder. So resets are in one order, and the last one that returns true counts. A claim of a task that
 //!   was reset holds it too. The claim of any other task is one exchange, and a reset that comes before it makes it fail.
-//! - RESET-4 The record of a new entry is pushed while the task is held. So the old entry becomes void only if the engine
-//!   takes the new one. If the engine is closed, the old entry stays valid, and the engine finds it at its end.
+//! - RESET-4 The record of a new entry is pushed while the task is held: by a reset, by a filing again, for the next run
+//!   of a series, and for a leftover that moves. So the old entry becomes void only if the engine takes the new one. If
+//!   the engine is closed, the task stays what it was: its old entry stays valid, and the engine finds it at its end; a
+//!   series is still at the end of its run, and a leftover is still one.
 //! - RESET-5 A look at an entry that does not hold the task may take a void entry for valid, and never a valid one for
 //!   void: the entry was pushed while the task was held, so a look that finds the task not held sees what was filed then,
 //!   or later.
@@ -58,6 +60,14 @@ pub(crate) enum Reset {
     TooLate,
     /// The task has moved to another scheduler.
     Elsewhere,
+}
+
+/// A series that has no next run. It is still the runner's.
+pub(crate) enum NotRearmed {
+    /// A cancel has doomed it in its run. The runner ends it.
+    Doomed(Running),
+    /// The engine is closed. The series has the deadline of its next run, and becomes a leftover.
+    Closed(Running),
 }
 
 /// What an entry that has come out stands for.
@@ -317,13 +327,18 @@ impl Running {
         Some((Running::new(key, running, holder), Entry { deadline: deadline.0, ..entry }))
     }
 
-    /// Makes a series pending again, under the same key, and returns its entry: at `next`, or where a reset during the
-    /// run has moved it. If a cancel has doomed it in the meantime, returns the task, which the caller ends.
+    /// Makes a series pending again, under the same key: at `next`, or where a reset during the run has moved it.
+    /// `announce` pushes the record of its entry, and returns false if the engine is closed (RESET-4).
     #[inline]
-    pub(crate) fn rearm(self, mut next: Moment, now: Moment) -> Result<Entry, Running> {
+    pub(crate) fn rearm(
+        self,
+        mut next: Moment,
+        now: Moment,
+        announce: impl FnOnce(Entry) -> bool,
+    ) -> Result<(), NotRearmed> {
         let (key, holder) = (self.key, self.holder);
-        let Some(word) = holder.word.hold(key.generation, Phase::Running) else {
-            return Err(self);
+        let Some(word) = holder.word.hold_rearmed(key.generation) else {
+            return Err(NotRearmed::Doomed(self));
         };
         if word.was_reset() {
             let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
@@ -331,8 +346,12 @@ impl Running {
             blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_filed(next));
         }
         holder.set_deadline(next);
-        let word = word.rearmed();
-        holder.word.put_back(word);
-        Ok(Entry::new(key, next, next <= now, runner(word), word.turn()))
+        if announce(Entry::new(key, next, next <= now, runner(word), word.turn())) {
+            holder.word.put_back(word);
+            Ok(())
+        } else {
+            holder.word.put_back(word.not_rearmed());
+            Err(NotRearmed::Closed(self))
+        }
     }
 }

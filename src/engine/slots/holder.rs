@@ -26,12 +26,14 @@ use std::task::Waker;
 use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
 use super::{blocks, magazines, moved};
+use crate::engine::admit::Times;
+use crate::engine::intake::lane::Refused;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
 use crate::time::repeat::Kind;
 use crate::time::tick::Moment;
-use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey, Turn};
+use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 /// The panics of the drop of a body, and the name of its closure (S31).
 pub(crate) struct Thrown {
@@ -354,55 +356,49 @@ pub(crate) fn name(key: TaskKey, from: Phase) -> Option<&'static str> {
     holder.with_held(key.generation, from, |word, body| (word, body.closure.name()))
 }
 
-/// Makes a pending task a leftover, and returns its deadline and its repetition. `None` if it was cancelled or claimed,
-/// or if the entry is that of an earlier run of the series.
-pub(crate) fn give_back(entry: Entry) -> Option<(Moment, Repetition)> {
-    let key = entry.key();
+/// Makes a task that is in `from` a leftover, and returns its deadline and its repetition. `None` if it is not in
+/// `from`.
+pub(crate) fn give_back(key: TaskKey, from: Phase) -> Option<(Moment, Repetition)> {
     let holder = blocks::holder(key.slot)?;
     // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
     // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let period = if entry.is_series() { period(key) } else { 0 };
-    let deadline = holder.deadline();
-    let word = holder.word.give_back(key.generation, entry.turn())?;
+    let (period, deadline) = (period(key), holder.deadline());
+    let word = holder.word.give_back(key.generation, from)?;
+    let period = if word.is_series() { period } else { 0 };
     Some((deadline, Repetition { kind: word.kind(), period }))
 }
 
-/// Makes a leftover pending at another scheduler, on an executor there. Returns what its entry needs, and the old
-/// executor, which the caller drops. `None` if the task was cancelled.
+/// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
+/// `announce` pushes the record of its entry, and returns false if the engine there is closed. Then the task stays a
+/// leftover. All this happens while the task is held, so no reset comes in between (RESET-4).
+///
+/// Returns the old executor, which the caller drops. `None` if the task was cancelled.
 pub(crate) fn move_to(
     key: TaskKey,
-    scheduler: SchedulerId,
+    (from, to): (SchedulerId, SchedulerId),
     executor: Option<&Arc<OwnExecutor>>,
-    deadline: Moment,
-) -> Option<(Runner, Option<Turn>, Option<Arc<OwnExecutor>>)> {
+    times: impl FnOnce(Moment) -> Times,
+    announce: impl FnOnce(Entry) -> bool,
+) -> Option<Result<Option<Arc<OwnExecutor>>, Refused>> {
     let holder = blocks::holder(key.slot)?;
     let number = executor.map_or(0, |own| own.number());
     holder.with_held(key.generation, Phase::Returned, |word, body| {
-        let old = replace(&mut body.executor, executor.cloned());
-        moved::insert(key, scheduler);
+        let before = holder.deadline();
+        let Times { now, deadline } = times(before);
+        moved::insert(key, to);
         holder.set_deadline(deadline);
         blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_stamp(key.generation, 0));
+        // The engine there may look at the entry at once, and read the number of the executor.
+        holder.word.change_held(word.moved(Phase::Held, number));
         let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
-        (word.moved(Phase::Pending, number), (runner, word.turn(), old))
-    })
-}
-
-/// Makes a task that was to move a leftover of its old scheduler again, which was due at `deadline` there. Returns false
-/// if it was cancelled in the meantime.
-pub(crate) fn come_back(
-    key: TaskKey,
-    from: SchedulerId,
-    deadline: Moment,
-    executor: &mut Option<Arc<OwnExecutor>>,
-) -> bool {
-    let Some(holder) = blocks::holder(key.slot) else { return false };
-    let number = executor.as_ref().map_or(0, |own| own.number());
-    let new = holder.with_held(key.generation, Phase::Pending, |word, body| {
+        if announce(Entry::new(key, deadline, deadline <= now, runner, word.turn())) {
+            let old = replace(&mut body.executor, executor.cloned());
+            return (word.moved(Phase::Pending, number), Ok(old));
+        }
         moved::insert(key, from);
-        holder.set_deadline(deadline);
-        (word.moved(Phase::Returned, number), replace(&mut body.executor, executor.take()))
-    });
-    new.is_some() // this does not drop the new executor, because the caller has it too
+        holder.set_deadline(before);
+        (word.moved(Phase::Returned, word.executor()), Err(Refused))
+    })
 }
 
 // ----- to run it, or to drop it -----------------------------------------------------------------
@@ -434,6 +430,10 @@ impl Running {
         let holder = blocks::holder(key.slot)?;
         let word = holder.word.claim_last(key.generation)?;
         Some(Running { key, word, holder })
+    }
+
+    pub(crate) fn key(&self) -> TaskKey {
+        self.key
     }
 
     pub(crate) fn kind(&self) -> Kind {

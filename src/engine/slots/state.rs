@@ -14,23 +14,24 @@
 //!                        |                  Returned(g) -- claim -> Running(g)  |
 //!                        +---- cancel ----------+--- cancel --------------------+
 //!
-//!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was; Pending at another scheduler, or Returned
-//!                                                          again if that one refuses it; Running, for one that has
-//!                                                          moved or was reset
+//!   Pending(g), Returned(g) --hold--> Held(g) --put back--> as it was; Pending at another scheduler; Running, for one
+//!                                                          that has moved or was reset
 //!   Returned(g), a series --claim for its only run--> Ending(g)
-//!   Running(g), a series --hold--> HeldInRun(g) --put back--> Running, or Pending for the next run: rearm
+//!   Running(g), a series --hold--> HeldInRun(g) --put back--> Running
+//!   Running(g), a series --rearm--> Held(g) --put back--> Pending for the next run, or Running if the engine refuses
+//!                                                          it, and then --give back--> Returned
 //! ```
 //!
 //! | phase | the task | which threads may end this phase, and by which step |
 //! | --- | --- | --- |
 //! | `Free` | there is none | the owner of the free slot: `fill` |
-//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `claim` (to run or to drop it), `cancel`, `hold`; at the end of the scheduler, the engine or the thread of a series' last run: `give back` |
-//! | `Running` | runs | the runner: `end` of a one-shot, `rearm` or `close` of a series; anybody, for a series: `cancel`, `hold` |
+//! | `Pending` | waits in the intake, the wheel, or an executor's queue | anybody: `claim` (to run or to drop it), `cancel`, `hold`; at the end of the scheduler, the engine: `give back` |
+//! | `Running` | runs | the runner: `end` of a one-shot, `rearm`, `give back` or `close` of a series; anybody, for a series: `cancel`, `hold` |
 //! | `Doomed` | a series in its last run, because of a cancel | the runner: `end` |
 //! | `Ending` | a series after its last run, or a series in the one run that it has as a leftover | the runner: `end` |
 //! | `Returned` | is among the leftovers of a close | anybody: `claim`, `cancel`, `hold` |
-//! | `Held` | waits, while one thread reads the name of its closure, moves its deadline, checks its entry, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
-//! | `HeldInRun` | a series that runs, while one thread moves the deadline of its next run, or sets it to that run | that thread: `put back`; all others wait for it |
+//! | `Held` | waits, while one thread reads the name of its closure, moves its deadline, checks its entry, sets it to its next run, moves it to another scheduler, or looks up to which one it has moved | that thread: `put back`; all others wait for it |
+//! | `HeldInRun` | a series that runs, while one thread moves the deadline of its next run | that thread: `put back`; all others wait for it |
 //!
 //! - WORD-1 A transition out of a phase that several threads may leave is a compare-exchange of the whole word,
 //!   generation included. So exactly one thread wins (S8), and a stale handle never does (S10).
@@ -43,7 +44,7 @@
 //!   what the task did. `fill` is Release for the same reason: a thread that finds the slot filled again knows that the
 //!   task before is done. A slot passes from owner to owner under the depot's lock, or within one thread.
 //! - WORD-5 A task is held only for a moment: for some instructions and, if it moves or has moved, a look into the table
-//!   of moved tasks, or if its deadline becomes earlier, a push into a lane. No user code runs in the meantime. So a
+//!   of moved tasks, and if it gets a new entry, a push into a lane. No user code runs in the meantime. So a
 //!   thread that meets a held task waits until it is put back.
 //!
 //! The word also carries what seldom changes within a generation: the kind of repetition, the number of the task's own
@@ -198,8 +199,13 @@ impl Word {
     }
 
     /// Returns the word of a series that is set to its next run.
-    pub(super) fn rearmed(self) -> Word {
+    fn rearmed(self) -> Word {
         Word(self.in_phase(Phase::Pending).0 ^ ODD)
+    }
+
+    /// Returns the word of a series that goes back to the end of its run, because the engine has refused the next one.
+    pub(super) fn not_rearmed(self) -> Word {
+        Word(self.in_phase(Phase::Running).0 ^ ODD)
     }
 
     /// Returns the outcomes of past generations, the latest in the lowest bit. A 1 stands for a cancel.
@@ -295,11 +301,10 @@ impl AtomicWord {
         })
     }
 
-    /// `give back`: makes a pending task a leftover. Fails if a series has started a run since the one that `turn` names.
-    pub(crate) fn give_back(&self, generation: u32, turn: Option<Turn>) -> Option<Word> {
-        self.transition_with(generation, Phase::Pending, |word| {
-            (word.turn() == turn).then(|| word.in_phase(Phase::Returned))
-        })
+    /// `give back`: makes a task that is in `from` a leftover. That is `Pending`, or, for a series whose next run the
+    /// engine has refused, `Running`.
+    pub(crate) fn give_back(&self, generation: u32, from: Phase) -> Option<Word> {
+        self.transition(generation, from, Phase::Returned)
     }
 
     /// `hold`: holds a task that is in `from`, which is `Pending`, `Returned`, or, for a series, `Running`. Returns its
@@ -322,6 +327,22 @@ impl AtomicWord {
             is_such(word).then(|| word.in_phase(to))
         });
         held.map(|word| word.in_phase(from))
+    }
+
+    /// `hold` of a series whose run has ended. It is held as a task that waits, because its entry may be looked at before
+    /// it is put back. Returns the word of its next run.
+    #[inline]
+    pub(super) fn hold_rearmed(&self, generation: u32) -> Option<Word> {
+        let held = self.transition_with(generation, Phase::Running, |word| {
+            Some(word.rearmed().in_phase(Phase::Held))
+        });
+        held.map(|word| word.in_phase(Phase::Pending))
+    }
+
+    /// Changes the word of a task that this thread goes on holding. Release: pairs with the Acquire of a look.
+    pub(super) fn change_held(&self, word: Word) {
+        debug_assert!(word.is_held(), "the task is not put back");
+        self.put_back(word);
     }
 
     /// `put back`: ends a `hold`. A store suffices, because nobody else may end it. Release: pairs with the Acquire of
@@ -493,8 +514,8 @@ mod tests {
     #[test]
     fn s29_a_task_that_has_moved_says_so_and_keeps_the_rest() {
         let task = filled(Kind::Gap);
-        assert!(task.give_back(7, Some(Turn::Odd)).is_none(), "another run");
-        assert!(task.give_back(7, Some(Turn::Even)).is_some());
+        assert!(task.give_back(7, Phase::Running).is_none(), "it does not run");
+        assert!(task.give_back(7, Phase::Pending).is_some());
         let held = task.hold(7, Phase::Returned).expect("returned");
         task.put_back(held.moved(Phase::Pending, EXECUTORS - 1));
         let word = task.load();
@@ -521,9 +542,10 @@ mod tests {
         let mut turns = Vec::new();
         for _ in 0..3 {
             turns.push(task.claim(7, Phase::Pending).expect("pending").turn());
-            let held = task.hold(7, Phase::Running).expect("it runs");
-            task.put_back(held.rearmed());
-            assert!(task.load().is_pending());
+            let held = task.hold_rearmed(7).expect("it runs");
+            assert!(task.load().is_in(Phase::Held), "nobody takes its entry for stale");
+            task.put_back(held);
+            assert!(task.load().is_in(Phase::Pending));
         }
         assert_eq!(turns, [Some(Turn::Even), Some(Turn::Odd), Some(Turn::Even)]);
         assert_eq!(filled(Kind::Once).load().turn(), None);
