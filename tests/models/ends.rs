@@ -282,6 +282,35 @@ fn models_move_against_an_old_run() {
     });
 }
 
+/// A leftover moves onto an executor of another scheduler while the engine there turns. That executor gets it, once
+/// (RESET-4).
+#[test]
+fn models_move_against_a_turn_there() {
+    loom::model(|| {
+        let ((first, driver, keeper), (second, other, there)) = (scheduler(), scheduler());
+        let runs = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&runs);
+        let task = move || _ = count.fetch_add(1, Ordering::Relaxed);
+        first.schedule_once(Duration::ZERO, task).expect("open");
+        let leftover = driver.close().into_iter().next().expect("one");
+        let own = Keeper(Arc::new(Mutex::new(VecDeque::new())));
+        let onto = second.with_executor(own.clone());
+        let turner = thread::spawn(move || {
+            other.turn();
+            magazines::flush();
+            other
+        });
+        leftover.reschedule(&onto).expect("open");
+        let other = turner.join().unwrap();
+        other.turn();
+        next(&own).run();
+        assert!(lock(&own.0).is_empty() && lock(&there.0).is_empty());
+        assert_eq!((runs.load(Ordering::Relaxed), second.pending()), (1, 0));
+        drop((first, keeper, onto, own));
+        end(second, other, there);
+    });
+}
+
 /// A look at the name, which holds the task for a moment, hides it from nobody (WORD-5).
 #[test]
 fn models_a_look_at_the_name_against_a_cancel() {

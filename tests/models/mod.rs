@@ -13,8 +13,8 @@
 //! | file | what races | the orderings that it guards |
 //! | --- | --- | --- |
 //! | [`alarms`] | an alarm that fires against a load and a drop; an alarm that is set against a stop | none of its own: the word's exchange and load |
-//! | [`deadlines`] | a deadline that moves, against a run, a rearm, a cancel, a close, a look, and another move | the holder's deadline: Release, Acquire; all else holds the task |
-//! | [`ends`] | a close against runs, series in their runs, breaks and cancels; a move against a cancel; a read of the name | the word of a series that ends, and `is_closing` |
+//! | [`deadlines`] | a deadline that moves, against a run, a rearm, a cancel, a close, a look, another reset, and a move to another scheduler | the holder's deadline: Release, Acquire; all else holds the task |
+//! | [`ends`] | a close against runs, series in their runs, breaks, cancels and turns; a move against a cancel and a turn; a read of the name | the word of a series that ends, and `is_closing` |
 //! | [`holders`] | run, cancel, reuse, rearm, magazines, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its load; the handle's `shared`, the clone's load of the word |
 //! | [`lanes`] | push, take, close; the ready list; the order by count | `published`: swap, load, close; `listed`: load, clearing; the head of the ready list: push, load, take; the count |
 //! | [`loops`] | the wake event of a message loop: post, end, quit handle, what is dropped on the loop's thread, each against a loop that goes to sleep; a wake and a cancel against the poll of a future | none: all is under locks |

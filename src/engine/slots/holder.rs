@@ -362,9 +362,9 @@ pub(crate) fn give_back(key: TaskKey, from: Phase) -> Option<(Moment, Repetition
     let holder = blocks::holder(key.slot)?;
     // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
     // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let (period, deadline) = (period(key), holder.deadline());
+    let period = if holder.word.load_relaxed().is_series() { period(key) } else { 0 };
+    let deadline = holder.deadline();
     let word = holder.word.give_back(key.generation, from)?;
-    let period = if word.is_series() { period } else { 0 };
     Some((deadline, Repetition { kind: word.kind(), period }))
 }
 
