@@ -266,6 +266,7 @@ fn models_reset_and_close_against_move() {
     loom::model(|| {
         let model = Model::new(3 * SECOND, false);
         let (second, other, there) = ends::scheduler();
+        other.advance(9 * SECOND); // a deadline there is another moment
         let leftover = model.scheduler.close().expect("at once").into_iter().next().expect("one");
         let task = model.task.clone();
         let closer = thread::spawn(move || {
