@@ -1209,3 +1209,51 @@ fn a_storm_on_a_worker() {
     let timers = Scheduler::new();
     storm_on("a worker", ExecutorScheduler::new(ThreadPool::new(2), &timers).worker());
 }
+
+/// The thread that finds a value due may have to wait for a lock before it runs it. The period counts from the run.
+#[test]
+fn a_throttle_counts_its_period_from_the_run_itself() {
+    /// Time passes after a reading of the clock: the second one from now, which is the timer's.
+    struct Slow(Scheduler, ManualClock, AtomicUsize);
+    impl Schedule for Slow {
+        fn now(&self) -> Instant {
+            let now = self.0.now();
+            if self.2.fetch_add(1, Ordering::Relaxed) == 1 {
+                self.1.advance(70 * MS);
+            }
+            now
+        }
+        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.0.schedule_task(delay, task)
+        }
+        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.0.schedule_task_at(at, task)
+        }
+        fn schedule_series(
+            &self,
+            _: Duration,
+            _: Period,
+            _: RepeatingTask,
+        ) -> Result<Cancellable, ScheduleError> {
+            unreachable!("no series")
+        }
+    }
+    let clock = ManualClock::new();
+    let (scheduler, driver) =
+        Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
+    let slow = Slow(scheduler, clock.clone(), AtomicUsize::new(0));
+    let starts = Arc::<Mutex<Vec<Instant>>>::default();
+    let (notes, reads) = (Arc::clone(&starts), clock.clone());
+    let throttled =
+        rx::throttle(slow, 100 * MS, move |_: u32| notes.lock().expect("whole").push(reads.now()));
+    throttled.call(1).expect("open");
+    driver.turn(); // and 70 ms pass before the run
+    throttled.call(2).expect("open");
+    for _ in 0..300 {
+        driver.advance(MS);
+    }
+    let starts = starts.lock().expect("whole");
+    assert_eq!(starts.len(), 2);
+    let gap = starts[1].duration_since(starts[0]);
+    assert!(gap >= 100 * MS && gap <= 102 * MS, "{gap:?}");
+}

@@ -82,6 +82,8 @@ struct State<T> {
     /// The latest time at which `value` is due, however many values replace it.
     latest: Due,
     last_run: Option<Instant>,
+    /// `flush` was called for `value` while `f` ran.
+    is_flushed: bool,
     timer: TimerState,
     /// The values of calls that are just scheduling a timer (PACE-3).
     arming: Vec<Arming<T>>,
@@ -250,10 +252,19 @@ impl<T> State<T> {
         Step::Again { id, due: self.due }
     }
 
+    /// A run of `f` has started then. The next value is due a period later, unless `flush` was called for it.
+    fn has_started(&mut self, at: Instant) {
+        self.last_run = Some(at);
+        if let (Pace::Period(period), false) = (self.pace, self.is_flushed) {
+            self.due = self.due.max(Due::after(at, period));
+        }
+    }
+
     /// Moves `f` and the value out for a run (PACE-1). Returns `None` if one of them is missing.
     fn start(&mut self, now: Instant) -> Option<Run<T>> {
         let value = self.value.take_if(|_| self.f.is_some())?;
         self.last_run = Some(now);
+        self.is_flushed = false;
         self.f.take().map(|f| Run { f, value })
     }
 
@@ -287,6 +298,7 @@ impl<T: Send + 'static> Paced<T> {
             due: Due::Never,
             latest: Due::Never,
             last_run: None,
+            is_flushed: false,
             timer: TimerState::None,
             arming: Vec::new(),
             last_id: 0,
@@ -363,6 +375,8 @@ impl<T: Send + 'static> Paced<T> {
         let mut first_panic = None;
         loop {
             let Run { mut f, value } = run;
+            // Whoever found the value due has read the clock before a lock, perhaps some time ago.
+            let started = PanicHook::default().catch(|| self.schedule.now());
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(value))) {
                 let later =
                     if first_panic.is_none() { first_panic.replace(panic) } else { Some(panic) };
@@ -370,6 +384,7 @@ impl<T: Send + 'static> Paced<T> {
             }
             let mut state = lock(&self.state);
             state.f = Some(f);
+            started.into_iter().for_each(|at| state.has_started(at));
             let step = match state.timer {
                 TimerState::Come => state.set_timer(),
                 TimerState::None | TimerState::Set { .. } => Step::Nothing,
@@ -395,6 +410,7 @@ impl<T: Send + 'static> Paced<T> {
         let run = state.start(now);
         if run.is_none() {
             (state.timer, state.due) = (TimerState::Come, Due::At(now));
+            state.is_flushed = true;
         }
         drop(state);
         cancel_timer(handle);
@@ -405,6 +421,7 @@ impl<T: Send + 'static> Paced<T> {
     pub(super) fn cancel(&self) -> bool {
         let mut state = lock(&self.state);
         let (value, handle) = (state.value.take(), state.take_timer());
+        state.is_flushed = false;
         drop(state);
         cancel_timer(handle);
         let was_pending = value.is_some();

@@ -149,7 +149,8 @@ impl Worker {
     }
 
     /// Runs a task again and again. Run `k` is queued at `initial + k * period`, however long the runs take. Missed
-    /// runs are made up for, one by one.
+    /// runs are made up for, one by one. A task that returns an `Option<Duration>` chooses its next delay: see
+    /// [`Repeat`].
     ///
     /// If the period is zero, the handle says that the task was cancelled. [`Schedule::schedule_series`] returns an
     /// error then, and takes every [`Period`].

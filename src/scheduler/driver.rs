@@ -191,7 +191,8 @@ impl Driver {
 
     /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. `None` if
     /// nothing is pending, or if nothing that is will ever be due. Tasks that an executor has and has not started do not
-    /// count. Called from inside a task of the same driver, it returns the present.
+    /// count. Called from inside a task of the same driver, it returns the present. A [`Sleep`](crate::future::Sleep) that
+    /// was reset to a later time counts with its old one, at which its task is polled once in vain.
     ///
     /// ```
     /// use std::time::Duration;

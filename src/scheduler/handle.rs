@@ -228,7 +228,7 @@ impl Cancellable {
     }
 
     /// Moves the deadline to an instant, like [`reset`](Cancellable::reset). If the instant has passed, the task is due
-    /// now.
+    /// now, and its [`deadline`](Cancellable::deadline) is that instant (of a series, it is the present).
     ///
     /// ```
     /// use std::time::Duration;

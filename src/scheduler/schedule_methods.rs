@@ -133,7 +133,9 @@ impl Scheduler {
     /// late the runs before it were. Missed runs are caught up, one by one.
     ///
     /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task returns `()`, or a
-    /// [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series. A panic ends the series too.
+    /// [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series, or an `Option<Duration>`: then `Some(delay)`
+    /// makes the next run due `delay` after the end of this one, and `None` ends the series: see [`Repeat`]. A panic ends
+    /// the series too.
     ///
     /// # Errors
     ///

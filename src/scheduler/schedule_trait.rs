@@ -85,6 +85,10 @@ pub trait Schedule: Send + Sync {
 
     /// Runs a task repeatedly, until it returns `Break`.
     ///
+    /// Everything in this crate that schedules also follows a task that [chooses its next delay](crate::Repeat). The box
+    /// does not show such a choice to an implementation of your own, unless it hands the box on to one of this crate. So
+    /// an implementation from scratch goes by the period.
+    ///
     /// # Errors
     ///
     /// Returns the reason if the task is not accepted. The task is dropped then.
@@ -365,8 +369,9 @@ pub trait ScheduleExt: Schedule {
         }
     }
 
-    /// Runs a task at a fixed rate, the first time when `initial` has passed. Missed runs are caught up, one by one.
-    /// This is [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_rate`].
+    /// Runs a task at a fixed rate, the first time when `initial` has passed. Missed runs are caught up, one by one. A
+    /// task that returns an `Option<Duration>` chooses its next delay: see [`Repeat`]. This is
+    /// [`schedule_periodic`](ScheduleExt::schedule_periodic) with [`Period::fixed_rate`].
     ///
     /// # Errors
     ///
