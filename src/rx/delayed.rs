@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::worker::TaskQueue;
+use crate::Cancellable;
 use crate::job::{Epoch, Run};
-use crate::{Cancellable, Period, Schedule, ScheduleError, Scheduler};
 
 /// A task as its queue holds it.
 pub(super) type Entry = Arc<dyn Run<dyn TaskQueue>>;
@@ -369,89 +369,10 @@ impl Delayed {
     }
 }
 
-/// When a task is to be queued.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    After(Duration),
-    At(Instant),
-}
-
-/// The clock of delayed tasks.
-#[derive(Clone)]
-pub(super) enum Timers {
-    /// Runs timers on its tick thread, in order of deadline.
-    Wheel(Scheduler),
-    /// Runs timers wherever it runs tasks, and perhaps out of order.
-    Any(Arc<dyn Schedule>),
-}
-
-impl Timers {
-    pub(super) fn now(&self) -> Instant {
-        match self {
-            Timers::Wheel(scheduler) => scheduler.now(),
-            Timers::Any(schedule) => schedule.now(),
-        }
-    }
-
-    /// Returns true if timers run in order of deadline.
-    pub(super) fn keep_the_order(&self) -> bool {
-        matches!(self, Timers::Wheel(_))
-    }
-
-    /// Returns true if a timer that fires early, although its timers have ended, is a leftover that somebody runs. While
-    /// a scheduler closes, its own thread may still fire some.
-    pub(super) fn may_run_leftovers_here(&self) -> bool {
-        match self {
-            Timers::Wheel(scheduler) => !scheduler.is_turned_here(),
-            Timers::Any(_) => true,
-        }
-    }
-
-    /// Returns true if nobody keeps the time any more, as far as is known.
-    pub(super) fn are_closed(&self) -> bool {
-        match self {
-            Timers::Wheel(scheduler) => scheduler.is_closed(),
-            Timers::Any(_) => false,
-        }
-    }
-
-    /// Returns when the timer of a task is to run. The deadline beside it is `None` if only the timer will know it.
-    pub(super) fn with_deadline(&self, when: When) -> (When, Option<Instant>) {
-        let deadline = match (self, when) {
-            (Timers::Wheel(_), When::After(_)) => return (when, None),
-            (_, When::At(deadline)) => deadline,
-            (Timers::Any(schedule), When::After(delay)) => {
-                let now = schedule.now();
-                // A deadline beyond the range of the clock becomes the latest that it has.
-                Period::fixed_delay(delay).next_run(now, now)
-            }
-        };
-        (When::At(deadline), Some(deadline))
-    }
-
-    pub(super) fn schedule(
-        &self,
-        when: When,
-        timer: impl FnOnce() + Send + 'static,
-    ) -> Result<Cancellable, ScheduleError> {
-        match (self, when) {
-            (Timers::Wheel(scheduler), When::At(deadline)) => {
-                scheduler.schedule_at(deadline, timer)
-            }
-            (Timers::Wheel(scheduler), When::After(delay)) => scheduler.schedule_once(delay, timer),
-            (Timers::Any(schedule), When::At(deadline)) => {
-                schedule.schedule_task_at(deadline, Box::new(timer))
-            }
-            (Timers::Any(schedule), When::After(delay)) => {
-                schedule.schedule_task(delay, Box::new(timer))
-            }
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Weak;
+    use std::time::Duration;
 
     use super::super::composite::CompositeCancellable;
     use super::super::serial::SerialQueue;

@@ -33,8 +33,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-use super::delayed::{Entry, Timers, When};
+use super::delayed::Entry;
 use super::serial::{SerialQueue, Taken};
+use super::timer::{Timers, When};
 use super::worker::TaskQueue;
 use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, Ordering, local, lock};

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::delayed::Timers;
 use super::drain::RetryQueue;
 use super::serial::SerialQueue;
+use super::timer::Timers;
 use super::worker::Worker;
 use crate::executor::backpressure::PendingLimit;
 use crate::{Executor, Inline, PanicHook, Schedule, Scheduler, TaskPanic};

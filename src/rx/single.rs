@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use super::delayed::{AtomicPosition, Entry, Position, When};
+use super::delayed::{AtomicPosition, Entry, Position};
 use super::scheduler::ExecutorScheduler;
 use super::serial::SerialQueue;
+use super::timer::When;
 use super::worker::{TaskQueue, Worker};
 use crate::job::{Due, Next, Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, MutexGuard, lock};

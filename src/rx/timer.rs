@@ -1,4 +1,4 @@
-//! The timers of a worker's delayed tasks: how they are set, moved, and fire.
+//! The clock of a worker, and the timers of its delayed tasks: how they are set, moved, and fire.
 //!
 //! ```text
 //!   the task is delayed --set--> timer --fires, the task is due--------> the task is queued
@@ -19,9 +19,91 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::delayed::{Entry, Found, Reissued, SetFor, TimerSet, When};
+use super::delayed::{Entry, Found, Reissued, SetFor, TimerSet};
 use super::serial::SerialQueue;
-use crate::{Cancellable, Inline, ScheduleError, Scheduler};
+use crate::{Cancellable, Inline, Period, Schedule, ScheduleError, Scheduler};
+
+/// When a task is to be queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    After(Duration),
+    At(Instant),
+}
+
+/// The clock of delayed tasks.
+#[derive(Clone)]
+pub(super) enum Timers {
+    /// Runs timers on its tick thread, in order of deadline.
+    Wheel(Scheduler),
+    /// Runs timers wherever it runs tasks, and perhaps out of order.
+    Any(Arc<dyn Schedule>),
+}
+
+impl Timers {
+    pub(super) fn now(&self) -> Instant {
+        match self {
+            Timers::Wheel(scheduler) => scheduler.now(),
+            Timers::Any(schedule) => schedule.now(),
+        }
+    }
+
+    /// Returns true if timers run in order of deadline.
+    pub(super) fn keep_the_order(&self) -> bool {
+        matches!(self, Timers::Wheel(_))
+    }
+
+    /// Returns true if a timer that fires early, although its timers have ended, is a leftover that somebody runs. While
+    /// a scheduler closes, its own thread may still fire some.
+    pub(super) fn may_run_leftovers_here(&self) -> bool {
+        match self {
+            Timers::Wheel(scheduler) => !scheduler.is_turned_here(),
+            Timers::Any(_) => true,
+        }
+    }
+
+    /// Returns true if nobody keeps the time any more, as far as is known.
+    pub(super) fn are_closed(&self) -> bool {
+        match self {
+            Timers::Wheel(scheduler) => scheduler.is_closed(),
+            Timers::Any(_) => false,
+        }
+    }
+
+    /// Returns when the timer of a task is to run. The deadline beside it is `None` if only the timer will know it.
+    pub(super) fn with_deadline(&self, when: When) -> (When, Option<Instant>) {
+        let deadline = match (self, when) {
+            (Timers::Wheel(_), When::After(_)) => return (when, None),
+            (_, When::At(deadline)) => deadline,
+            (Timers::Any(schedule), When::After(delay)) => {
+                let now = schedule.now();
+                // A deadline beyond the range of the clock becomes the latest that it has.
+                Period::fixed_delay(delay).next_run(now, now)
+            }
+        };
+        (When::At(deadline), Some(deadline))
+    }
+
+    pub(super) fn schedule(
+        &self,
+        when: When,
+        timer: impl FnOnce() + Send + 'static,
+    ) -> Result<Cancellable, ScheduleError> {
+        match (self, when) {
+            (Timers::Wheel(scheduler), When::At(deadline)) => {
+                scheduler.schedule_at(deadline, timer)
+            }
+            (Timers::Wheel(scheduler), When::After(delay)) => scheduler.schedule_once(delay, timer),
+            (Timers::Any(schedule), When::At(deadline)) => {
+                schedule.schedule_task_at(deadline, Box::new(timer))
+            }
+            (Timers::Any(schedule), When::After(delay)) => {
+                schedule.schedule_task(delay, Box::new(timer))
+            }
+        }
+    }
+}
+
+// ----- the timers of a worker --------------------------------------------------------------
 
 /// The global scheduler does not look more often than this whether a task is due.
 const MIN_PAUSE: Duration = Duration::from_millis(1);

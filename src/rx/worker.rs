@@ -7,8 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext};
-use super::delayed::{AtomicPosition, Entry, Timers, When};
+use super::delayed::{AtomicPosition, Entry};
 use super::scheduler::ExecutorScheduler;
+use super::timer::{Timers, When};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
