@@ -89,6 +89,7 @@
 //! | `Handler(looper)` | `task_runner()` | [`MessageLoop::runner`], [`LoopThread::runner`] |
 //! | `post`, `postDelayed`, `postAtTime` | `PostTask`, `PostDelayedTask` | [`post`](TaskRunner::post), [`post_delayed`](TaskRunner::post_delayed), [`post_at`](TaskRunner::post_at) |
 //! | `removeCallbacks(r)` | a `WeakPtr`, `CancelableOnceClosure` | [`Cancellable::cancel`](crate::Cancellable::cancel): drops the closure at once |
+//! | `removeCallbacks(r)`, and `postDelayed(r, d)` again | `DelayTimer::Reset` | [`Cancellable::reset`](crate::Cancellable::reset), for a task or a series |
 //! | `runOnUiThread` | | [`run_or_post`](TaskRunner::run_or_post) |
 //! | a `Handler` on either side | `PostTaskAndReplyWithResult` | [`post_and_reply`](TaskRunner::post_and_reply) |
 //! | | `PostNonNestableTask` | [`post_non_nestable`](TaskRunner::post_non_nestable) |

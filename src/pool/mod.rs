@@ -37,6 +37,7 @@
 //! | `CancellationException`, `ExecutionException` | [`JoinError::Cancelled`], [`JoinError::Panicked`] |
 //! | `future.cancel(false)` | [`cancel`](ScheduledFuture::cancel), or a [`handle`](ScheduledFuture::handle) that is kept apart |
 //! | `future.cancel(true)` | nothing: a thread in Rust cannot be interrupted |
+//! | a cancel, and `schedule` again with another delay | [`reset`](crate::Cancellable::reset) of the [`handle`](ScheduledFuture::handle) |
 //! | `future.getDelay(unit)`, `isPeriodic()`, `isDone()` | [`remaining`](ScheduledFuture::remaining), [`is_periodic`](ScheduledFuture::is_periodic), [`is_done`](ScheduledFuture::is_done) |
 //! | `setRemoveOnCancelPolicy(true)` | always: a cancel removes the task and drops its closure |
 //! | `setExecuteExistingDelayedTasksAfterShutdownPolicy` | [`ShutdownPolicy::run_delayed`] |

@@ -38,6 +38,7 @@
 //! | `worker.dispose()`, `isDisposed()` | [`dispose`](Worker::dispose), [`is_disposed`](Worker::is_disposed) |
 //! | `scheduler.scheduleDirect(r)` | a worker for it alone, or the executor itself |
 //! | `Disposable`, `dispose()` | [`Cancellable`](crate::Cancellable), [`cancel`](crate::Cancellable::cancel), which also returns whether it came in time |
+//! | `dispose()`, and `schedule` again with another delay | [`Cancellable::reset`](crate::Cancellable::reset) |
 //! | `Disposable.disposed()` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
 //! | `CompositeDisposable`: `add`, `delete`, `dispose`, `size` | [`CompositeCancellable`]: [`add`](CompositeCancellable::add), [`remove`](CompositeCancellable::remove) by key, [`cancel`](CompositeCancellable::cancel), [`len`](CompositeCancellable::len) |
 //! | `Schedulers.trampoline()` | [`TrampolineScheduler`] |
