@@ -38,7 +38,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, DueTask, PanicHook, Period, Repeat, Task};
+use crate::{Cancel, Cancellable, DueTask, PanicHook, Period, Repeat, Task};
 
 /// The queue that a job belongs to: a worker's, a loop's, or a pool's.
 pub(crate) trait Owner: Send + Sync {
@@ -78,11 +78,12 @@ pub(crate) trait Owner: Send + Sync {
 }
 
 /// When a waiting job is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// It is due, and waits for its turn.
     Now,
     At(Instant),
+    /// Only this timer of it knows. It is asked with nothing locked, because a scheduler may end with the answer.
+    AsksTimer(Cancellable),
 }
 
 /// The work of a job, as far as the job itself needs to know it.
@@ -518,10 +519,11 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
         let is_waiting = matches!(*stage, Stage::Waiting(_));
         let due = if is_waiting { owner.deadline(&self.position) } else { None };
         drop(stage); // the clock is a user's
-        due.map(|due| match due {
-            Due::Now => owner.now(),
-            Due::At(deadline) => deadline,
-        })
+        match due? {
+            Due::Now => Some(owner.now()),
+            Due::At(deadline) => Some(deadline),
+            Due::AsksTimer(timer) => timer.deadline(),
+        }
     }
 }
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tickwheel::{
-    CloseError, Driver, DueTask, ManualClock, Observer, Precision, Rejected, Scheduler, SystemClock,
+    CloseError, Driver, DueTask, ManualClock, Observer, Precision, Rejected, Scheduler, Stopping,
+    SystemClock,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -399,4 +400,24 @@ fn on_a_clock_that_runs_by_itself_what_others_schedule_runs() {
     });
     assert_eq!(driver.block_on_patiently(Duration::MAX, answer.take()), Ok(5));
     thread.join().expect("no panic");
+}
+
+/// A task stops the scheduler, and wakes the future. Nobody turns the driver after that.
+#[test]
+fn a_stop_in_the_last_turn_of_a_call_is_followed_by_the_end() {
+    let (scheduler, driver) = driven();
+    let (stopped, stops) = (Slot::<Stopping>::new(), scheduler.clone());
+    let tells = Slot(Arc::clone(&stopped.0));
+    scheduler.schedule_once(SECOND, move || tells.put(stops.stop())).expect("open");
+    let stopping = driver.block_on(stopped.take()).expect("woken");
+    assert!(stopping.wait_timeout(Duration::ZERO).is_ok(), "the last turn was done");
+
+    let (scheduler, driver) = Scheduler::builder().clock(SystemClock).build_driven().expect("good");
+    let (stops, kept) = (scheduler.clone(), Arc::<Mutex<Option<Stopping>>>::default());
+    let keep = Arc::clone(&kept);
+    let task = move || *keep.lock().expect("whole") = Some(stops.stop());
+    scheduler.schedule_once(Duration::ZERO, task).expect("open");
+    driver.advance(Duration::ZERO);
+    let stopping = kept.lock().expect("whole").take().expect("it has run");
+    assert!(stopping.wait_timeout(Duration::ZERO).is_ok(), "the last turn was done");
 }

@@ -606,3 +606,106 @@ fn s28_a_storm_of_resets_and_disposals() {
         assert!(worker.pending() == 0 && tasks.iter().all(|task| !task.reset(MS)));
     }
 }
+
+/// A loop that quits still runs what is due. A worker's timer among that is no leftover, and its task was moved.
+#[test]
+fn s28_a_timer_of_a_loop_that_quits_does_not_run_a_moved_task() {
+    let _alone = alone();
+    let (clock, log) = (ManualClock::new(), Log::default());
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
+    let runner = looper.runner();
+    let worker = ExecutorScheduler::over(Inline, runner.clone()).worker();
+    let task = worker.schedule_after(SECOND, log.task(1));
+    clock.advance(SECOND);
+    runner.quit_safely();
+    let has_moved = task.reset(50 * MS);
+    looper.run_until_idle();
+    assert_eq!(log.all().is_empty(), has_moved, "not before its new deadline");
+    drop(looper);
+    if has_moved {
+        clock.advance(50 * MS);
+        until("the global scheduler keeps its time", || log.all() == [1]);
+    }
+    assert!(task.is_done() && worker.pending() == 0);
+}
+
+/// The handle of a timer is dropped with nothing locked, also if the timer refuses late.
+#[test]
+fn s28_a_timer_that_is_dropped_drops_its_handle_unlocked() {
+    struct Locks(Worker);
+    impl Cancel for Locks {
+        fn cancel(&self) -> bool {
+            false
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+    impl Drop for Locks {
+        fn drop(&mut self) {
+            self.0.pending();
+        }
+    }
+    #[derive(Clone, Default)]
+    struct Keeps(Arc<OnceLock<Worker>>, Arc<Mutex<Vec<Task>>>);
+    impl Schedule for Keeps {
+        fn now(&self) -> Instant {
+            Instant::now()
+        }
+        fn schedule_task(&self, _: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.schedule_task_at(self.now(), task)
+        }
+        fn schedule_task_at(&self, _: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
+            self.1.lock().expect("whole").push(task);
+            let worker = self.0.get().expect("set").clone();
+            Ok(Cancellable::from(Arc::new(Locks(worker))))
+        }
+        fn schedule_series(
+            &self,
+            _: Duration,
+            _: Period,
+            _: RepeatingTask,
+        ) -> Result<Cancellable, ScheduleError> {
+            unreachable!("a worker keeps its series itself")
+        }
+    }
+    let _alone = alone();
+    let (keeps, (sender, done)) = (Keeps::default(), std::sync::mpsc::channel());
+    let worker = ExecutorScheduler::over(Inline, keeps.clone()).worker();
+    keeps.0.set(worker.clone()).expect("once");
+    thread::spawn(move || {
+        let task = worker.schedule_after(HOUR, || unreachable!("dropped"));
+        let kept = std::mem::take(&mut *keeps.1.lock().expect("whole"));
+        drop(kept);
+        sender.send((task.is_done(), worker.pending())).expect("heard");
+        drop((worker, keeps));
+    });
+    assert_eq!(done.recv_timeout(common::PATIENCE), Ok((true, 0)), "it is stuck");
+}
+
+/// A disposed worker moves nothing, also while it still drops its tasks.
+#[test]
+fn s28_a_disposed_worker_moves_nothing() {
+    let _alone = alone();
+    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    for worker in [ExecutorScheduler::new(Inline, &timers).worker(), rx::single()] {
+        let other = Arc::new(OnceLock::<Cancellable>::new());
+        let (sender, said) = std::sync::mpsc::channel();
+        let tells = |sender: std::sync::mpsc::Sender<bool>| {
+            let other = Arc::clone(&other);
+            common::OnDrop(move || {
+                _ = sender.send(other.get().expect("set").reset(2 * HOUR));
+            })
+        };
+        let held = [tells(sender.clone()), tells(sender)];
+        let handles = held.map(|held| worker.schedule_after(HOUR, move || drop(held)));
+        other.set(worker.schedule_after(HOUR, || ())).expect("once");
+        worker.dispose();
+        assert_eq!(said.iter().collect::<Vec<_>>(), [false, false]);
+        assert!(handles.iter().all(Cancellable::is_cancelled));
+    }
+    drop(driver);
+}

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::job::{Epoch, Run};
+use crate::job::{Due, Epoch, Run};
 
 /// A task as its queue holds it.
 pub(super) type Entry = Arc<dyn Run<dyn TaskQueue>>;
@@ -137,8 +137,8 @@ pub(super) enum SetFor {
 pub(super) enum Found {
     /// This task is due.
     Due(Entry, Option<Cancellable>),
-    /// The timer's task was moved to a later deadline and needs a new timer.
-    Later(Reissued),
+    /// The timer's task was moved to a later deadline and needs a new timer. This was the time.
+    Later(Reissued, Instant),
     /// Its task was moved, so only the clock can tell.
     NoClock,
     /// Its task has left.
@@ -150,8 +150,9 @@ pub(super) struct Reissued {
     pub(super) job: Entry,
     pub(super) ticket: u64,
     pub(super) deadline: Instant,
-    /// The timer that it had.
+    /// The timer that it had, and what that was set for.
     pub(super) timer: Option<Cancellable>,
+    pub(super) set_for: SetFor,
 }
 
 /// What [`Delayed::set_timer`] leaves to do.
@@ -247,18 +248,13 @@ impl Delayed {
 
     /// A timer was dropped without having fired. Removes its task, unless the timer was just being set: then
     /// [`set_timer`](Delayed::set_timer) does so, if the timer had been accepted.
-    pub(super) fn drop_timer(&mut self, ticket: u64) -> Option<Entry> {
+    pub(super) fn drop_timer(&mut self, ticket: u64) -> Option<(Entry, Option<Cancellable>)> {
         let task = self.by_ticket.get_mut(&ticket)?;
         if task.is_arming {
             task.was_dropped = true;
             return None;
         }
-        self.remove(ticket).map(|(job, _)| job)
-    }
-
-    /// The timer that was being set was refused, and another one is set next.
-    pub(super) fn was_refused(&mut self, ticket: u64) {
-        self.by_ticket.get_mut(&ticket).into_iter().for_each(|task| task.was_dropped = false);
+        self.remove(ticket)
     }
 
     /// Moves the deadline of a task. Its timer has to follow (DELAY-3).
@@ -295,14 +291,19 @@ impl Delayed {
         }
         let (job, timer) = (Arc::clone(&task.job), task.timer.take());
         (task.is_arming, task.was_dropped) = (true, false);
+        let set_for = task.set_for;
         self.by_ticket.insert(ticket, task);
-        Some(Reissued { job, ticket, deadline, timer })
+        Some(Reissued { job, ticket, deadline, timer, set_for })
     }
 
-    /// Returns when a task is due, if that is known.
-    pub(super) fn deadline(&self, ticket: u64) -> Option<Instant> {
-        let task = self.by_ticket.get(&ticket)?;
-        task.deadline.or_else(|| task.timer.as_ref()?.deadline())
+    /// Returns when a task is due.
+    pub(super) fn due(&self, ticket: u64) -> Due {
+        let task = self.by_ticket.get(&ticket);
+        match task.map(|task| (task.deadline, &task.timer)) {
+            Some((Some(deadline), _)) => Due::At(deadline),
+            Some((None, Some(timer))) => Due::AsksTimer(timer.clone()),
+            _ => Due::Now,
+        }
     }
 
     /// Returns the earliest deadline and its ticket.
@@ -325,7 +326,8 @@ impl Delayed {
         match (task.deadline.filter(|_| task.was_moved), now) {
             (Some(_), None) => return Found::NoClock,
             (Some(deadline), Some(now)) if deadline > now => {
-                return self.reissue(ticket).map_or(Found::Nothing, Found::Later);
+                let reissued = self.reissue(ticket);
+                return reissued.map_or(Found::Nothing, |reissued| Found::Later(reissued, now));
             }
             _ => {}
         }

@@ -414,9 +414,7 @@ impl Owner for SerialQueue {
             Position::Gone => None,
             Position::Queued | Position::Postponed(0) => Some(Due::Now),
             Position::Postponed(nanos) => Some(Due::At(self.epoch.instant(nanos))),
-            Position::Delayed(ticket) => {
-                Some(state.delayed.deadline(ticket).map_or(Due::Now, Due::At))
-            }
+            Position::Delayed(ticket) => Some(state.delayed.due(ticket)),
         }
     }
 
@@ -424,6 +422,7 @@ impl Owner for SerialQueue {
         let mut state = self.state();
         loop {
             match position.get() {
+                _ if state.executor.is_none() => return None, // it is about to be cancelled
                 Position::Gone => return None,
                 Position::Delayed(ticket) => {
                     state.delayed.move_to(ticket, deadline);

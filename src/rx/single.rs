@@ -152,7 +152,9 @@ impl Owner for SubQueue {
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
-        let task = self.tasks().get(position)?;
+        let tasks = self.tasks();
+        let task = tasks.get(position).filter(|_| !tasks.is_disposed)?;
+        drop(tasks);
         self.queue.move_to(&task.position, deadline)
     }
 

@@ -13,8 +13,9 @@
 //!   task, the task is withdrawn with it.
 //! - TIMER-2 A task that was moved, and needs another timer, is not lost if the timers refuse that. The global scheduler
 //!   keeps its time then, by real time, as it does for drains that wait (DRAIN-1). That timer looks at the clock when it
-//!   fires, like any other of a moved task. If the timers say that they are closed when one of them has just fired, then
-//!   it is a leftover that somebody runs, and its task is queued.
+//!   fires, like any other of a moved task. If that scheduler ends, the worker's own timers are tried once more.
+//! - TIMER-3 A leftover of timers that are closed queues its task when somebody runs it, whenever the task is due. It is
+//!   told from a timer that fires while they close: a leftover runs before the time that it was set for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,13 +53,9 @@ impl Timers {
         matches!(self, Timers::Wheel(_))
     }
 
-    /// Returns true if a timer that fires early, although its timers have ended, is a leftover that somebody runs. While
-    /// a scheduler closes, its own thread may still fire some.
-    pub(super) fn may_run_leftovers_here(&self) -> bool {
-        match self {
-            Timers::Wheel(scheduler) => !scheduler.is_turned_here(),
-            Timers::Any(_) => true,
-        }
+    /// Returns true if the calling thread runs these timers, and may do so while they are being closed.
+    fn are_turned_here(&self) -> bool {
+        matches!(self, Timers::Wheel(scheduler) if scheduler.is_turned_here())
     }
 
     /// Returns true if nobody keeps the time any more, as far as is known.
@@ -108,6 +105,9 @@ impl Timers {
 /// The global scheduler does not look more often than this whether a task is due.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
+/// When it looks again if the clock has panicked.
+const BLIND_PAUSE: Duration = Duration::from_millis(100);
+
 impl SerialQueue {
     /// Starts the timer of a delayed task (WORKER-3). If it is refused, the task is withdrawn (TIMER-1). No other timer
     /// can have queued the task by then.
@@ -130,7 +130,7 @@ impl SerialQueue {
     /// Starts another timer for a task that was moved (TIMER-2).
     pub(super) fn set_timer_again(&self, job: &Entry, ticket: u64, deadline: Instant) {
         if self.try_set_timer(job, ticket, deadline).is_err() {
-            self.set_last_resort(job, ticket, deadline);
+            self.set_last_resort(ticket);
         }
     }
 
@@ -150,18 +150,20 @@ impl SerialQueue {
 
     /// Has the global scheduler keep the time of a task whose timer was refused (TIMER-2).
     #[cold]
-    fn set_last_resort(&self, job: &Entry, ticket: u64, deadline: Instant) {
-        self.state().delayed.was_refused(ticket);
+    fn set_last_resort(&self, ticket: u64) {
+        // Under another ticket, the end of a timer that was refused does nothing.
+        let reissued = self.state().delayed.reissue(ticket);
+        let Some(Reissued { job, ticket, deadline, .. }) = reissued else { return };
         let now = self.hook.catch(|| self.timers.now());
-        let left = now.map_or(Duration::ZERO, |now| deadline.saturating_duration_since(now));
-        let mut timer = DelayTimer::new(self, job, ticket);
+        let left = now.map_or(BLIND_PAUSE, |now| deadline.saturating_duration_since(now));
+        let mut timer = DelayTimer::new(self, &job, ticket);
         timer.is_last_resort = true;
         let handle = Scheduler::try_global().ok().and_then(|global| {
             let global = global.with_executor(Inline);
             global.schedule_once(left.max(MIN_PAUSE), move || timer.fire()).ok()
         });
         if let Some(handle) = handle {
-            return self.keep_timer(job, ticket, handle, SetFor::Elsewhere(deadline));
+            return self.keep_timer(&job, ticket, handle, SetFor::Elsewhere(deadline));
         }
         let waited = self.state().delayed.remove(ticket);
         waited.into_iter().for_each(|(job, _)| job.withdraw());
@@ -251,11 +253,15 @@ impl DelayTimer {
                 }
                 Found::NoClock => {
                     drop(state);
-                    now = Some(queue.timers.now());
+                    now = queue.hook.catch(|| queue.timers.now());
+                    if now.is_none() {
+                        queue.set_last_resort(*ticket); // it looks again a little later
+                        break;
+                    }
                 }
-                Found::Later(reissued) => {
+                Found::Later(reissued, now) => {
                     drop(state);
-                    self.fired_early(queue, reissued);
+                    self.fired_early(queue, reissued, now);
                     break;
                 }
                 // The task was cancelled, or another timer has queued it.
@@ -266,15 +272,19 @@ impl DelayTimer {
     }
 
     /// Sets another timer for a task that was moved to a later deadline (DELAY-3).
-    fn fired_early(&self, queue: &SerialQueue, reissued: Reissued) {
-        let Reissued { job, ticket, deadline, timer } = reissued;
+    fn fired_early(&self, queue: &SerialQueue, reissued: Reissued, now: Instant) {
+        let Reissued { job, ticket, deadline, timer, set_for } = reissued;
         drop(timer); // this one
+        let may_be_leftover = match set_for {
+            _ if self.is_last_resort => false,
+            SetFor::At(at) => at > now,
+            SetFor::Unknown => !queue.timers.are_turned_here(),
+            SetFor::Elsewhere(_) => false,
+        };
         match queue.try_set_timer(&job, ticket, deadline) {
             Ok(()) => {}
-            // This is a leftover that somebody runs (TIMER-2).
-            Err(ScheduleError::Closed)
-                if !self.is_last_resort && queue.timers.may_run_leftovers_here() =>
-            {
+            // It is a leftover that somebody runs (TIMER-3).
+            Err(ScheduleError::Closed) if may_be_leftover => {
                 let mut state = queue.state();
                 if let Some((job, timer)) = state.delayed.remove(ticket) {
                     state.push(job);
@@ -282,7 +292,7 @@ impl DelayTimer {
                     drop(timer);
                 }
             }
-            Err(_) => queue.set_last_resort(&job, ticket, deadline),
+            Err(_) => queue.set_last_resort(ticket),
         }
     }
 }
@@ -290,6 +300,18 @@ impl DelayTimer {
 impl Drop for DelayTimer {
     fn drop(&mut self) {
         let Some((queue, job, ticket)) = self.task.take() else { return };
+        if self.is_last_resort {
+            // The scheduler that kept the time has ended, or has refused it. The worker's own timers may take it again.
+            let reissued = queue.state().delayed.reissue(ticket);
+            let Some(Reissued { ticket, deadline, timer, .. }) = reissued else { return };
+            drop(timer);
+            if queue.try_set_timer(&job, ticket, deadline).is_ok() {
+                return;
+            }
+            let waited = queue.state().delayed.remove(ticket);
+            waited.into_iter().for_each(|(job, _)| job.withdraw());
+            return;
+        }
         // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
         let waited = queue.state().delayed.drop_timer(ticket);
         if waited.is_some() {

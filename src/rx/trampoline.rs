@@ -150,12 +150,15 @@ impl Owner for Trampoline {
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
         let state = self.state();
         let Position::Delayed(ticket) = position.get() else { return None };
-        state.tasks.deadline(ticket).map(Due::At)
+        Some(state.tasks.due(ticket))
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
         let mut state = self.state();
         let Position::Delayed(ticket) = position.get() else { return None };
+        if state.is_disposed {
+            return None; // it is about to be cancelled
+        }
         let first = state.tasks.first();
         state.tasks.move_to(ticket, deadline);
         let is_earlier = state.tasks.first() < first;

@@ -132,12 +132,16 @@ impl Driver {
         let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
         let blocking = Blocking { driver: self, woken: Arc::new(woken), sleeper, patience };
         let waker = Waker::from(Arc::clone(&blocking.woken));
-        loop {
+        let result = loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                return Ok(output);
+                break Ok(output);
             }
-            blocking.wait()?;
-        }
+            if let Err(stalled) = blocking.wait() {
+                break Err(stalled);
+            }
+        };
+        self.end_if_stopped();
+        result
     }
 }
 

@@ -166,6 +166,11 @@ impl Driver {
         come_back
     }
 
+    /// Does the last turn if a stop has come in a turn that the caller of this driver is not told to follow by another.
+    pub(super) fn end_if_stopped(&self) {
+        self.cell.end_if_stopped();
+    }
+
     /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
     /// tasks that are scheduled on the way. Returns how many runs were started.
     ///
@@ -186,6 +191,7 @@ impl Driver {
                 _ => break,
             }
         }
+        self.end_if_stopped();
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
 
