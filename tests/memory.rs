@@ -54,8 +54,13 @@ fn resident() -> Option<usize> {
     Some(text.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
 }
 
+/// Returns how many threads of the crate there are. The harness starts threads too, for tests that wait for their turn.
 fn threads() -> Option<usize> {
-    Some(fs::read_dir("/proc/self/task").ok()?.count())
+    let is_ours = |task: &fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm"));
+        name.is_ok_and(|name| name.starts_with("tickwheel"))
+    };
+    Some(fs::read_dir("/proc/self/task").ok()?.flatten().filter(is_ours).count())
 }
 
 fn descriptors() -> Option<usize> {
