@@ -60,9 +60,9 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "reset", instructions: 180.0, allocations: 0.0, run: reset },
     Operation { name: "churn", instructions: 960.0, allocations: 0.002, run: churn },
     Operation { name: "take-in", instructions: 200.0, allocations: 0.002, run: take_in },
-    Operation { name: "fire-inline", instructions: 660.0, allocations: 0.002, run: fire },
+    Operation { name: "fire-inline", instructions: 650.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 220.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 915.0, allocations: 0.002, run: repetition },
+    Operation { name: "repetition", instructions: 900.0, allocations: 0.002, run: repetition },
     Operation { name: "wheel-tick", instructions: 330.0, allocations: 0.002, run: wheel_tick },
 ];
 

@@ -138,6 +138,7 @@ impl Shared {
 
     /// Returns the present. It is never "never", however far the clock is moved: what never comes is not due then
     /// either (S4).
+    #[inline]
     pub(crate) fn now(&self) -> Moment {
         self.timeline.moment(self.clock.now()).min(Moment(Moment::NEVER.0 - 1))
     }
