@@ -5,18 +5,21 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use tickwheel::wheel::{Key, Wheel};
+use tickwheel::wheel::{Wheel, WheelKey};
 
 use common::{Random, env};
 
-/// A wheel, and the map that says what it should hold.
+/// A wheel, and the map that says what it should hold: by deadline, and then in the order of inserts and resets.
 struct Pair {
     wheel: Wheel<u64>,
-    model: BTreeMap<(u64, u64), Key>,
-    keys: Vec<(Key, (u64, u64))>,
-    inserted: u64,
+    model: BTreeMap<(u64, u64), (WheelKey, u64)>,
+    /// All keys that there ever were, each with its value, and with its place in the model if it still has one.
+    keys: Vec<(WheelKey, u64, Option<(u64, u64)>)>,
+    /// The number of inserts and resets.
+    steps: u64,
 }
 
 impl Pair {
@@ -26,14 +29,19 @@ impl Pair {
         let half = (size as u64 / 2).max(1);
         let starts = [0, half - 1, half * 3, 1 << 40, u64::MAX - half, u64::MAX - 5_000_000];
         let start = starts[random.below(starts.len() as u64) as usize];
-        let wheel = Wheel::new(size).starting_at(start.wrapping_add(random.below(3)));
-        Pair { wheel, model: BTreeMap::new(), keys: Vec::new(), inserted: 0 }
+        let granularity = [1, 1, 3, 1000, 1 << 20][random.below(5) as usize];
+        let wheel = Wheel::new(size)
+            .with_granularity(NonZeroU64::new(granularity).expect("above zero"))
+            .starting_at(start.wrapping_add(random.below(3)));
+        Pair { wheel, model: BTreeMap::new(), keys: Vec::new(), steps: 0 }
     }
 
     fn step(&mut self, random: &mut Random) {
-        match random.below(10) {
+        match random.below(14) {
             0..5 => self.insert(random),
             5..7 => self.remove(random),
+            7..10 => self.reset(random),
+            10 => self.pop(random),
             _ => self.advance(random),
         }
         self.wheel.check_invariants();
@@ -41,62 +49,106 @@ impl Pair {
         assert_eq!(self.wheel.is_empty(), self.model.is_empty());
         if random.below(3) == 0 {
             let first = self.model.keys().next().map(|(deadline, _)| *deadline);
+            let budget = random.below(30) as usize;
+            let within = self.wheel.next_expiry_within(budget);
+            assert!(within <= first && within.is_some() == first.is_some(), "{within:?}");
+            self.wheel.check_invariants();
             assert_eq!(self.wheel.next_expiry(), first, "the next expiry");
             self.wheel.check_invariants();
         }
     }
 
-    fn insert(&mut self, random: &mut Random) {
-        let now = self.wheel.now();
-        let few = random.below(8);
-        let deadline = match random.below(8) {
+    fn deadline(&self, random: &mut Random) -> u64 {
+        let (now, few) = (self.wheel.now(), random.below(8));
+        match random.below(8) {
             0 => now.saturating_sub(few),
             1 => u64::MAX - few,
             2 => now.saturating_add(few),
             _ => now.saturating_add(random.of_any_size(63)),
-        };
+        }
+    }
+
+    fn insert(&mut self, random: &mut Random) {
+        let deadline = self.deadline(random);
         for _ in 0..if random.below(20) == 0 { 100 } else { 1 } {
-            let id = self.inserted;
-            self.inserted += 1;
+            let id = self.steps;
+            self.steps += 1;
             let key = self.wheel.insert(deadline, id);
             assert_eq!(self.wheel.get(key), Some(&id));
             assert_eq!(self.wheel.deadline(key), Some(deadline));
-            self.model.insert((deadline, id), key);
-            self.keys.push((key, (deadline, id)));
+            self.model.insert((deadline, id), (key, id));
+            self.keys.push((key, id, Some((deadline, id))));
         }
     }
 
-    /// Returns any key that there ever was, also of values that are gone.
+    /// Takes any key that there ever was, also of values that are gone.
+    fn any_key(&mut self, random: &mut Random) -> Option<&mut (WheelKey, u64, Option<(u64, u64)>)> {
+        let at = random.below(self.keys.len().max(1) as u64) as usize;
+        self.keys.get_mut(at)
+    }
+
     fn remove(&mut self, random: &mut Random) {
         for _ in 0..if random.below(10) == 0 { 100 } else { 1 } {
-            if self.keys.is_empty() {
-                return;
-            }
-            let at = random.below(self.keys.len() as u64) as usize;
-            let (key, name) = self.keys[at];
-            let expected = self.model.remove(&name).map(|_| name.1);
-            assert_eq!(self.wheel.contains(key), expected.is_some());
-            assert_eq!(self.wheel.remove(key), expected, "of {name:?}");
+            let Some((key, id, place)) = self.any_key(random) else { return };
+            let (key, id, place) = (*key, *id, place.take());
+            let is_there = place.is_some_and(|place| self.model.remove(&place).is_some());
+            assert_eq!(self.wheel.contains(key), is_there);
+            assert_eq!(self.wheel.remove(key), is_there.then_some(id));
         }
     }
 
-    fn advance(&mut self, random: &mut Random) {
+    fn reset(&mut self, random: &mut Random) {
+        let deadline = self.deadline(random);
+        for _ in 0..if random.below(10) == 0 { 100 } else { 1 } {
+            let step = self.steps;
+            self.steps += 1;
+            let Some((key, _, place)) = self.any_key(random) else { return };
+            let (key, before) = (*key, *place);
+            *place = Some((deadline, step));
+            let value = before.and_then(|before| self.model.remove(&before));
+            assert_eq!(self.wheel.reset(key, deadline), value.is_some());
+            assert_eq!(self.wheel.deadline(key), value.is_some().then_some(deadline));
+            value.into_iter().for_each(|value| _ = self.model.insert((deadline, step), value));
+        }
+    }
+
+    fn to(&self, random: &mut Random) -> u64 {
         let now = self.wheel.now();
-        let to = match random.below(4) {
+        match random.below(4) {
             0 => now.saturating_add(1),
             1 => self.model.keys().next().map_or(now, |(deadline, _)| *deadline),
             _ => now.saturating_add(random.of_any_size(63)),
-        };
+        }
+    }
+
+    fn pop(&mut self, random: &mut Random) {
+        let to = self.to(random);
+        let popped = self.wheel.pop(to);
+        let first = self.model.first_key_value().map(|(place, value)| (*place, *value));
+        let due = first.filter(|((deadline, _), _)| *deadline <= self.wheel.now());
+        assert_eq!(popped, due.map(|((deadline, _), (key, id))| (key, deadline, id)));
+        due.into_iter().for_each(|(place, _)| _ = self.model.remove(&place));
+    }
+
+    fn advance(&mut self, random: &mut Random) {
+        let (now, to) = (self.wheel.now(), self.to(random));
         let take = if random.below(8) == 0 { random.below(5) as usize } else { usize::MAX };
         let given: Vec<_> = self.wheel.advance(to).take(take).collect();
-        assert_eq!(self.wheel.now(), now.max(to));
         let passed = now.max(to);
-        let due = self.model.range(..=(passed, u64::MAX)).map(|(name, _)| *name);
-        let due: Vec<_> = due.take(take).collect();
-        assert_eq!(given, due, "advanced from {now} to {to}");
-        for name in due {
-            self.model.remove(&name);
-        }
+        assert_eq!(self.wheel.now(), passed);
+        let due = self.model.range(..=(passed, u64::MAX)).take(take);
+        let due: Vec<_> = due.map(|(place, (_, id))| (*place, *id)).collect();
+        assert!(given.iter().copied().eq(due.iter().map(|((deadline, _), id)| (*deadline, *id))));
+        due.iter().for_each(|(place, _)| _ = self.model.remove(place));
+    }
+
+    fn drain(mut self) {
+        let drained = self.wheel.drain();
+        let all = self.model.iter().map(|((deadline, _), (_, id))| (*deadline, *id));
+        assert!(drained.into_iter().eq(all), "in order");
+        self.wheel.check_invariants();
+        assert!(self.wheel.is_empty() && self.wheel.next_expiry().is_none());
+        assert!(self.keys.iter().all(|(key, ..)| !self.wheel.contains(*key)));
     }
 }
 
@@ -105,6 +157,7 @@ fn run(seed: u64) {
     let mut pair = Pair::new(&mut random);
     let steps = 20 + random.below(100);
     (0..steps).for_each(|_| pair.step(&mut random));
+    pair.drain();
 }
 
 #[test]
@@ -196,6 +249,31 @@ fn s09_what_was_to_come_at_the_end_of_time_can_be_removed() {
         wheel.check_invariants();
         assert_eq!((wheel.len(), wheel.next_expiry()), (0, None));
     }
+}
+
+/// Idle timeouts: each message pushes one further. Of an entry that is moved again and again only one is left.
+#[test]
+fn s28_what_is_pushed_further_for_ever_leaves_nothing_that_grows() {
+    let mut wheel = Wheel::new(64);
+    let keys: Vec<_> = (0..100).map(|value| wheel.insert(1_000, value)).collect();
+    for now in 0..20_000_u64 {
+        let key = keys[now as usize * 31 % 100];
+        assert!(wheel.reset(key, now + 1), "to earlier");
+        assert!(wheel.reset(key, now + 2_000), "and to later");
+        assert_eq!(wheel.advance(now).count(), 0);
+    }
+    wheel.check_invariants(); // looks at every entry, so it would take long if all were still there
+    assert_eq!((wheel.len(), wheel.next_expiry().is_some()), (100, true));
+}
+
+#[test]
+fn s10_keys_from_before_a_peak_match_nothing_after_it() {
+    let mut wheel = Wheel::new(64);
+    let keys: Vec<_> = (0..5_000).map(|value| wheel.insert(value, value)).collect();
+    assert_eq!(wheel.advance(5_000).count(), 5_000, "the wheel is empty, and gives its slots back");
+    let fresh: Vec<_> = (0..5_000).map(|value| wheel.insert(9_000, value)).collect();
+    assert!(keys.iter().all(|key| !wheel.contains(*key) && !wheel.reset(*key, 0)));
+    assert!(fresh.iter().all(|key| wheel.contains(*key)));
 }
 
 #[test]

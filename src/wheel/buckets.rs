@@ -190,8 +190,10 @@ impl<E: Timed> Buckets<E> {
     /// Sets the present tick. If a half-turn begins, it brings in all of it (WHEEL-4).
     fn move_to(&mut self, now: Tick) {
         self.now = now;
-        self.far.turn_to(self.present_half());
-        self.bring_in(self.present_half(), usize::MAX);
+        let present = self.present_half();
+        if self.far.turn_to(present) {
+            self.bring_in(present, usize::MAX);
+        }
     }
 
     /// Moves the ring's entries up to `end`, which is in the present half-turn, to `out`.
@@ -313,6 +315,13 @@ impl<E: Timed> Buckets<E> {
         self.pool = Pool::new(self.ring.len());
         self.sweep = Sweep::START;
         self.len = 0;
+    }
+
+    /// Returns all entries, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &E> {
+        let far = self.far.iter().map(|(_, half_turn)| &half_turn.chain);
+        let chains = self.ring.iter().chain(far);
+        self.overdue.iter().chain(chains.flat_map(|chain| self.pool.iter(chain)))
     }
 
     /// Panics if an invariant is broken. `seen` is room to work in.

@@ -47,11 +47,17 @@ impl<E: Timed> Far<E> {
         Far { base, soon: Vec::new(), occupied, beyond: BTreeMap::new() }
     }
 
-    /// Makes this half-turn the present one.
-    pub(super) fn turn_to(&mut self, base: u64) {
-        if base == self.base {
-            return;
+    /// Makes this half-turn the present one. Returns false if it is already.
+    #[inline]
+    pub(super) fn turn_to(&mut self, base: u64) -> bool {
+        let is_new = base != self.base;
+        if is_new {
+            self.begin(base);
         }
+        is_new
+    }
+
+    fn begin(&mut self, base: u64) {
         self.base = base;
         while let Some(first) = self.beyond.first_entry() {
             let half = *first.key();

@@ -1,6 +1,22 @@
 //! The public wheel: values with keys. The [`Buckets`] have an entry for each value.
+//!
+//! ```text
+//!   insert, reset to earlier ──> buckets ──── its tick comes ────> ready   (a sorted queue)  ──┐
+//!                          └──> behind  (a heap), if its tick has passed                      ─┴─> out, in order
+//! ```
+//!
+//! A reset to a later deadline only changes the value. Its entry stays where it is, and is filed again when it comes up:
+//! in `move_to` if the value belongs to a later tick, in `first_ready` within a tick, in `next_expiry` before that.
+//!
+//! - KEYED-1 Of the entries of a slot, the one that has the slot's `filing` stands for the value. Each value has one such
+//!   entry. The number may wrap, so that a stale entry from long ago stands for the value as well. Then both are filed
+//!   again when they come up, and one of them becomes stale.
+//! - KEYED-2 That entry's deadline is not later than the value's.
+//! - KEYED-3 `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later
+//!   ticks. `ready` is sorted. So the first of both is the first of all.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::num::NonZeroU64;
 
@@ -36,11 +52,19 @@ pub struct Wheel<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
     len: usize,
-    /// The entries that have come out of the buckets and not yet out of [`Expired`].
-    due: VecDeque<KeyedEntry>,
+    /// The entries that have come out of the buckets, in order.
+    ready: VecDeque<Ready>,
+    /// The entries whose tick had passed when they were filed, the first on top.
+    behind: BinaryHeap<Reverse<Ready>>,
     /// Room for the entries that come out of the buckets. It is empty between calls.
     given_out: Vec<KeyedEntry>,
+    now: u64,
+    /// The order of the next value that is inserted or reset.
+    next_order: u64,
+    /// The generation of a slot that is made now.
+    first_generation: u32,
     size: usize,
+    granularity: NonZeroU64,
 }
 
 /// Identifies a value in a [`Wheel`]. The key of a value that is gone never matches another value.
@@ -58,7 +82,7 @@ pub type Key = WheelKey;
 struct KeyedEntry {
     deadline: u64,
     slot: u32,
-    generation: u32,
+    filing: u32,
 }
 
 impl Timed for KeyedEntry {
@@ -67,15 +91,32 @@ impl Timed for KeyedEntry {
     }
 }
 
+/// The entry of a value whose tick has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ready {
+    deadline: u64,
+    order: u64,
+    slot: u32,
+    filing: u32,
+}
+
 struct Slot<T> {
     generation: u32,
+    /// The number of the entry that stands for the value. Entries with other numbers are stale (KEYED-1).
+    filing: u32,
     deadline: u64,
+    /// Greater for a value that was inserted or reset later.
+    order: u64,
     value: Option<T>,
 }
 
 impl<T> Slot<T> {
     fn holds(&self, generation: u32) -> bool {
         self.generation == generation && self.value.is_some()
+    }
+
+    fn is_filed_as(&self, filing: u32) -> bool {
+        self.filing == filing && self.value.is_some()
     }
 }
 
@@ -91,18 +132,24 @@ impl<T> Wheel<T> {
 
     /// Creates a wheel with this number of buckets, at tick zero. Returns `None` unless the number is a power of two.
     pub fn try_new(buckets: usize) -> Option<Wheel<T>> {
-        buckets.is_power_of_two().then(|| Wheel::at(buckets, 0))
+        buckets.is_power_of_two().then(|| Wheel::at(buckets, NonZeroU64::MIN, 0))
     }
 
-    fn at(size: usize, now: u64) -> Wheel<T> {
+    fn at(size: usize, granularity: NonZeroU64, now: u64) -> Wheel<T> {
+        let reached = Tick(now.div_ceil(granularity.get()));
         Wheel {
-            buckets: Buckets::new(size, NonZeroU64::MIN, Tick(now)),
+            buckets: Buckets::new(size, granularity, reached),
             slots: Vec::new(),
             free: Vec::new(),
             len: 0,
-            due: VecDeque::new(),
+            ready: VecDeque::new(),
+            behind: BinaryHeap::new(),
             given_out: Vec::new(),
+            now,
+            next_order: 0,
+            first_generation: 0,
             size,
+            granularity,
         }
     }
 
@@ -116,12 +163,33 @@ impl<T> Wheel<T> {
     /// ```
     #[must_use]
     pub fn starting_at(self, tick: u64) -> Wheel<T> {
-        Wheel::at(self.size, tick)
+        Wheel::at(self.size, self.granularity, tick)
+    }
+
+    /// Returns an empty wheel of the same size whose buckets each cover so many ticks. Drops the values of this one.
+    ///
+    /// Deadlines are still kept and given out to the tick. With ticks of a nanosecond, for example, and buckets of a
+    /// millisecond, deadlines are exact, and near ones cost no more than on a wheel with ticks of a millisecond.
+    ///
+    /// ```
+    /// use std::num::NonZeroU64;
+    /// use tickwheel::wheel::Wheel;
+    ///
+    /// let millisecond = NonZeroU64::new(1_000_000).unwrap();
+    /// let mut wheel = Wheel::new(256).with_granularity(millisecond);
+    /// wheel.insert(1_500_001, "second");
+    /// wheel.insert(1_500_000, "first");
+    /// assert_eq!(wheel.advance(1_500_000).collect::<Vec<_>>(), [(1_500_000, "first")]);
+    /// assert_eq!(wheel.next_expiry(), Some(1_500_001));
+    /// ```
+    #[must_use]
+    pub fn with_granularity(self, ticks: NonZeroU64) -> Wheel<T> {
+        Wheel::at(self.size, ticks, self.now)
     }
 
     /// Returns the tick that the wheel has been advanced to.
     pub fn now(&self) -> u64 {
-        self.buckets.now().0
+        self.now
     }
 
     /// Returns the number of buckets.
@@ -139,6 +207,8 @@ impl<T> Wheel<T> {
         self.len == 0
     }
 
+    // ----- in ------------------------------------------------------------------------------
+
     /// Inserts a value that is due at this tick. If the tick has passed, the value comes out at the next
     /// [`advance`](Wheel::advance).
     ///
@@ -147,27 +217,73 @@ impl<T> Wheel<T> {
     /// Panics if the wheel holds four thousand million values.
     pub fn insert(&mut self, deadline: u64, value: T) -> WheelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, deadline: 0, value: None });
+            let generation = self.first_generation;
+            self.slots.push(Slot { generation, filing: 0, deadline: 0, order: 0, value: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than four thousand million values")
         });
+        let order = self.next_order();
         let free = &mut self.slots[slot as usize];
-        free.deadline = deadline;
+        (free.deadline, free.order) = (deadline, order);
         free.value = Some(value);
         let generation = free.generation;
-        self.buckets.insert(KeyedEntry { deadline, slot, generation });
         self.len += 1;
+        self.file(slot);
         WheelKey { slot, generation }
     }
+
+    fn next_order(&mut self) -> u64 {
+        self.next_order += 1;
+        self.next_order
+    }
+
+    /// Makes an entry for a value, which stands for it from now on (KEYED-1).
+    fn file(&mut self, slot: u32) {
+        let filed = &mut self.slots[slot as usize];
+        filed.filing = filed.filing.wrapping_add(1);
+        let Slot { filing, deadline, order, .. } = *filed;
+        if self.buckets.tick_of(deadline) > self.buckets.now() {
+            self.buckets.insert(KeyedEntry { deadline, slot, filing });
+        } else {
+            self.behind.push(Reverse(Ready { deadline, order, slot, filing }));
+        }
+    }
+
+    /// Moves the deadline of a value. Returns false if the value is gone already.
+    ///
+    /// Among values of the same deadline it comes out as if it had been inserted now. A value that was due, but has not
+    /// come out, can be moved too.
+    ///
+    /// To a later deadline this costs two stores: the value's entry stays where it is, and is moved when it comes up.
+    ///
+    /// ```
+    /// use tickwheel::wheel::Wheel;
+    ///
+    /// let mut wheel = Wheel::new(64);
+    /// let session = wheel.insert(30, "session");
+    /// assert!(wheel.reset(session, 50));
+    /// assert_eq!(wheel.advance(49).count(), 0);
+    /// assert_eq!(wheel.advance(50).collect::<Vec<_>>(), [(50, "session")]);
+    /// assert!(!wheel.reset(session, 70));
+    /// ```
+    pub fn reset(&mut self, key: WheelKey, deadline: u64) -> bool {
+        let order = self.next_order();
+        let slot = self.slots.get_mut(key.slot as usize);
+        let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
+        let is_earlier = deadline < slot.deadline;
+        (slot.deadline, slot.order) = (deadline, order);
+        if is_earlier {
+            self.file(key.slot); // an entry must not be later than its value (KEYED-2)
+            self.drop_stale();
+        }
+        true
+    }
+
+    // ----- out -----------------------------------------------------------------------------
 
     /// Removes a value, before or after it is due. Returns `None` if it is gone already.
     pub fn remove(&mut self, key: WheelKey) -> Option<T> {
         let value = self.vacate(key)?;
-        // Stale entries are swept when they are as many as the live ones, so each removal pays for at most two.
-        if self.buckets.len() > 2 * self.len + SLACK {
-            let slots = &self.slots;
-            self.buckets.sweep(usize::MAX, |entry| is_live(slots, entry));
-            self.buckets.give_back(usize::MAX);
-        }
+        self.drop_stale();
         Some(value)
     }
 
@@ -184,7 +300,41 @@ impl<T> Wheel<T> {
             slot.generation = next;
             self.free.push(key.slot);
         }
+        if self.len == 0 && self.slots.len() > KEPT {
+            self.give_back_all();
+        }
         Some(value)
+    }
+
+    /// Drops stale entries if they are more than the values. The buckets are swept a share at a time, so that no call
+    /// takes long. Each removal and each reset to an earlier deadline leaves one stale entry, and pays for about two.
+    fn drop_stale(&mut self) {
+        let enough = 2 * self.len + SLACK;
+        let slots = &self.slots;
+        if self.buckets.len() > enough {
+            self.buckets.sweep(SHARE, |entry| is_live(slots, entry));
+            self.buckets.give_back(GIVE_BACK);
+        }
+        if self.ready.len() + self.behind.len() > enough {
+            let is_live = |ready: &Ready| slots[ready.slot as usize].is_filed_as(ready.filing);
+            self.ready.retain(is_live);
+            self.behind.retain(|Reverse(ready)| is_live(ready));
+        }
+    }
+
+    /// Frees the memory of a peak. The wheel is empty, so all entries are stale.
+    #[cold]
+    fn give_back_all(&mut self) {
+        let highest = self.slots.iter().map(|slot| slot.generation).max();
+        let Some(highest) = highest.filter(|highest| *highest < u32::MAX) else {
+            return; // a slot made anew could not be told from the one before
+        };
+        self.first_generation = highest;
+        (self.slots, self.free) = (Vec::new(), Vec::new());
+        (self.ready, self.behind) = (VecDeque::new(), BinaryHeap::new());
+        self.given_out = Vec::new();
+        self.buckets.sweep(usize::MAX, |_| false);
+        self.buckets.give_back(usize::MAX);
     }
 
     /// Returns the value of a key.
@@ -194,8 +344,8 @@ impl<T> Wheel<T> {
 
     /// Returns the value of a key, mutably.
     pub fn get_mut(&mut self, key: WheelKey) -> Option<&mut T> {
-        self.slot(key)?;
-        self.slots[key.slot as usize].value.as_mut()
+        let slot = self.slots.get_mut(key.slot as usize);
+        slot.filter(|slot| slot.generation == key.generation)?.value.as_mut()
     }
 
     /// Returns true if the value of a key is still there.
@@ -213,31 +363,181 @@ impl<T> Wheel<T> {
     }
 
     /// Moves on to a tick, and returns the values that are due by then: by deadline, and at equal deadlines in
-    /// the order of insertion. The wheel does not move back to a tick that has passed.
+    /// the order of insertion or [`reset`](Wheel::reset). The wheel does not move back to a tick that has passed.
     ///
     /// If the iterator is dropped early, the rest comes out at the next call.
     pub fn advance(&mut self, to: u64) -> Expired<'_, T> {
-        self.buckets.advance(Tick(to), &mut self.given_out);
-        self.buckets.give_back(GIVE_BACK);
-        if !self.given_out.is_empty() {
-            for entry in &self.given_out {
-                prefetch(&raw const self.slots[entry.slot as usize]);
-            }
-            self.due.extend(self.given_out.drain(..));
-            self.due.make_contiguous().sort_by_key(|entry| entry.deadline); // stable
-        }
+        self.move_to(to);
         Expired { wheel: self }
     }
 
-    /// Returns the earliest deadline, or `None` if the wheel is empty.
-    pub fn next_expiry(&mut self) -> Option<u64> {
-        let slots = &self.slots;
-        while self.due.front().is_some_and(|entry| !is_live(slots, entry)) {
-            self.due.pop_front();
+    /// Moves on to a tick, and takes out the first value that is due by then, with its key and its deadline.
+    ///
+    /// ```
+    /// use tickwheel::wheel::Wheel;
+    ///
+    /// let mut wheel = Wheel::new(64);
+    /// let tea = wheel.insert(3, "tea");
+    /// assert_eq!(wheel.pop(2), None);
+    /// assert_eq!(wheel.pop(5), Some((tea, 3, "tea")));
+    /// ```
+    pub fn pop(&mut self, to: u64) -> Option<(WheelKey, u64, T)> {
+        self.move_to(to);
+        self.pop_due()
+    }
+
+    /// Takes all values out, due or not, with their deadlines: by deadline, and at equal deadlines in the order of
+    /// insertion or reset.
+    pub fn drain(&mut self) -> Vec<(u64, T)> {
+        let mut all = Vec::with_capacity(self.len);
+        for slot in 0..self.slots.len() {
+            let Some(Slot { generation, deadline, order, .. }) = self.slots.get(slot) else {
+                break;
+            };
+            let (place, generation) = ((*deadline, *order), *generation);
+            let value = self.vacate(WheelKey { slot: slot as u32, generation });
+            all.extend(value.map(|value| (place, value)));
         }
-        let due = self.due.front().map(|entry| entry.deadline);
-        let later = self.buckets.first(usize::MAX, |entry| is_live(slots, entry));
-        due.into_iter().chain(later).min()
+        all.sort_unstable_by_key(|(place, _)| *place);
+        all.into_iter().map(|((deadline, _), value)| (deadline, value)).collect()
+    }
+
+    /// Moves the buckets on, and what comes out of them to `ready`.
+    fn move_to(&mut self, to: u64) {
+        self.now = self.now.max(to);
+        let tick = self.buckets.tick_of(self.now);
+        if tick <= self.buckets.now() {
+            return;
+        }
+        self.buckets.advance(tick, &mut self.given_out);
+        self.buckets.give_back(GIVE_BACK);
+        if !self.given_out.is_empty() {
+            self.make_ready(tick);
+        }
+    }
+
+    /// Moves what has come out of the buckets, up to this tick, to `ready`. An entry whose value is due later is filed
+    /// again.
+    fn make_ready(&mut self, tick: Tick) {
+        let mut given_out = std::mem::take(&mut self.given_out);
+        let (was_empty, mut is_sorted) = (self.ready.is_empty(), true);
+        for (at, entry) in given_out.iter().enumerate() {
+            if let Some(soon) = given_out.get(at + AHEAD) {
+                prefetch(&raw const self.slots[soon.slot as usize]);
+            }
+            let KeyedEntry { slot, filing, .. } = *entry;
+            let filed = &self.slots[slot as usize];
+            if !filed.is_filed_as(filing) {
+                continue;
+            }
+            let Slot { deadline, order, .. } = *filed;
+            if deadline > self.now && self.buckets.tick_of(deadline) > tick {
+                self.file(slot);
+                continue;
+            }
+            // All of them are later than those that were in `ready` before, but not in order among themselves.
+            let ready = Ready { deadline, order, slot, filing };
+            let is_next = self.ready.back().is_none_or(|last| *last <= ready);
+            is_sorted &= is_next;
+            if is_next || was_empty {
+                self.ready.push_back(ready);
+            } else {
+                self.behind.push(Reverse(ready));
+            }
+        }
+        given_out.clear();
+        self.given_out = given_out;
+        if was_empty && !is_sorted {
+            self.ready.make_contiguous().sort_unstable();
+        }
+    }
+
+    /// Returns the first entry whose tick has come, and true if it is in `ready`. Drops stale entries on the way, and
+    /// files those again whose values were reset.
+    fn first_ready(&mut self) -> Option<(Ready, bool)> {
+        loop {
+            let ready = self.ready.front();
+            let behind = self.behind.peek().map(|Reverse(behind)| behind);
+            let (first, is_ready) = match (ready, behind) {
+                (Some(ready), Some(behind)) if behind < ready => (*behind, false),
+                (Some(ready), _) => (*ready, true),
+                (None, behind) => (*behind?, false),
+            };
+            let filed = &self.slots[first.slot as usize];
+            let is_live = filed.is_filed_as(first.filing);
+            if is_live && filed.order == first.order {
+                return Some((first, is_ready));
+            }
+            self.take_ready(is_ready);
+            if is_live {
+                self.file(first.slot);
+            }
+        }
+    }
+
+    /// Takes an entry out that [`first_ready`](Wheel::first_ready) has found.
+    fn take_ready(&mut self, is_ready: bool) {
+        if is_ready {
+            self.ready.pop_front();
+        } else {
+            self.behind.pop();
+        }
+    }
+
+    fn pop_due(&mut self) -> Option<(WheelKey, u64, T)> {
+        if self.ready.is_empty() && self.behind.is_empty() {
+            return None;
+        }
+        let (first, is_ready) =
+            self.first_ready().filter(|(first, _)| first.deadline <= self.now)?;
+        self.take_ready(is_ready);
+        let generation = self.slots[first.slot as usize].generation;
+        let key = WheelKey { slot: first.slot, generation };
+        Some((key, first.deadline, self.vacate(key)?))
+    }
+
+    // ----- what comes next -----------------------------------------------------------------
+
+    /// Returns the earliest deadline, or `None` if the wheel is empty. It may have to look at all entries of a bucket, or
+    /// at as many as half of the buckets cover.
+    pub fn next_expiry(&mut self) -> Option<u64> {
+        self.next_expiry_within(usize::MAX)
+    }
+
+    /// Returns the earliest deadline, or an earlier tick if it has looked at about `budget` entries and does not know.
+    /// Returns `None` if the wheel is empty.
+    ///
+    /// For a thread that sleeps until then, advances the wheel, and asks again.
+    pub fn next_expiry_within(&mut self, budget: usize) -> Option<u64> {
+        let mut budget = budget;
+        while self.len > 0 {
+            if let Some((first, _)) = self.first_ready() {
+                return Some(first.deadline); // what is in the buckets is later
+            }
+            let mut moved = std::mem::take(&mut self.given_out);
+            let slots = &self.slots;
+            let first = self.buckets.first(budget, |entry| {
+                let is_live = is_live(slots, entry);
+                let has_moved = is_live && slots[entry.slot as usize].deadline != entry.deadline;
+                if has_moved {
+                    moved.push(*entry);
+                }
+                is_live && !has_moved
+            });
+            let is_known = moved.is_empty();
+            budget = budget.saturating_sub(moved.len());
+            for entry in moved.drain(..) {
+                // An entry that was met twice is stale by the second time.
+                if is_live(&self.slots, &entry) {
+                    self.file(entry.slot);
+                }
+            }
+            self.given_out = moved;
+            if is_known {
+                return first;
+            }
+        }
+        None
     }
 
     /// Checks all invariants, for tests.
@@ -250,19 +550,40 @@ impl<T> Wheel<T> {
         self.buckets.check_invariants(&mut Vec::new());
         let alive = self.slots.iter().filter(|slot| slot.value.is_some()).count();
         assert_eq!(alive, self.len, "the number of values");
-        assert!(self.buckets.len() + self.due.len() >= self.len, "a value has no entry");
-        let is_sorted = self.due.iter().is_sorted_by_key(|entry| entry.deadline);
-        assert!(is_sorted, "due entries are out of order");
+        let ready = || self.ready.iter().chain(self.behind.iter().map(|Reverse(ready)| ready));
+        let mut filed = vec![0; self.slots.len()];
+        let mut count = |slot: u32, filing, deadline| {
+            let value = &self.slots[slot as usize];
+            if value.is_filed_as(filing) {
+                filed[slot as usize] += 1;
+                assert!(deadline <= value.deadline, "KEYED-2: slot {slot} is filed too late");
+            }
+        };
+        self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
+        ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
+        for (slot, filed) in self.slots.iter().zip(filed) {
+            assert_eq!(filed, u32::from(slot.value.is_some()), "KEYED-1: entries of a value");
+        }
+        assert!(self.ready.iter().is_sorted(), "KEYED-3: out of order");
+        let reached = self.buckets.now();
+        let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);
+        assert!(!is_late, "KEYED-3: an entry is ready whose tick has not come");
     }
 }
 
-/// The most blocks, left over from a peak, that one call of `advance` frees.
+/// The most blocks, left over from a peak, that one call frees.
 const GIVE_BACK: usize = 64;
+/// How many entries ahead of its turn a slot is fetched into the cache.
+const AHEAD: usize = 8;
 /// So many stale entries are never a reason for a sweep.
 const SLACK: usize = 64;
+/// About so many entries are looked at by one call that sweeps.
+const SHARE: usize = 64;
+/// The memory of so many slots is kept when the wheel is empty.
+const KEPT: usize = 1024;
 
 fn is_live<T>(slots: &[Slot<T>], entry: &KeyedEntry) -> bool {
-    slots[entry.slot as usize].holds(entry.generation)
+    slots[entry.slot as usize].is_filed_as(entry.filing)
 }
 
 impl<T> fmt::Debug for Wheel<T> {
@@ -284,18 +605,15 @@ impl<T> Iterator for Expired<'_, T> {
     type Item = (u64, T);
 
     fn next(&mut self) -> Option<(u64, T)> {
-        loop {
-            let KeyedEntry { deadline, slot, generation } = self.wheel.due.pop_front()?;
-            if let Some(value) = self.wheel.vacate(WheelKey { slot, generation }) {
-                return Some((deadline, value));
-            }
-        }
+        let (_, deadline, value) = self.wheel.pop_due()?;
+        Some((deadline, value))
     }
 }
 
 impl<T> fmt::Debug for Expired<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Expired").field("at_most", &self.wheel.due.len()).finish_non_exhaustive()
+        let at_most = self.wheel.ready.len() + self.wheel.behind.len();
+        f.debug_struct("Expired").field("at_most", &at_most).finish_non_exhaustive()
     }
 }
 
