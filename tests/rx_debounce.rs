@@ -9,22 +9,16 @@ use std::time::{Duration, Instant};
 
 use common::ledger::{Ledger, Page};
 use common::log::Log;
-use common::{Grenade, OnDrop, Random, panic_on_purpose, silence, until};
+use common::schedules::{ByHand, TasksOnly};
+use common::{Grenade, OnDrop, Random, driven, driven_by, panic_on_purpose, silence, until};
 use tickwheel::message_loop::MessageLoop;
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{self, Debounced, ExecutorScheduler, Throttled};
-use tickwheel::{
-    Cancel, Cancellable, Clock, Driver, Inline, ManualClock, Period, RepeatingTask, Schedule,
-    ScheduleError, Scheduler, Task, ThreadPool,
-};
+use tickwheel::{Clock, Inline, ManualClock, Schedule, ScheduleError, Scheduler, ThreadPool};
 
 const NANO: Duration = Duration::from_nanos(1);
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("the defaults are good")
-}
 
 /// Returns a closure that logs its values.
 fn logging() -> (impl FnMut(u32) + Send + 'static, Log) {
@@ -33,21 +27,37 @@ fn logging() -> (impl FnMut(u32) + Send + 'static, Log) {
     (move |number| writer.say(number), log)
 }
 
+/// Returns a callable that logs its values, and waits for a quiet second.
+fn debounce(schedule: impl Schedule + 'static) -> (Debounced<u32>, Log) {
+    let (f, log) = logging();
+    (rx::debounce(schedule, SECOND, f), log)
+}
+
+/// Returns a callable that logs its values, at most one a second.
+fn throttle(schedule: impl Schedule + 'static) -> (Throttled<u32>, Log) {
+    let (f, log) = logging();
+    (rx::throttle(schedule, SECOND, f), log)
+}
+
 /// Either of the two callables.
-trait Callable: Send + Sync {
-    fn call(&self, value: u32) -> Result<(), (ScheduleError, u32)>;
+trait Callable<V>: Send + Sync {
+    fn call(&self, value: V) -> Result<(), (ScheduleError, V)>;
     fn flush(&self) -> bool;
+    fn cancel(&self) -> bool;
     fn is_pending(&self) -> bool;
 }
 
 macro_rules! callable {
     ($($type:ident),*) => {$(
-        impl Callable for $type<u32> {
-            fn call(&self, value: u32) -> Result<(), (ScheduleError, u32)> {
+        impl<V: Send + 'static> Callable<V> for $type<V> {
+            fn call(&self, value: V) -> Result<(), (ScheduleError, V)> {
                 $type::call(self, value).map_err(|error| (error.reason(), error.into_task()))
             }
             fn flush(&self) -> bool {
                 $type::flush(self)
+            }
+            fn cancel(&self) -> bool {
+                $type::cancel(self)
             }
             fn is_pending(&self) -> bool {
                 $type::is_pending(self)
@@ -57,108 +67,6 @@ macro_rules! callable {
 }
 
 callable!(Debounced, Throttled);
-
-/// A schedule whose tasks run when the test says so. With a pool of threads they would run on several threads, in any
-/// order. Here they run inside of each other, which is the same to a callable.
-#[derive(Clone)]
-struct ByHand(Arc<Hand>);
-
-struct Hand {
-    clock: ManualClock,
-    tasks: Mutex<Vec<Task>>,
-    /// Called, once each, when a task is scheduled: before it is taken in, or instead.
-    next: Mutex<Vec<Answer>>,
-    /// Called once, after a reading of the clock and before it is returned.
-    after_reading: Mutex<Option<Task>>,
-    /// How many of its tasks somebody tried to cancel.
-    cancels: Arc<AtomicUsize>,
-}
-
-type Answer = Box<dyn FnOnce(Task) -> Result<Option<Task>, ScheduleError> + Send>;
-
-impl ByHand {
-    fn new() -> ByHand {
-        let clock = ManualClock::new();
-        let (tasks, next, after_reading) = Default::default();
-        ByHand(Arc::new(Hand { clock, tasks, next, after_reading, cancels: Arc::default() }))
-    }
-
-    fn cancels(&self) -> usize {
-        self.0.cancels.load(Ordering::Relaxed)
-    }
-
-    fn waiting(&self) -> usize {
-        self.0.tasks.lock().expect("whole").len()
-    }
-
-    fn run_oldest(&self) {
-        let task = self.0.tasks.lock().expect("whole").remove(0);
-        task();
-    }
-
-    fn answer_next(
-        &self,
-        answer: impl FnOnce(Task) -> Result<Option<Task>, ScheduleError> + Send + 'static,
-    ) {
-        self.0.next.lock().expect("whole").push(Box::new(answer));
-    }
-
-    fn refuse_next(&self, reason: ScheduleError) {
-        self.answer_next(move |_| Err(reason));
-    }
-}
-
-/// A handle that cancels nothing, as that of a simple schedule may be.
-struct Nothing(Arc<AtomicUsize>);
-
-impl Cancel for Nothing {
-    fn cancel(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        false
-    }
-    fn is_cancelled(&self) -> bool {
-        false
-    }
-    fn is_done(&self) -> bool {
-        false
-    }
-}
-
-impl Schedule for ByHand {
-    fn now(&self) -> Instant {
-        let now = self.0.clock.now();
-        let then = self.0.after_reading.lock().expect("whole").take();
-        then.into_iter().for_each(|then| then());
-        now
-    }
-
-    fn schedule_task(&self, _delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        let answer = self.0.next.lock().expect("whole").pop();
-        let kept = match answer {
-            Some(answer) => answer(task)?,
-            None => Some(task),
-        };
-        self.0.tasks.lock().expect("whole").extend(kept);
-        Ok(Cancellable::from(Arc::new(Nothing(Arc::clone(&self.0.cancels)))))
-    }
-
-    fn schedule_task_at(
-        &self,
-        _deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task(Duration::ZERO, task)
-    }
-
-    fn schedule_series(
-        &self,
-        _initial: Duration,
-        _period: Period,
-        _task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        unreachable!("not needed")
-    }
-}
 
 /// A callable that its closure calls, by a handle that is set later.
 fn calling_itself<C: Clone + Send + Sync + 'static>(make: impl FnOnce(Arc<OnceLock<C>>) -> C) -> C {
@@ -173,8 +81,7 @@ fn calling_itself<C: Clone + Send + Sync + 'static>(make: impl FnOnce(Arc<OnceLo
 #[test]
 fn s01_a_debounced_closure_runs_once_with_the_last_value_and_not_before_it_was_quiet() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler.clone(), SECOND, f);
+    let (debounced, log) = debounce(scheduler.clone());
     for number in 1..=5 {
         debounced.call(number).expect("open");
         driver.advance(SECOND.saturating_sub(NANO));
@@ -216,10 +123,8 @@ fn s01_a_throttled_closure_runs_at_once_and_then_once_a_period_with_the_last_val
 #[test]
 fn a_period_is_counted_from_the_start_of_a_run_however_late_it_was() {
     let clock = ManualClock::new();
-    let (scheduler, driver) =
-        Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
-    let (f, log) = logging();
-    let throttled = rx::throttle(scheduler, SECOND, f);
+    let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
+    let (throttled, log) = throttle(scheduler);
     throttled.call(1).expect("open");
     clock.advance(700 * MS); // the thread was busy
     driver.turn();
@@ -235,8 +140,8 @@ fn a_period_is_counted_from_the_start_of_a_run_however_late_it_was() {
 #[test]
 fn a_stream_that_is_never_quiet_gets_through_after_the_longest_wait() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler, SECOND, f).max_wait(3 * SECOND);
+    let (debounced, log) = debounce(scheduler);
+    let debounced = debounced.max_wait(3 * SECOND);
     for number in 0..70 {
         debounced.call(number).expect("open");
         driver.advance(100 * MS);
@@ -249,8 +154,8 @@ fn a_stream_that_is_never_quiet_gets_through_after_the_longest_wait() {
 #[test]
 fn with_a_longest_wait_of_the_quiet_time_it_samples() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler, SECOND, f).max_wait(SECOND);
+    let (debounced, log) = debounce(scheduler);
+    let debounced = debounced.max_wait(SECOND);
     for number in 0..25 {
         debounced.call(number).expect("open");
         driver.advance(100 * MS);
@@ -262,8 +167,7 @@ fn with_a_longest_wait_of_the_quiet_time_it_samples() {
 #[test]
 fn s04_any_duration_is_accepted() {
     let clock = ManualClock::new();
-    let (scheduler, driver) =
-        Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
+    let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
     let (f, log) = logging();
     let never = rx::debounce(scheduler.clone(), Duration::MAX, f);
     let (f, sampled) = logging();
@@ -287,16 +191,16 @@ fn s04_any_duration_is_accepted() {
 /// Near the end of the clock, a time that the clock cannot say counts as never, and no sooner time takes its place.
 #[test]
 fn s04_a_clock_near_its_end_makes_nothing_early() {
-    let hand = ByHand::new();
+    let hand = ByHand::default();
     let mut step = Duration::MAX;
     while step > SECOND {
         match hand.now().checked_add(step) {
-            Some(_) => hand.0.clock.advance(step),
+            Some(_) => hand.advance(step),
             None => step /= 2,
         }
     }
     let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), 10 * SECOND, f);
+    let debounced = rx::debounce(hand.timers(), 10 * SECOND, f);
     debounced.call(1).expect("open");
     debounced.call(2).expect("open");
     hand.run_oldest(); // it comes too early, on a clock that has no later time
@@ -327,8 +231,7 @@ fn s05_zero_is_as_soon_as_possible_and_never_on_the_callers_stack() {
 #[test]
 fn a_busy_callable_has_one_timer_and_schedules_one_each_quiet_time() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler.clone(), SECOND, f);
+    let (debounced, log) = debounce(scheduler.clone());
     for number in 0..100_000 {
         debounced.call(number).expect("open");
         assert_eq!(scheduler.pending(), 1);
@@ -346,10 +249,8 @@ fn a_busy_callable_has_one_timer_and_schedules_one_each_quiet_time() {
 
 /// Calls on a schedule of any kind. `pass` lets time pass on its clock, and whatever is due.
 fn check_on(name: &str, schedule: Arc<dyn Schedule>, pass: impl Fn(Duration)) {
-    let (f, log) = logging();
-    let debounced = rx::debounce(Arc::clone(&schedule), SECOND, f);
-    let (f, drawn) = logging();
-    let throttled = rx::throttle(schedule, SECOND, f);
+    let (debounced, log) = debounce(Arc::clone(&schedule));
+    let (throttled, drawn) = throttle(schedule);
     // The due time is exact, or rounded to a tick of a millisecond.
     let check = |expected: (Vec<u32>, Vec<u32>)| {
         until(name, || {
@@ -434,8 +335,7 @@ fn flush_runs_the_value_on_the_calling_thread_and_cancels_its_timer() {
 #[test]
 fn a_flush_begins_a_period_and_a_cancel_does_not_end_one() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let throttled = rx::throttle(scheduler.clone(), SECOND, f);
+    let (throttled, log) = throttle(scheduler.clone());
     throttled.call(1).expect("open");
     driver.advance(500 * MS);
     throttled.call(2).expect("open");
@@ -457,8 +357,8 @@ fn a_flush_begins_a_period_and_a_cancel_does_not_end_one() {
 #[test]
 fn after_a_cancel_the_quiet_time_and_the_longest_wait_begin_anew() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler, SECOND, f).max_wait(2 * SECOND);
+    let (debounced, log) = debounce(scheduler);
+    let debounced = debounced.max_wait(2 * SECOND);
     for number in 0..18 {
         debounced.call(number).expect("open");
         driver.advance(100 * MS);
@@ -476,15 +376,14 @@ fn after_a_cancel_the_quiet_time_and_the_longest_wait_begin_anew() {
 /// The handle of this schedule cancels nothing, so the timers of values that are gone come.
 #[test]
 fn a_timer_that_cannot_be_cancelled_finds_nothing_to_do() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
     debounced.call(1).expect("open");
     assert!(debounced.cancel());
     debounced.call(2).expect("open");
     assert!(debounced.flush());
     debounced.call(3).expect("open");
-    hand.0.clock.advance(SECOND);
+    hand.advance(SECOND);
     assert_eq!(hand.waiting(), 3);
     hand.run_oldest();
     hand.run_oldest();
@@ -498,11 +397,10 @@ fn a_timer_that_cannot_be_cancelled_finds_nothing_to_do() {
 #[test]
 fn a_closure_may_call_its_own_callable() {
     let (scheduler, driver) = driven();
-    let log = Log::default();
-    let writer = log.clone();
+    let (mut say, log) = logging();
     let debounced = calling_itself(|own: Arc<OnceLock<Debounced<u32>>>| {
         rx::debounce(scheduler.clone(), SECOND, move |number| {
-            writer.say(number);
+            say(number);
             let own = own.get().expect("set");
             assert!(!own.is_pending(), "the value of the run has gone");
             if number < 5 {
@@ -521,17 +419,16 @@ fn a_closure_may_call_its_own_callable() {
 #[test]
 fn a_flush_inside_of_a_run_comes_after_it() {
     let (scheduler, driver) = driven();
-    let log = Log::default();
-    let writer = log.clone();
+    let (mut say, log) = logging();
     let throttled = calling_itself(|own: Arc<OnceLock<Throttled<u32>>>| {
         rx::throttle(scheduler.clone(), SECOND, move |number| {
-            writer.say(number);
+            say(number);
             if number < 3 {
                 let own = own.get().expect("set");
                 own.call(number + 1).expect("open");
                 assert!(own.flush() && own.is_pending());
             }
-            writer.say(10 * number);
+            say(10 * number);
         })
     });
     throttled.call(1).expect("open");
@@ -544,35 +441,31 @@ fn a_flush_inside_of_a_run_comes_after_it() {
 #[test]
 fn a_value_that_is_due_during_a_run_waits_for_its_end() {
     for refuses in [false, true] {
-        let hand = ByHand::new();
-        let log = Log::default();
-        let (writer, inner) = (log.clone(), hand.clone());
+        let hand = ByHand::default();
+        let ((mut say, log), inner) = (logging(), hand.clone());
         let debounced = calling_itself(|own: Arc<OnceLock<Debounced<u32>>>| {
-            rx::debounce(hand.clone(), SECOND, move |number| {
-                writer.say(number);
+            rx::debounce(hand.timers(), SECOND, move |number| {
+                say(number);
                 let own = own.get().expect("set");
                 if number == 1 {
                     own.call(2).expect("open");
-                    inner.0.clock.advance(SECOND);
-                    inner.run_oldest();
+                    inner.run_oldest_after(SECOND);
                     assert!(own.is_pending());
                     own.call(3).expect("open");
                     if refuses {
                         inner.refuse_next(ScheduleError::Full);
                     }
                 }
-                writer.say(10 * number);
+                say(10 * number);
             })
         });
         debounced.call(1).expect("open");
-        hand.0.clock.advance(SECOND);
-        hand.run_oldest();
+        hand.run_oldest_after(SECOND);
         if !refuses {
             assert_eq!((log.all(), hand.waiting()), (vec![1, 10], 1));
             hand.run_oldest();
             assert_eq!(log.all(), [1, 10], "the value of 3 has pushed the time");
-            hand.0.clock.advance(SECOND);
-            hand.run_oldest();
+            hand.run_oldest_after(SECOND);
         }
         assert_eq!((log.all(), hand.waiting()), (vec![1, 10, 3, 30], 0));
         assert!(!debounced.is_pending());
@@ -581,17 +474,15 @@ fn a_value_that_is_due_during_a_run_waits_for_its_end() {
 
 #[test]
 fn a_value_that_is_cancelled_during_a_run_leaves_nothing_behind() {
-    let hand = ByHand::new();
-    let log = Log::default();
-    let (writer, inner) = (log.clone(), hand.clone());
+    let hand = ByHand::default();
+    let ((mut say, log), inner) = (logging(), hand.clone());
     let throttled = calling_itself(|own: Arc<OnceLock<Throttled<u32>>>| {
-        rx::throttle(hand.clone(), SECOND, move |number| {
-            writer.say(number);
+        rx::throttle(hand.timers(), SECOND, move |number| {
+            say(number);
             let own = own.get().expect("set");
             if number == 1 {
                 own.call(2).expect("open");
-                inner.0.clock.advance(SECOND);
-                inner.run_oldest();
+                inner.run_oldest_after(SECOND);
                 assert!(own.cancel());
             }
         })
@@ -613,16 +504,15 @@ fn s17_a_panic_is_that_of_a_task_and_the_callable_works_on() {
     let builder = Scheduler::builder().on_panic(move |panic| {
         reports.send((panic.name(), panic.message().map(str::to_owned))).expect("received");
     });
-    let (scheduler, driver) = builder.build_driven().expect("good");
-    let log = Log::default();
-    let writer = log.clone();
+    let (scheduler, driver) = driven_by(builder);
+    let (mut say, log) = logging();
     let debounced = calling_itself(|own: Arc<OnceLock<Debounced<u32>>>| {
         rx::debounce(scheduler.clone(), SECOND, move |number| {
             if number == 1 {
                 own.get().expect("set").call(2).expect("open");
                 panic_on_purpose();
             }
-            writer.say(number);
+            say(number);
         })
     });
     debounced.call(1).expect("open");
@@ -640,16 +530,14 @@ fn s17_a_panic_is_that_of_a_task_and_the_callable_works_on() {
 #[test]
 fn s17_two_panics_in_one_task_are_one_and_lose_no_value() {
     silence();
-    let hand = ByHand::new();
-    let log = Log::default();
-    let (writer, inner) = (log.clone(), hand.clone());
+    let hand = ByHand::default();
+    let ((mut say, log), inner) = (logging(), hand.clone());
     let throttled = calling_itself(|own: Arc<OnceLock<Throttled<u32>>>| {
-        rx::throttle(hand.clone(), SECOND, move |number| {
-            writer.say(number);
+        rx::throttle(hand.timers(), SECOND, move |number| {
+            say(number);
             if number < 3 {
                 own.get().expect("set").call(number + 1).expect("open");
-                inner.0.clock.advance(SECOND);
-                inner.run_oldest(); // the timer of the next value
+                inner.run_oldest_after(SECOND); // the timer of the next value
                 inner.refuse_next(ScheduleError::Full); // so it is run by the thread of this run
                 std::panic::panic_any(Grenade); // its payload panics too
             }
@@ -665,10 +553,9 @@ fn s17_two_panics_in_one_task_are_one_and_lose_no_value() {
 fn a_panic_in_a_flush_is_the_callers() {
     silence();
     let (scheduler, driver) = driven();
-    let log = Log::default();
-    let writer = log.clone();
+    let (mut say, log) = logging();
     let debounced = rx::debounce(scheduler, SECOND, move |number: u32| {
-        writer.say(number);
+        say(number);
         if number == 1 {
             panic_on_purpose();
         }
@@ -755,9 +642,9 @@ fn the_pending_value_still_runs_when_the_last_handle_is_dropped_and_then_all_is_
 
 #[test]
 fn s20_a_refused_value_comes_back_and_an_accepted_one_stays() {
-    let hand = ByHand::new();
+    let hand = ByHand::default();
     let (f, log) = logging();
-    let debounced: Box<dyn Callable> = Box::new(rx::debounce(hand.clone(), SECOND, f));
+    let debounced: Box<dyn Callable<u32>> = Box::new(rx::debounce(hand.timers(), SECOND, f));
     hand.refuse_next(ScheduleError::Full);
     assert_eq!(debounced.call(1), Err((ScheduleError::Full, 1)));
     assert!(!debounced.is_pending());
@@ -775,25 +662,21 @@ fn s20_a_refused_value_comes_back_and_an_accepted_one_stays() {
 
 #[test]
 fn s20_a_timer_that_was_lost_is_set_again_by_the_next_call() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
     debounced.call(1).expect("open");
-    hand.0.tasks.lock().expect("whole").clear();
+    drop(hand.take());
     assert!(debounced.is_pending());
     debounced.call(2).expect("open");
-    hand.0.clock.advance(SECOND);
-    hand.run_oldest();
+    hand.run_oldest_after(SECOND);
     assert_eq!(log.all(), [2]);
 }
 
 #[test]
 fn s22_the_timer_is_among_the_leftovers_and_runs_the_last_value() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let (g, drawn) = logging();
-    let debounced = rx::debounce(scheduler.clone(), SECOND, f);
-    let throttled = rx::throttle(scheduler, SECOND, g);
+    let (debounced, log) = debounce(scheduler.clone());
+    let (throttled, drawn) = throttle(scheduler);
     (0..3).for_each(|number| debounced.call(number).expect("open"));
     throttled.call(0).expect("open");
     driver.turn();
@@ -803,7 +686,7 @@ fn s22_the_timer_is_among_the_leftovers_and_runs_the_last_value() {
     debounced.call(3).expect("it joins the value that is pending");
     assert_eq!(leftovers.run_all(), 2);
     assert_eq!((log.all(), drawn.all()), (vec![3], vec![0, 2]));
-    for callable in [&debounced as &dyn Callable, &throttled] {
+    for callable in [&debounced as &dyn Callable<u32>, &throttled] {
         assert_eq!(callable.call(4), Err((ScheduleError::Closed, 4)));
         assert!(!callable.is_pending() && !callable.flush());
     }
@@ -813,10 +696,8 @@ fn s22_the_timer_is_among_the_leftovers_and_runs_the_last_value() {
 #[test]
 fn s22_a_leftover_that_would_wait_for_the_rest_runs_at_once() {
     let clock = ManualClock::new();
-    let (scheduler, driver) =
-        Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler, SECOND, f);
+    let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
+    let (debounced, log) = debounce(scheduler);
     debounced.call(1).expect("open");
     clock.advance(900 * MS);
     debounced.call(2).expect("open");
@@ -830,8 +711,7 @@ fn s22_a_leftover_that_would_wait_for_the_rest_runs_at_once() {
 #[test]
 fn s22_the_value_of_a_dropped_leftover_stays_until_it_is_flushed_or_dropped() {
     let (scheduler, driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler, SECOND, f);
+    let (debounced, log) = debounce(scheduler);
     debounced.call(1).expect("open");
     drop(driver.close());
     assert!(debounced.is_pending() && log.all().is_empty());
@@ -844,8 +724,7 @@ fn s22_the_value_of_a_dropped_leftover_stays_until_it_is_flushed_or_dropped() {
 fn a_leftover_that_moves_runs_there() {
     let (first, driver) = driven();
     let (second, second_driver) = driven();
-    let (f, log) = logging();
-    let debounced = rx::debounce(first, SECOND, f);
+    let (debounced, log) = debounce(first);
     debounced.call(1).expect("open");
     for task in driver.close() {
         task.reschedule(&second).expect("open");
@@ -862,8 +741,7 @@ fn a_pool_that_shuts_down_runs_the_last_value() {
     let clock = ManualClock::new();
     let pool = ScheduledThreadPool::builder().threads(2).clock(clock.clone()).build();
     let pool = Arc::new(pool.expect("good"));
-    let (f, log) = logging();
-    let debounced = rx::debounce(Arc::clone(&pool), SECOND, f);
+    let (debounced, log) = debounce(Arc::clone(&pool));
     debounced.call(1).expect("open");
     clock.advance(500 * MS);
     debounced.call(2).expect("open");
@@ -877,8 +755,7 @@ fn a_pool_that_shuts_down_runs_the_last_value() {
 fn a_disposed_worker_leaves_the_value_to_a_flush() {
     let (timers, driver) = driven();
     let worker = ExecutorScheduler::new(Inline, &timers).worker();
-    let (f, log) = logging();
-    let debounced = rx::debounce(worker.clone(), SECOND, f);
+    let (debounced, log) = debounce(worker.clone());
     debounced.call(1).expect("open");
     worker.dispose();
     driver.advance(SECOND);
@@ -889,9 +766,8 @@ fn a_disposed_worker_leaves_the_value_to_a_flush() {
 
 #[test]
 fn s25_a_full_scheduler_refuses_a_first_value_and_takes_those_that_replace_it() {
-    let (scheduler, driver) = Scheduler::builder().max_pending(1).build_driven().expect("good");
-    let (f, log) = logging();
-    let debounced = rx::debounce(scheduler.clone(), SECOND, f);
+    let (scheduler, driver) = driven_by(Scheduler::builder().max_pending(1));
+    let (debounced, log) = debounce(scheduler.clone());
     let other = scheduler.schedule_once(SECOND, || ()).expect("room for one");
     assert_eq!(Callable::call(&debounced, 1), Err((ScheduleError::Full, 1)));
     assert!(!debounced.is_pending() && other.cancel());
@@ -903,18 +779,16 @@ fn s25_a_full_scheduler_refuses_a_first_value_and_takes_those_that_replace_it() 
 /// A task gives its place up when it starts. If another one takes it, the value cannot wait for the rest.
 #[test]
 fn s25_a_value_that_finds_no_place_to_wait_for_the_rest_runs_early() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
     debounced.call(1).expect("open");
-    hand.0.clock.advance(SECOND);
+    hand.advance(SECOND);
     debounced.call(2).expect("open");
     hand.refuse_next(ScheduleError::Full);
     hand.run_oldest();
     assert_eq!((log.all(), hand.waiting(), debounced.is_pending()), (vec![2], 0, false));
     debounced.call(3).expect("open");
-    hand.0.clock.advance(SECOND);
-    hand.run_oldest();
+    hand.run_oldest_after(SECOND);
     assert_eq!(log.all(), [2, 3]);
 }
 
@@ -926,9 +800,8 @@ fn s20_of_calls_that_schedule_at_the_same_time_each_learns_of_its_own_value() {
     for (outer_is_taken, inner_is_taken) in
         [(true, true), (true, false), (false, true), (false, false)]
     {
-        let hand = ByHand::new();
-        let (f, log) = logging();
-        let debounced = rx::debounce(hand.clone(), SECOND, f);
+        let hand = ByHand::default();
+        let (debounced, log) = debounce(hand.timers());
         let (inner, inner_hand) = (debounced.clone(), hand.clone());
         hand.answer_next(move |task| {
             if !inner_is_taken {
@@ -941,7 +814,7 @@ fn s20_of_calls_that_schedule_at_the_same_time_each_learns_of_its_own_value() {
         let is_ok = outer_is_taken || inner_is_taken;
         assert_eq!(Callable::call(&debounced, 1).is_ok(), is_ok);
         assert_eq!(debounced.is_pending(), is_ok);
-        hand.0.clock.advance(SECOND);
+        hand.advance(SECOND);
         while hand.waiting() > 0 {
             hand.run_oldest();
         }
@@ -955,51 +828,44 @@ fn s20_of_calls_that_schedule_at_the_same_time_each_learns_of_its_own_value() {
 
 #[test]
 fn a_call_that_was_overtaken_does_not_make_the_value_due_sooner() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
     debounced.call(1).expect("open");
     let (inner, inner_hand) = (debounced.clone(), hand.clone());
-    let overtake = move || {
-        inner_hand.0.clock.advance(500 * MS);
+    hand.after_next_reading(move || {
+        inner_hand.advance(500 * MS);
         inner.call(2).expect("open");
-    };
-    *hand.0.after_reading.lock().expect("whole") = Some(Box::new(overtake));
+    });
     debounced.call(3).expect("open");
-    hand.0.clock.advance(500 * MS);
-    hand.run_oldest();
+    hand.run_oldest_after(500 * MS);
     assert!(log.all().is_empty(), "it is quiet for half of the time");
-    hand.0.clock.advance(500 * MS);
-    hand.run_oldest();
+    hand.run_oldest_after(500 * MS);
     assert_eq!(log.all(), [3]);
 }
 
 #[test]
 fn a_value_that_is_cancelled_while_its_timer_is_set_again_leaves_no_timer() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
     debounced.call(1).expect("open");
-    hand.0.clock.advance(500 * MS);
+    hand.advance(500 * MS);
     debounced.call(2).expect("open");
     let inner = debounced.clone();
     hand.answer_next(move |task| {
         assert!(inner.cancel());
         Ok(Some(task))
     });
-    hand.0.clock.advance(500 * MS);
-    hand.run_oldest();
+    hand.run_oldest_after(500 * MS);
     assert_eq!((log.all(), hand.waiting(), hand.cancels()), (vec![], 1, 1));
 }
 
 /// The timer of 2 is refused when it schedules itself again. Before it can say so, a call has set another one.
 #[test]
 fn s25_a_refused_timer_leaves_the_value_to_the_timer_of_another_call() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let debounced = rx::debounce(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (debounced, log) = debounce(hand.timers());
     debounced.call(1).expect("open");
-    hand.0.clock.advance(500 * MS);
+    hand.advance(500 * MS);
     debounced.call(2).expect("open");
     let inner = debounced.clone();
     hand.answer_next(move |task| {
@@ -1007,31 +873,28 @@ fn s25_a_refused_timer_leaves_the_value_to_the_timer_of_another_call() {
         inner.call(3).expect("open");
         Err(ScheduleError::Full)
     });
-    hand.0.clock.advance(500 * MS);
-    hand.run_oldest();
+    hand.run_oldest_after(500 * MS);
     assert_eq!((log.all(), hand.waiting(), debounced.is_pending()), (vec![], 1, true));
-    hand.0.clock.advance(SECOND);
-    hand.run_oldest();
+    hand.run_oldest_after(SECOND);
     assert_eq!((log.all(), debounced.is_pending()), (vec![3], false));
 }
 
 /// The same, but the other timer is lost, and another thread runs `f`. That thread sees to the value.
 #[test]
 fn s25_a_refused_timer_leaves_the_value_to_the_thread_that_runs() {
-    let hand = ByHand::new();
-    let log = Log::default();
-    let writer = log.clone();
+    let hand = ByHand::default();
+    let (mut say, log) = logging();
     let (started, has_started) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
-    let debounced = rx::debounce(hand.clone(), SECOND, move |number: u32| {
-        writer.say(number);
+    let debounced = rx::debounce(hand.timers(), SECOND, move |number: u32| {
+        say(number);
         if number == 2 {
             started.send(()).expect("received");
             may_go_on.recv().expect("sent");
         }
     });
     debounced.call(1).expect("open");
-    hand.0.clock.advance(500 * MS);
+    hand.advance(500 * MS);
     debounced.call(2).expect("open");
     let (inner, flusher, inner_hand) = (debounced.clone(), debounced.clone(), hand.clone());
     let (give_thread, flush_thread) = mpsc::channel();
@@ -1039,26 +902,23 @@ fn s25_a_refused_timer_leaves_the_value_to_the_thread_that_runs() {
         give_thread.send(thread::spawn(move || flusher.flush())).expect("received");
         has_started.recv().expect("sent");
         inner.call(3).expect("open");
-        inner_hand.0.tasks.lock().expect("whole").clear();
+        drop(inner_hand.take());
         Err(ScheduleError::Full)
     });
-    hand.0.clock.advance(500 * MS);
-    hand.run_oldest();
+    hand.run_oldest_after(500 * MS);
     assert_eq!((log.all(), hand.waiting(), debounced.is_pending()), (vec![2], 0, true));
     go_on.send(()).expect("received");
     assert!(flush_thread.recv().expect("sent").join().expect("no panic"));
     assert_eq!(hand.waiting(), 1, "the run has set a timer at its end");
-    hand.0.clock.advance(SECOND);
-    hand.run_oldest();
+    hand.run_oldest_after(SECOND);
     assert_eq!((log.all(), debounced.is_pending()), (vec![2, 3], false));
 }
 
 /// A schedule with other threads may run the timer before the call has its handle.
 #[test]
 fn a_timer_that_comes_before_its_call_returns_runs_the_value() {
-    let hand = ByHand::new();
-    let (f, log) = logging();
-    let throttled = rx::throttle(hand.clone(), SECOND, f);
+    let hand = ByHand::default();
+    let (throttled, log) = throttle(hand.timers());
     hand.answer_next(|task| {
         task();
         Ok(None)
@@ -1066,17 +926,16 @@ fn a_timer_that_comes_before_its_call_returns_runs_the_value() {
     throttled.call(1).expect("open");
     assert_eq!((log.all(), throttled.is_pending()), (vec![1], false));
     throttled.call(2).expect("open");
-    hand.0.clock.advance(SECOND);
-    hand.run_oldest();
+    hand.run_oldest_after(SECOND);
     assert_eq!(log.all(), [1, 2]);
 }
 
 #[test]
 fn a_schedule_that_panics_drops_the_value_and_no_other() {
     silence();
-    let hand = ByHand::new();
+    let hand = ByHand::default();
     let (sender, runs) = mpsc::channel();
-    let debounced = rx::debounce(hand.clone(), SECOND, move |value: Arc<u32>| {
+    let debounced = rx::debounce(hand.timers(), SECOND, move |value: Arc<u32>| {
         sender.send(*value).expect("received");
     });
     let value = Arc::new(1);
@@ -1085,8 +944,7 @@ fn a_schedule_that_panics_drops_the_value_and_no_other() {
     assert!(thread::spawn(move || caller.call(given).is_ok()).join().is_err());
     assert_eq!((Arc::strong_count(&value), debounced.is_pending()), (1, false));
     debounced.call(Arc::new(2)).expect("open");
-    hand.0.clock.advance(SECOND);
-    hand.run_oldest();
+    hand.run_oldest_after(SECOND);
     assert_eq!(runs.try_iter().collect::<Vec<_>>(), [2]);
 }
 
@@ -1117,36 +975,30 @@ fn checking(faults: &Arc<AtomicUsize>) -> impl FnMut(Value) + Send + 'static {
 }
 
 /// Calls from several threads, with flushes and cancels in between. In the end, one more value must run.
-fn storm(
-    name: &str,
-    seed: u64,
-    call: impl Fn(Value) -> Result<(), Value> + Clone + Send + 'static,
-    flush: impl Fn() -> bool + Clone + Send + 'static,
-    cancel: impl Fn() -> bool + Clone + Send + 'static,
-) {
+fn storm(name: &str, seed: u64, callable: &dyn Callable<Value>) {
     let calls = common::count(3_000, 100_000);
     let ledger = Ledger::new(PRODUCERS * calls + 1);
-    let producers = (0..PRODUCERS).map(|producer| {
-        let (ledger, call) = (Arc::clone(&ledger), call.clone());
-        let (flush, cancel) = (flush.clone(), cancel.clone());
-        thread::spawn(move || {
-            let mut random = Random(seed + producer as u64);
-            for number in 1..=calls {
-                let page = ledger.page(producer * calls + number - 1);
-                drop(call(Value { producer, number, page }));
-                match random.below(50) {
-                    0..2 => _ = flush(),
-                    2 => _ = cancel(),
-                    3 => thread::sleep(Duration::from_micros(random.below(300))),
-                    _ => thread::yield_now(),
+    thread::scope(|scope| {
+        for producer in 0..PRODUCERS {
+            let ledger = &ledger;
+            scope.spawn(move || {
+                let mut random = Random(seed + producer as u64);
+                for number in 1..=calls {
+                    let page = ledger.page(producer * calls + number - 1);
+                    drop(callable.call(Value { producer, number, page }));
+                    match random.below(50) {
+                        0..2 => _ = callable.flush(),
+                        2 => _ = callable.cancel(),
+                        3 => thread::sleep(Duration::from_micros(random.below(300))),
+                        _ => thread::yield_now(),
+                    }
                 }
-            }
-        })
+            });
+        }
     });
-    producers.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
     let id = PRODUCERS * calls;
     let mut last = Value { producer: PRODUCERS, number: 1, page: ledger.page(id) };
-    while let Err(refused) = call(last) {
+    while let Err((_, refused)) = callable.call(last) {
         last = refused; // full
         thread::yield_now();
     }
@@ -1157,19 +1009,13 @@ fn storm(
 fn storm_on(name: &str, schedule: impl Schedule + 'static) {
     let schedule: Arc<dyn Schedule> = Arc::new(schedule);
     let faults = Arc::new(AtomicUsize::new(0));
-    let back = |result: Result<(), tickwheel::TryScheduleError<Value>>| {
-        result.map_err(tickwheel::TryScheduleError::into_task)
-    };
     for (round, time) in [Duration::ZERO, Duration::from_micros(50), MS].into_iter().enumerate() {
+        let seed = 10 * round as u64;
         let debounced = rx::debounce(Arc::clone(&schedule), time, checking(&faults));
         let debounced = debounced.max_wait(2 * MS);
-        let (d, e, f) = (debounced.clone(), debounced.clone(), debounced.clone());
-        let seed = 10 * round as u64;
-        storm(name, seed, move |value| back(d.call(value)), move || e.flush(), move || f.cancel());
+        storm(name, seed, &debounced);
         let throttled = rx::throttle(Arc::clone(&schedule), time, checking(&faults));
-        let (d, e, f) = (throttled.clone(), throttled.clone(), throttled.clone());
-        let seed = seed + 5;
-        storm(name, seed, move |value| back(d.call(value)), move || e.flush(), move || f.cancel());
+        storm(name, seed + 5, &throttled);
         assert!(!debounced.is_pending() && !throttled.is_pending());
     }
     assert_eq!(faults.load(Ordering::Relaxed), 0, "{name}: overlaps, or values out of order");
@@ -1213,35 +1059,18 @@ fn a_storm_on_a_worker() {
 /// The thread that finds a value due may have to wait for a lock before it runs it. The period counts from the run.
 #[test]
 fn a_throttle_counts_its_period_from_the_run_itself() {
-    /// Time passes after a reading of the clock: the second one from now, which is the timer's.
-    struct Slow(Scheduler, ManualClock, AtomicUsize);
-    impl Schedule for Slow {
-        fn now(&self) -> Instant {
-            let now = self.0.now();
-            if self.2.fetch_add(1, Ordering::Relaxed) == 1 {
-                self.1.advance(70 * MS);
-            }
-            now
-        }
-        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.0.schedule_task(delay, task)
-        }
-        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.0.schedule_task_at(at, task)
-        }
-        fn schedule_series(
-            &self,
-            _: Duration,
-            _: Period,
-            _: RepeatingTask,
-        ) -> Result<Cancellable, ScheduleError> {
-            unreachable!("no series")
-        }
-    }
     let clock = ManualClock::new();
-    let (scheduler, driver) =
-        Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
-    let slow = Slow(scheduler, clock.clone(), AtomicUsize::new(0));
+    let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
+    let (timers, readings, hand) = (scheduler.clone(), AtomicUsize::new(0), clock.clone());
+    // Time passes after a reading of the clock: the second one from now, which is the timer's.
+    let slow_now = move || {
+        let now = timers.now();
+        if readings.fetch_add(1, Ordering::Relaxed) == 1 {
+            hand.advance(70 * MS);
+        }
+        now
+    };
+    let slow = TasksOnly::new(slow_now, move |due, task| due.on(&scheduler, task));
     let starts = Arc::<Mutex<Vec<Instant>>>::default();
     let (notes, reads) = (Arc::clone(&starts), clock.clone());
     let throttled =

@@ -11,16 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{PATIENCE, until};
+use common::schedules::ByHand;
+use common::{PATIENCE, driven, driven_by, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{
     self, ContextAwareScheduler, ContextCapture, ExecutorScheduler, TrampolineScheduler, Worker,
 };
-use tickwheel::{
-    Cancellable, DueTask, Executor, Inline, ManualClock, Period, Rejected, RepeatingTask, Schedule,
-    ScheduleError, Scheduler, Task, ThreadPool,
-};
+use tickwheel::{Cancellable, Inline, ManualClock, Schedule, ScheduleError, Scheduler, ThreadPool};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -110,7 +108,7 @@ fn a_worker_on_a_pool_keeps_its_order_on_many_threads() {
 fn a_worker_over_a_driven_scheduler_is_queued_on_its_tick_thread() {
     // The scheduler's own executor is not used, in whatever form the scheduler is passed.
     let builder = Scheduler::builder().executor_fn(|_| unreachable!("not the business of workers"));
-    let (timers, driver) = builder.build_driven().expect("good");
+    let (timers, driver) = driven_by(builder);
     let log = Log::default();
     let workers = ExecutorScheduler::over(Inline, timers.clone());
     let plain: Arc<dyn Schedule> = Arc::new(timers.with_executor(Inline));
@@ -126,57 +124,19 @@ fn a_worker_over_a_driven_scheduler_is_queued_on_its_tick_thread() {
     assert_eq!(timers.pending(), 0);
 }
 
-/// A schedule that keeps its tasks. The test says when they run, and in which order.
-#[derive(Clone, Default)]
-struct ByHand(Arc<Mutex<Vec<(Instant, Task)>>>, ManualClock);
-
-impl ByHand {
-    fn take(&self) -> Vec<(Instant, Task)> {
-        std::mem::take(&mut *self.0.lock().expect("no panic"))
-    }
-}
-
-impl Schedule for ByHand {
-    fn now(&self) -> Instant {
-        tickwheel::Clock::now(&self.1)
-    }
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at(self.now() + delay, task)
-    }
-    fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.0.lock().expect("no panic").push((at, task));
-        Ok(Cancellable::already_cancelled())
-    }
-    fn schedule_series(
-        &self,
-        _: Duration,
-        _: Period,
-        _: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        unreachable!("a worker keeps its series itself")
-    }
-}
-
-impl Executor for ByHand {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        Inline.execute(task)
-    }
-}
-
 /// A schedule with several threads may run due tasks late, and in any order. The worker restores the order.
 #[test]
 fn arrivals_that_overtake_each_other_keep_the_order_of_deadlines() {
     let (hand, log) = (ByHand::default(), Log::default());
-    let worker = Worker::new(hand.clone());
+    let worker = Worker::new(hand.timers());
     for number in 0..10 {
         worker.schedule_after(SECOND + MS * (number / 2), log.task(number));
     }
     let mut arrivals = hand.take();
-    hand.1.advance(2 * SECOND);
-    let (_, seventh) = arrivals.remove(6);
-    seventh();
+    hand.advance(2 * SECOND);
+    arrivals.remove(6)();
     assert_eq!((log.all(), worker.pending()), (vec![0, 1, 2, 3, 4, 5, 6], 3), "and none later");
-    arrivals.into_iter().rev().for_each(|(_, task)| task());
+    arrivals.into_iter().rev().for_each(|task| task());
     assert!(log.all().into_iter().eq(0..10) && worker.pending() == 0, "each once");
 }
 
@@ -185,14 +145,14 @@ fn arrivals_that_overtake_each_other_keep_the_order_of_deadlines() {
 #[test]
 fn an_arrival_that_comes_too_late_brings_no_run_early() {
     let (hand, log) = (ByHand::default(), Log::default());
-    let (worker, said) = (Worker::new(hand.clone()), log.clone());
+    let (worker, said) = (Worker::new(hand.timers()), log.clone());
     let series = worker.schedule_periodically(SECOND, HOUR, move || said.say(1));
     worker.schedule_after(SECOND + MS, log.task(2));
     let mut arrivals = hand.take();
-    hand.1.advance(2 * SECOND);
-    arrivals.pop().expect("the second").1();
+    hand.advance(2 * SECOND);
+    arrivals.pop().expect("the second")();
     assert_eq!((log.all(), worker.pending()), (vec![1, 2], 1));
-    arrivals.pop().expect("the first").1();
+    arrivals.pop().expect("the first")();
     assert_eq!((log.all(), worker.pending()), (vec![1, 2], 1), "an hour early");
     let again = hand.take();
     assert_eq!((again.len(), series.is_done()), (1, false));
@@ -200,8 +160,8 @@ fn an_arrival_that_comes_too_late_brings_no_run_early() {
     worker.schedule_after(SECOND, log.task(3));
     worker.schedule_after(SECOND + MS, log.task(4));
     let mut arrivals = hand.take();
-    hand.1.advance(2 * SECOND);
-    arrivals.pop().expect("the last").1();
+    hand.advance(2 * SECOND);
+    arrivals.pop().expect("the last")();
     drop(arrivals);
     assert_eq!((log.all(), worker.pending()), (vec![1, 2, 3, 4], 1));
     drop(again);
@@ -211,37 +171,16 @@ fn an_arrival_that_comes_too_late_brings_no_run_early() {
 /// A schedule may have no thread, have no room, or panic while the worker asks it for a delay.
 #[test]
 fn a_schedule_that_refuses_or_panics_loses_nothing_else() {
-    struct Refuses(AtomicUsize);
-    impl Schedule for Refuses {
-        fn now(&self) -> Instant {
-            Instant::now()
-        }
-        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.schedule_task_at(self.now() + delay, task)
-        }
-        fn schedule_task_at(&self, _: Instant, _: Task) -> Result<Cancellable, ScheduleError> {
-            match self.0.fetch_add(1, Ordering::Relaxed) {
-                0 => Err(ScheduleError::Full),
-                _ => common::panic_on_purpose(),
-            }
-        }
-        fn schedule_series(
-            &self,
-            _: Duration,
-            _: Period,
-            _: RepeatingTask,
-        ) -> Result<Cancellable, ScheduleError> {
-            Err(ScheduleError::Full)
-        }
-    }
     common::silence();
-    let workers = ExecutorScheduler::over(Inline, Refuses(AtomicUsize::new(0))).max_pending(1);
-    let (worker, held, log) = (workers.worker(), Arc::new(()), Log::default());
+    let (hand, held, log) = (ByHand::default(), Arc::new(()), Log::default());
+    let worker = ExecutorScheduler::over(Inline, hand.timers()).max_pending(1).worker();
     let task = || {
         let held = Arc::clone(&held);
         move || drop(held)
     };
+    hand.refuse_next(ScheduleError::Full);
     assert!(worker.schedule_after(SECOND, task()).is_done());
+    hand.answer_next(|_| common::panic_on_purpose());
     let panics = std::panic::AssertUnwindSafe(|| worker.schedule_after(SECOND, task()));
     assert!(std::panic::catch_unwind(panics).is_err(), "it is the caller's");
     assert_eq!(
@@ -249,44 +188,25 @@ fn a_schedule_that_refuses_or_panics_loses_nothing_else() {
         (1, 0),
         "nothing is kept, no place either"
     );
+    hand.answer_next(|_| common::panic_on_purpose());
     let series = worker.schedule_periodically(Duration::ZERO, SECOND, || ());
     assert!(series.is_done(), "it cannot go on");
     worker.schedule(log.task(1));
-    assert_eq!((log.all(), worker.pending()), (vec![1], 0));
+    assert_eq!((log.all(), worker.pending(), hand.waiting()), (vec![1], 0, 0));
 }
 
 /// Another arrival comes while the schedule refuses a task. The refused task does not come along with it.
 #[test]
 fn a_task_that_its_schedule_refuses_does_not_run() {
-    struct RefusesLater(ByHand);
-    impl Schedule for RefusesLater {
-        fn now(&self) -> Instant {
-            self.0.now()
-        }
-        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.schedule_task_at(self.now() + delay, task)
-        }
-        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-            let before = self.0.take();
-            if before.is_empty() {
-                return self.0.schedule_task_at(at, task);
-            }
-            self.0.1.advance(2 * SECOND);
-            before.into_iter().for_each(|(_, arrival)| arrival());
-            Err(ScheduleError::Closed)
-        }
-        fn schedule_series(
-            &self,
-            _: Duration,
-            _: Period,
-            _: RepeatingTask,
-        ) -> Result<Cancellable, ScheduleError> {
-            unreachable!("a worker keeps its series itself")
-        }
-    }
-    let log = Log::default();
-    let worker = ExecutorScheduler::over(Inline, RefusesLater(ByHand::default())).worker();
+    let (hand, log) = (ByHand::default(), Log::default());
+    let worker = ExecutorScheduler::over(Inline, hand.timers()).worker();
     worker.schedule_after(2 * SECOND, log.task(1));
+    let below = hand.clone();
+    hand.answer_next(move |_refused| {
+        below.advance(2 * SECOND);
+        below.take().into_iter().for_each(|arrival| arrival());
+        Err(ScheduleError::Closed)
+    });
     let refused = worker.schedule_after(SECOND, log.task(2));
     assert!(refused.is_done() && log.all() == [1] && worker.pending() == 0);
 }
@@ -344,7 +264,7 @@ fn a_context_goes_along_to_anything_that_gives_out_workers() {
 
 #[test]
 fn contexts_stack() {
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (timers, driver) = driven();
     let one = ContextAwareScheduler::new(ExecutorScheduler::new(Inline, &timers), Field(0));
     let both = ContextAwareScheduler::over(move || one.worker(), Field(1));
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -362,7 +282,7 @@ fn contexts_stack() {
 /// A worker over a worker keeps the same promises, and its series end with it.
 #[test]
 fn a_worker_over_a_worker() {
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (timers, driver) = driven();
     let below = ExecutorScheduler::new(Inline, &timers).worker();
     let (worker, log) = (Worker::new(below.clone()), Log::default());
     let (said, mut left) = (log.clone(), 3);

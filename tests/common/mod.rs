@@ -5,6 +5,7 @@
 pub(crate) mod example;
 pub(crate) mod ledger;
 pub(crate) mod log;
+pub(crate) mod schedules;
 pub(crate) mod service;
 pub(crate) mod told;
 
@@ -14,7 +15,9 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tickwheel::{Clock, DueTask, Executor, ManualClock, Rejected, Sleeper, TaskPanic};
+use tickwheel::{
+    Builder, Clock, Driver, DueTask, Executor, ManualClock, Rejected, Scheduler, Sleeper, TaskPanic,
+};
 
 /// A small generator of random numbers, the same for the same seed: splitmix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -51,6 +54,15 @@ impl Random {
 /// Returns a number from the environment, such as a seed or a count of runs.
 pub(crate) fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// Returns a scheduler on virtual time, and its driver.
+pub(crate) fn driven() -> (Scheduler, Driver) {
+    driven_by(Scheduler::builder())
+}
+
+pub(crate) fn driven_by(builder: Builder) -> (Scheduler, Driver) {
+    builder.build_driven().expect("the settings are good")
 }
 
 // ----- storms ------------------------------------------------------------------------------
