@@ -5,18 +5,19 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{Random, count, until};
+use common::schedules::{Due, TasksOnly};
+use common::{Random, count, driven, driven_by, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{self, ExecutorScheduler, TrampolineScheduler, Worker};
 use tickwheel::{
-    Cancel, Cancellable, Clock, DueTask, Executor, Inline, ManualClock, Period, Rejected,
-    RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
+    Cancel, Cancellable, Clock, DueTask, Executor, Inline, ManualClock, Rejected, Schedule,
+    ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -54,6 +55,25 @@ fn alone() -> impl Drop {
 }
 
 // ----- races ---------------------------------------------------------------------------------------------------
+
+/// Checks workers in real time. The check is told the name of each.
+fn on_workers(threads: usize, check: &dyn Fn(&str, &dyn Schedule)) {
+    let timers = Scheduler::new();
+    check("a worker", &ExecutorScheduler::new(ThreadPool::new(threads), &timers).worker());
+    check("a worker on the tick thread", &ExecutorScheduler::new(Inline, &timers).worker());
+    check("a worker on a pool", &Worker::new(ScheduledThreadPool::new(threads)));
+    check("rx::single", &rx::single());
+}
+
+/// Checks a pool, a loop and a worker on a loop, in real time.
+fn on_pools_and_loops(threads: usize, check: &dyn Fn(&str, &dyn Schedule)) {
+    check("a pool", &ScheduledThreadPool::new(threads));
+    let looper = LoopThread::spawn("a loop").expect("a thread");
+    check("a loop", &looper.runner());
+    check("a worker on a loop", &Worker::new(looper.runner()));
+    looper.runner().quit();
+    looper.join().expect("no panic");
+}
 
 /// A task of the storm. Its lock is held while a reset is made and noted, so the task, when it runs, knows of all resets
 /// that came before it.
@@ -119,37 +139,20 @@ fn storm(name: &str, schedule: &dyn Schedule) {
 #[test]
 fn s28_storms_of_resets_on_workers() {
     let _alone = alone();
-    let timers = Scheduler::new();
-    storm("a worker", &ExecutorScheduler::new(ThreadPool::new(2), &timers).worker());
-    storm("a worker on the tick thread", &ExecutorScheduler::new(Inline, &timers).worker());
-    storm("a worker on a pool", &Worker::new(ScheduledThreadPool::new(2)));
-    storm("rx::single", &rx::single());
+    on_workers(2, &storm);
 }
 
 #[test]
 fn s28_storms_of_resets_on_pools_and_loops() {
     let _alone = alone();
-    storm("a pool", &ScheduledThreadPool::new(2));
-    let looper = LoopThread::spawn("storm").expect("a thread");
-    storm("a loop", &looper.runner());
-    storm("a worker on a loop", &Worker::new(looper.runner()));
-    looper.runner().quit();
-    looper.join().expect("no panic");
+    on_pools_and_loops(2, &storm);
 }
 
 /// A series is moved by others while it runs, and never overlaps or stops.
 #[test]
 fn s28_a_series_that_is_moved_all_the_time_goes_on() {
     let _alone = alone();
-    let timers = Scheduler::new();
-    let looper = LoopThread::spawn("series").expect("a thread");
-    let schedules: [(&str, Box<dyn Schedule>); 4] = [
-        ("worker", Box::new(ExecutorScheduler::new(ThreadPool::new(2), &timers).worker())),
-        ("worker on a pool", Box::new(Worker::new(ScheduledThreadPool::new(2)))),
-        ("pool", Box::new(ScheduledThreadPool::new(2))),
-        ("loop", Box::new(looper.runner())),
-    ];
-    for (name, schedule) in &schedules {
+    let check = |name: &str, schedule: &dyn Schedule| {
         let (runs, is_running) = (Arc::new(AtomicUsize::new(0)), AtomicBool::new(false));
         let counted = Arc::clone(&runs);
         let task = move || {
@@ -171,33 +174,24 @@ fn s28_a_series_that_is_moved_all_the_time_goes_on() {
             }
         });
         assert!(series.cancel() && !series.reset(MS), "{name}");
-    }
-    looper.runner().quit();
-    looper.join().expect("no panic");
+    };
+    on_workers(2, &check);
+    on_pools_and_loops(2, &check);
 }
 
 /// Whoever sleeps towards an old deadline is woken for an earlier one.
 #[test]
 fn s28_an_earlier_deadline_wakes_the_thread_that_waits_for_the_old_one() {
     let _alone = alone();
-    let timers = Scheduler::new();
-    let looper = LoopThread::spawn("earlier").expect("a thread");
-    let schedules: [(&str, Box<dyn Schedule>); 5] = [
-        ("worker", Box::new(ExecutorScheduler::new(ThreadPool::new(1), &timers).worker())),
-        ("worker on a pool", Box::new(Worker::new(ScheduledThreadPool::new(1)))),
-        ("pool", Box::new(ScheduledThreadPool::new(1))),
-        ("loop", Box::new(looper.runner())),
-        ("rx::single", Box::new(rx::single())),
-    ];
-    for (name, schedule) in &schedules {
+    let check = |name: &str, schedule: &dyn Schedule| {
         let log = Log::default();
         let task = schedule.schedule_once(HOUR, log.task(1)).expect("open");
         thread::sleep(20 * MS); // real time: the thread falls asleep
         assert!(task.reset(MS), "{name}");
         until(&format!("{name}: it runs"), || log.all() == [1]);
-    }
-    looper.runner().quit();
-    looper.join().expect("no panic");
+    };
+    on_workers(1, &check);
+    on_pools_and_loops(1, &check);
 }
 
 // ----- what is kept --------------------------------------------------------------------------------------------
@@ -207,7 +201,7 @@ fn s28_an_earlier_deadline_wakes_the_thread_that_waits_for_the_old_one() {
 fn s28_resets_leave_no_memory_behind() {
     let _alone = alone();
     let clock = ManualClock::new();
-    let (timers, driver) = Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
+    let (timers, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
     let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
     let pool = ScheduledThreadPool::builder().clock(clock.clone()).build().expect("good");
     let schedules: [(&str, Box<dyn Schedule>); 4] = [
@@ -262,7 +256,7 @@ fn s28_resets_leave_no_memory_behind() {
 #[test]
 fn s28_leftovers_of_a_worker_show_the_new_deadline() {
     let _alone = alone();
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (timers, driver) = driven();
     let worker = ExecutorScheduler::new(Inline, &timers).worker();
     let (log, start) = (Log::default(), timers.now());
     let one = worker.schedule_after(SECOND, log.task(1));
@@ -288,13 +282,22 @@ fn s28_leftovers_of_a_worker_show_the_new_deadline() {
 
 // ----- timers of other people ------------------------------------------------------------------------------------
 
-/// A schedule whose handles know no reset, over one that keeps time.
-#[derive(Clone)]
-struct Fixed(Scheduler, Arc<AtomicUsize>);
+/// Returns a schedule over `timers` that puts each handle into a wrapper.
+fn wrapping<C: Cancel>(
+    timers: &Scheduler,
+    wrap: impl Fn(Cancellable) -> C + Send + Sync + 'static,
+) -> impl Schedule + 'static {
+    let (clock, timers) = (timers.clone(), timers.clone());
+    let take = move |due: Due, task| -> Result<Cancellable, ScheduleError> {
+        Ok(Cancellable::from(Arc::new(wrap(due.on(&timers, task)?))))
+    };
+    TasksOnly::new(move || clock.now(), take)
+}
 
-struct FixedHandle(Cancellable);
+/// A handle that knows no reset.
+struct Fixed(Cancellable);
 
-impl Cancel for FixedHandle {
+impl Cancel for Fixed {
     fn cancel(&self) -> bool {
         self.0.cancel()
     }
@@ -306,39 +309,17 @@ impl Cancel for FixedHandle {
     }
 }
 
-impl Schedule for Fixed {
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at(self.now() + delay, task)
-    }
-    fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        Ok(Cancellable::from(Arc::new(FixedHandle(self.0.schedule_task_at(at, task)?))))
-    }
-    fn schedule_series(
-        &self,
-        _: Duration,
-        _: Period,
-        _: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        unreachable!("a worker keeps its series itself")
-    }
-}
-
 #[test]
 fn s28_a_worker_moves_its_tasks_on_timers_that_do_not_move() {
     let _alone = alone();
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
-    let set = Arc::new(AtomicUsize::new(0));
-    let workers = ExecutorScheduler::over(Inline, Fixed(timers.clone(), Arc::clone(&set)));
+    let (timers, driver) = driven();
+    let workers = ExecutorScheduler::over(Inline, wrapping(&timers, Fixed));
     let (worker, log) = (workers.worker(), Log::default());
     let tasks = [1, 2, 3].map(|number| worker.schedule_after(SECOND, log.task(number)));
     for _ in 0..1_000 {
         assert!(tasks[0].reset(3 * SECOND), "later");
     }
-    assert_eq!(set.load(Ordering::Relaxed), 3, "a later deadline sets no timer");
+    assert_eq!(timers.stats().scheduled(), 3, "a later deadline sets no timer");
     assert!(tasks[1].reset(SECOND / 2), "earlier");
     assert!(tasks[2].reset(HOUR) && tasks[2].reset(2 * SECOND), "to and fro");
     driver.advance(SECOND / 2);
@@ -412,7 +393,7 @@ impl Executor for Later {
 #[test]
 fn s28_a_queued_task_moves_on_a_clock_that_is_older_than_the_worker() {
     let _alone = alone();
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (timers, driver) = driven();
     thread::sleep(50 * MS); // real time passes, and virtual time does not
     let later = Later::default();
     let (worker, log) = (ExecutorScheduler::new(later.clone(), &timers).worker(), Log::default());
@@ -451,7 +432,7 @@ fn s28_a_queued_task_that_was_moved_is_not_lost_when_the_scheduler_is_full() {
 #[test]
 fn s28_a_queued_task_does_not_move_when_the_scheduler_is_closed() {
     let _alone = alone();
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (timers, driver) = driven();
     let later = Later::default();
     let (worker, log) = (ExecutorScheduler::new(later.clone(), &timers).worker(), Log::default());
     let task = worker.schedule(log.task(1));
@@ -484,7 +465,7 @@ fn s28_a_series_does_not_move_after_the_end_of_its_owner() {
     let pool = Arc::new(ScheduledThreadPool::new(1));
     let handle = Arc::new(OnceLock::<Cancellable>::new());
     let (own, ends) = (Arc::clone(&handle), Arc::clone(&pool));
-    let (sender, said) = std::sync::mpsc::channel();
+    let (sender, said) = mpsc::channel();
     let task = move || {
         while own.get().is_none() {
             thread::yield_now();
@@ -510,7 +491,6 @@ fn s28_a_series_does_not_move_after_the_end_of_its_owner() {
 /// A handle from outside that panics costs the task nothing.
 #[test]
 fn s28_a_timer_whose_handle_panics_is_replaced() {
-    struct Panics(Fixed);
     struct PanicsOnCancel(Cancellable);
     impl Cancel for PanicsOnCancel {
         fn cancel(&self) -> bool {
@@ -527,32 +507,11 @@ fn s28_a_timer_whose_handle_panics_is_replaced() {
             common::panic_on_purpose()
         }
     }
-    impl Schedule for Panics {
-        fn now(&self) -> Instant {
-            self.0.now()
-        }
-        fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.schedule_task_at(self.now() + delay, task)
-        }
-        fn schedule_task_at(&self, at: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-            let inner = self.0.schedule_task_at(at, task)?;
-            Ok(Cancellable::from(Arc::new(PanicsOnCancel(inner))))
-        }
-        fn schedule_series(
-            &self,
-            _: Duration,
-            _: Period,
-            _: RepeatingTask,
-        ) -> Result<Cancellable, ScheduleError> {
-            unreachable!("a worker keeps its series itself")
-        }
-    }
     let _alone = alone();
     common::silence();
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
-    let schedule = Panics(Fixed(timers.clone(), Arc::default()));
-    let worker = ExecutorScheduler::over(Inline, schedule).worker();
-    let log = Log::default();
+    let (timers, driver) = driven();
+    let workers = ExecutorScheduler::over(Inline, wrapping(&timers, PanicsOnCancel));
+    let (worker, log) = (workers.worker(), Log::default());
     let task = worker.schedule_after(HOUR, log.task(1));
     assert!(task.reset(2 * HOUR) && task.reset(SECOND));
     driver.advance(SECOND);
@@ -649,39 +608,21 @@ fn s28_a_timer_that_is_dropped_drops_its_handle_unlocked() {
             self.0.pending();
         }
     }
-    #[derive(Clone, Default)]
-    struct Keeps(Arc<OnceLock<Worker>>, Arc<Mutex<Vec<Task>>>);
-    impl Schedule for Keeps {
-        fn now(&self) -> Instant {
-            Instant::now()
-        }
-        fn schedule_task(&self, _: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.schedule_task_at(self.now(), task)
-        }
-        fn schedule_task_at(&self, _: Instant, task: Task) -> Result<Cancellable, ScheduleError> {
-            self.1.lock().expect("whole").push(task);
-            let worker = self.0.get().expect("set").clone();
-            Ok(Cancellable::from(Arc::new(Locks(worker))))
-        }
-        fn schedule_series(
-            &self,
-            _: Duration,
-            _: Period,
-            _: RepeatingTask,
-        ) -> Result<Cancellable, ScheduleError> {
-            unreachable!("a worker keeps its series itself")
-        }
-    }
     let _alone = alone();
-    let (keeps, (sender, done)) = (Keeps::default(), std::sync::mpsc::channel());
-    let worker = ExecutorScheduler::over(Inline, keeps.clone()).worker();
-    keeps.0.set(worker.clone()).expect("once");
+    let (owner, kept) = (Arc::<OnceLock<Worker>>::default(), Arc::<Mutex<Vec<Task>>>::default());
+    let (locked, keeps) = (Arc::clone(&owner), Arc::clone(&kept));
+    let schedule = TasksOnly::new(Instant::now, move |_, task| {
+        keeps.lock().expect("whole").push(task);
+        Ok(Cancellable::from(Arc::new(Locks(locked.get().expect("set").clone()))))
+    });
+    let worker = ExecutorScheduler::over(Inline, schedule).worker();
+    owner.set(worker.clone()).expect("once");
+    let (sender, done) = mpsc::channel();
     thread::spawn(move || {
         let task = worker.schedule_after(HOUR, || unreachable!("dropped"));
-        let kept = std::mem::take(&mut *keeps.1.lock().expect("whole"));
+        let kept = std::mem::take(&mut *kept.lock().expect("whole"));
         drop(kept);
         sender.send((task.is_done(), worker.pending())).expect("heard");
-        drop((worker, keeps));
     });
     assert_eq!(done.recv_timeout(common::PATIENCE), Ok((true, 0)), "it is stuck");
 }
@@ -690,11 +631,11 @@ fn s28_a_timer_that_is_dropped_drops_its_handle_unlocked() {
 #[test]
 fn s28_a_disposed_worker_moves_nothing() {
     let _alone = alone();
-    let (timers, driver) = Scheduler::builder().build_driven().expect("good");
+    let (timers, driver) = driven();
     for worker in [ExecutorScheduler::new(Inline, &timers).worker(), rx::single()] {
         let other = Arc::new(OnceLock::<Cancellable>::new());
-        let (sender, said) = std::sync::mpsc::channel();
-        let tells = |sender: std::sync::mpsc::Sender<bool>| {
+        let (sender, said) = mpsc::channel();
+        let tells = |sender: mpsc::Sender<bool>| {
             let other = Arc::clone(&other);
             common::OnDrop(move || {
                 _ = sender.send(other.get().expect("set").reset(2 * HOUR));
