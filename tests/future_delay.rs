@@ -13,36 +13,33 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use common::told::Poller;
-use common::until;
+use common::{driven, driven_by, until};
 use tickwheel::future::{Delay, block_on};
-use tickwheel::{Builder, Driver, ManualClock, Precision, ScheduleError, Scheduler};
+use tickwheel::{ManualClock, Precision, ScheduleError, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 /// What is left of a delay when its scheduler gives up. It passes in real time, which is what these tests are about.
 const REST: Duration = Duration::from_millis(30);
-
-fn driven_by(builder: Builder) -> (Scheduler, Driver) {
-    builder.build_driven().expect("good settings")
-}
-
-fn driven() -> (Scheduler, Driver) {
-    driven_by(Scheduler::builder())
-}
 
 fn close(scheduler: &Scheduler) {
     assert!(scheduler.close().expect("nobody turns it").is_empty());
 }
 
-/// Polls whenever it was woken, and returns the number of polls until it is ready.
-fn polls_until_ready(task: &Poller, delay: &mut Delay) -> usize {
-    let mut polls = 1;
-    while task.poll(delay).is_pending() {
-        let woken = task.woken();
-        until("it is woken", || task.woken() > woken);
-        polls += 1;
-    }
-    polls
+/// Returns a delay that the task has polled, and that is not ready.
+#[track_caller]
+fn waiting(scheduler: &Scheduler, task: &Poller, time: Duration) -> Delay {
+    let mut delay = scheduler.delay(time);
+    assert!(task.poll(&mut delay).is_pending());
+    delay
+}
+
+/// Closes the scheduler, and returns a delay of an hour that waits elsewhere for that reason.
+#[track_caller]
+fn waiting_elsewhere(scheduler: &Scheduler, task: &Poller) -> Delay {
+    close(scheduler);
+    waiting(scheduler, task, HOUR)
 }
 
 // ----- its own scheduler -------------------------------------------------------------------
@@ -67,8 +64,7 @@ fn s01_a_delay_is_ready_at_its_deadline_and_never_before() {
 #[test]
 fn a_delay_that_was_ready_is_ready_again_until_it_is_reset() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
-    let mut delay = scheduler.delay(MILLI);
-    assert!(task.poll(&mut delay).is_pending());
+    let mut delay = waiting(&scheduler, &task, MILLI);
     driver.advance(MILLI);
     assert_eq!([task.poll(&mut delay), task.poll(&mut delay)], [Poll::Ready(()); 2]);
     delay.reset_after(SECOND);
@@ -83,8 +79,7 @@ fn a_delay_that_was_ready_is_ready_again_until_it_is_reset() {
 #[test]
 fn a_delay_is_put_off_without_a_new_timer_and_brought_forward_without_a_poll() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
-    let mut delay = scheduler.delay(SECOND);
-    assert!(task.poll(&mut delay).is_pending());
+    let mut delay = waiting(&scheduler, &task, SECOND);
     for _ in 0..100 {
         delay.reset_after(SECOND * 2);
         assert!(task.poll(&mut delay).is_pending());
@@ -98,8 +93,7 @@ fn a_delay_is_put_off_without_a_new_timer_and_brought_forward_without_a_poll() {
 #[test]
 fn s09_a_delay_that_is_dropped_frees_its_waker_and_its_place() {
     let ((scheduler, _driver), task) = (driven(), Poller::new());
-    let mut delay = scheduler.delay(SECOND);
-    assert!(task.poll(&mut delay).is_pending());
+    let delay = waiting(&scheduler, &task, SECOND);
     assert_eq!((task.wakers(), scheduler.pending()), (1, 1));
     drop(delay);
     assert_eq!((task.wakers(), scheduler.pending(), task.woken()), (0, 0, 0));
@@ -154,8 +148,7 @@ fn a_reset_of_a_delay_that_is_never_ready_wakes_the_task_that_waits() {
     assert_eq!((other.woken(), other.wakers()), (2, 0));
     assert_eq!(other.poll(&mut delay), Poll::Ready(()));
 
-    let mut delay = scheduler.delay(SECOND);
-    assert!(task.poll(&mut delay).is_pending());
+    let mut delay = waiting(&scheduler, &task, SECOND);
     delay.reset_after(Duration::MAX);
     assert_eq!((scheduler.pending(), task.wakers()), (0, 1), "it gives its timer up");
     delay.reset_after(MILLI);
@@ -168,13 +161,12 @@ fn a_reset_of_a_delay_that_is_never_ready_wakes_the_task_that_waits() {
 #[test]
 fn a_close_leaves_a_delay_the_rest_of_its_time() {
     let ((scheduler, driver), task) = (driven(), Poller::new());
-    let mut delay = scheduler.delay(SECOND);
-    assert!(task.poll(&mut delay).is_pending());
+    let mut delay = waiting(&scheduler, &task, SECOND);
     driver.advance(SECOND - REST);
     let closed = Instant::now();
     close(&scheduler);
     assert_eq!(task.woken(), 1, "it has to look for another scheduler");
-    let polls = polls_until_ready(&task, &mut delay);
+    let polls = task.polls_until_ready(&mut delay);
     assert!(closed.elapsed() >= REST && polls <= 3, "{polls} polls in {:?}", closed.elapsed());
     assert!(delay.is_elapsed());
     assert_eq!((task.poll(&mut delay), task.wakers()), (Poll::Ready(()), 0));
@@ -187,7 +179,7 @@ fn a_delay_of_a_scheduler_that_was_closed_before_takes_its_time() {
         drop(scheduler.close().expect("in time"));
         let (task, start) = (Poller::new(), Instant::now());
         let mut delay = scheduler.delay(REST);
-        let polls = polls_until_ready(&task, &mut delay);
+        let polls = task.polls_until_ready(&mut delay);
         assert!(start.elapsed() >= REST && polls <= 2, "{polls} polls in {:?}", start.elapsed());
         // What is over is ready at once.
         assert_eq!(task.poll(&mut scheduler.delay(Duration::ZERO)), Poll::Ready(()));
@@ -201,7 +193,7 @@ fn s25_a_delay_that_finds_no_room_takes_its_time_elsewhere() {
     let held = scheduler.schedule_once(SECOND * 60, || ()).expect("the first");
     let start = Instant::now();
     let mut delay = scheduler.delay(REST);
-    let polls = polls_until_ready(&task, &mut delay);
+    let polls = task.polls_until_ready(&mut delay);
     assert!(start.elapsed() >= REST && polls <= 2, "{polls} polls in {:?}", start.elapsed());
     // A reset asks its own scheduler first again, even while the delay waits elsewhere.
     delay.reset_after(SECOND * 30);
@@ -217,9 +209,8 @@ fn s25_a_delay_that_finds_no_room_takes_its_time_elsewhere() {
 #[test]
 fn a_reset_moves_a_delay_that_waits_elsewhere() {
     let ((scheduler, _driver), task) = (driven(), Poller::new());
-    close(&scheduler);
-    let mut delay = scheduler.delay(SECOND * 3600);
-    assert!(task.poll(&mut delay).is_pending() && !delay.is_elapsed());
+    let mut delay = waiting_elsewhere(&scheduler, &task);
+    assert!(!delay.is_elapsed());
     assert_eq!((task.woken(), task.wakers()), (0, 1));
     // Brought forward, without another poll.
     let start = Instant::now();
@@ -231,7 +222,7 @@ fn a_reset_moves_a_delay_that_waits_elsewhere() {
     delay.reset_after(REST);
     for _ in 0..1_000 {
         assert!(task.poll(&mut delay).is_pending());
-        delay.reset_after(SECOND * 3600);
+        delay.reset_after(HOUR);
     }
     assert!(task.poll(&mut delay).is_pending());
     // To never, and back.
@@ -242,7 +233,7 @@ fn a_reset_moves_a_delay_that_waits_elsewhere() {
     until("it is woken", || task.woken() > before);
     assert!(start.elapsed() >= REST && task.poll(&mut delay) == Poll::Ready(()));
     // To a time that has come.
-    delay.reset_after(SECOND * 3600);
+    delay.reset_after(HOUR);
     assert!(task.poll(&mut delay).is_pending());
     let before = task.woken();
     delay.reset(scheduler.now());
@@ -258,17 +249,15 @@ fn a_driver_that_is_patient_waits_for_a_delay_that_waits_elsewhere() {
     let patience = Duration::from_secs(60);
     driver.block_on_patiently(patience, scheduler.delay(REST)).expect("it is woken");
     assert!(start.elapsed() >= REST);
-    assert!(driver.block_on(scheduler.delay(SECOND * 3600)).is_err(), "it does not hang either");
+    assert!(driver.block_on(scheduler.delay(HOUR)).is_err(), "it does not hang either");
 }
 
 #[test]
 fn a_clock_that_is_moved_by_hand_still_counts_for_a_delay_that_waits_elsewhere() {
     let (clock, task) = (ManualClock::new(), Poller::new());
     let (scheduler, _driver) = driven_by(Scheduler::builder().clock(clock.clone()));
-    close(&scheduler);
-    let mut delay = scheduler.delay(SECOND * 3600);
-    assert!(task.poll(&mut delay).is_pending());
-    clock.advance(SECOND * 3600);
+    let mut delay = waiting_elsewhere(&scheduler, &task);
+    clock.advance(HOUR);
     assert!(delay.is_elapsed());
     assert_eq!(task.poll(&mut delay), Poll::Ready(()));
 }
@@ -276,9 +265,7 @@ fn a_clock_that_is_moved_by_hand_still_counts_for_a_delay_that_waits_elsewhere()
 #[test]
 fn s09_a_delay_that_waits_elsewhere_frees_its_waker_when_it_is_dropped() {
     let ((scheduler, _driver), task) = (driven(), Poller::new());
-    close(&scheduler);
-    let mut delay = scheduler.delay(SECOND * 3600);
-    assert!(task.poll(&mut delay).is_pending());
+    let delay = waiting_elsewhere(&scheduler, &task);
     assert_eq!(task.wakers(), 1);
     drop(delay);
     assert_eq!((task.wakers(), task.woken()), (0, 0));

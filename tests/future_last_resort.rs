@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::told::Poller;
-use common::until;
+use common::{driven, until};
 use tickwheel::Scheduler;
 
 /// What is left of a delay. It passes in real time, because that is what a delay falls back on.
@@ -15,7 +15,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// One test, because the order matters.
 #[test]
 fn a_delay_outlives_its_scheduler_and_the_global_one() {
-    let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good settings");
+    let (scheduler, _driver) = driven();
     assert!(scheduler.close().expect("nobody turns it").is_empty());
 
     // It waits on the global scheduler, which is closed in the meantime.
@@ -26,12 +26,7 @@ fn a_delay_outlives_its_scheduler_and_the_global_one() {
     drop(Scheduler::global().close().expect("in time"));
     until("the close has woken them", || task.woken() == 2);
     assert!(task.poll(&mut far).is_pending());
-    let mut polls = 1;
-    while task.poll(&mut delay).is_pending() {
-        let woken = task.woken();
-        until("it is woken", || task.woken() > woken);
-        polls += 1;
-    }
+    let polls = task.polls_until_ready(&mut delay);
     assert!(start.elapsed() >= REST && polls <= 2, "{polls} polls in {:?}", start.elapsed());
     assert!(task.poll(&mut far).is_pending());
 

@@ -4,10 +4,12 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use common::log::Log;
+use common::told::Poller;
+use common::{driven, driven_by};
 use tickwheel::{
     Cancellable, Driver, DueTask, Executor, Observer, Precision, Rejected, Scheduler, WheelView,
 };
@@ -16,22 +18,28 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("the defaults are good")
+/// The times of runs, on the clock of the driver.
+type Runs = Arc<Mutex<Vec<Duration>>>;
+
+/// Returns a closure that notes when it runs, counted from now.
+fn notes(scheduler: &Scheduler) -> (impl Fn() + Send + 'static, Runs) {
+    let (runs, start, clock) = (Runs::default(), scheduler.now(), scheduler.clone());
+    let noted = Arc::clone(&runs);
+    (move || noted.lock().expect("whole").push(clock.now() - start), runs)
 }
 
-/// Schedules a task that notes when it has run, on the clock of the driver, counted from now.
-fn noting(scheduler: &Scheduler, delay: Duration) -> (Cancellable, Arc<Mutex<Vec<Duration>>>) {
-    let (runs, start, clock) =
-        (Arc::<Mutex<Vec<_>>>::default(), scheduler.now(), scheduler.clone());
-    let note = Arc::clone(&runs);
-    let task = move || note.lock().expect("whole").push(clock.now() - start);
-    (scheduler.schedule_once(delay, task).expect("open"), runs)
+/// Schedules a task that notes when it has run, counted from now.
+fn noting(scheduler: &Scheduler, delay: Duration) -> (Cancellable, Runs) {
+    let (note, runs) = notes(scheduler);
+    (scheduler.schedule_once(delay, note).expect("open"), runs)
 }
 
-fn ran_at(runs: &Mutex<Vec<Duration>>) -> Vec<u128> {
+fn ran_at(runs: &Runs) -> Vec<u128> {
     runs.lock().expect("whole").iter().map(Duration::as_millis).collect()
 }
+
+/// The handle of a task, for the task itself. It is set before the task runs.
+type Own = Arc<OnceLock<Cancellable>>;
 
 #[test]
 fn s28_a_later_deadline_counts_and_the_old_one_is_void() {
@@ -83,7 +91,7 @@ fn s28_whatever_the_history_it_runs_once_at_its_last_deadline() {
     for round in 0..300 {
         let precision = if round % 2 == 0 { Precision::Tick } else { Precision::Exact };
         let builder = Scheduler::builder().precision(precision).tick(10 * MS).wheel_size(16);
-        let (scheduler, driver) = builder.build_driven().expect("good");
+        let (scheduler, driver) = driven_by(builder);
         let start = scheduler.now();
         let (task, runs) = noting(&scheduler, 50 * MS);
         let mut deadline = start + 50 * MS;
@@ -109,8 +117,7 @@ fn s28_whatever_the_history_it_runs_once_at_its_last_deadline() {
 #[test]
 fn s28_as_to_order_it_counts_as_scheduled_at_the_reset() {
     for precision in [Precision::Tick, Precision::Exact] {
-        let builder = Scheduler::builder().precision(precision);
-        let (scheduler, driver) = builder.build_driven().expect("good");
+        let (scheduler, driver) = driven_by(Scheduler::builder().precision(precision));
         let log = Log::default();
         let at = |ms: u32| scheduler.now() + ms * MS;
         let when = at(20);
@@ -143,15 +150,15 @@ fn s28_too_late_changes_nothing() {
     let none = Cancellable::already_cancelled();
     assert!(!none.reset(SECOND) && none.deadline().is_none());
     // In its own run.
-    let (told, own) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None::<Cancellable>)));
-    let (tell, seen) = (Arc::clone(&told), Arc::clone(&own));
+    let (own, (tell, told)) = (Own::default(), mpsc::channel());
+    let seen = Arc::clone(&own);
     let task = scheduler.schedule_once(SECOND, move || {
-        let own = seen.lock().expect("whole").take().expect("put there before the run");
-        *tell.lock().expect("whole") = Some((own.reset(SECOND), own.deadline()));
+        let own = seen.get().expect("set before the run");
+        tell.send((own.reset(SECOND), own.deadline())).expect("heard");
     });
-    *own.lock().expect("whole") = Some(task.expect("open"));
+    own.set(task.expect("open")).expect("once");
     assert_eq!(driver.advance(HOUR), 1);
-    assert_eq!(*told.lock().expect("whole"), Some((false, None)));
+    assert_eq!(told.try_recv(), Ok((false, None)));
     // Of another task in the same slot.
     let stale = scheduler.schedule_once(SECOND, || ()).expect("open");
     assert!(stale.cancel());
@@ -163,13 +170,8 @@ fn s28_too_late_changes_nothing() {
 #[test]
 fn s28_of_a_series_the_next_run_moves_and_the_phase_goes_on_from_there() {
     let (scheduler, driver) = driven();
-    let (runs, start, clock) =
-        (Arc::<Mutex<Vec<_>>>::default(), scheduler.now(), scheduler.clone());
-    let note = Arc::clone(&runs);
-    let series = scheduler.schedule_repeatedly(SECOND, SECOND, move || {
-        note.lock().expect("whole").push(clock.now() - start);
-    });
-    let series = series.expect("open");
+    let ((note, runs), start) = (notes(&scheduler), scheduler.now());
+    let series = scheduler.schedule_repeatedly(SECOND, SECOND, note).expect("open");
     driver.advance(2500 * MS);
     assert!(series.reset(1200 * MS)); // later: 3.7
     driver.advance(2500 * MS);
@@ -192,15 +194,12 @@ fn s28_of_a_series_the_next_run_moves_and_the_phase_goes_on_from_there() {
 #[test]
 fn s28_in_a_run_of_a_series_the_run_after_it_moves() {
     let (scheduler, driver) = driven();
-    let own = Arc::new(Mutex::new(None::<Cancellable>));
-    let (runs, start, clock) =
-        (Arc::<Mutex<Vec<_>>>::default(), scheduler.now(), scheduler.clone());
-    let (note, seen) = (Arc::clone(&runs), Arc::clone(&own));
+    let ((note, runs), own) = (notes(&scheduler), Own::default());
+    let seen = Arc::clone(&own);
     let mut delays = [Some(5), None, Some(2), Some(0), None].into_iter();
     let series = scheduler.schedule_with_fixed_delay(SECOND, SECOND, move || {
-        note.lock().expect("whole").push(clock.now() - start);
-        let own = seen.lock().expect("whole");
-        let own = own.as_ref().expect("put there before the run");
+        note();
+        let own = seen.get().expect("set before the run");
         assert_eq!(own.deadline(), None, "it runs");
         let Some(delay) = delays.next() else { return ControlFlow::Break(()) };
         if let Some(delay) = delay {
@@ -208,10 +207,10 @@ fn s28_in_a_run_of_a_series_the_run_after_it_moves() {
         }
         ControlFlow::Continue(())
     });
-    *own.lock().expect("whole") = Some(series.expect("open"));
+    own.set(series.expect("open")).expect("once");
     driver.advance(HOUR);
     assert_eq!(ran_at(&runs), [1000, 6000, 7000, 9000, 9000, 10_000]);
-    assert!(!own.lock().expect("whole").as_ref().expect("there").reset(SECOND), "it is over");
+    assert!(!own.get().expect("set").reset(SECOND), "it is over");
 }
 
 /// An executor that keeps what it is handed.
@@ -219,7 +218,7 @@ fn keeping() -> (Scheduler, Driver, mpsc::Receiver<DueTask>) {
     let (queue, tasks) = mpsc::channel::<DueTask>();
     let builder = Scheduler::builder();
     let builder = builder.executor_fn(move |task| queue.send(task).expect("the receiver lives"));
-    let (scheduler, driver) = builder.build_driven().expect("the defaults are good");
+    let (scheduler, driver) = driven_by(builder);
     (scheduler, driver, tasks)
 }
 
@@ -270,7 +269,7 @@ impl Executor for Swaps {
 #[test]
 fn s28_an_entry_that_is_void_and_comes_back_hides_no_valid_one_from_the_close() {
     let builder = Scheduler::builder().executor(Swaps(Mutex::default()));
-    let (scheduler, driver) = builder.build_driven().expect("the defaults are good");
+    let (scheduler, driver) = driven_by(builder);
     driver.advance(MS / 2); // within a tick, so what is due at once is not in the wheel
     let (task, runs) = noting(&scheduler, Duration::ZERO);
     driver.turn();
@@ -325,18 +324,15 @@ fn s28_leftovers_show_the_new_deadline_and_can_be_moved() {
 #[test]
 fn s28_a_series_in_its_run_at_the_end_keeps_the_deadline_that_the_run_has_chosen() {
     let (scheduler, driver) = driven();
-    let driver = Arc::new(Mutex::new(Some(driver)));
-    let own = Arc::new(Mutex::new(None::<Cancellable>));
+    let own = Own::default();
     let (seen, timers) = (Arc::clone(&own), scheduler.clone());
     let series = scheduler.schedule_repeatedly(SECOND, SECOND, move || {
-        let own = seen.lock().expect("whole");
-        assert!(own.as_ref().expect("there").reset(30 * SECOND));
+        assert!(seen.get().expect("set before the run").reset(30 * SECOND));
         drop(timers.stop());
     });
-    *own.lock().expect("whole") = Some(series.expect("open"));
-    let turned = driver.lock().expect("whole").take().expect("there");
-    turned.advance(SECOND);
-    let leftovers: Vec<_> = turned.close().into_iter().collect();
+    own.set(series.expect("open")).expect("once");
+    driver.advance(SECOND);
+    let leftovers: Vec<_> = driver.close().into_iter().collect();
     assert_eq!(leftovers.len(), 1);
     assert_eq!(leftovers[0].remaining(), 30 * SECOND);
 }
@@ -396,21 +392,19 @@ fn s28_threads_that_reset_one_task_agree_on_the_last() {
     for _ in 0..common::count(20, 200) {
         let count = Arc::clone(&runs);
         let task = scheduler.schedule_once(HOUR, move || _ = count.fetch_add(1, Ordering::Relaxed));
-        let task = Arc::new(task.expect("open"));
-        let threads: Vec<_> = (0..3_u64)
-            .map(|seed| {
-                let (task, scheduler) = (Arc::clone(&task), scheduler.clone());
-                std::thread::spawn(move || {
-                    let mut random = common::Random(seed + 1);
+        let task = task.expect("open");
+        std::thread::scope(|scope| {
+            for seed in 1..=3 {
+                let (task, scheduler) = (&task, &scheduler);
+                scope.spawn(move || {
+                    let mut random = common::Random(seed);
                     for _ in 0..200 {
-                        assert!(
-                            task.reset_at(scheduler.now() + HOUR + random.below(50) as u32 * MS)
-                        );
+                        let later = HOUR + random.below(50) as u32 * MS;
+                        assert!(task.reset_at(scheduler.now() + later));
                     }
-                })
-            })
-            .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+                });
+            }
+        });
         assert!(task.reset(Duration::ZERO));
         common::until("it runs", || task.is_done());
     }
@@ -432,7 +426,7 @@ impl Observer for Entries {
 fn s28_a_task_has_one_entry_whatever_its_history() {
     let entries = Arc::new(AtomicUsize::new(0));
     let builder = Scheduler::builder().observer(Entries(Arc::clone(&entries)));
-    let (scheduler, driver) = builder.build_driven().expect("good");
+    let (scheduler, driver) = driven_by(builder);
     let task = scheduler.schedule_once(HOUR, || ()).expect("open");
     let series = scheduler.schedule_repeatedly(HOUR, HOUR, || ()).expect("open");
     let entries = || entries.load(Ordering::Relaxed);
@@ -456,26 +450,16 @@ fn s28_a_task_has_one_entry_whatever_its_history() {
     assert_eq!(entries(), 2, "their time has come");
 }
 
-/// Counts how often it is woken.
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl std::task::Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn s28_a_later_deadline_wakes_nobody_and_an_earlier_one_wakes_as_a_schedule_does() {
     let (scheduler, driver) = driven();
-    let wakes = Arc::<Wakes>::default();
-    let woken = || wakes.0.swap(0, Ordering::Relaxed);
-    driver.wake_with(Some(std::task::Waker::from(Arc::clone(&wakes))));
+    let poller = Poller::new();
+    driver.wake_with(Some(poller.waker()));
     let tasks: Vec<_> = (1..4).map(|n| scheduler.schedule_once(n * HOUR, || ())).collect();
     let tasks: Vec<_> = tasks.into_iter().map(|task| task.expect("open")).collect();
     driver.turn();
-    woken();
+    let before = poller.woken();
+    let woken = || poller.woken() - before;
     for _ in 0..1000 {
         assert!(tasks[0].reset(2 * HOUR) && tasks[1].reset(3 * HOUR));
     }
@@ -504,8 +488,7 @@ fn s28_a_deadline_of_long_ago_can_be_told_and_moved() {
 /// A series that is overdue is moved to now at the earliest: it does not make up for the time since then.
 #[test]
 fn s28_a_series_is_moved_to_now_at_the_earliest() {
-    let builder = Scheduler::builder().clock(tickwheel::SystemClock);
-    let (scheduler, driver) = builder.build_driven().expect("good");
+    let (scheduler, driver) = driven_by(Scheduler::builder().clock(tickwheel::SystemClock));
     let series = scheduler.schedule_repeatedly(Duration::ZERO, HOUR, || ()).expect("open");
     for _ in 0..3 {
         let due = series.deadline().expect("it waits");

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::until;
+
 /// Counts how often it was woken.
 #[derive(Default)]
 pub(crate) struct Told(AtomicUsize);
@@ -31,6 +33,17 @@ impl Poller {
 
     pub(crate) fn poll<F: Future + Unpin>(&self, future: &mut F) -> Poll<F::Output> {
         Pin::new(future).poll(&mut Context::from_waker(&self.waker()))
+    }
+
+    /// Polls whenever it was woken, and returns the number of polls until the future is ready.
+    pub(crate) fn polls_until_ready<F: Future + Unpin>(&self, future: &mut F) -> usize {
+        let mut polls = 1;
+        while self.poll(future).is_pending() {
+            let woken = self.woken();
+            until("it is woken", || self.woken() > woken);
+            polls += 1;
+        }
+        polls
     }
 
     /// How often it was woken.
