@@ -12,12 +12,23 @@ use tickwheel::wheel::{Wheel, WheelKey};
 
 use common::{Random, env};
 
+/// A deadline, and the number of the insert or the reset that gave it.
+type Place = (u64, u64);
+
+/// A key that a wheel has given out.
+struct Known {
+    key: WheelKey,
+    id: u64,
+    /// Its place in the model, if it still has one.
+    place: Option<Place>,
+}
+
 /// A wheel, and the map that says what it should hold: by deadline, and then in the order of inserts and resets.
 struct Pair {
     wheel: Wheel<u64>,
-    model: BTreeMap<(u64, u64), (WheelKey, u64)>,
-    /// All keys that there ever were, each with its value, and with its place in the model if it still has one.
-    keys: Vec<(WheelKey, u64, Option<(u64, u64)>)>,
+    model: BTreeMap<Place, (WheelKey, u64)>,
+    /// All keys that there ever were.
+    keys: Vec<Known>,
     /// The number of inserts and resets.
     steps: u64,
 }
@@ -77,20 +88,20 @@ impl Pair {
             assert_eq!(self.wheel.get(key), Some(&id));
             assert_eq!(self.wheel.deadline(key), Some(deadline));
             self.model.insert((deadline, id), (key, id));
-            self.keys.push((key, id, Some((deadline, id))));
+            self.keys.push(Known { key, id, place: Some((deadline, id)) });
         }
     }
 
     /// Takes any key that there ever was, also of values that are gone.
-    fn any_key(&mut self, random: &mut Random) -> Option<&mut (WheelKey, u64, Option<(u64, u64)>)> {
+    fn any_key(&mut self, random: &mut Random) -> Option<&mut Known> {
         let at = random.below(self.keys.len().max(1) as u64) as usize;
         self.keys.get_mut(at)
     }
 
     fn remove(&mut self, random: &mut Random) {
         for _ in 0..if random.below(10) == 0 { 100 } else { 1 } {
-            let Some((key, id, place)) = self.any_key(random) else { return };
-            let (key, id, place) = (*key, *id, place.take());
+            let Some(known) = self.any_key(random) else { return };
+            let (key, id, place) = (known.key, known.id, known.place.take());
             let is_there = place.is_some_and(|place| self.model.remove(&place).is_some());
             assert_eq!(self.wheel.contains(key), is_there);
             assert_eq!(self.wheel.remove(key), is_there.then_some(id));
@@ -102,9 +113,8 @@ impl Pair {
         for _ in 0..if random.below(10) == 0 { 100 } else { 1 } {
             let step = self.steps;
             self.steps += 1;
-            let Some((key, _, place)) = self.any_key(random) else { return };
-            let (key, before) = (*key, *place);
-            *place = Some((deadline, step));
+            let Some(known) = self.any_key(random) else { return };
+            let (key, before) = (known.key, known.place.replace((deadline, step)));
             let value = before.and_then(|before| self.model.remove(&before));
             assert_eq!(self.wheel.reset(key, deadline), value.is_some());
             assert_eq!(self.wheel.deadline(key), value.is_some().then_some(deadline));
@@ -148,7 +158,7 @@ impl Pair {
         assert!(drained.into_iter().eq(all), "in order");
         self.wheel.check_invariants();
         assert!(self.wheel.is_empty() && self.wheel.next_expiry().is_none());
-        assert!(self.keys.iter().all(|(key, ..)| !self.wheel.contains(*key)));
+        assert!(self.keys.iter().all(|known| !self.wheel.contains(known.key)));
     }
 }
 

@@ -77,7 +77,7 @@ impl Shared {
         executor: Option<&Arc<OwnExecutor>>,
     ) -> Result<TaskKey, (ScheduleError, T)> {
         let Times { now, deadline } = times;
-        let vacancy = match self.vacancy() {
+        let vacancy = match self.vacancy(T::IS_COUNTED) {
             Ok(vacancy) => vacancy,
             Err(reason) => return Err((reason, task)),
         };
@@ -88,15 +88,21 @@ impl Shared {
             Some(_) => Runner::Own,
         };
         let turn = T::IS_SERIES.then_some(Turn::Even);
-        let entry = Entry::new(key, deadline, deadline <= now, runner, turn);
-        match self.announce(entry, now) {
+        let mut entry = Entry::new(key, deadline, deadline <= now, runner, turn);
+        if !T::IS_COUNTED {
+            entry = entry.uncounted();
+        }
+        match self.announce(entry, now, T::IS_COUNTED) {
             Ok(pushed) => {
                 if pushed.filled {
                     self.hold_back(times, executor, T::IS_WAKER);
                 }
                 Ok(key)
             }
-            Err(Refused) => Err((ScheduleError::Closed, T::take_back(self.take_back(key)))),
+            Err(Refused) => {
+                let closure = self.take_back(key, T::IS_COUNTED);
+                Err((ScheduleError::Closed, T::take_back(closure)))
+            }
         }
     }
 
@@ -135,15 +141,15 @@ impl Shared {
     }
 
     /// Takes a waker in; `None` if the instant has come.
-    pub(crate) fn wake_at(
+    pub(crate) fn wake_at<T: Content>(
         &self,
         times: Times,
-        waker: &Waker,
+        waker: impl FnOnce() -> T,
     ) -> Result<Option<TaskKey>, ScheduleError> {
         if times.deadline <= times.now {
             return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(None) };
         }
-        let admitted = self.admit(times, Wake(waker.clone()), Repetition::NONE, None);
+        let admitted = self.admit(times, waker(), Repetition::NONE, None);
         admitted.map(Some).map_err(|(reason, _)| reason)
     }
 
@@ -157,19 +163,26 @@ impl Shared {
     ) -> Result<Option<TaskKey>, ScheduleError> {
         let deadline = self.timeline.moment(instant);
         if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
-            return self.wake_at(self.at(instant), waker);
+            return self.wake_at(self.at(instant), || Wake(waker.clone()));
         }
         // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down, and
         // later records would have to wait for it. The reading of the last turn is never ahead.
         let now = Moment(self.intake.reading_of_last_turn());
-        self.wake_at(Times { now, deadline }, waker)
+        self.wake_at(Times { now, deadline }, || Wake(waker.clone()))
     }
 
-    /// Counts a task in, and returns a free slot for it.
-    fn vacancy(&self) -> Result<Vacancy, ScheduleError> {
-        self.count_in()?;
+    /// Returns a free slot for a task, after counting the task in if it `is_counted`.
+    #[inline]
+    fn vacancy(&self, is_counted: bool) -> Result<Vacancy, ScheduleError> {
+        if is_counted {
+            self.count_in()?;
+        } else if self.is_closing() {
+            return Err(ScheduleError::Closed);
+        }
         Vacancy::take().ok_or_else(|| {
-            self.count_out();
+            if is_counted {
+                self.count_out();
+            }
             ScheduleError::Full
         })
     }
@@ -191,8 +204,10 @@ impl Shared {
 
     /// Undoes what was done for a task that the engine has refused.
     #[cold]
-    fn take_back(&self, key: TaskKey) -> Closure {
-        self.count_out();
+    fn take_back(&self, key: TaskKey, is_counted: bool) -> Closure {
+        if is_counted {
+            self.count_out();
+        }
         // The executor is not dropped by this, because the caller has it too.
         holder::withdraw(key).closure
     }
@@ -200,8 +215,8 @@ impl Shared {
     /// Tells the engine of a new task, and wakes it if need be. The task is published before the doorbell is looked at
     /// (WAKE-1).
     #[inline]
-    fn announce(&self, entry: Entry, now: Moment) -> Result<Pushed, Refused> {
-        let pushed = self.file(entry, now, true)?;
+    fn announce(&self, entry: Entry, now: Moment, is_counted: bool) -> Result<Pushed, Refused> {
+        let pushed = self.file(entry, now, is_counted)?;
         self.ring_for(entry, &pushed);
         Ok(pushed)
     }

@@ -242,9 +242,11 @@ impl Shared {
                 let lane = &writer.lane;
                 let (waker, claimed) = task.into_waker();
                 wakers.push(waker);
-                lane.counts.fired.add(1);
-                lane.counts.record_lateness(now, entry.moment());
-                lane.count_left();
+                if entry.is_counted() {
+                    lane.counts.fired.add(1);
+                    lane.counts.record_lateness(now, entry.moment());
+                    lane.count_left();
+                }
                 claimed.end();
             }
         });
@@ -252,12 +254,14 @@ impl Shared {
     }
 
     /// Takes the wakers that are pending at the end. Their time will not come, so they count as dropped.
-    pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = TaskKey>) -> Vec<Waker> {
+    pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
         with_lane(self, |writer| {
-            let take = |key| {
-                let (waker, claimed) = Running::claim(key, Phase::Pending)?.into_waker();
-                writer.lane.counts.dropped.add(1);
-                writer.lane.count_left();
+            let take = |entry: Entry| {
+                let (waker, claimed) = Running::claim(entry.key(), Phase::Pending)?.into_waker();
+                if entry.is_counted() {
+                    writer.lane.counts.dropped.add(1);
+                    writer.lane.count_left();
+                }
                 claimed.end();
                 Some(waker)
             };

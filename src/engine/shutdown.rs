@@ -22,7 +22,7 @@ impl Engine {
         self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
         let is_waker = |entry: &Entry| entry.runner() == Runner::TickThread;
         let (wakers, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_waker);
-        let mut wakers = self.shared.take_wakers(wakers.into_iter().map(Entry::key));
+        let mut wakers = self.shared.take_wakers(wakers.into_iter());
 
         let (mut leftovers, running) = self.claim_back(&in_flight);
         // The termination sorts them by deadline, stably. At equal deadlines the one-shots in flight come first, then

@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::Scheduler;
 use crate::engine::shared;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Cancelled, Content, Phase, Thrown, Wake, holder};
+use crate::engine::slots::{Cancelled, Content, Phase, Thrown, UncountedWake, Wake, holder};
 use crate::error::ScheduleError;
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
@@ -64,8 +64,43 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        let key = self.shared().wake_at(self.shared().at(instant), waker)?;
-        Ok(key.map(|key| Alarm::new(key, self.shared(), waker)))
+        let times = self.shared().at(instant);
+        let key = self.shared().wake_at(times, || Wake(waker.clone()))?;
+        Ok(key.map(|key| Alarm::new(key, self.shared(), waker, true)))
+    }
+
+    /// Like [`wake_at`](Scheduler::wake_at), for an alarm that is counted nowhere: not in
+    /// [`pending`](Scheduler::pending), not in [`stats`](Scheduler::stats), and not towards
+    /// [`max_pending`](crate::Builder::max_pending).
+    ///
+    /// For data structures that keep time for values of their own, such as a [`DelayQueue`](crate::delay::DelayQueue):
+    /// how many alarms they need is not their user's business, and a scheduler that is full must not stop them.
+    ///
+    /// ```
+    /// use std::task::Waker;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().max_pending(0).build_driven()?;
+    /// let soon = scheduler.now() + Duration::from_secs(1);
+    /// let alarm = scheduler.wake_uncounted_at(soon, Waker::noop())?.expect("not yet");
+    /// assert_eq!((scheduler.pending(), driver.next_deadline()), (0, Some(soon)));
+    /// driver.advance(Duration::from_secs(1));
+    /// assert!(!alarm.is_pending());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError::Closed`]; [`ScheduleError::Full`] only if there are 268 million tasks in the process.
+    pub fn wake_uncounted_at(
+        &self,
+        instant: Instant,
+        waker: &Waker,
+    ) -> Result<Option<Alarm>, ScheduleError> {
+        let times = self.shared().at(instant);
+        let key = self.shared().wake_at(times, || UncountedWake(waker.clone()))?;
+        Ok(key.map(|key| Alarm::new(key, self.shared(), waker, false)))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for a caller that has just read the scheduler's clock and saves a second
@@ -84,7 +119,7 @@ impl Scheduler {
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
         let key = self.shared().wake_at_since(read, instant, waker)?;
-        Ok(key.map(|key| Alarm::new(key, self.shared(), waker)))
+        Ok(key.map(|key| Alarm::new(key, self.shared(), waker, true)))
     }
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
@@ -104,6 +139,8 @@ pub struct Alarm {
     scheduler: SchedulerId,
     /// The waker's data and vtable, which tell it from other wakers (ALARM-2).
     target: Target,
+    /// It counts as a task of the scheduler.
+    is_counted: bool,
     /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
     own_timer: Option<OwnTimer>,
 }
@@ -116,9 +153,9 @@ fn target(waker: &Waker) -> Target {
 }
 
 impl Alarm {
-    fn new(key: TaskKey, scheduler: &Shared, waker: &Waker) -> Alarm {
+    fn new(key: TaskKey, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Alarm {
         let own_timer = OwnTimer::note(waker, || scheduler.is_turned_here());
-        Alarm { key, scheduler: scheduler.id(), target: target(waker), own_timer }
+        Alarm { key, scheduler: scheduler.id(), target: target(waker), is_counted, own_timer }
     }
 
     /// Returns true if the waker is still to be woken. Then it will be woken after this call, at the instant or when
@@ -143,7 +180,9 @@ impl Alarm {
     fn cancel(&mut self) -> Option<Wake> {
         self.own_timer = None; // before another thread can have the waker
         let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
-        shared::count_cancel(self.scheduler, was == Phase::Pending);
+        if self.is_counted {
+            shared::count_cancel(self.scheduler, was == Phase::Pending);
+        }
         Some(Wake::take_back(body.closure))
     }
 }

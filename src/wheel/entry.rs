@@ -40,6 +40,8 @@ const DUE_NOW: u32 = 1 << 28;
 /// The lowest bit of the code of the [`Runner`], and of the [`Turn`] of a series.
 const CODE_AT: u32 = 29;
 const SERIES: u32 = 4;
+/// The code of a waker that is counted nowhere. The tick thread runs it.
+const UNCOUNTED: u32 = 1;
 pub(crate) const SLOT: u32 = DUE_NOW - 1;
 
 /// The executor or the thread that runs a task.
@@ -92,6 +94,17 @@ impl Entry {
         self.slot_and_flags & DUE_NOW != 0
     }
 
+    /// Returns the entry of the same waker, which is counted nowhere.
+    pub(crate) fn uncounted(self) -> Entry {
+        debug_assert_eq!(self.runner(), Runner::TickThread, "a task is counted");
+        Entry { slot_and_flags: self.key().slot | UNCOUNTED << CODE_AT, ..self }
+    }
+
+    /// Returns false for a waker that is counted nowhere.
+    pub(crate) fn is_counted(self) -> bool {
+        self.slot_and_flags >> CODE_AT != UNCOUNTED
+    }
+
     /// Returns the entry of the same task that does not wait for a tick.
     pub(crate) fn due_now(self) -> Entry {
         Entry { slot_and_flags: self.slot_and_flags | DUE_NOW, ..self }
@@ -105,7 +118,7 @@ impl Entry {
 
     pub(crate) fn runner(self) -> Runner {
         match self.slot_and_flags >> CODE_AT {
-            3 => Runner::TickThread,
+            3 | UNCOUNTED => Runner::TickThread,
             code if code & Runner::Own as u32 != 0 => Runner::Own,
             _ => Runner::Default,
         }
@@ -146,9 +159,13 @@ mod tests {
                     assert_eq!((entry.key(), entry.is_due_now()), (key, now));
                     assert_eq!((entry.runner(), entry.turn()), (runner, turn));
                     assert!(entry.due_now().is_due_now() && entry.due_now().turn() == turn);
+                    assert!(entry.is_counted());
                 }
             }
         }
+        let waker = Entry::new(key, Moment(42), false, Runner::TickThread, None).uncounted();
+        assert_eq!((waker.key(), waker.runner(), waker.turn()), (key, Runner::TickThread, None));
+        assert!(!waker.is_counted() && !waker.is_series() && !waker.is_due_now());
         assert_eq!(size_of::<Entry>(), 16);
     }
 }

@@ -74,6 +74,14 @@ pub struct WheelKey {
     generation: u32,
 }
 
+impl WheelKey {
+    /// Returns the number of the value's slot: less than the most values that the wheel ever held at a time. When the
+    /// value is gone another one may get its number. For tables beside a wheel, which are changed together with it.
+    pub fn index(self) -> u32 {
+        self.slot
+    }
+}
+
 /// The former name of [`WheelKey`], which is easier to tell from [`pool::Key`](crate::pool::Key).
 pub type Key = WheelKey;
 
@@ -216,12 +224,18 @@ impl<T> Wheel<T> {
     ///
     /// Panics if the wheel holds four thousand million values.
     pub fn insert(&mut self, deadline: u64, value: T) -> WheelKey {
+        let order = self.next_order();
+        self.insert_as(deadline, order, value)
+    }
+
+    /// Like [`insert`](Wheel::insert), with a place among values of the same deadline: those of a smaller `order` come
+    /// out before. For values that are spread over several wheels, of which [`peek`](Wheel::peek) finds the first.
+    pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             let generation = self.first_generation;
             self.slots.push(Slot { generation, filing: 0, deadline: 0, order: 0, value: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than four thousand million values")
         });
-        let order = self.next_order();
         let free = &mut self.slots[slot as usize];
         (free.deadline, free.order) = (deadline, order);
         free.value = Some(value);
@@ -267,6 +281,12 @@ impl<T> Wheel<T> {
     /// ```
     pub fn reset(&mut self, key: WheelKey, deadline: u64) -> bool {
         let order = self.next_order();
+        self.reset_as(key, deadline, order)
+    }
+
+    /// Like [`reset`](Wheel::reset), with a place among values of the same deadline: see
+    /// [`insert_as`](Wheel::insert_as).
+    pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot as usize);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
         let is_earlier = deadline < slot.deadline;
@@ -337,6 +357,12 @@ impl<T> Wheel<T> {
         self.buckets.give_back(usize::MAX);
     }
 
+    /// Returns the key of the value that has this [index](WheelKey::index).
+    pub fn key_at(&self, index: u32) -> Option<WheelKey> {
+        let slot = self.slots.get(index as usize).filter(|slot| slot.value.is_some())?;
+        Some(WheelKey { slot: index, generation: slot.generation })
+    }
+
     /// Returns the value of a key.
     pub fn get(&self, key: WheelKey) -> Option<&T> {
         self.slot(key)?.value.as_ref()
@@ -384,6 +410,13 @@ impl<T> Wheel<T> {
     pub fn pop(&mut self, to: u64) -> Option<(WheelKey, u64, T)> {
         self.move_to(to);
         self.pop_due()
+    }
+
+    /// Moves on to a tick, and returns the deadline and the order of the value that [`pop`](Wheel::pop) would take out.
+    pub fn peek(&mut self, to: u64) -> Option<(u64, u64)> {
+        self.move_to(to);
+        let (first, _) = self.first_ready().filter(|(first, _)| first.deadline <= self.now)?;
+        Some((first.deadline, first.order))
     }
 
     /// Takes all values out, due or not, with their deadlines: by deadline, and at equal deadlines in the order of

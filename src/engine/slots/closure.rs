@@ -42,6 +42,8 @@ unsafe impl Send for Closure {}
 pub(crate) trait Content: Sized {
     /// The tick thread itself wakes it, and it never becomes a leftover.
     const IS_WAKER: bool = false;
+    /// It is counted as a task, also towards the limit.
+    const IS_COUNTED: bool = true;
     const IS_SERIES: bool = false;
 
     fn write(self, place: &mut MaybeUninit<Closure>);
@@ -57,6 +59,9 @@ pub(crate) struct Series<B>(pub(crate) B);
 
 /// A waker. To run it is to wake it; to drop it wakes nobody.
 pub(crate) struct Wake(pub(crate) Waker);
+
+/// A [`Wake`] that is counted nowhere.
+pub(crate) struct UncountedWake(pub(crate) Waker);
 
 /// The closure of a [`Series`].
 pub(crate) trait RunRepeatedly: Send + 'static {
@@ -174,6 +179,20 @@ impl Content for Wake {
 
     fn take_back(closure: Closure) -> Self {
         closure.take::<OneShot<Wake>>().0
+    }
+}
+
+impl Content for UncountedWake {
+    const IS_WAKER: bool = true;
+    const IS_COUNTED: bool = false;
+
+    #[inline]
+    fn write(self, place: &mut MaybeUninit<Closure>) {
+        Wake(self.0).write(place);
+    }
+
+    fn take_back(closure: Closure) -> Self {
+        UncountedWake(Wake::take_back(closure).0)
     }
 }
 

@@ -47,6 +47,6 @@ pub(crate) mod moved;
 pub(crate) mod state;
 pub(crate) mod trim;
 
-pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, Wake};
+pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, UncountedWake, Wake};
 pub(crate) use holder::{Body, Cancelled, Running, Thrown};
 pub(crate) use state::Phase;
