@@ -63,7 +63,7 @@ mod shared;
 mod slots;
 mod sorted_run;
 mod task;
-mod waiters;
+pub(crate) mod waiters;
 mod workers;
 
 pub use builder::{PoolBuilder, ShutdownPolicy};

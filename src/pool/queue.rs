@@ -91,7 +91,7 @@ pub struct DelayedWorkQueue<T> {
 
 struct State<T> {
     heap: Heap<T>,
-    waiters: WaitList,
+    waiters: WaitList<Instant>,
     /// In a closed queue nothing is due, and no taker waits.
     is_closed: bool,
     /// How many items takers have taken.
@@ -262,10 +262,10 @@ impl<T> DelayedWorkQueue<T> {
             return item;
         }
         let sleeper = Sleeper::new();
-        let ticket = self.lock().waiters.join(sleeper.waker());
+        let ticket = self.lock().waiters.join();
         let _leaves = LeaveOnDrop { queue: self, ticket };
         loop {
-            let now = self.clock.now();
+            let (now, waker) = (self.clock.now(), sleeper.waker());
             let mut state = self.lock();
             if let Break(item) = state.look(now, end) {
                 return item;
@@ -273,8 +273,9 @@ impl<T> DelayedWorkQueue<T> {
             // The leader sleeps towards the head's deadline (QUEUE-1), and everybody towards their own end.
             let head = state.heap.first().filter(|_| state.waiters.leads(ticket));
             let until = head.into_iter().chain(end).min();
-            state.waiters.set_asleep(ticket, until);
+            let before = state.waiters.set_asleep(ticket, until, waker);
             drop(state);
+            drop(before);
             self.clock.sleep(&sleeper, until); // returns at once if the waker was called in between
         }
     }
@@ -519,10 +520,11 @@ struct LeaveOnDrop<'a, T> {
 impl<T> Drop for LeaveOnDrop<'_, T> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
-        state.waiters.leave(self.ticket);
+        let mine = state.waiters.leave(self.ticket);
         // If the leader has left, the next leader may sleep too long (QUEUE-2).
         let leader = state.heap.first().and_then(|head| state.waiters.leader_to_wake(head));
         drop(state);
+        drop(mine);
         leader.into_iter().for_each(Waker::wake);
     }
 }

@@ -1,4 +1,5 @@
-//! The threads that wait in a [`DelayedWorkQueue`](super::DelayedWorkQueue): a leader and its followers.
+//! The takers that wait in a [`DelayedWorkQueue`](super::DelayedWorkQueue): a leader and its followers. A
+//! [`DelayQueue`](crate::delay::DelayQueue) has the same list.
 //!
 //! ```text
 //!                nothing is due: joins the list
@@ -32,69 +33,88 @@
 //!   are removed, many of them as heads.
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::task::Waker;
-use std::time::Instant;
 
 /// Names a waiter in a list. Later waiters have greater tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(u64);
+pub(crate) struct Ticket(u64);
 
-/// The waiters in the order in which they came. It is plain data, under the queue's lock.
-pub(super) struct WaitList {
-    waiters: VecDeque<Waiter>,
+/// The waiters in the order in which they came. It is plain data, under the queue's lock. `T` is a point in time.
+///
+/// Wakers are moved in and out, and never cloned or dropped here, because a user's waker must not run code under the
+/// lock.
+pub(crate) struct WaitList<T> {
+    waiters: VecDeque<Waiter<T>>,
     next: Ticket,
 }
 
-struct Waiter {
+struct Waiter<T> {
     ticket: Ticket,
-    waker: Waker,
-    state: State,
+    state: State<T>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum State {
+#[derive(Debug)]
+enum State<T> {
     /// The waiter will look at the queue before it sleeps. Set when it joins, and by the thread that wakes it.
     Awake,
     /// The waiter found nothing and sleeps, or has just woken up by itself. `None` is a sleep without end.
-    Asleep(Option<Instant>),
+    Asleep(Option<T>, Waker),
 }
 
-impl State {
-    fn sleeps_past(&self, deadline: Instant) -> bool {
-        matches!(self, State::Asleep(until) if until.is_none_or(|until| deadline < until))
+impl<T: Copy + Ord> State<T> {
+    fn sleeps_past(&self, deadline: T) -> bool {
+        matches!(self, State::Asleep(until, _) if until.is_none_or(|until| deadline < until))
+    }
+
+    /// Makes the waiter awake, and returns the waker of its sleep.
+    fn wake_up(&mut self) -> Option<Waker> {
+        match std::mem::replace(self, State::Awake) {
+            State::Asleep(_, waker) => Some(waker),
+            State::Awake => None,
+        }
     }
 }
 
-impl WaitList {
-    pub(super) fn new() -> WaitList {
+impl<T: Copy + Ord + Debug> WaitList<T> {
+    pub(crate) fn new() -> WaitList<T> {
         WaitList { waiters: VecDeque::new(), next: Ticket(0) }
     }
 
     /// Appends a waiter, which is awake.
-    pub(super) fn join(&mut self, waker: Waker) -> Ticket {
+    pub(crate) fn join(&mut self) -> Ticket {
         let ticket = self.next;
         self.next = Ticket(ticket.0 + 1);
-        self.waiters.push_back(Waiter { ticket, waker, state: State::Awake });
+        self.waiters.push_back(Waiter { ticket, state: State::Awake });
         ticket
     }
 
     /// Returns true if this waiter is the leader (QUEUE-1).
-    pub(super) fn leads(&self, ticket: Ticket) -> bool {
+    pub(crate) fn leads(&self, ticket: Ticket) -> bool {
         self.waiters.front().is_some_and(|leader| leader.ticket == ticket)
     }
 
-    /// Notes that a waiter is about to sleep.
-    pub(super) fn set_asleep(&mut self, ticket: Ticket, until: Option<Instant>) {
-        if let Some(at) = self.index_of(ticket) {
-            self.waiters[at].state = State::Asleep(until);
-        }
+    /// Notes that a waiter is about to sleep, and what wakes it. Returns the waker of its last sleep, if nobody has
+    /// called that.
+    #[must_use]
+    pub(crate) fn set_asleep(
+        &mut self,
+        ticket: Ticket,
+        until: Option<T>,
+        waker: Waker,
+    ) -> Option<Waker> {
+        let at = self.index_of(ticket)?;
+        let state = &mut self.waiters[at].state;
+        let before = state.wake_up();
+        *state = State::Asleep(until, waker);
+        before
     }
 
-    /// Removes a waiter. If it was the leader, the next waiter leads from now on, even if it sleeps.
-    pub(super) fn leave(&mut self, ticket: Ticket) {
-        if let Some(at) = self.index_of(ticket) {
-            self.waiters.remove(at);
-        }
+    /// Removes a waiter, and returns its waker, if it has one. If it was the leader, the next waiter leads from now on,
+    /// even if it sleeps.
+    pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waker> {
+        let at = self.index_of(ticket)?;
+        self.waiters.remove(at)?.state.wake_up()
     }
 
     fn index_of(&self, ticket: Ticket) -> Option<usize> {
@@ -105,28 +125,23 @@ impl WaitList {
     /// (QUEUE-2).
     #[must_use]
     #[inline]
-    pub(super) fn leader_to_wake(&mut self, head: Instant) -> Option<Waker> {
+    pub(crate) fn leader_to_wake(&mut self, head: T) -> Option<Waker> {
         let leader = self.waiters.front_mut().filter(|leader| leader.state.sleeps_past(head))?;
-        leader.state = State::Awake;
-        Some(leader.waker.clone())
+        leader.state.wake_up()
     }
 
-    /// Returns the wakers of all, and marks all as awake.
+    /// Returns the wakers of all that sleep, and marks all as awake.
     #[must_use]
-    pub(super) fn all_to_wake(&mut self) -> Vec<Waker> {
-        let wake = |waiter: &mut Waiter| {
-            waiter.state = State::Awake;
-            waiter.waker.clone()
-        };
-        self.waiters.iter_mut().map(wake).collect()
+    pub(crate) fn all_to_wake(&mut self) -> Vec<Waker> {
+        self.waiters.iter_mut().filter_map(|waiter| waiter.state.wake_up()).collect()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiters.len()
     }
 
     /// Asserts QUEUE-1 and QUEUE-2.
-    pub(super) fn check_invariants(&self, head: Option<Instant>) {
+    pub(crate) fn check_invariants(&self, head: Option<T>) {
         assert!(self.waiters.iter().is_sorted_by(|one, next| one.ticket < next.ticket), "tickets");
         let leaders = self.waiters.iter().filter(|waiter| self.leads(waiter.ticket)).count();
         assert_eq!(leaders, usize::from(!self.waiters.is_empty()), "QUEUE-1");
@@ -139,25 +154,26 @@ impl WaitList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn only_a_leader_that_would_sleep_past_the_head_is_woken_and_only_once() {
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
         let mut list = WaitList::new();
-        let leader = list.join(Waker::noop().clone());
-        let follower = list.join(Waker::noop().clone());
+        let (leader, follower) = (list.join(), list.join());
         assert!(list.leader_to_wake(at(1)).is_none(), "it is awake");
-        list.set_asleep(leader, Some(at(5)));
-        list.set_asleep(follower, None);
+        let waker = || Waker::noop().clone();
+        assert!(list.set_asleep(leader, Some(at(5)), waker()).is_none());
+        assert!(list.set_asleep(follower, None, waker()).is_none());
         assert!(list.leader_to_wake(at(5)).is_none(), "it will be up by then");
         assert!(list.leader_to_wake(at(4)).is_some());
         assert!(list.leader_to_wake(at(3)).is_none(), "woken already");
-        list.leave(leader);
+        assert!(list.leave(leader).is_none(), "its waker was called");
         assert!(list.leads(follower));
         assert!(list.leader_to_wake(at(9)).is_some(), "it would sleep for ever");
-        list.leave(follower);
+        assert!(list.set_asleep(follower, Some(at(1)), waker()).is_none());
+        assert!(list.leave(follower).is_some());
         assert!(list.leader_to_wake(at(9)).is_none() && list.all_to_wake().is_empty());
     }
 }
