@@ -132,6 +132,7 @@
 // `tests/layers.rs` has the list.
 #![deny(unsafe_code)]
 
+pub mod delay;
 mod docs;
 mod engine;
 mod error;

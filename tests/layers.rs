@@ -17,7 +17,7 @@ const RANKS: &[&[&str]] = &[
 ];
 
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
-const LAYERS: &[&str] = &["job", "pool", "future", "message_loop", "rx"];
+const LAYERS: &[&str] = &["job", "pool", "delay", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a wait with a bound, and what knows the threads of
 /// all pools. A crate outside would have its own.

@@ -10,6 +10,7 @@
 //!   marked sections of this package's README and of the crate's. What was not measured stays as it was.
 //! - `-- --render` writes them without measuring.
 
+mod delays;
 mod measure;
 mod overload;
 mod peers;
@@ -71,6 +72,13 @@ const CONTESTS: &[Contest] = &[
         workloads: resets::ALL,
         rounds: ALL,
         run: resets::run_one,
+    },
+    Contest {
+        name: "delays",
+        peers: delays::PEERS,
+        workloads: delays::ALL,
+        rounds: ALL,
+        run: delays::run_one,
     },
     Contest {
         name: "timeouts",

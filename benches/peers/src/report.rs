@@ -24,6 +24,16 @@ const ROWS: &[(&str, &[&str])] = &[
     ("W11", RESETS),
     ("W11-2", RESETS),
     ("W11-at", RESETS),
+    ("D1", DELAYS),
+    ("D1-2", DELAYS),
+    ("D2", DELAYS),
+    ("D2-2", DELAYS),
+    ("D3", DELAYS),
+    ("D3-2", DELAYS),
+    ("D4", DELAYS),
+    ("D4-2", DELAYS),
+    ("D5", &["process ns", "the last one late, ms", "early"]),
+    ("D6", &["bytes each, beside key and value"]),
     ("S4", TIMEOUTS),
     ("S4-pending", TIMEOUTS),
     ("W12-fresh", TAILS),
@@ -54,6 +64,8 @@ const ROWS: &[(&str, &[&str])] = &[
 ];
 
 const RESETS: &[&str] = &["wall ns", "thread ns", "process ns", "MB grown"];
+
+const DELAYS: &[&str] = &["wall ns", "process ns"];
 
 const TAILS: &[&str] = &[
     "schedule, p50 us",

@@ -1,0 +1,598 @@
+//! Timers that carry data: a [`DelayQueue`] holds values under keys, and gives each of them out when it is due.
+//!
+//! It is for sessions, leases, cache entries and pending requests: what expires is data, and not a closure. So a program
+//! can look at it, push it further, and write it down at its end.
+//!
+//! ```text
+//!   any thread                                  DelayQueue                                     takers
+//!   ──────────                   ┌──────────────────────────────────────────┐                  ──────
+//!   insert(key, value, delay) ──>│  key ──> value, deadline                 │──> recv()          blocks
+//!   reset(&key, delay)        ──>│  "ann"   Session  12:00:30   <── due     │──> next().await    awaits
+//!   remove(&key)  <──────────────│  "bob"   Session  12:00:45               │──> stream()        streams
+//!                                │  "eve"   Session  12:10:00               │──> try_next()      asks
+//!                                └──────────────────────────────────────────┘
+//!                                    │ close(): all that is in it, with deadlines
+//! ```
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::Scheduler;
+//! use tickwheel::delay::DelayQueue;
+//!
+//! let (scheduler, driver) = Scheduler::builder().build_driven()?; // virtual time
+//! let sessions = DelayQueue::new(&scheduler);
+//! let idle = Duration::from_secs(30);
+//! sessions.insert("ann", "basket 1", idle)?;
+//! sessions.insert("bob", "basket 2", idle)?;
+//!
+//! driver.advance(Duration::from_secs(20));
+//! assert!(sessions.reset(&"ann", idle)); // she was seen
+//! driver.advance(Duration::from_secs(10));
+//! let expired = sessions.try_next().expect("bob is due");
+//! assert_eq!((expired.key, expired.value), ("bob", "basket 2"));
+//! assert!(sessions.try_next().is_none());
+//!
+//! let pending = sessions.close(); // the end: what is still pending, and until when
+//! assert_eq!((pending[0].key, pending[0].deadline), ("ann", scheduler.now() + idle * 2 / 3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Which queue
+//!
+//! | I have | take |
+//! | --- | --- |
+//! | values under keys, to push further, to look at, to keep at the end; takers that block, await or stream | [`DelayQueue`] |
+//! | items without keys of their own, taken by threads, on any [`Clock`](crate::Clock); no scheduler | [`DelayedWorkQueue`](crate::pool::DelayedWorkQueue) |
+//! | one thread that has its own time | [`Wheel`](crate::wheel::Wheel): the data structure alone |
+//! | something to *do* at a time | [`Scheduler::schedule_once`](crate::Scheduler::schedule_once) |
+//!
+//! # Coming from
+//!
+//! | `tokio_util::time::DelayQueue` | here |
+//! | --- | --- |
+//! | `insert(value, d)` returns a key, and a map of one's own leads to it | [`insert(key, value, d)`](DelayQueue::insert): the key is one's own |
+//! | `&mut self`, so one task owns it | `&self`: any thread, any clone |
+//! | `poll_expired`, `StreamExt::next` | [`next`](DelayQueue::next), [`stream`](DelayQueue::stream), [`recv`](DelayQueue::recv), [`try_next`](DelayQueue::try_next) |
+//! | `Expired::into_inner`, `deadline` | the fields of [`Expired`], the key among them |
+//! | `reset(&key, d)`, which panics if the key is gone | [`reset`](DelayQueue::reset), which returns false |
+//! | `remove(&key)`, which panics if the key is gone | [`remove`](DelayQueue::remove), which returns `None` |
+//! | `peek()`, `deadline(&key)` | [`next_deadline`](DelayQueue::next_deadline), [`deadline`](DelayQueue::deadline) |
+//! | rounded to milliseconds | exact, to the precision of the scheduler |
+//!
+//! | Java's `DelayQueue` | here |
+//! | --- | --- |
+//! | `put(e)`, where `e` is a `Delayed` | [`insert`](DelayQueue::insert) |
+//! | `take()`, `poll()`, `poll(timeout, unit)` | [`recv`](DelayQueue::recv), [`try_next`](DelayQueue::try_next), [`recv_timeout`](DelayQueue::recv_timeout) |
+//! | `remove(o)` in O(n) | [`remove(&key)`](DelayQueue::remove) in O(1) |
+//! | `drainTo(c)` | [`try_next`](DelayQueue::try_next) until `None` |
+//!
+//! | the expiry of Guava, Caffeine or moka | here |
+//! | --- | --- |
+//! | `expireAfterWrite`, `time_to_live` | [`insert`](DelayQueue::insert) with that delay |
+//! | `expireAfterAccess`, `time_to_idle` | [`with`](DelayQueue::with), and then [`reset`](DelayQueue::reset) |
+//! | `Expiry`, a time for each entry | the delay of [`insert`](DelayQueue::insert) and [`reset`](DelayQueue::reset) |
+//! | an eviction listener, called some time later | a taker, which gets the value itself, in time |
+//! | `get` of an entry that has expired returns nothing | an item that is due stays readable until a taker has it |
+//! | a limit that evicts others | [`with_capacity_limit`](DelayQueue::with_capacity_limit), which refuses |
+
+// `items` is the data, a wheel and a table of keys. `taker` tells how takers wait (TAKER-1 to TAKER-4).
+mod items;
+mod taker;
+
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+
+use crate::platform::panics::quietly;
+use crate::platform::sync::{Mutex, MutexGuard, lock};
+use crate::pool::waiters::WaitList;
+use crate::time::tick::{Moment, Timeline};
+use crate::{ScheduleError, Scheduler, Sleeper, TryScheduleError};
+use items::{Items, Out};
+
+pub use taker::{Expirations, Next};
+
+/// Values under keys, each of which comes out when it is due.
+///
+/// Any thread inserts, resets and removes; any number of takers block, await or stream. A clone is a handle of the same
+/// queue. See the [module](self) for an overview.
+///
+/// An item is given out never before its deadline, and at most one tick of the scheduler after it, or with
+/// [`Precision::Exact`](crate::Precision::Exact) at it, plus the delays of the system. Items come in order of their
+/// deadlines, and at equal deadlines in the order of insert, replacement or reset. Each goes to one taker, or comes back
+/// from [`remove`](DelayQueue::remove) or [`close`](DelayQueue::close), and never both.
+///
+/// ```
+/// use std::thread;
+/// use std::time::Duration;
+/// use tickwheel::Scheduler;
+/// use tickwheel::delay::DelayQueue;
+///
+/// let scheduler = Scheduler::new();
+/// let leases = DelayQueue::new(&scheduler);
+/// let taker = {
+///     let leases = leases.clone();
+///     thread::spawn(move || std::iter::from_fn(|| leases.recv()).map(|lease| lease.key).collect::<Vec<_>>())
+/// };
+/// leases.insert(1, "disk", Duration::from_millis(20))?;
+/// leases.insert(2, "port", Duration::from_millis(10))?;
+/// while !leases.is_empty() {
+///     thread::sleep(Duration::from_millis(1));
+/// }
+/// leases.close();
+/// assert_eq!(taker.join().unwrap(), [2, 1]);
+/// # Ok::<(), tickwheel::delay::InsertError<i32, &str>>(())
+/// ```
+///
+/// # What it costs
+///
+/// Inserts, resets and removes take O(1) at any size, and one short lock each. To push a deadline further costs as much
+/// as to find the key. Far deadlines cost nothing until they come near, and while nobody waits, or nothing is due, nothing
+/// runs. `benches/peers` (D1 to D6) has figures. One call of a taker may take longer if very many items are due in the
+/// same millisecond: those of a millisecond are sorted together.
+///
+/// # The scheduler
+///
+/// The queue keeps its scheduler alive. It takes the scheduler's clock, virtual or not, and while a taker waits, one
+/// alarm on the tick thread, which is no task: it is not counted in [`pending`](Scheduler::pending) or
+/// [`stats`](Scheduler::stats), and never a leftover. When the scheduler is closed, all takers wake up and get what is
+/// due, and then `None`. Nothing more can be inserted. What is inside stays readable, and `close` returns it.
+///
+/// # Your code
+///
+/// The queue calls `Eq` of keys, and the closure of [`with`](DelayQueue::with), under its lock. They must not call the
+/// queue. If one of them panics, the panic is the caller's, and the queue stays as it was. Keys, values and wakers are
+/// dropped with nothing locked.
+#[doc(alias = "HashedWheelTimer")]
+#[doc(alias = "Cache")]
+pub struct DelayQueue<K, V> {
+    shared: Arc<Shared<K, V>>,
+}
+
+/// What the handles of a queue share.
+struct Shared<K, V> {
+    scheduler: Scheduler,
+    timeline: Timeline,
+    hasher: RandomState,
+    limit: usize,
+    /// Away from what is only read, because each call writes here.
+    state: CachePadded<Mutex<State<K, V>>>,
+}
+
+struct State<K, V> {
+    items: Items<K, V>,
+    takers: WaitList<Moment>,
+    /// [`DelayQueue::close`] was called.
+    is_closed: bool,
+}
+
+/// An item of a [`DelayQueue`] that has come out of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Expired<K, V> {
+    /// The key that it had.
+    pub key: K,
+    /// The value.
+    pub value: V,
+    /// When it was due, or, out of [`close`](DelayQueue::close), when it would have been.
+    pub deadline: Instant,
+}
+
+/// The wheel's buckets cover a millisecond each. Deadlines are not rounded to that.
+const GRANULARITY: Duration = Duration::from_millis(1);
+
+impl<K, V> Shared<K, V> {
+    /// Reads the clock, which may be user code, so nothing may be locked.
+    fn now(&self) -> Moment {
+        self.timeline.moment(self.scheduler.now())
+    }
+
+    /// The lock may be poisoned by a panic in the closure of [`DelayQueue::with`] or in an `Eq` (ITEM-2).
+    fn lock(&self) -> MutexGuard<'_, State<K, V>> {
+        lock(&self.state)
+    }
+
+    fn expired(&self, (deadline, key, value): Out<K, V>) -> Expired<K, V> {
+        Expired { key, value, deadline: self.timeline.instant(deadline) }
+    }
+}
+
+impl<K, V> DelayQueue<K, V> {
+    /// Creates an empty queue on the clock of this scheduler, and with its precision.
+    pub fn new(scheduler: &Scheduler) -> Self {
+        DelayQueue::with_capacity_limit(scheduler, usize::MAX)
+    }
+
+    /// Creates an empty queue that holds at most `limit` items. When it is full, an insert of a new key is refused. An
+    /// item that is due holds its place until a taker has it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::delay::DelayQueue;
+    /// use tickwheel::{ScheduleError, Scheduler};
+    ///
+    /// let queue = DelayQueue::with_capacity_limit(Scheduler::global(), 1);
+    /// let minute = Duration::from_secs(60);
+    /// queue.insert("a", 1, minute)?;
+    /// let refused = queue.insert("b", 2, minute).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::Full);
+    /// assert_eq!(refused.into_inner(), ("b", 2));
+    /// assert_eq!(queue.insert("a", 3, minute)?, Some(1)); // a replacement takes no place
+    /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
+    /// ```
+    pub fn with_capacity_limit(scheduler: &Scheduler, limit: usize) -> Self {
+        let scheduler = scheduler.clone();
+        let timeline = Timeline::new(scheduler.now(), GRANULARITY).expect("above zero");
+        let (items, takers) = (Items::new(&timeline), WaitList::new());
+        let state = CachePadded::new(Mutex::new(State { items, takers, is_closed: false }));
+        let shared = Shared { scheduler, timeline, hasher: RandomState::new(), limit, state };
+        DelayQueue { shared: Arc::new(shared) }
+    }
+
+    /// Returns the number of items, due or not.
+    pub fn len(&self) -> usize {
+        self.shared.lock().items.len()
+    }
+
+    /// Returns true if there is no item, due or not.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the earliest deadline, due or not. `None` if the queue is empty.
+    ///
+    /// It may have to look at all items that are due within the same tenth of a second.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let first = self.shared.lock().items.first();
+        first.map(|first| self.shared.timeline.instant(first))
+    }
+
+    // ----- takers --------------------------------------------------------------------------
+
+    /// Takes the first item if it is due, without waiting.
+    pub fn try_next(&self) -> Option<Expired<K, V>> {
+        // What was due when the clock was read last needs no new reading.
+        let known = self.shared.lock().items.pop(None);
+        let out = known.or_else(|| {
+            let now = self.shared.now();
+            self.shared.lock().items.pop(Some(now))
+        });
+        out.map(|out| self.shared.expired(out))
+    }
+
+    /// Waits until an item is due, and takes it. Returns `None` if the queue or its scheduler is closed and nothing is
+    /// due.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it would have to wait inside a task on the scheduler's own tick thread, or in a turn of its
+    /// [`Driver`](crate::Driver): while that thread waits, nothing becomes due.
+    pub fn recv(&self) -> Option<Expired<K, V>> {
+        let wait = |sleeper: &Sleeper| {
+            assert!(
+                !self.shared.scheduler.is_turned_here(),
+                "`DelayQueue::recv` would block the thread that serves its scheduler, and wait for ever: take what is \
+                 due with `try_next`, or receive on a thread of your own"
+            );
+            sleeper.sleep();
+            true
+        };
+        self.try_next().or_else(|| self.wait(wait))
+    }
+
+    /// Waits until an item is due, at most for the given time, and takes it. Returns `None` if the time is up, or if the
+    /// queue or its scheduler is closed and nothing is due.
+    ///
+    /// The time is real time, also if the clock of the scheduler is a virtual one.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::delay::DelayQueue;
+    ///
+    /// let queue = DelayQueue::new(Scheduler::global());
+    /// queue.insert("tea", (), Duration::from_millis(20))?;
+    /// assert!(queue.recv_timeout(Duration::from_millis(1)).is_none());
+    /// assert_eq!(queue.recv_timeout(Duration::from_secs(60)).map(|tea| tea.key), Some("tea"));
+    /// # Ok::<(), tickwheel::delay::InsertError<&str, ()>>(())
+    /// ```
+    pub fn recv_timeout(&self, timeout: Duration) -> Option<Expired<K, V>> {
+        let end = Instant::now().checked_add(timeout);
+        let wait = |sleeper: &Sleeper| match end {
+            None => {
+                sleeper.sleep();
+                true
+            }
+            Some(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                sleeper.sleep_for(left);
+                !left.is_zero()
+            }
+        };
+        self.try_next().or_else(|| self.wait(wait))
+    }
+
+    /// Waits for an item on this thread. `wait` sleeps, and returns false when the time is up.
+    fn wait(&self, wait: impl Fn(&Sleeper) -> bool) -> Option<Expired<K, V>> {
+        let sleeper = Sleeper::new();
+        let waker = sleeper.waker();
+        let mut context = Context::from_waker(&waker);
+        let mut next = pin!(self.next());
+        loop {
+            if let Poll::Ready(item) = next.as_mut().poll(&mut context) {
+                return item;
+            }
+            if !wait(&sleeper) {
+                return None;
+            }
+        }
+    }
+
+    /// Returns a future that waits until an item is due, and takes it. `None` if the queue or its scheduler is closed and
+    /// nothing is due.
+    ///
+    /// It runs under any runtime, or none. It may be dropped at any time: an item is taken by the poll that returns it,
+    /// so none is lost, and if the future was woken for an item, another taker is woken in its place.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::delay::DelayQueue;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let requests = DelayQueue::new(&scheduler);
+    /// requests.insert(7, "GET /", Duration::from_secs(30))?;
+    /// let late = driver.block_on(requests.next())?.expect("open");
+    /// assert_eq!((late.key, late.deadline), (7, scheduler.now()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[expect(clippy::should_implement_trait, reason = "it takes `&self`, and waits")]
+    pub fn next(&self) -> Next<'_, K, V> {
+        Next::new(&self.shared)
+    }
+
+    /// Returns a stream of the items as they become due.
+    pub fn stream(&self) -> Expirations<K, V> {
+        Expirations::new(self.clone())
+    }
+
+    // ----- the end -------------------------------------------------------------------------
+
+    /// Closes the queue, and returns all that is in it, due or not, in order, with deadlines. Wakes all takers, which get
+    /// `None`. Later inserts are refused. The second call returns nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::delay::DelayQueue;
+    ///
+    /// let (scheduler, _driver) = Scheduler::builder().build_driven()?;
+    /// let queue = DelayQueue::new(&scheduler);
+    /// queue.insert("later", 2, Duration::from_secs(2))?;
+    /// queue.insert("sooner", 1, Duration::from_secs(1))?;
+    /// for item in queue.close() {
+    ///     let left = item.deadline - scheduler.now();
+    ///     println!("{} has {left:?} left", item.key); // to write down, for the next start
+    /// }
+    /// assert!(queue.is_closed() && queue.insert("no", 3, Duration::ZERO).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(&self) -> Vec<Expired<K, V>> {
+        let nothing = Items::new(&self.shared.timeline);
+        let mut state = self.shared.lock();
+        state.is_closed = true;
+        let mut items = std::mem::replace(&mut state.items, nothing);
+        let takers = state.takers.all_to_wake();
+        drop(state);
+        takers.into_iter().for_each(wake);
+        items.drain().map(|out| self.shared.expired(out)).collect()
+    }
+
+    /// Returns true if inserts are refused, because the queue or its scheduler has been closed.
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().is_closed || self.shared.scheduler.is_closed()
+    }
+
+    /// Checks all invariants, for tests.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an invariant is broken.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        let mut state = self.shared.lock();
+        state.items.check_invariants();
+        let first = state.items.first();
+        state.takers.check_invariants(first.filter(|_| !state.is_closed));
+    }
+}
+
+impl<K: Hash + Eq, V> DelayQueue<K, V> {
+    fn hash(&self, key: &K) -> u64 {
+        self.shared.hasher.hash_one(key)
+    }
+
+    /// Puts a value under a key, to come out after a delay. Returns the value that the key had before, which then does
+    /// not come out.
+    ///
+    /// # Errors
+    ///
+    /// Gives key and value back if the queue or its scheduler is closed, or if the queue is full.
+    pub fn insert(
+        &self,
+        key: K,
+        value: V,
+        delay: Duration,
+    ) -> Result<Option<V>, InsertError<K, V>> {
+        let deadline = self.shared.now().after(delay);
+        self.put(key, value, deadline)
+    }
+
+    /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
+    /// item comes out before those with later deadlines.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`insert`](DelayQueue::insert).
+    pub fn insert_at(
+        &self,
+        key: K,
+        value: V,
+        deadline: Instant,
+    ) -> Result<Option<V>, InsertError<K, V>> {
+        self.put(key, value, self.shared.timeline.moment(deadline))
+    }
+
+    fn put(&self, key: K, value: V, deadline: Moment) -> Result<Option<V>, InsertError<K, V>> {
+        let (hash, is_ended) = (self.hash(&key), self.shared.scheduler.is_closed());
+        let mut state = self.shared.lock();
+        if state.is_closed || is_ended {
+            drop(state);
+            return Err(InsertError::new(ScheduleError::Closed, key, value));
+        }
+        let put = state.items.insert(hash, key, value, deadline, self.shared.limit);
+        let leader = put.is_ok().then(|| state.takers.leader_to_wake(deadline)).flatten();
+        drop(state);
+        leader.into_iter().for_each(wake);
+        match put {
+            Ok(before) => Ok(before.map(|(_, value)| value)),
+            Err((key, value)) => Err(InsertError::new(ScheduleError::Full, key, value)),
+        }
+    }
+
+    /// Moves the deadline of a key to a delay from now, earlier or later. Returns false if the key is not there, because
+    /// it never was, was removed, or has come out.
+    ///
+    /// An item that is due, and that no taker has yet, can be moved away too.
+    pub fn reset(&self, key: &K, delay: Duration) -> bool {
+        let deadline = self.shared.now().after(delay);
+        self.move_to(key, deadline)
+    }
+
+    /// Moves the deadline of a key to an instant. Returns false if the key is not there.
+    pub fn reset_at(&self, key: &K, deadline: Instant) -> bool {
+        self.move_to(key, self.shared.timeline.moment(deadline))
+    }
+
+    fn move_to(&self, key: &K, deadline: Moment) -> bool {
+        let hash = self.hash(key);
+        let mut state = self.shared.lock();
+        let has_moved = state.items.reset(hash, key, deadline);
+        let leader = has_moved.then(|| state.takers.leader_to_wake(deadline)).flatten();
+        drop(state);
+        leader.into_iter().for_each(wake);
+        has_moved
+    }
+
+    /// Takes the value of a key out, due or not. Returns `None` if the key is not there.
+    pub fn remove(&self, key: &K) -> Option<V> {
+        let hash = self.hash(key);
+        let removed = self.shared.lock().items.remove(hash, key);
+        removed.map(|(_, value)| value) // its key is dropped here, with nothing locked
+    }
+
+    /// Returns true if the key is there, due or not.
+    pub fn contains_key(&self, key: &K) -> bool {
+        self.deadline(key).is_some()
+    }
+
+    /// Returns the deadline of a key.
+    pub fn deadline(&self, key: &K) -> Option<Instant> {
+        let hash = self.hash(key);
+        let deadline = self.shared.lock().items.deadline(hash, key);
+        deadline.map(|deadline| self.shared.timeline.instant(deadline))
+    }
+
+    /// Calls a closure with the value of a key, in its place. Returns `None`, without calling it, if the key is not
+    /// there.
+    ///
+    /// The closure runs under the queue's lock. So it should be short, and must not call the queue.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::delay::DelayQueue;
+    ///
+    /// let visits = DelayQueue::new(Scheduler::global());
+    /// visits.insert("ann", 1, Duration::from_secs(60))?;
+    /// assert_eq!(visits.with(&"ann", |count| { *count += 1; *count }), Some(2));
+    /// assert_eq!(visits.with(&"bob", |count| *count), None);
+    /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
+    /// ```
+    pub fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let hash = self.hash(key);
+        self.shared.lock().items.get_mut(hash, key).map(f)
+    }
+}
+
+/// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.
+fn wake(waker: Waker) {
+    quietly(|| waker.wake());
+}
+
+impl<K, V> Clone for DelayQueue<K, V> {
+    /// Returns another handle of the same queue.
+    fn clone(&self) -> Self {
+        DelayQueue { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K, V> fmt::Debug for DelayQueue<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DelayQueue")
+            .field("len", &self.len())
+            .field("next_deadline", &self.next_deadline())
+            .field("is_closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An insert that was refused: the key, the value, and the reason.
+///
+/// It is `Send` and `Sync` for every key and value that is `Send`, because it never gives out a reference to them. So `?`
+/// converts it into `Box<dyn Error + Send + Sync>`.
+pub struct InsertError<K, V>(TryScheduleError<(K, V)>);
+
+impl<K, V> InsertError<K, V> {
+    fn new(reason: ScheduleError, key: K, value: V) -> InsertError<K, V> {
+        InsertError(TryScheduleError::new(reason, (key, value)))
+    }
+
+    /// Returns the key and the value.
+    pub fn into_inner(self) -> (K, V) {
+        self.0.into_task()
+    }
+
+    /// Returns why the insert was refused: [`Closed`](ScheduleError::Closed) or [`Full`](ScheduleError::Full).
+    pub fn reason(&self) -> ScheduleError {
+        self.0.reason()
+    }
+}
+
+impl<K, V> fmt::Display for InsertError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.reason() {
+            ScheduleError::Full => {
+                "the delay queue is full: take what is due, remove something, or raise the limit that was given to \
+                 `with_capacity_limit`"
+            }
+            _ => {
+                "the delay queue or its scheduler has been closed: keep the value that `into_inner` returns, or insert it \
+                 into another queue"
+            }
+        })
+    }
+}
+
+impl<K, V> fmt::Debug for InsertError<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InsertError").field("reason", &self.reason()).finish_non_exhaustive()
+    }
+}
+
+impl<K, V> std::error::Error for InsertError<K, V> {}

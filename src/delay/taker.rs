@@ -1,0 +1,248 @@
+//! One taker's place in a [`DelayQueue`], and the futures that have one: [`Next`] and [`Expirations`].
+//!
+//! ```text
+//!               nothing is due               leads: sets the alarm
+//!   OUTSIDE ────────────────────> IN LINE ──────────────────────────> WAITS, leads ──────┐
+//!      ^                            ^  │                                                 │ alarm, earlier insert,
+//!      │ an item, an end, a drop    │  └── follows: no alarm ──────> WAITS, follows      │ close, it leads now
+//!      └────────────────────────────┴───────────── woken, and polled ────────────────────┘
+//! ```
+//!
+//! The first taker in the line, the leader, has an alarm of the scheduler for the earliest deadline. If there is no item,
+//! the alarm is set for the end of time, because the scheduler wakes it when it is closed. The others have none. Whoever
+//! leaves the line as its leader, with an item, without, or by being dropped, wakes the next one.
+//!
+//! - TAKER-1 Whenever the queue's lock is free, the leader is awake, or has noted a time until which it sleeps that is no
+//!   later than the earliest deadline. An insert or a reset that would break this marks the leader as awake, under the
+//!   lock, and wakes it after that.
+//! - TAKER-2 A leader sets its alarm after it has noted the time and released the lock, and before it returns `Pending`.
+//!   The alarm rings at that time, or when the scheduler is closed. So what happens in between wakes it, by its waker in
+//!   the line, or by the alarm.
+//! - TAKER-3 An item is taken out under the lock by the call that returns it. So a taker that was woken and is dropped has
+//!   lost nothing, and its wake-up goes to the next leader.
+//! - TAKER-4 No user code runs under the lock, except `Eq` of keys and the closure of `with`. Clocks are read before it.
+//!   Wakers are cloned before it, moved in and out under it, and woken and dropped after it.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use super::{DelayQueue, Expired, Shared, State};
+use crate::platform::panics::quietly;
+use crate::pool::waiters::Ticket;
+use crate::time::tick::Moment;
+use crate::{Alarm, ScheduleError};
+
+/// A place in the line of takers. It must [leave](Taker::leave) before it is dropped.
+#[derive(Default)]
+pub(super) struct Taker {
+    ticket: Option<Ticket>,
+    /// The alarm that it has set as the leader, and when that rings.
+    alarm: Option<(Alarm, Moment)>,
+}
+
+impl Taker {
+    /// Takes the first item that is due, or waits. Ready with `None` if there will be none any more.
+    pub(super) fn poll<K, V>(
+        &mut self,
+        queue: &Shared<K, V>,
+        context: &Context<'_>,
+    ) -> Poll<Option<Expired<K, V>>> {
+        loop {
+            let is_ended = queue.scheduler.is_closed(); // before the look, which takes what is due then
+            let (now, waker) = (queue.now(), context.waker().clone()); // before the lock (TAKER-4)
+            let mut state = queue.lock();
+            let out = state.items.pop(Some(now));
+            if out.is_some() || is_ended || state.is_closed {
+                let next = self.leave_line(&mut state);
+                drop(state);
+                next.wake();
+                self.alarm = None;
+                return Poll::Ready(out.map(|out| queue.expired(out)));
+            }
+            let ticket = *self.ticket.get_or_insert_with(|| state.takers.join());
+            let until = state.takers.leads(ticket).then(|| state.items.sleep_until());
+            let before = state.takers.set_asleep(ticket, until, waker);
+            drop(state);
+            drop(before); // a waker's `Drop` is user code (TAKER-4)
+            let Some(until) = until else {
+                self.alarm = None;
+                return Poll::Pending;
+            };
+            match self.set_alarm(queue, until, context.waker()) {
+                Ok(true) => return Poll::Pending,
+                Ok(false) | Err(ScheduleError::Closed) => {} // it has come in the meantime: look again
+                Err(_) => {
+                    // There is no slot left in the process.
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Sets the alarm, unless it is set already (TAKER-2). Returns false if the time has come.
+    fn set_alarm<K, V>(
+        &mut self,
+        queue: &Shared<K, V>,
+        until: Moment,
+        waker: &Waker,
+    ) -> Result<bool, ScheduleError> {
+        let is_set = |(alarm, at): &(Alarm, Moment)| {
+            *at == until && alarm.will_wake(waker) && alarm.is_pending()
+        };
+        if self.alarm.as_ref().is_some_and(is_set) {
+            return Ok(true);
+        }
+        self.alarm = None;
+        let alarm = queue.scheduler.wake_uncounted_at(queue.timeline.instant(until), waker)?;
+        self.alarm = alarm.map(|alarm| (alarm, until));
+        Ok(self.alarm.is_some())
+    }
+
+    /// Leaves the line, if it is in it. If it was the leader, the next one is to be woken (TAKER-1).
+    fn leave_line<K, V>(&mut self, state: &mut State<K, V>) -> Wakes {
+        let Some(ticket) = self.ticket.take() else { return Wakes::default() };
+        let mine = state.takers.leave(ticket);
+        // A new leader has no alarm, and sleeps past everything. One that leads already does not.
+        Wakes { leader: state.takers.leader_to_wake(Moment::NEVER), dropped: mine }
+    }
+
+    /// Leaves the line, and wakes the next leader.
+    pub(super) fn leave<K, V>(&mut self, queue: &Shared<K, V>) {
+        if self.ticket.is_some() {
+            let mut state = queue.lock();
+            let next = self.leave_line(&mut state);
+            drop(state);
+            next.wake();
+        }
+        self.alarm = None;
+    }
+}
+
+/// Wakers to be woken and dropped when the lock is released (TAKER-4).
+#[derive(Default)]
+#[must_use]
+struct Wakes {
+    leader: Option<Waker>,
+    dropped: Option<Waker>,
+}
+
+impl Wakes {
+    /// A panic of a user's waker must not cost the caller the item that it has taken.
+    fn wake(self) {
+        self.leader.into_iter().for_each(super::wake);
+        quietly(|| drop(self.dropped));
+    }
+}
+
+/// A future that waits for the next item: see [`DelayQueue::next`].
+///
+/// It may be dropped at any time. A poll after it was ready waits for one more item.
+#[must_use = "a future does nothing unless it is polled or awaited"]
+pub struct Next<'a, K, V> {
+    queue: &'a Shared<K, V>,
+    taker: Taker,
+    is_over: bool,
+}
+
+impl<'a, K, V> Next<'a, K, V> {
+    pub(super) fn new(queue: &'a Shared<K, V>) -> Next<'a, K, V> {
+        Next { queue, taker: Taker::default(), is_over: false }
+    }
+}
+
+impl<K, V> Future for Next<'_, K, V> {
+    type Output = Option<Expired<K, V>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Next { queue, taker, is_over } = &mut *self;
+        let next = taker.poll(queue, context);
+        *is_over = next.is_ready();
+        next
+    }
+}
+
+impl<K, V> Drop for Next<'_, K, V> {
+    fn drop(&mut self) {
+        self.taker.leave(self.queue);
+    }
+}
+
+impl<K, V> fmt::Debug for Next<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").field("is_over", &self.is_over).finish_non_exhaustive()
+    }
+}
+
+/// The items of a [`DelayQueue`] as they become due: what [`DelayQueue::stream`] returns. With the feature `futures-core`
+/// it is a `Stream`.
+///
+/// It is a handle of the queue. It ends, with `None`, when the queue or its scheduler is closed. A stream that was polled
+/// and found nothing keeps its place in the line of takers. If its turn comes and it is not polled again, items wait for
+/// it, even if others wait for items. So drop a stream that you do not poll any more.
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct Expirations<K, V> {
+    queue: DelayQueue<K, V>,
+    taker: Taker,
+    is_over: bool,
+}
+
+impl<K, V> Expirations<K, V> {
+    pub(super) fn new(queue: DelayQueue<K, V>) -> Expirations<K, V> {
+        Expirations { queue, taker: Taker::default(), is_over: false }
+    }
+
+    /// Takes the next item, or registers the task to be woken. Ready with `None` if the queue or its scheduler is closed.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Expired<K, V>>> {
+        let next = self.taker.poll(&self.queue.shared, cx);
+        self.is_over = matches!(next, Poll::Ready(None));
+        next
+    }
+}
+
+impl<K, V> Drop for Expirations<K, V> {
+    fn drop(&mut self) {
+        self.taker.leave(&self.queue.shared);
+    }
+}
+
+impl<K, V> fmt::Debug for Expirations<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Expirations { queue, is_over, .. } = self;
+        f.debug_struct("Expirations").field("queue", queue).field("is_over", is_over).finish()
+    }
+}
+
+#[cfg(feature = "futures-core")]
+mod with_futures_core {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use futures_core::future::FusedFuture;
+    use futures_core::stream::{FusedStream, Stream};
+
+    use super::{Expirations, Expired, Next};
+
+    impl<K, V> Stream for Expirations<K, V> {
+        type Item = Expired<K, V>;
+
+        fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            Expirations::poll_next(&mut self, cx)
+        }
+    }
+
+    /// Terminated after `None`.
+    impl<K, V> FusedStream for Expirations<K, V> {
+        fn is_terminated(&self) -> bool {
+            self.is_over
+        }
+    }
+
+    /// Terminated when it was ready.
+    impl<K, V> FusedFuture for Next<'_, K, V> {
+        fn is_terminated(&self) -> bool {
+            self.is_over
+        }
+    }
+}
