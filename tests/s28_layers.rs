@@ -14,7 +14,7 @@ use common::schedules::{Due, TasksOnly};
 use common::{Random, count, driven, driven_by, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::ScheduledThreadPool;
-use tickwheel::rx::{self, ExecutorScheduler, TrampolineScheduler, Worker};
+use tickwheel::rx::{self, CompositeCancellable, ExecutorScheduler, TrampolineScheduler, Worker};
 use tickwheel::{
     Cancel, Cancellable, Clock, DueTask, Executor, Inline, ManualClock, Rejected, Schedule,
     ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
@@ -586,6 +586,94 @@ fn s28_a_timer_of_a_loop_that_quits_does_not_run_a_moved_task() {
         until("the global scheduler keeps its time", || log.all() == [1]);
     }
     assert!(task.is_done() && worker.pending() == 0);
+}
+
+/// Keeps its first timer. Its second timer fires while it is being set, when its task has just been moved to a later
+/// time. From then on it is closed.
+struct Fires {
+    start: Instant,
+    passed: Mutex<Duration>,
+    timers: AtomicUsize,
+    first: Mutex<Option<Task>>,
+    task: OnceLock<Cancellable>,
+    /// The second timer is a leftover that somebody runs. Otherwise it fires at its time.
+    is_leftover: bool,
+}
+
+#[derive(Clone)]
+struct FiresAtOnce(Arc<Fires>);
+
+impl Schedule for FiresAtOnce {
+    fn now(&self) -> Instant {
+        self.0.start + *self.0.passed.lock().expect("whole")
+    }
+    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+        self.schedule_task_at(self.now() + delay, task)
+    }
+    fn schedule_task_at(&self, at: Instant, timer: Task) -> Result<Cancellable, ScheduleError> {
+        let fires = &*self.0;
+        match fires.timers.fetch_add(1, Ordering::Relaxed) {
+            0 => *fires.first.lock().expect("whole") = Some(timer),
+            1 => {
+                assert!(fires.task.get().expect("set").reset_at(fires.start + 9 * HOUR));
+                if !fires.is_leftover {
+                    *fires.passed.lock().expect("whole") = at - fires.start;
+                }
+                timer();
+            }
+            _ => return Err(ScheduleError::Closed),
+        }
+        Ok(Cancellable::from(Arc::new(CompositeCancellable::new())))
+    }
+    fn schedule_series(
+        &self,
+        _: Duration,
+        _: Period,
+        _: RepeatingTask,
+    ) -> Result<Cancellable, ScheduleError> {
+        unreachable!("a worker keeps its series itself")
+    }
+}
+
+/// A timer may fire before the worker has its handle. Even then the worker knows whether it is a leftover.
+#[test]
+fn s28_a_leftover_is_told_from_a_timer_that_fires_while_it_is_being_set() {
+    let _alone = alone();
+    for (is_series, is_leftover) in [(false, false), (false, true), (true, false), (true, true)] {
+        let fires = Arc::new(Fires {
+            start: Instant::now(),
+            passed: Mutex::default(),
+            timers: AtomicUsize::new(0),
+            first: Mutex::default(),
+            task: OnceLock::new(),
+            is_leftover,
+        });
+        let worker = ExecutorScheduler::over(Inline, FiresAtOnce(Arc::clone(&fires))).worker();
+        let log = Log::default();
+        let said = log.clone();
+        let task = if is_series {
+            worker.schedule_periodically(2 * HOUR, 2 * HOUR, move || said.say(1))
+        } else {
+            worker.schedule_after(2 * HOUR, move || said.say(2))
+        };
+        fires.task.set(task.clone()).expect("once");
+        if is_series {
+            *fires.passed.lock().expect("whole") = 2 * HOUR;
+            let first = fires.first.lock().expect("whole").take();
+            first.expect("kept")(); // the timer of the next run is the second one
+        } else {
+            assert!(task.reset_at(fires.start + HOUR), "an earlier time needs a second timer");
+        }
+        let expected: &[u32] = match (is_series, is_leftover) {
+            (true, true) => &[1, 1],
+            (true, false) => &[1],
+            (false, true) => &[2],
+            (false, false) => &[], // the global scheduler keeps its new time
+        };
+        assert_eq!(log.all(), expected, "series: {is_series}, leftover: {is_leftover}");
+        assert_eq!((task.is_done(), worker.pending()), (is_leftover, usize::from(!is_leftover)));
+        worker.dispose();
+    }
 }
 
 /// The handle of a timer is dropped with nothing locked, also if the timer refuses late.

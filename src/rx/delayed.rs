@@ -116,6 +116,7 @@ struct DelayedTask {
     /// The deadline was moved, so the timer may fire too early (DELAY-3).
     was_moved: bool,
     timer: Option<Cancellable>,
+    /// Noted before the timer is set, because the timer may fire before its handle is here.
     set_for: SetFor,
     /// The task was moved, and another timer is being set for it. If that is refused, the task stays.
     is_arming: bool,
@@ -123,7 +124,7 @@ struct DelayedTask {
     was_dropped: bool,
 }
 
-/// What a timer was set for.
+/// What a timer was set for, or is being set for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetFor {
     /// Only the timer knows.
@@ -172,8 +173,8 @@ impl Delayed {
         self.by_ticket.len()
     }
 
-    /// Adds a task, and returns its ticket. It has no part in the order of the deadlines until
-    /// [`put_in_order`](Delayed::put_in_order).
+    /// Adds a task, and returns its ticket. The caller sets a timer for this deadline. The task has no part in the order
+    /// of the deadlines until [`put_in_order`](Delayed::put_in_order).
     pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
         self.last_ticket += 1;
         job.position().set(Position::Delayed(self.last_ticket));
@@ -183,7 +184,7 @@ impl Delayed {
             turn: None,
             was_moved: false,
             timer: None,
-            set_for: SetFor::Unknown,
+            set_for: deadline.map_or(SetFor::Unknown, SetFor::At),
             is_arming: false,
             was_dropped: false,
         };
@@ -208,12 +209,12 @@ impl Delayed {
         self.by_deadline.insert((deadline, ticket), ticket);
     }
 
-    /// Stores the timer of a task, which was set for `set_for`.
+    /// Stores the timer of a task, which may have been moved since it was set.
     pub(super) fn set_timer(
         &mut self,
         ticket: u64,
         timer: Cancellable,
-        set_for: SetFor,
+        moved_to: Option<Instant>,
     ) -> TimerSet {
         let Some(task) = self.by_ticket.get_mut(&ticket) else { return TimerSet::Unwanted(timer) };
         if task.was_dropped {
@@ -221,8 +222,9 @@ impl Delayed {
             return TimerSet::WasDropped(timer);
         }
         debug_assert!(task.timer.is_none(), "a task has one timer (DELAY-3)");
-        (task.timer, task.set_for, task.is_arming) = (Some(timer), set_for, false);
-        let is_moved = match set_for {
+        (task.timer, task.is_arming) = (Some(timer), false);
+        task.set_for = moved_to.map_or(task.set_for, SetFor::At);
+        let is_moved = match task.set_for {
             SetFor::At(at) => Some(at) != task.deadline,
             SetFor::Elsewhere(at) => Some(at) > task.deadline,
             SetFor::Unknown => true,
@@ -279,8 +281,13 @@ impl Delayed {
         Some((Arc::clone(&task.job), task.timer.take()?, task.set_for, task.deadline?))
     }
 
-    /// Gives a moved task a new ticket, for its new timer (DELAY-1).
-    pub(super) fn reissue(&mut self, ticket: u64) -> Option<Reissued> {
+    /// Gives a moved task a new ticket, for its new timer (DELAY-1). `set_for` is [`SetFor::At`], or
+    /// [`SetFor::Elsewhere`] if another scheduler is to keep the time.
+    pub(super) fn reissue(
+        &mut self,
+        ticket: u64,
+        set_for: fn(Instant) -> SetFor,
+    ) -> Option<Reissued> {
         let deadline = self.by_ticket.get(&ticket)?.deadline?;
         let mut task = self.by_ticket.remove(&ticket)?;
         self.last_ticket += 1;
@@ -291,7 +298,7 @@ impl Delayed {
         }
         let (job, timer) = (Arc::clone(&task.job), task.timer.take());
         (task.is_arming, task.was_dropped) = (true, false);
-        let set_for = task.set_for;
+        let set_for = std::mem::replace(&mut task.set_for, set_for(deadline));
         self.by_ticket.insert(ticket, task);
         Some(Reissued { job, ticket, deadline, timer, set_for })
     }
@@ -326,7 +333,7 @@ impl Delayed {
         match (task.deadline.filter(|_| task.was_moved), now) {
             (Some(_), None) => return Found::NoClock,
             (Some(deadline), Some(now)) if deadline > now => {
-                let reissued = self.reissue(ticket);
+                let reissued = self.reissue(ticket, SetFor::At);
                 return reissued.map_or(Found::Nothing, |reissued| Found::Later(reissued, now));
             }
             _ => {}
@@ -405,20 +412,17 @@ mod tests {
         let (mut delayed, job) = (Delayed::default(), task());
         let ticket = delayed.insert(Arc::clone(&job), None);
         let first = timer();
-        assert!(matches!(
-            delayed.set_timer(ticket, first.clone(), SetFor::Unknown),
-            TimerSet::Done
-        ));
+        assert!(matches!(delayed.set_timer(ticket, first.clone(), None), TimerSet::Done));
         let (_, came) = delayed.remove(ticket).expect("in it");
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |set| matches!(set, TimerSet::Unwanted(_));
-        assert!(is_unwanted(delayed.set_timer(ticket, timer(), SetFor::Unknown)), "it has come");
+        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it has come");
         let again = delayed.insert(Arc::clone(&job), None);
-        assert!(is_unwanted(delayed.set_timer(ticket, timer(), SetFor::Unknown)), "it waits again");
+        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it waits again");
         assert!(delayed.first_before(ticket).is_none() && delayed.remove(ticket).is_none());
-        assert!(matches!(delayed.set_timer(again, timer(), SetFor::Unknown), TimerSet::Done));
+        assert!(matches!(delayed.set_timer(again, timer(), None), TimerSet::Done));
         assert_eq!((job.position().get(), delayed.len()), (Position::Delayed(again), 1));
         delayed.check_invariants();
         assert!(delayed.remove(again).is_some_and(|(_, timer)| timer.is_some()));

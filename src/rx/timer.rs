@@ -53,11 +53,6 @@ impl Timers {
         matches!(self, Timers::Wheel(_))
     }
 
-    /// Returns true if the calling thread runs these timers, and may do so while they are being closed.
-    fn are_turned_here(&self) -> bool {
-        matches!(self, Timers::Wheel(scheduler) if scheduler.is_turned_here())
-    }
-
     /// Returns true if nobody keeps the time any more, as far as is known.
     pub(super) fn are_closed(&self) -> bool {
         match self {
@@ -119,11 +114,7 @@ impl SerialQueue {
     ) -> Result<(), ScheduleError> {
         let timer = DelayTimer::new(self, job, ticket);
         let handle = self.timers.schedule(when, move || timer.fire())?;
-        let set_for = match when {
-            When::At(deadline) => SetFor::At(deadline),
-            When::After(_) => SetFor::Unknown,
-        };
-        self.keep_timer(job, ticket, handle, set_for);
+        self.keep_timer(job, ticket, handle);
         Ok(())
     }
 
@@ -144,7 +135,7 @@ impl SerialQueue {
         let schedule = || self.timers.schedule(When::At(deadline), move || timer.fire());
         // A schedule from outside may panic. That counts as a refusal.
         let handle = self.hook.catch(schedule).unwrap_or(Err(ScheduleError::NoThread))?;
-        self.keep_timer(job, ticket, handle, SetFor::At(deadline));
+        self.keep_timer(job, ticket, handle);
         Ok(())
     }
 
@@ -152,7 +143,7 @@ impl SerialQueue {
     #[cold]
     fn set_last_resort(&self, ticket: u64) {
         // Under another ticket, the end of a timer that was refused does nothing.
-        let reissued = self.state().delayed.reissue(ticket);
+        let reissued = self.state().delayed.reissue(ticket, SetFor::Elsewhere);
         let Some(Reissued { job, ticket, deadline, .. }) = reissued else { return };
         let now = self.hook.catch(|| self.timers.now());
         let left = now.map_or(BLIND_PAUSE, |now| deadline.saturating_duration_since(now));
@@ -162,24 +153,29 @@ impl SerialQueue {
             let global = global.with_executor(Inline);
             global.schedule_once(left.max(MIN_PAUSE), move || timer.fire()).ok()
         });
+        // A timer that was refused has been dropped by now, and its `Drop` does the rest.
         if let Some(handle) = handle {
-            return self.keep_timer(&job, ticket, handle, SetFor::Elsewhere(deadline));
+            self.keep_timer(&job, ticket, handle);
         }
-        let waited = self.state().delayed.remove(ticket);
-        waited.into_iter().for_each(|(job, _)| job.withdraw());
     }
 
     /// Stores a timer, or cancels it if its task has left.
-    fn keep_timer(&self, job: &Entry, ticket: u64, timer: Cancellable, set_for: SetFor) {
-        if self.store_timer(job, ticket, timer, set_for) {
+    fn keep_timer(&self, job: &Entry, ticket: u64, timer: Cancellable) {
+        if self.store_timer(job, ticket, timer, None) {
             self.move_timer(ticket);
         }
     }
 
-    /// Like `keep_timer`, but returns true if the timer has to be moved.
-    fn store_timer(&self, job: &Entry, ticket: u64, timer: Cancellable, set_for: SetFor) -> bool {
+    /// Like `keep_timer`, but returns true if the timer has to be moved. The timer may have been moved just now.
+    fn store_timer(
+        &self,
+        job: &Entry,
+        ticket: u64,
+        timer: Cancellable,
+        moved_to: Option<Instant>,
+    ) -> bool {
         let mut state = self.state();
-        let set = state.delayed.set_timer(ticket, timer, set_for);
+        let set = state.delayed.set_timer(ticket, timer, moved_to);
         if !self.timers.keep_the_order() {
             state.delayed.put_in_order(ticket);
         }
@@ -208,7 +204,7 @@ impl SerialQueue {
             if self.hook.catch(moves) != Some(true) {
                 return self.replace_timer(ticket, timer);
             }
-            if !self.store_timer(&job, ticket, timer, SetFor::At(deadline)) {
+            if !self.store_timer(&job, ticket, timer, Some(deadline)) {
                 return;
             }
         }
@@ -218,10 +214,30 @@ impl SerialQueue {
     fn replace_timer(&self, ticket: u64, timer: Cancellable) {
         let Some(timer) = self.state().delayed.put_timer_back(ticket, timer) else { return };
         // Under another ticket, the end of the old timer does not withdraw the task.
-        let reissued = self.state().delayed.reissue(ticket);
+        let reissued = self.state().delayed.reissue(ticket, SetFor::At);
         self.cancel_timer(&timer);
         if let Some(Reissued { job, ticket, deadline, .. }) = reissued {
             self.set_timer_again(&job, ticket, deadline);
+        }
+    }
+
+    /// Sets another timer for a task that was moved to a later deadline than `now`, when its timer fired (DELAY-3).
+    fn fired_early(&self, reissued: Reissued, now: Instant) {
+        let Reissued { job, ticket, deadline, timer, set_for } = reissued;
+        drop(timer); // the one that has fired
+        let is_leftover = matches!(set_for, SetFor::At(at) if at > now);
+        match self.try_set_timer(&job, ticket, deadline) {
+            Ok(()) => {}
+            // Somebody runs it (TIMER-3).
+            Err(ScheduleError::Closed) if is_leftover => {
+                let mut state = self.state();
+                if let Some((job, timer)) = state.delayed.remove(ticket) {
+                    state.push(job);
+                    self.start_drain(state, None);
+                    drop(timer);
+                }
+            }
+            Err(_) => self.set_last_resort(ticket),
         }
     }
 }
@@ -261,7 +277,7 @@ impl DelayTimer {
                 }
                 Found::Later(reissued, now) => {
                     drop(state);
-                    self.fired_early(queue, reissued, now);
+                    queue.fired_early(reissued, now);
                     break;
                 }
                 // The task was cancelled, or another timer has queued it.
@@ -270,51 +286,25 @@ impl DelayTimer {
         }
         self.task = None;
     }
-
-    /// Sets another timer for a task that was moved to a later deadline (DELAY-3).
-    fn fired_early(&self, queue: &SerialQueue, reissued: Reissued, now: Instant) {
-        let Reissued { job, ticket, deadline, timer, set_for } = reissued;
-        drop(timer); // this one
-        let may_be_leftover = match set_for {
-            _ if self.is_last_resort => false,
-            SetFor::At(at) => at > now,
-            SetFor::Unknown => !queue.timers.are_turned_here(),
-            SetFor::Elsewhere(_) => false,
-        };
-        match queue.try_set_timer(&job, ticket, deadline) {
-            Ok(()) => {}
-            // It is a leftover that somebody runs (TIMER-3).
-            Err(ScheduleError::Closed) if may_be_leftover => {
-                let mut state = queue.state();
-                if let Some((job, timer)) = state.delayed.remove(ticket) {
-                    state.push(job);
-                    queue.start_drain(state, None);
-                    drop(timer);
-                }
-            }
-            Err(_) => queue.set_last_resort(ticket),
-        }
-    }
 }
 
 impl Drop for DelayTimer {
     fn drop(&mut self) {
         let Some((queue, job, ticket)) = self.task.take() else { return };
-        if self.is_last_resort {
+        let removed = if self.is_last_resort {
             // The scheduler that kept the time has ended, or has refused it. The worker's own timers may take it again.
-            let reissued = queue.state().delayed.reissue(ticket);
+            let reissued = queue.state().delayed.reissue(ticket, SetFor::At);
             let Some(Reissued { ticket, deadline, timer, .. }) = reissued else { return };
             drop(timer);
-            if queue.try_set_timer(&job, ticket, deadline).is_ok() {
-                return;
+            match queue.try_set_timer(&job, ticket, deadline) {
+                Ok(()) => None,
+                Err(_) => queue.state().delayed.remove(ticket),
             }
-            let waited = queue.state().delayed.remove(ticket);
-            waited.into_iter().for_each(|(job, _)| job.withdraw());
-            return;
-        }
-        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
-        let waited = queue.state().delayed.drop_timer(ticket);
-        if waited.is_some() {
+        } else {
+            // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
+            queue.state().delayed.drop_timer(ticket)
+        };
+        if removed.is_some() {
             job.withdraw();
         }
     }
