@@ -135,7 +135,6 @@
 pub mod delay;
 mod docs;
 mod engine;
-mod error;
 mod executor;
 pub mod future;
 mod job;
@@ -158,7 +157,7 @@ pub use docs::{coming_from, design, other_traits, waking};
 #[cfg(any(doc, doctest))]
 pub use docs::{shutdown, testing};
 pub use engine::Precision;
-pub use error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
+pub use engine::error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};

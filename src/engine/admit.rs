@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
+use crate::engine::error::ScheduleError;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Refused};
 use crate::engine::ready::{Entry, Runner, Turn};
@@ -16,7 +17,6 @@ use crate::engine::slots::closure::Closure;
 use crate::engine::slots::deadline;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, holder};
-use crate::error::ScheduleError;
 use crate::executor::backpressure::Flow;
 use crate::executor::own_executor::OwnExecutor;
 use crate::time::tick::Moment;

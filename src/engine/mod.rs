@@ -30,6 +30,7 @@
 
 pub(crate) mod admit;
 mod dispatch;
+pub(crate) mod error;
 mod in_flight;
 pub(crate) mod intake;
 mod next_wakeup;

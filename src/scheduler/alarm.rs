@@ -14,10 +14,10 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::Scheduler;
+use crate::engine::error::ScheduleError;
 use crate::engine::shared;
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Cancelled, Content, Phase, Thrown, UncountedWake, Wake, holder};
-use crate::error::ScheduleError;
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use crate::error::Stalled;
+use crate::engine::error::Stalled;
 use crate::time::parking::Sleeper;
 
 /// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.

@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Scheduler;
+use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
-use crate::error::BuildError;
 use crate::executor::{DueTask, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::scheduler::driver::{Driver, EngineCell};

@@ -23,10 +23,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::engine::admit::Reservation;
+use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Phase, Running, deadline, holder};
 use crate::engine::termination::{self, Decision, Leftover};
-use crate::error::{ScheduleError, TryScheduleError};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
 use crate::scheduler::Scheduler;

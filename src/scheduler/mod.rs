@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 use once_cell::sync::OnceCell;
 
 use self::driver::EngineCell;
+use crate::engine::error::{BuildError, CloseError};
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
 use crate::engine::{termination, this_thread};
-use crate::error::{BuildError, CloseError};
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
 use crate::executor::own_executor::OwnExecutor;

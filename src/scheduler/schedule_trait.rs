@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::ScheduleError;
+use crate::engine::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
 use crate::time::repeat::{Period, Repeat};

@@ -1,4 +1,4 @@
-//! The errors. Each message says what to do instead.
+//! The errors of the crate. Each message says what to do instead.
 
 use std::fmt;
 use std::io;
