@@ -41,7 +41,8 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::queue::{LoopPosition, QueuedTask, SMALL};
+use super::entry::{LoopPosition, QueuedTask};
+use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
 use crate::executor::backpressure::PendingLimit;

@@ -10,21 +10,16 @@
 //! - LOOP-4 The run of a series has its turn from the moment when it became possible: when it was planned for, or when
 //!   the run before it ended, whichever is later. By its plan alone, a series that lags behind would always be the
 //!   first, and nothing else would ever run. The plan itself, and so the phase, does not change.
-//! - LOOP-5 A pending task has one valid entry in the queues, whose number its [`LoopPosition`] knows. The valid entry
-//!   comes out no later than the deadline of the task. A later deadline is only noted: the entry comes out at its old
-//!   time, and is filed again. For an earlier deadline a new entry goes through the inbox, and the old one becomes void.
-//!   A void entry counts as cancelled, and a sweep removes it (INBOX-7).
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::entry::QueuedTask;
 use super::inbox::{LoopState, Shared};
 use super::run_loop::Quit;
-use crate::job::{Due, Epoch, Next, Owner, Place, Run};
+use crate::job::{Next, Owner, Place};
 
 pub(super) struct LoopQueue {
     shared: Arc<Shared>,
@@ -237,10 +232,10 @@ impl Place for OutOfQueue<'_> {
             self.queue.shared.removed_cancelled(1); // LOOP-5
             return false;
         }
-        let position = self.task.job.position();
-        let Some(deadline) = position.moved_past(self.queue.shared.epoch()) else { return true };
+        let moved = self.task.job.position().moved_past(self.queue.shared.epoch());
+        let Some((deadline, turn)) = moved else { return true };
         // Even if it is due by now, because others may be due before it.
-        self.queue.file(self.task, deadline, position.turn.load(Relaxed));
+        self.queue.file(self.task, deadline, turn);
         false
     }
 
@@ -260,119 +255,6 @@ pub(super) const SMALL: usize = 1024;
 /// Returns true if a table of this length and capacity should shrink. The tasks that have left have paid for that.
 pub(super) fn has_room_to_spare(len: usize, capacity: usize) -> bool {
     capacity > SMALL && len < capacity / 8
-}
-
-/// A task that waits for its turn, or for its time.
-pub(super) struct QueuedTask {
-    pub(super) job: Arc<dyn Run<Shared>>,
-    /// `None` for an immediate task.
-    pub(super) deadline: Option<Instant>,
-    /// Its number in the order of posting.
-    pub(super) sequence: u64,
-    /// A nested run may run it.
-    pub(super) nests: bool,
-}
-
-impl QueuedTask {
-    /// Makes this the valid entry of its job (LOOP-5), before the loop's thread can find the entry.
-    pub(super) fn note(&self, epoch: Epoch) {
-        let position = self.job.position();
-        let code = self.deadline.map_or(LoopPosition::AT_ONCE, |at| LoopPosition::code(at, epoch));
-        position.deadline.store(code, Relaxed);
-        position.filed.store(code, Relaxed);
-        position.entry.store(self.sequence, Relaxed);
-        if self.deadline.is_some() {
-            position.job.get_or_init(|| (Arc::downgrade(&self.job), self.nests));
-        }
-    }
-
-    /// Returns true if the job has ended, or has another entry by now (LOOP-5). It takes no lock.
-    pub(super) fn is_void(&self) -> bool {
-        self.job.position().entry.load(Relaxed) != self.sequence
-    }
-}
-
-/// When a job of a loop is due, and which of its entries is valid (LOOP-5).
-///
-/// It changes before the job has a handle, with the job's lock held, or when the job has ended. Relaxed suffices because
-/// of this lock. (A future has no such lock, and no deadline. If it ends while a wake posts it, its entry may count as
-/// valid until its turn.) A sweep looks at `entry` without the lock, and may take a void entry for a valid one: then the next sweep finds it. It never
-/// takes a valid entry for a void one, because the number is stored before the entry is added, under the lock of the
-/// inbox or on the loop's thread.
-#[derive(Default)]
-pub(super) struct LoopPosition {
-    /// When the job is due, and when its valid entry comes out, which may be earlier: nanoseconds since the loop was
-    /// made, and one more. [`AT_ONCE`](LoopPosition::AT_ONCE) for an immediate task.
-    deadline: AtomicU64,
-    filed: AtomicU64,
-    /// The number of the valid entry, or [`NONE`](LoopPosition::NONE).
-    entry: AtomicU64,
-    /// The number of the last reset, by which the task has its turn at equal deadlines (S3).
-    turn: AtomicU64,
-    /// The job itself, for another entry, and whether it may run nested. Set with its first entry that has a deadline.
-    job: OnceLock<(Weak<dyn Run<Shared>>, bool)>,
-}
-
-impl LoopPosition {
-    const AT_ONCE: u64 = 0;
-    /// No entry has this number.
-    const NONE: u64 = 0;
-
-    fn code(deadline: Instant, epoch: Epoch) -> u64 {
-        epoch.nanos(deadline) + 1
-    }
-
-    pub(super) fn due(&self, epoch: Epoch) -> Due {
-        match self.deadline.load(Relaxed) {
-            LoopPosition::AT_ONCE => Due::Now,
-            code => Due::At(epoch.instant(code - 1)),
-        }
-    }
-
-    /// Returns the deadline of the job if it is later than that of its entry.
-    fn moved_past(&self, epoch: Epoch) -> Option<Instant> {
-        let deadline = self.deadline.load(Relaxed);
-        (deadline > self.filed.load(Relaxed)).then(|| epoch.instant(deadline - 1))
-    }
-
-    /// Notes a deadline and the number of this reset, if the valid entry comes out before. Otherwise returns a new entry.
-    pub(super) fn move_to(&self, deadline: Instant, epoch: Epoch, turn: u64) -> Option<QueuedTask> {
-        let code = LoopPosition::code(deadline, epoch);
-        if code > self.filed.load(Relaxed) {
-            self.deadline.store(code, Relaxed);
-            self.turn.store(turn, Relaxed);
-            return None;
-        }
-        let (job, nests) = self.job.get()?;
-        let (job, deadline) = (job.upgrade()?, Some(deadline));
-        Some(QueuedTask { job, deadline, sequence: turn, nests: *nests })
-    }
-
-    /// Makes the valid entry void, because the job has ended.
-    pub(super) fn end(&self) {
-        self.entry.store(LoopPosition::NONE, Relaxed);
-    }
-}
-
-impl PartialEq for QueuedTask {
-    fn eq(&self, other: &QueuedTask) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for QueuedTask {}
-
-impl PartialOrd for QueuedTask {
-    fn partial_cmp(&self, other: &QueuedTask) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for QueuedTask {
-    /// Makes the first to run the greatest, because that is the one that std's heap pops.
-    fn cmp(&self, other: &QueuedTask) -> Ordering {
-        (other.deadline, other.sequence).cmp(&(self.deadline, self.sequence))
-    }
 }
 
 #[derive(Default)]
@@ -505,7 +387,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::job::{Job, Once};
+    use crate::job::{Epoch, Job, Once};
 
     fn task(sequence: u64, deadline: Option<Instant>, nests: bool) -> QueuedTask {
         let job = Job::new(Weak::new(), Once(|| ()));

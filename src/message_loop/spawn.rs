@@ -36,9 +36,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::entry::LoopPosition;
 use super::inbox::{Origin, Shared};
 use super::local::{LocalKey, LocalTaskRunner};
-use super::queue::LoopPosition;
 use crate::job::{Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, lock};
 use crate::pool::{JoinError, PanicPayload};

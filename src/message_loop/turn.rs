@@ -22,11 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::entry::QueuedTask;
 use super::inbox::{LoopState, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::{LoopQueue, OutOfQueue, QueuedTask};
+use super::queue::{LoopQueue, OutOfQueue};
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
 use crate::job::Ran;
