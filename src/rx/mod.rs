@@ -58,6 +58,7 @@ mod context;
 mod debounce;
 mod delayed;
 mod drain;
+mod position;
 mod rate;
 mod scheduler;
 mod serial;

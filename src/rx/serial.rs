@@ -44,8 +44,9 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{AtomicPosition, Delayed, Entry, Position, SMALL};
+use super::delayed::{Delayed, Entry, SMALL};
 use super::drain::{self, Drain, RetryQueue};
+use super::position::{AtomicPosition, Position};
 use super::timer::{Timers, When};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;

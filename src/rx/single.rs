@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use super::delayed::{AtomicPosition, Entry, Position};
+use super::delayed::Entry;
+use super::position::{AtomicPosition, Position};
 use super::scheduler::ExecutorScheduler;
 use super::serial::SerialQueue;
 use super::timer::When;

@@ -11,7 +11,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::delayed::{AtomicPosition, Delayed, Entry, Position};
+use super::delayed::{Delayed, Entry};
+use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
 use crate::job::{Due, Next, Owner, Ran};

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext};
-use super::delayed::{AtomicPosition, Entry};
+use super::delayed::Entry;
+use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
 use crate::job::{Job, NamedOnce, Once, Owner, Series, Work};
