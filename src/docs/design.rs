@@ -161,7 +161,7 @@
 //! | an exchange of the word, and one of the deadline | 9.7 to 12.4 |
 //! | hold, store, put back, with a load of the word before the exchange | 7.3 to 10.9 |
 //!
-//! The layers keep their own tasks, so each moves them in its own queue, under the lock of the job (`job.rs`). A worker's
+//! The layers keep their own tasks, so each moves them in its own queue, under the lock of the job (`job`). A worker's
 //! delayed task has a timer of the scheduler, which follows the task; a queued one tells in its position that it is due
 //! later, and the drain looks there. A pool takes the item out of its heap and puts it back. A loop notes a later
 //! deadline, and files the task again when its entry comes out; an earlier one goes through the inbox. The rows `s28` of
