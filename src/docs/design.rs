@@ -149,10 +149,13 @@
 //! of a task that was reset holds it first, so an executor that has it in its queue does not run it at its old time, and
 //! files it again.
 //!
-//! A reset to later of a task in the cache takes 10 to 11 ns by `reset_at` and 28 to 31 by `reset`, which reads the
-//! clock. At random among 100,000 tasks it is 24 to 28 and 60 to 79, two cache misses more (W11 of `benches/peers` is
-//! such). To earlier it takes 67 to 95, a schedule beside it 71 to 92. What was tried, with the store and the exchange
-//! alone, at random among 100,000:
+//! If a task is in the cache, `reset_at` moves it to a later time in 10 to 11 ns. `reset` also reads the clock, and takes
+//! 28 to 31 ns. If the caller picks the task at random among 100,000, as W11 of `benches/peers` does, `reset_at` takes
+//! 24 to 28 ns and `reset` 60 to 79, because each call misses the cache two more times. A move to an earlier time takes 67
+//! to 95 ns. A call that schedules a task, measured beside it, takes 71 to 92 ns.
+//!
+//! The next table has the steps that were tried for a move to a later time. The bench picked tasks at random among
+//! 100,000, and each call made only the accesses that the row names:
 //!
 //! | step | ns |
 //! | --- | --- |

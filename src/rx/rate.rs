@@ -375,7 +375,8 @@ impl<T: Send + 'static> Paced<T> {
         let mut first_panic = None;
         loop {
             let Run { mut f, value } = run;
-            // Whoever found the value due has read the clock before a lock, perhaps some time ago.
+            // The thread that found the value due read the clock before it waited for the lock of the state. The run
+            // starts only now, so this thread reads the clock again.
             let started = PanicHook::default().catch(|| self.schedule.now());
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(value))) {
                 let later =
