@@ -428,6 +428,27 @@ fn s28_a_queued_task_that_was_moved_is_not_lost_when_the_scheduler_is_full() {
     assert!(start.elapsed() >= 20 * MS && task.is_done());
 }
 
+/// The global scheduler runs on the system's clock, and the deadlines of the task are times of another clock.
+#[test]
+fn s28_a_task_moves_by_its_own_clock_while_the_global_scheduler_keeps_its_time() {
+    let _alone = alone();
+    let (timers, driver) = Scheduler::builder().max_pending(1).build_driven().expect("good");
+    driver.advance(10 * HOUR);
+    let later = Later::default();
+    let (worker, log) = (ExecutorScheduler::new(later.clone(), &timers).worker(), Log::default());
+    timers.schedule_once(20 * HOUR, || ()).expect("the only place");
+    let task = worker.schedule(log.task(1));
+    assert!(task.reset(HOUR));
+    later.run();
+    assert!(task.reset(20 * MS), "it waits on the global scheduler");
+    driver.advance(20 * MS);
+    until("the global scheduler looks at the clock", || {
+        later.run();
+        log.all() == [1]
+    });
+    assert!(task.is_done() && worker.pending() == 0);
+}
+
 /// Once nobody keeps the time, a queued task stays where it is.
 #[test]
 fn s28_a_queued_task_does_not_move_when_the_scheduler_is_closed() {
