@@ -293,6 +293,8 @@ MUTATIONS = [
      "SetFor::At(at) if at > now)", "SetFor::At(at) if at > now && false)", tests("s28_layers")),
     ("rx: a queued task moves to no clock", "src/rx/serial.rs",
      "_ if self.timers.are_closed() => return None,", "_ if false => return None,", tests("s28_layers")),
+    ("jobs: a task that waits for its turn has no deadline", "src/job/mod.rs",
+     "            Due::Now => Some(owner.now()),\n", "            Due::Now => None,\n", tests("s28_layers")),
     ("jobs: a run forgets where it was moved", "src/job/mod.rs",
      "                        next.due = *deadline;\n", "", tests("conformance")),
     ("jobs: a series that was moved keeps its phase", "src/job/mod.rs",

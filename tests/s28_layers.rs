@@ -428,6 +428,36 @@ fn s28_a_queued_task_that_was_moved_is_not_lost_when_the_scheduler_is_full() {
     assert!(start.elapsed() >= 20 * MS && task.is_done());
 }
 
+/// A task that waits only for its turn is due now, however long it waits.
+#[test]
+fn s28_the_deadline_of_a_task_that_waits_for_its_turn_is_the_present() {
+    let _alone = alone();
+    let clock = ManualClock::new();
+    let (timers, driver) = Scheduler::builder().clock(clock.clone()).build_driven().expect("good");
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
+    let (later, runner) = (Later::default(), looper.runner());
+    let worker = ExecutorScheduler::new(later.clone(), &timers).worker();
+    let tasks = [
+        ("of a worker", worker.schedule(|| ())),
+        ("of a worker, delayed at first", worker.schedule_after(SECOND, || ())),
+        ("of a worker, to a time that has passed", worker.schedule(|| ())),
+        ("of a worker on a loop", Worker::new(runner.clone()).schedule(|| ())),
+        ("of a loop", runner.post(|| ()).expect("open")),
+    ];
+    assert!(tasks[2].1.reset_at(clock.now()));
+    clock.advance(SECOND);
+    driver.turn();
+    for _ in 0..3 {
+        for (name, task) in &tasks {
+            assert_eq!(task.deadline(), Some(clock.now()), "{name}");
+        }
+        clock.advance(SECOND);
+    }
+    later.run();
+    looper.run_until_idle();
+    assert!(tasks.iter().all(|(_, task)| task.is_done() && task.deadline().is_none()));
+}
+
 /// The global scheduler runs on the system's clock, and the deadlines of the task are times of another clock.
 #[test]
 fn s28_a_task_moves_by_its_own_clock_while_the_global_scheduler_keeps_its_time() {
