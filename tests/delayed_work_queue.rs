@@ -21,29 +21,34 @@ use common::{Random, env, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A deadline, and a number in the order of all offers and resets.
 type Name = (Instant, u64);
 
 /// A queue, and the map that says what it should hold.
 struct Pair {
     clock: ManualClock,
     queue: DelayedWorkQueue<u64>,
-    model: BTreeMap<Name, Key>,
+    /// The items by name.
+    model: BTreeMap<Name, u64>,
+    /// All keys that there ever were.
     keys: Vec<(Key, Name)>,
-    offered: u64,
+    /// How many names there were.
+    named: u64,
 }
 
 impl Pair {
     fn new() -> Pair {
         let clock = ManualClock::new();
         let queue = DelayedWorkQueue::with_clock(clock.clone());
-        Pair { clock, queue, model: BTreeMap::new(), keys: Vec::new(), offered: 0 }
+        Pair { clock, queue, model: BTreeMap::new(), keys: Vec::new(), named: 0 }
     }
 
     fn step(&mut self, random: &mut Random) {
         match random.below(40) {
-            0..18 => self.offer(random),
-            18..27 => self.remove(random),
-            27..39 => self.advance(random),
+            0..16 => self.offer(random),
+            16..21 => self.remove(random),
+            21..29 => self.reset(random),
+            29..39 => self.advance(random),
             _ => self.drain(),
         }
         self.queue.check_invariants();
@@ -52,7 +57,7 @@ impl Pair {
         assert_eq!(self.queue.next_deadline(), self.model.keys().next().map(|name| name.0));
     }
 
-    fn offer(&mut self, random: &mut Random) {
+    fn deadline(&self, random: &mut Random) -> Instant {
         let now = self.clock.now();
         let later = Duration::from_nanos(random.of_any_size(63));
         let deadline = match random.below(6) {
@@ -60,25 +65,54 @@ impl Pair {
             1 => now.checked_add(later * 1_000_000_000), // centuries and more
             _ => now.checked_add(later),
         };
-        let deadline = deadline.unwrap_or(now);
+        deadline.unwrap_or(now)
+    }
+
+    fn note(&mut self, key: Key, deadline: Instant, item: u64) {
+        let name = (deadline, self.named);
+        self.named += 1;
+        self.model.insert(name, item);
+        self.keys.push((key, name));
+    }
+
+    fn offer(&mut self, random: &mut Random) {
+        let deadline = self.deadline(random);
         for _ in 0..if random.one_in(20) { 300 } else { 1 } {
-            let id = self.offered;
-            self.offered += 1;
-            let key = self.queue.offer(deadline, id).expect("it is open");
-            self.model.insert((deadline, id), key);
-            self.keys.push((key, (deadline, id)));
+            let item = self.named;
+            let key = self.queue.offer(deadline, item).expect("it is open");
+            self.note(key, deadline, item);
         }
     }
 
-    /// Returns any key that there ever was, also of items that are gone.
+    /// Returns any key that there ever was, also of items that are gone or were moved.
+    fn any_key(&self, random: &mut Random) -> Option<(Key, Name)> {
+        let at = random.below(self.keys.len().max(1) as u64);
+        self.keys.get(at as usize).copied()
+    }
+
     fn remove(&mut self, random: &mut Random) {
         for _ in 0..if random.one_in(10) { 300 } else { 1 } {
-            if self.keys.is_empty() {
-                return;
+            let Some((key, name)) = self.any_key(random) else { return };
+            assert_eq!(self.queue.remove(key), self.model.remove(&name), "of {name:?}");
+        }
+    }
+
+    /// Moves items to a deadline of their own, to the same one, or to where another item is.
+    fn reset(&mut self, random: &mut Random) {
+        let mut deadline = self.deadline(random);
+        for _ in 0..if random.one_in(10) { 300 } else { 1 } {
+            let Some((key, name)) = self.any_key(random) else { return };
+            match random.below(4) {
+                0 => deadline = self.deadline(random),
+                1 => deadline = self.any_key(random).map_or(deadline, |(_, other)| other.0),
+                _ => {}
             }
-            let (key, name) = self.keys[random.below(self.keys.len() as u64) as usize];
-            let expected = self.model.remove(&name).map(|_| name.1);
-            assert_eq!(self.queue.remove(key), expected, "of {name:?}");
+            let item = self.model.remove(&name);
+            let moved = self.queue.reset(key, deadline);
+            assert_eq!(moved.is_some(), item.is_some(), "of {name:?}");
+            if let (Some(moved), Some(item)) = (moved, item) {
+                self.note(moved, deadline, item);
+            }
         }
     }
 
@@ -86,21 +120,21 @@ impl Pair {
         let by = Duration::from_nanos(random.of_any_size(63));
         self.clock.advance(if random.one_in(10) { by * 1_000_000_000 } else { by });
         for _ in 0..random.below(300) {
-            let first = self.model.first_key_value().map(|(name, _)| *name);
-            let due = first.filter(|name| name.0 <= self.clock.now());
+            let first = self.model.first_key_value().map(|(name, item)| (*name, *item));
+            let due = first.filter(|(name, _)| name.0 <= self.clock.now());
             let given = match random.below(3) {
                 0 => self.queue.poll_timeout(Duration::ZERO),
                 1 if due.is_some() => self.queue.take(),
                 _ => self.queue.poll(),
             };
-            assert_eq!(given, due.map(|name| name.1));
-            let Some(name) = due else { return };
+            assert_eq!(given, due.map(|(_, item)| item));
+            let Some((name, _)) = due else { return };
             self.model.remove(&name);
         }
     }
 
     fn drain(&mut self) {
-        let all: Vec<_> = std::mem::take(&mut self.model).into_keys().map(|name| name.1).collect();
+        let all: Vec<_> = std::mem::take(&mut self.model).into_values().collect();
         assert_eq!(self.queue.drain(), all);
     }
 }
@@ -245,7 +279,8 @@ fn a_closed_queue_gives_items_only_through_drain_and_remove() {
     assert_eq!((queue.poll(), queue.take(), queue.poll_timeout(Duration::MAX)), (None, None, None));
     assert_eq!((queue.len(), queue.next_deadline()), (5, Some(now)));
     assert_eq!(queue.remove(keys[2]), Some(2));
-    assert_eq!(queue.drain(), [0, 1, 3, 5]);
+    assert!(queue.reset(keys[2], now).is_none() && queue.reset(keys[0], now + SECOND).is_some());
+    assert_eq!(queue.drain(), [1, 3, 5, 0]);
     assert!(queue.is_empty() && queue.drain().is_empty() && queue.is_closed());
 }
 

@@ -1,5 +1,5 @@
-//! Storms around a `pool::DelayedWorkQueue`, in real time: producers, takers and removers, and a ledger
-//! in which every item has exactly one end.
+//! Storms around a `pool::DelayedWorkQueue`, in real time: producers, takers and removers, which also move items, and
+//! a ledger in which every item has exactly one end.
 //!
 //! `TICKWHEEL_STORM=20 cargo test --release --test delayed_work_queue_storms` makes them twenty times
 //! as long.
@@ -105,6 +105,13 @@ impl Storm {
                 thread::yield_now();
                 continue;
             };
+            if random.one_in(2) {
+                // Later than its first deadline, so that the takers know an item that comes early.
+                let later = Duration::from_micros(5_000 + random.below(1_000));
+                let moved = self.queue.reset(key, Instant::now() + later);
+                self.keys.lock().unwrap().extend(moved.map(|key| (key, id)));
+                continue;
+            }
             if let Some(item) = self.queue.remove(key) {
                 assert_eq!(item.id, id, "the item of another key");
                 self.book(&item, REMOVED);
