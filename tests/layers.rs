@@ -11,10 +11,16 @@ const RANKS: &[&str] = &["platform", "time", "observe", "wheel", "executor", "en
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
 const LAYERS: &[&str] = &["job", "pool", "delay", "future", "message_loop", "rx"];
 
-/// What layers may use of the inside: the switch between std and loom, a wait with a bound, and what knows the threads of
-/// all pools. A crate outside would have its own.
-const FOR_LAYERS: &[&str] =
-    &["platform::sync", "executor::backpressure", "executor::deadlock", "wheel"];
+/// What layers may use of the inside: the switch between std and loom, what catches panics, instants as numbers, a wait
+/// with a bound, and what knows the threads of all pools. A crate outside would have its own.
+const FOR_LAYERS: &[&str] = &[
+    "executor::backpressure",
+    "executor::deadlock",
+    "platform::panics",
+    "platform::sync",
+    "time::tick",
+    "wheel",
+];
 
 /// A file that uses the crate as a layer does.
 const LIKE_A_LAYER: &str = "observe/metrics.rs";

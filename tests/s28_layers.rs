@@ -651,38 +651,28 @@ struct Fires {
     is_leftover: bool,
 }
 
-#[derive(Clone)]
-struct FiresAtOnce(Arc<Fires>);
-
-impl Schedule for FiresAtOnce {
+impl Fires {
     fn now(&self) -> Instant {
-        self.0.start + *self.0.passed.lock().expect("whole")
+        self.start + *self.passed.lock().expect("whole")
     }
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
-        self.schedule_task_at(self.now() + delay, task)
-    }
-    fn schedule_task_at(&self, at: Instant, timer: Task) -> Result<Cancellable, ScheduleError> {
-        let fires = &*self.0;
-        match fires.timers.fetch_add(1, Ordering::Relaxed) {
-            0 => *fires.first.lock().expect("whole") = Some(timer),
+
+    fn take(&self, due: Due, timer: Task) -> Result<Cancellable, ScheduleError> {
+        let at = match due {
+            Due::After(delay) => self.now() + delay,
+            Due::At(at) => at,
+        };
+        match self.timers.fetch_add(1, Ordering::Relaxed) {
+            0 => *self.first.lock().expect("whole") = Some(timer),
             1 => {
-                assert!(fires.task.get().expect("set").reset_at(fires.start + 9 * HOUR));
-                if !fires.is_leftover {
-                    *fires.passed.lock().expect("whole") = at - fires.start;
+                assert!(self.task.get().expect("set").reset_at(self.start + 9 * HOUR));
+                if !self.is_leftover {
+                    *self.passed.lock().expect("whole") = at - self.start;
                 }
                 timer();
             }
             _ => return Err(ScheduleError::Closed),
         }
         Ok(Cancellable::from(Arc::new(CompositeCancellable::new())))
-    }
-    fn schedule_series(
-        &self,
-        _: Duration,
-        _: Period,
-        _: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        unreachable!("a worker keeps its series itself")
     }
 }
 
@@ -699,7 +689,9 @@ fn s28_a_leftover_is_told_from_a_timer_that_fires_while_it_is_being_set() {
             task: OnceLock::new(),
             is_leftover,
         });
-        let worker = ExecutorScheduler::over(Inline, FiresAtOnce(Arc::clone(&fires))).worker();
+        let (clock, timers) = (Arc::clone(&fires), Arc::clone(&fires));
+        let schedule = TasksOnly::new(move || clock.now(), move |due, task| timers.take(due, task));
+        let worker = ExecutorScheduler::over(Inline, schedule).worker();
         let log = Log::default();
         let said = log.clone();
         let task = if is_series {

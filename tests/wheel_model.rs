@@ -153,7 +153,7 @@ impl Pair {
     }
 
     fn drain(mut self) {
-        let drained = self.wheel.drain();
+        let drained: Vec<_> = self.wheel.advance(u64::MAX).collect();
         let all = self.model.iter().map(|((deadline, _), (_, id))| (*deadline, *id));
         assert!(drained.into_iter().eq(all), "in order");
         self.wheel.check_invariants();

@@ -1,125 +1,76 @@
-//! The items of a queue: a [`Wheel`] for their deadlines, and a table for their keys. Plain data, under the queue's lock.
+//! The items of one shard: a [`Wheel`] for their deadlines, and a [`Table`] for their keys. Plain data, under the shard's
+//! lock.
 //!
 //! ```text
-//!   table:  hash of the key ──> WheelKey ──> wheel: slot { hash, key, value, deadline } <── buckets
+//!   table:  hash ──> index ──> wheel: slot { hash, key, value, deadline, order } <── buckets
 //! ```
 //!
-//! Each key is stored once, in the wheel. The table has hashes instead, which are computed before the lock is taken, so no
-//! table of std ever runs a user's `Hash` or `Eq`. Two keys may have one hash: the first of them is in `first`, and the
-//! others are in `more`, which is empty unless somebody's `Hash` is bad.
+//! Each key is stored once, in the wheel. The table has hashes instead, which are computed before the lock is taken.
 //!
 //! - ITEM-1 Each value of the wheel is in the table once, under its hash, and the table has nothing else.
 //! - ITEM-2 A call that compares keys changes nothing before the last comparison. So a panic in a user's `Eq` leaves the
 //!   items as they were.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::num::{NonZeroU32, NonZeroU64};
 
-use crate::time::tick::{Moment, Timeline};
+use super::table::Table;
+use crate::time::tick::Moment;
 use crate::wheel::{Wheel, WheelKey};
 
-/// The number of buckets of the wheel. With buckets of a millisecond, the near half of it covers 128 ms.
-const BUCKETS: usize = 256;
+/// The size of a wheel, and what a bucket of it covers, in nanoseconds. Its near half covers a quarter of a second, and
+/// what is found by index two minutes. A shard that has a value takes some 40 KB.
+const BUCKETS: usize = 64;
+const GRANULARITY: NonZeroU64 = NonZeroU64::new(8_000_000).expect("above zero");
 
 /// About so many entries are looked at to find out until when a taker may sleep.
-const LOOK: usize = 256;
+const LOOK: usize = 64;
 
-/// Room for so many keys is kept when the queue is empty.
-const KEPT: usize = 1024;
-
-/// The items of a queue.
+/// The items of one shard.
 pub(super) struct Items<K, V> {
     wheel: Wheel<Item<K, V>>,
     table: Table,
+    /// The queue was closed, and its items were taken out.
+    pub(super) is_closed: bool,
 }
 
+/// Not zero, which makes an `Option` of an [`Item`] as small as the item.
+type Hash = NonZeroU32;
+
 struct Item<K, V> {
-    hash: u64,
+    hash: Hash,
     key: K,
     value: V,
 }
 
-/// The keys of the wheel by the hashes of the user's keys.
-#[derive(Default)]
-struct Table {
-    first: HashMap<u64, WheelKey, BuildHasherDefault<AsItIs>>,
-    more: HashMap<u64, Vec<WheelKey>, BuildHasherDefault<AsItIs>>,
-}
+/// A deadline, and the place among equal ones.
+pub(super) type Due = (Moment, u64);
 
-/// The hasher of what is a hash already.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a hash is a u64");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-impl Table {
-    fn insert(&mut self, hash: u64, key: WheelKey) {
-        match self.first.entry(hash) {
-            std::collections::hash_map::Entry::Vacant(place) => _ = place.insert(key),
-            std::collections::hash_map::Entry::Occupied(_) => {
-                self.more.entry(hash).or_default().push(key);
-            }
-        }
-    }
-
-    fn remove(&mut self, hash: u64, key: WheelKey) {
-        let is_first = self.first.get(&hash) == Some(&key);
-        let more = if self.more.is_empty() { None } else { self.more.get_mut(&hash) };
-        match more {
-            None => _ = self.first.remove(&hash),
-            Some(more) => {
-                if is_first {
-                    self.first.extend(more.pop().map(|next| (hash, next)));
-                } else {
-                    more.retain(|other| *other != key);
-                }
-                if more.is_empty() {
-                    self.more.remove(&hash);
-                }
-            }
-        }
-        if self.first.is_empty() && self.first.capacity() > KEPT {
-            *self = Table::default(); // the memory of a peak
-        }
-    }
-
-    fn get(&self, hash: u64) -> impl Iterator<Item = WheelKey> {
-        let more = if self.more.is_empty() { None } else { self.more.get(&hash) };
-        self.first.get(&hash).into_iter().chain(more.into_iter().flatten()).copied()
-    }
-}
-
-/// What comes out: a key, its value, and its deadline.
+/// What comes out: a deadline, a key, and its value.
 pub(super) type Out<K, V> = (Moment, K, V);
 
 impl<K, V> Items<K, V> {
-    pub(super) fn new(timeline: &Timeline) -> Items<K, V> {
-        let wheel = Wheel::new(BUCKETS).with_granularity(timeline.tick_nanos());
-        Items { wheel: wheel.starting_at(timeline.start().0), table: Table::default() }
+    /// `start` is the moment from which on deadlines are expected.
+    pub(super) fn new(start: Moment) -> Items<K, V> {
+        let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(start.0);
+        Items { wheel, table: Table::default(), is_closed: false }
     }
 
     pub(super) fn len(&self) -> usize {
         self.wheel.len()
     }
 
-    /// Takes out the first item that is due by `now`. If `now` is `None`, it only knows what was due when it was asked
-    /// last, which is enough while many are due.
-    pub(super) fn pop(&mut self, now: Option<Moment>) -> Option<Out<K, V>> {
-        let now = now.map_or(self.wheel.now(), |now| now.0);
-        let (at, deadline, Item { hash, key, value }) = self.wheel.pop(now)?;
-        self.table.remove(hash, at);
+    /// Returns the deadline and the order of the first item, if that is due by `now`.
+    pub(super) fn first_due(&mut self, now: Moment) -> Option<Due> {
+        self.wheel.peek(now.0).map(|(deadline, order)| (Moment(deadline), order))
+    }
+
+    /// Takes out the first item, if it is due by `now`.
+    pub(super) fn pop(&mut self, now: Moment) -> Option<Out<K, V>> {
+        let (at, deadline, Item { hash, key, value }) = self.wheel.pop(now.0)?;
+        let is_it = |index| (index == at.index()).then_some(());
+        let (position, ()) =
+            self.table.find(hash.get(), is_it).expect("ITEM-1: it is in the table");
+        self.table.remove(position);
         Some((Moment(deadline), key, value))
     }
 
@@ -128,80 +79,88 @@ impl<K, V> Items<K, V> {
         self.wheel.next_expiry().map(Moment)
     }
 
-    /// Returns until when a taker may sleep: until the earliest deadline, or until a time before it at which it has to
-    /// look again.
-    pub(super) fn sleep_until(&mut self) -> Moment {
+    /// Returns the earliest deadline, or an earlier moment if it is not found soon.
+    pub(super) fn not_before(&mut self) -> Moment {
         self.wheel.next_expiry_within(LOOK).map_or(Moment::NEVER, Moment)
     }
 
+    /// Closes the shard, and takes all out of it. What comes back is sorted when it is drained, with nothing locked.
+    pub(super) fn close(&mut self) -> Items<K, V> {
+        let nothing = Items { is_closed: true, ..Items::new(Moment(self.wheel.now())) };
+        std::mem::replace(self, nothing)
+    }
+
     /// Takes all items out, due or not, in order.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Out<K, V>> + use<K, V> {
-        self.table = Table::default();
-        let all = self.wheel.drain().into_iter();
-        all.map(|(deadline, Item { key, value, .. })| (Moment(deadline), key, value))
+    pub(super) fn drain(mut self) -> impl Iterator<Item = (Due, Out<K, V>)> {
+        std::iter::from_fn(move || Some((self.first_due(Moment::NEVER)?, self.pop(Moment::NEVER)?)))
     }
 
     /// Panics if an invariant is broken, for tests.
     pub(super) fn check_invariants(&self) {
         self.wheel.check_invariants();
-        let mut all: Vec<_> = self.table.first.iter().map(|(hash, key)| (*hash, *key)).collect();
-        for (hash, more) in &self.table.more {
-            assert!(!more.is_empty() && self.table.first.contains_key(hash), "ITEM-1: more");
-            all.extend(more.iter().map(|key| (*hash, *key)));
-        }
+        let all: Vec<_> = self.table.checked().collect();
         assert_eq!(all.len(), self.wheel.len(), "ITEM-1: as many keys as values");
-        let is_right = |(hash, key)| self.wheel.get(key).is_some_and(|item| item.hash == hash);
+        let is_right = |(hash, index)| {
+            let item = self.wheel.key_at(index).and_then(|at| self.wheel.get(at));
+            item.is_some_and(|item| item.hash.get() == hash)
+        };
         assert!(all.into_iter().all(is_right), "ITEM-1: under its hash");
+        assert!(!self.is_closed || self.wheel.is_empty(), "a closed shard is empty");
     }
 }
 
 impl<K: Eq, V> Items<K, V> {
-    fn find(&self, hash: u64, key: &K) -> Option<WheelKey> {
-        let is_it = |at: &WheelKey| self.wheel.get(*at).is_some_and(|item| item.key == *key);
-        self.table.get(hash).find(is_it)
+    /// Returns the place of a key in the table and in the wheel.
+    fn find(&self, hash: Hash, key: &K) -> Option<(usize, WheelKey)> {
+        self.table.find(hash.get(), |index| {
+            let at = self.wheel.key_at(index)?;
+            (self.wheel.get(at)?.key == *key).then_some(at)
+        })
     }
 
-    /// Puts an item in. Returns the value that the key had before, and the key that is not needed then. Gives key and
-    /// value back if the key is new and there are `limit` items.
-    pub(super) fn insert(
+    /// Puts a value under a key. Returns the value that the key had before, and the key that is not needed then. Gives key
+    /// and value back if the key is new, and there is no room.
+    pub(super) fn put(
         &mut self,
-        hash: u64,
+        hash: Hash,
         key: K,
         value: V,
-        deadline: Moment,
-        limit: usize,
+        (deadline, order): Due,
+        has_room: impl FnOnce() -> bool,
     ) -> Result<Option<(K, V)>, (K, V)> {
-        if let Some(at) = self.find(hash, &key) {
-            self.wheel.reset(at, deadline.0);
+        if let Some((_, at)) = self.find(hash, &key) {
+            self.wheel.reset_as(at, deadline.0, order);
             let item = self.wheel.get_mut(at).expect("ITEM-1: a key of the table has a value");
             return Ok(Some((key, std::mem::replace(&mut item.value, value))));
         }
-        if self.len() >= limit {
+        if !has_room() {
             return Err((key, value));
         }
-        let at = self.wheel.insert(deadline.0, Item { hash, key, value });
-        self.table.insert(hash, at);
+        let at = self.wheel.insert_as(deadline.0, order, Item { hash, key, value });
+        self.table.insert(hash.get(), at.index());
         Ok(None)
     }
 
     /// Moves the deadline of a key. Returns false if it is not there.
-    pub(super) fn reset(&mut self, hash: u64, key: &K, deadline: Moment) -> bool {
-        self.find(hash, key).is_some_and(|at| self.wheel.reset(at, deadline.0))
+    pub(super) fn reset(&mut self, hash: Hash, key: &K, (deadline, order): Due) -> bool {
+        let found = self.find(hash, key);
+        found.is_some_and(|(_, at)| self.wheel.reset_as(at, deadline.0, order))
     }
 
-    pub(super) fn remove(&mut self, hash: u64, key: &K) -> Option<(K, V)> {
-        let at = self.find(hash, key)?;
+    pub(super) fn remove(&mut self, hash: Hash, key: &K) -> Option<(K, V)> {
+        let (position, at) = self.find(hash, key)?;
+        self.table.remove(position);
         let Item { key, value, .. } = self.wheel.remove(at)?;
-        self.table.remove(hash, at);
         Some((key, value))
     }
 
-    pub(super) fn deadline(&self, hash: u64, key: &K) -> Option<Moment> {
-        self.wheel.deadline(self.find(hash, key)?).map(Moment)
+    pub(super) fn deadline(&self, hash: Hash, key: &K) -> Option<Moment> {
+        let (_, at) = self.find(hash, key)?;
+        self.wheel.deadline(at).map(Moment)
     }
 
-    pub(super) fn get_mut(&mut self, hash: u64, key: &K) -> Option<&mut V> {
-        let at = self.find(hash, key)?;
+    pub(super) fn get_mut(&mut self, hash: Hash, key: &K) -> Option<&mut V> {
+        let (_, at) = self.find(hash, key)?;
         Some(&mut self.wheel.get_mut(at)?.value)
     }
 }

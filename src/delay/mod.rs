@@ -75,26 +75,23 @@
 //! | `get` of an entry that has expired returns nothing | an item that is due stays readable until a taker has it |
 //! | a limit that evicts others | [`with_capacity_limit`](DelayQueue::with_capacity_limit), which refuses |
 
-// `items` is the data, a wheel and a table of keys. `taker` tells how takers wait (TAKER-1 to TAKER-4).
+// `shared` is what the handles of a queue share, with the way in and the way out. Below it, `items` is one shard of the
+// data: a wheel and a `table` of keys. Above it, `taker` tells how takers wait.
 mod items;
+mod shared;
+mod table;
 mod taker;
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crossbeam_utils::CachePadded;
-
-use crate::platform::panics::quietly;
-use crate::platform::sync::{Mutex, MutexGuard, lock};
-use crate::pool::waiters::WaitList;
-use crate::time::tick::{Moment, Timeline};
 use crate::{ScheduleError, Scheduler, Sleeper, TryScheduleError};
-use items::{Items, Out};
+use items::Due;
+use shared::Shared;
 
 pub use taker::{Expirations, Next};
 
@@ -155,23 +152,6 @@ pub struct DelayQueue<K, V> {
     shared: Arc<Shared<K, V>>,
 }
 
-/// What the handles of a queue share.
-struct Shared<K, V> {
-    scheduler: Scheduler,
-    timeline: Timeline,
-    hasher: RandomState,
-    limit: usize,
-    /// Away from what is only read, because each call writes here.
-    state: CachePadded<Mutex<State<K, V>>>,
-}
-
-struct State<K, V> {
-    items: Items<K, V>,
-    takers: WaitList<Moment>,
-    /// [`DelayQueue::close`] was called.
-    is_closed: bool,
-}
-
 /// An item of a [`DelayQueue`] that has come out of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expired<K, V> {
@@ -181,25 +161,6 @@ pub struct Expired<K, V> {
     pub value: V,
     /// When it was due, or, out of [`close`](DelayQueue::close), when it would have been.
     pub deadline: Instant,
-}
-
-/// The wheel's buckets cover a millisecond each. Deadlines are not rounded to that.
-const GRANULARITY: Duration = Duration::from_millis(1);
-
-impl<K, V> Shared<K, V> {
-    /// Reads the clock, which may be user code, so nothing may be locked.
-    fn now(&self) -> Moment {
-        self.timeline.moment(self.scheduler.now())
-    }
-
-    /// The lock may be poisoned by a panic in the closure of [`DelayQueue::with`] or in an `Eq` (ITEM-2).
-    fn lock(&self) -> MutexGuard<'_, State<K, V>> {
-        lock(&self.state)
-    }
-
-    fn expired(&self, (deadline, key, value): Out<K, V>) -> Expired<K, V> {
-        Expired { key, value, deadline: self.timeline.instant(deadline) }
-    }
 }
 
 impl<K, V> DelayQueue<K, V> {
@@ -226,17 +187,12 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
     /// ```
     pub fn with_capacity_limit(scheduler: &Scheduler, limit: usize) -> Self {
-        let scheduler = scheduler.clone();
-        let timeline = Timeline::new(scheduler.now(), GRANULARITY).expect("above zero");
-        let (items, takers) = (Items::new(&timeline), WaitList::new());
-        let state = CachePadded::new(Mutex::new(State { items, takers, is_closed: false }));
-        let shared = Shared { scheduler, timeline, hasher: RandomState::new(), limit, state };
-        DelayQueue { shared: Arc::new(shared) }
+        DelayQueue { shared: Arc::new(Shared::new(scheduler.clone(), limit)) }
     }
 
     /// Returns the number of items, due or not.
     pub fn len(&self) -> usize {
-        self.shared.lock().items.len()
+        self.shared.len()
     }
 
     /// Returns true if there is no item, due or not.
@@ -248,8 +204,7 @@ impl<K, V> DelayQueue<K, V> {
     ///
     /// It may have to look at all items that are due within the same tenth of a second.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let first = self.shared.lock().items.first();
-        first.map(|first| self.shared.timeline.instant(first))
+        self.shared.first().map(|first| self.shared.timeline.instant(first))
     }
 
     // ----- takers --------------------------------------------------------------------------
@@ -257,11 +212,8 @@ impl<K, V> DelayQueue<K, V> {
     /// Takes the first item if it is due, without waiting.
     pub fn try_next(&self) -> Option<Expired<K, V>> {
         // What was due when the clock was read last needs no new reading.
-        let known = self.shared.lock().items.pop(None);
-        let out = known.or_else(|| {
-            let now = self.shared.now();
-            self.shared.lock().items.pop(Some(now))
-        });
+        let known = self.shared.take(None);
+        let out = known.or_else(|| self.shared.take(Some(self.shared.now())));
         out.map(|out| self.shared.expired(out))
     }
 
@@ -383,19 +335,12 @@ impl<K, V> DelayQueue<K, V> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn close(&self) -> Vec<Expired<K, V>> {
-        let nothing = Items::new(&self.shared.timeline);
-        let mut state = self.shared.lock();
-        state.is_closed = true;
-        let mut items = std::mem::replace(&mut state.items, nothing);
-        let takers = state.takers.all_to_wake();
-        drop(state);
-        takers.into_iter().for_each(wake);
-        items.drain().map(|out| self.shared.expired(out)).collect()
+        self.shared.close()
     }
 
     /// Returns true if inserts are refused, because the queue or its scheduler has been closed.
     pub fn is_closed(&self) -> bool {
-        self.shared.lock().is_closed || self.shared.scheduler.is_closed()
+        self.shared.is_closed()
     }
 
     /// Checks all invariants, for tests.
@@ -405,18 +350,11 @@ impl<K, V> DelayQueue<K, V> {
     /// Panics if an invariant is broken.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        let mut state = self.shared.lock();
-        state.items.check_invariants();
-        let first = state.items.first();
-        state.takers.check_invariants(first.filter(|_| !state.is_closed));
+        self.shared.check_invariants();
     }
 }
 
 impl<K: Hash + Eq, V> DelayQueue<K, V> {
-    fn hash(&self, key: &K) -> u64 {
-        self.shared.hasher.hash_one(key)
-    }
-
     /// Puts a value under a key, to come out after a delay. Returns the value that the key had before, which then does
     /// not come out.
     ///
@@ -429,8 +367,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        let deadline = self.shared.now().after(delay);
-        self.put(key, value, deadline)
+        self.put(key, value, self.shared.due_after(delay))
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
@@ -445,24 +382,12 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, self.shared.timeline.moment(deadline))
+        self.put(key, value, self.shared.due_at(deadline))
     }
 
-    fn put(&self, key: K, value: V, deadline: Moment) -> Result<Option<V>, InsertError<K, V>> {
-        let (hash, is_ended) = (self.hash(&key), self.shared.scheduler.is_closed());
-        let mut state = self.shared.lock();
-        if state.is_closed || is_ended {
-            drop(state);
-            return Err(InsertError::new(ScheduleError::Closed, key, value));
-        }
-        let put = state.items.insert(hash, key, value, deadline, self.shared.limit);
-        let leader = put.is_ok().then(|| state.takers.leader_to_wake(deadline)).flatten();
-        drop(state);
-        leader.into_iter().for_each(wake);
-        match put {
-            Ok(before) => Ok(before.map(|(_, value)| value)),
-            Err((key, value)) => Err(InsertError::new(ScheduleError::Full, key, value)),
-        }
+    fn put(&self, key: K, value: V, due: Due) -> Result<Option<V>, InsertError<K, V>> {
+        let put = self.shared.put(key, value, due);
+        put.map_err(|(reason, refused)| InsertError(TryScheduleError::new(reason, refused)))
     }
 
     /// Moves the deadline of a key to a delay from now, earlier or later. Returns false if the key is not there, because
@@ -470,30 +395,17 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     ///
     /// An item that is due, and that no taker has yet, can be moved away too.
     pub fn reset(&self, key: &K, delay: Duration) -> bool {
-        let deadline = self.shared.now().after(delay);
-        self.move_to(key, deadline)
+        self.shared.reset(key, self.shared.due_after(delay))
     }
 
     /// Moves the deadline of a key to an instant. Returns false if the key is not there.
     pub fn reset_at(&self, key: &K, deadline: Instant) -> bool {
-        self.move_to(key, self.shared.timeline.moment(deadline))
-    }
-
-    fn move_to(&self, key: &K, deadline: Moment) -> bool {
-        let hash = self.hash(key);
-        let mut state = self.shared.lock();
-        let has_moved = state.items.reset(hash, key, deadline);
-        let leader = has_moved.then(|| state.takers.leader_to_wake(deadline)).flatten();
-        drop(state);
-        leader.into_iter().for_each(wake);
-        has_moved
+        self.shared.reset(key, self.shared.due_at(deadline))
     }
 
     /// Takes the value of a key out, due or not. Returns `None` if the key is not there.
     pub fn remove(&self, key: &K) -> Option<V> {
-        let hash = self.hash(key);
-        let removed = self.shared.lock().items.remove(hash, key);
-        removed.map(|(_, value)| value) // its key is dropped here, with nothing locked
+        self.shared.remove(key)
     }
 
     /// Returns true if the key is there, due or not.
@@ -503,8 +415,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
 
     /// Returns the deadline of a key.
     pub fn deadline(&self, key: &K) -> Option<Instant> {
-        let hash = self.hash(key);
-        let deadline = self.shared.lock().items.deadline(hash, key);
+        let place = self.shared.place(key);
+        let deadline = self.shared.shard_of(place).deadline(place.hash, key);
         deadline.map(|deadline| self.shared.timeline.instant(deadline))
     }
 
@@ -525,14 +437,9 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
     /// ```
     pub fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
-        let hash = self.hash(key);
-        self.shared.lock().items.get_mut(hash, key).map(f)
+        let place = self.shared.place(key);
+        self.shared.shard_of(place).get_mut(place.hash, key).map(f)
     }
-}
-
-/// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.
-fn wake(waker: Waker) {
-    quietly(|| waker.wake());
 }
 
 impl<K, V> Clone for DelayQueue<K, V> {
@@ -559,10 +466,6 @@ impl<K, V> fmt::Debug for DelayQueue<K, V> {
 pub struct InsertError<K, V>(TryScheduleError<(K, V)>);
 
 impl<K, V> InsertError<K, V> {
-    fn new(reason: ScheduleError, key: K, value: V) -> InsertError<K, V> {
-        InsertError(TryScheduleError::new(reason, (key, value)))
-    }
-
     /// Returns the key and the value.
     pub fn into_inner(self) -> (K, V) {
         self.0.into_task()

@@ -12,22 +12,19 @@
 //! the alarm is set for the end of time, because the scheduler wakes it when it is closed. The others have none. Whoever
 //! leaves the line as its leader, with an item, without, or by being dropped, wakes the next one.
 //!
-//! - TAKER-1 Whenever the queue's lock is free, the leader is awake, or has noted a time until which it sleeps that is no
-//!   later than the earliest deadline. An insert or a reset that would break this marks the leader as awake, under the
-//!   lock, and wakes it after that.
-//! - TAKER-2 A leader sets its alarm after it has noted the time and released the lock, and before it returns `Pending`.
-//!   The alarm rings at that time, or when the scheduler is closed. So what happens in between wakes it, by its waker in
-//!   the line, or by the alarm.
-//! - TAKER-3 An item is taken out under the lock by the call that returns it. So a taker that was woken and is dropped has
-//!   lost nothing, and its wake-up goes to the next leader.
-//! - TAKER-4 No user code runs under the lock, except `Eq` of keys and the closure of `with`. Clocks are read before it.
-//!   Wakers are cloned before it, moved in and out under it, and woken and dropped after it.
+//! - TAKER-1 Whenever the line is not locked, the leader is awake, or has noted a time until which it sleeps that is no
+//!   later than the earliest deadline, or an insert is about to ask at the line (LINE-1).
+//! - TAKER-2 A leader sets its alarm after it has noted that time, and before it returns `Pending`. The alarm rings at that
+//!   time, or when the scheduler is closed. So what happens in between wakes it, by its waker in the line or by the alarm.
+//! - TAKER-3 An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
+//!   and its wake-up goes to the next leader.
 
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use super::{DelayQueue, Expired, Shared, State};
+use super::shared::{Shared, Wait};
+use super::{DelayQueue, Expired};
 use crate::platform::panics::quietly;
 use crate::pool::waiters::Ticket;
 use crate::time::tick::Moment;
@@ -50,24 +47,22 @@ impl Taker {
     ) -> Poll<Option<Expired<K, V>>> {
         loop {
             let is_ended = queue.scheduler.is_closed(); // before the look, which takes what is due then
-            let (now, waker) = (queue.now(), context.waker().clone()); // before the lock (TAKER-4)
-            let mut state = queue.lock();
-            let out = state.items.pop(Some(now));
-            if out.is_some() || is_ended || state.is_closed {
-                let next = self.leave_line(&mut state);
-                drop(state);
-                next.wake();
-                self.alarm = None;
+            let (now, waker) = (queue.now(), context.waker().clone());
+            let out = queue.take(Some(now));
+            if out.is_some() || is_ended {
+                self.leave(queue);
                 return Poll::Ready(out.map(|out| queue.expired(out)));
             }
-            let ticket = *self.ticket.get_or_insert_with(|| state.takers.join());
-            let until = state.takers.leads(ticket).then(|| state.items.sleep_until());
-            let before = state.takers.set_asleep(ticket, until, waker);
-            drop(state);
-            drop(before); // a waker's `Drop` is user code (TAKER-4)
-            let Some(until) = until else {
-                self.alarm = None;
-                return Poll::Pending;
+            let until = match queue.line_up(&mut self.ticket, waker) {
+                Wait::AsLeader(until) => until,
+                Wait::AsFollower => {
+                    self.alarm = None;
+                    return Poll::Pending;
+                }
+                Wait::Over => {
+                    self.leave(queue);
+                    return Poll::Ready(None);
+                }
             };
             match self.set_alarm(queue, until, context.waker()) {
                 Ok(true) => return Poll::Pending,
@@ -100,39 +95,11 @@ impl Taker {
         Ok(self.alarm.is_some())
     }
 
-    /// Leaves the line, if it is in it. If it was the leader, the next one is to be woken (TAKER-1).
-    fn leave_line<K, V>(&mut self, state: &mut State<K, V>) -> Wakes {
-        let Some(ticket) = self.ticket.take() else { return Wakes::default() };
-        let mine = state.takers.leave(ticket);
-        // A new leader has no alarm, and sleeps past everything. One that leads already does not.
-        Wakes { leader: state.takers.leader_to_wake(Moment::NEVER), dropped: mine }
-    }
-
-    /// Leaves the line, and wakes the next leader.
+    /// Leaves the line, if it is in it.
     pub(super) fn leave<K, V>(&mut self, queue: &Shared<K, V>) {
-        if self.ticket.is_some() {
-            let mut state = queue.lock();
-            let next = self.leave_line(&mut state);
-            drop(state);
-            next.wake();
-        }
-        self.alarm = None;
-    }
-}
-
-/// Wakers to be woken and dropped when the lock is released (TAKER-4).
-#[derive(Default)]
-#[must_use]
-struct Wakes {
-    leader: Option<Waker>,
-    dropped: Option<Waker>,
-}
-
-impl Wakes {
-    /// A panic of a user's waker must not cost the caller the item that it has taken.
-    fn wake(self) {
-        self.leader.into_iter().for_each(super::wake);
-        quietly(|| drop(self.dropped));
+        self.ticket.take().into_iter().for_each(|ticket| queue.leave_line(ticket));
+        let alarm = self.alarm.take();
+        quietly(|| drop(alarm)); // it drops a waker, whose panic must not cost the taker its item
     }
 }
 

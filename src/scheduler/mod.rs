@@ -162,6 +162,12 @@ impl Scheduler {
         self.shared().clock.now()
     }
 
+    /// Returns true if two readings of the scheduler's clock, one after the other on any threads, always differ. Then a
+    /// reading tells which of two calls came first: see [`Clock::tells_calls_apart`](crate::Clock::tells_calls_apart).
+    pub fn tells_calls_apart(&self) -> bool {
+        self.shared().intake.is_by_clock()
+    }
+
     // ----- other handles -------------------------------------------------------------------
 
     /// Returns another handle to the same scheduler. The tasks that are scheduled through it run on this executor.

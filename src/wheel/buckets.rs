@@ -89,7 +89,7 @@ impl<E: Timed> Buckets<E> {
             granularity: Granularity::new(granularity),
             ring: vec![Chain::new(); size],
             occupancy: Occupancy::new(size),
-            far: Far::new(now.0.saturating_add(1) >> half_bits),
+            far: Far::new(now.0.saturating_add(1) >> half_bits, size),
             overdue: Vec::new(),
             pool: Pool::new(size), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
             len: 0,

@@ -4,7 +4,7 @@
 //! time instead of down from now. So it does not have to be touched while the wheel turns.
 //!
 //! ```text
-//!   half-turn:   base ............. base + 2047     later than that
+//!   half-turn:   base ............. base + 2047     later than that      (fewer in a small wheel)
 //!                [ soon: one each, by index   ]     [ a sorted map ] --> soon, as the base moves on
 //! ```
 //!
@@ -16,8 +16,10 @@ use std::collections::BTreeMap;
 use super::chain::{Chain, Timed};
 use super::occupancy::Occupancy;
 
-/// The number of half-turns that are found by index.
-const SOON: u64 = 2048;
+/// The most half-turns that are found by index. They take 40 bytes each.
+const MOST_SOON: usize = 2048;
+/// A wheel of few buckets has so many of them for each bucket.
+const SOON_EACH: usize = 4;
 
 /// The entries of one half-turn.
 #[derive(Clone)]
@@ -34,17 +36,28 @@ impl<E: Timed> HalfTurn<E> {
 pub(super) struct Far<E> {
     /// The present half-turn. No half-turn before it has entries.
     base: u64,
-    /// Half-turn `n` is at `n % SOON`. The vector is empty until the first one is needed.
+    /// Half-turn `n` is at `n & mask`. The vector is empty until the first one is needed.
     soon: Vec<HalfTurn<E>>,
+    mask: u64,
     /// The indices in `soon` that have entries.
     occupied: Occupancy,
     beyond: BTreeMap<u64, HalfTurn<E>>,
 }
 
 impl<E: Timed> Far<E> {
-    pub(super) fn new(base: u64) -> Far<E> {
-        let occupied = Occupancy::new(SOON as usize);
-        Far { base, soon: Vec::new(), occupied, beyond: BTreeMap::new() }
+    /// `buckets`: the size of the wheel, a power of two.
+    pub(super) fn new(base: u64, buckets: usize) -> Far<E> {
+        let soon = buckets.saturating_mul(SOON_EACH).min(MOST_SOON);
+        let (occupied, mask) = (Occupancy::new(soon), soon as u64 - 1);
+        Far { base, soon: Vec::new(), mask, occupied, beyond: BTreeMap::new() }
+    }
+
+    fn is_soon(&self, half: u64) -> bool {
+        half.checked_sub(self.base).is_some_and(|ahead| ahead <= self.mask)
+    }
+
+    fn index_of(&self, half: u64) -> usize {
+        (half & self.mask) as usize
     }
 
     /// Makes this half-turn the present one. Returns false if it is already.
@@ -59,34 +72,35 @@ impl<E: Timed> Far<E> {
 
     fn begin(&mut self, base: u64) {
         self.base = base;
-        while let Some(first) = self.beyond.first_entry() {
-            let half = *first.key();
-            if !is_soon(base, half) {
+        while let Some(half) = self.beyond.first_key_value().map(|(half, _)| *half) {
+            if !self.is_soon(half) {
                 break;
             }
-            let half_turn = first.remove();
-            *self.get_or_insert(half) = half_turn;
+            if let Some(half_turn) = self.beyond.remove(&half) {
+                *self.get_or_insert(half) = half_turn;
+            }
         }
     }
 
     /// Returns the half-turn of this number, to add entries to it.
     #[inline]
     pub(super) fn get_or_insert(&mut self, half: u64) -> &mut HalfTurn<E> {
-        if !is_soon(self.base, half) {
+        if !self.is_soon(half) {
             return self.beyond.entry(half).or_insert(HalfTurn::EMPTY);
         }
         if self.soon.is_empty() {
-            self.soon.resize(SOON as usize, HalfTurn::EMPTY);
+            self.soon.resize(self.mask as usize + 1, HalfTurn::EMPTY);
         }
-        self.occupied.set(index_of(half));
-        &mut self.soon[index_of(half)]
+        let index = self.index_of(half);
+        self.occupied.set(index);
+        &mut self.soon[index]
     }
 
     /// Returns the half-turn of this number, if it has entries.
     pub(super) fn get(&self, half: u64) -> Option<&HalfTurn<E>> {
-        if is_soon(self.base, half) {
-            let is_there = self.occupied.is_set(index_of(half));
-            is_there.then(|| &self.soon[index_of(half)])
+        if self.is_soon(half) {
+            let index = self.index_of(half);
+            self.occupied.is_set(index).then(|| &self.soon[index])
         } else {
             self.beyond.get(&half)
         }
@@ -94,9 +108,9 @@ impl<E: Timed> Far<E> {
 
     /// Returns the half-turn of this number, if it has entries.
     pub(super) fn get_mut(&mut self, half: u64) -> Option<&mut HalfTurn<E>> {
-        if is_soon(self.base, half) {
-            let is_there = self.occupied.is_set(index_of(half));
-            is_there.then(|| &mut self.soon[index_of(half)])
+        if self.is_soon(half) {
+            let index = self.index_of(half);
+            self.occupied.is_set(index).then(|| &mut self.soon[index])
         } else {
             self.beyond.get_mut(&half)
         }
@@ -105,8 +119,8 @@ impl<E: Timed> Far<E> {
     /// Forgets a half-turn, whose chain is empty.
     pub(super) fn remove(&mut self, half: u64) {
         debug_assert!(self.get(half).is_none_or(|half_turn| half_turn.len == 0), "lost entries");
-        if is_soon(self.base, half) {
-            self.occupied.clear(index_of(half));
+        if self.is_soon(half) {
+            self.occupied.clear(self.index_of(half));
         } else {
             self.beyond.remove(&half);
         }
@@ -120,16 +134,17 @@ impl<E: Timed> Far<E> {
 
     /// `soon` begins at the index of the base, and goes on at index 0 after its end.
     fn first_soon(&self, from: u64) -> Option<u64> {
-        if !is_soon(self.base, from) {
+        if !self.is_soon(from) {
             return None;
         }
-        let (start, first, end) = (index_of(self.base), index_of(from), SOON as usize);
+        let (start, first) = (self.index_of(self.base), self.index_of(from));
+        let len = self.mask as usize + 1;
         let find = |first: usize, end: usize| {
             let found = end.checked_sub(1).and_then(|last| self.occupied.next(first, last));
-            found.map(|index| self.base + (index + SOON as usize - start) as u64 % SOON)
+            found.map(|index| self.base + ((index + len - start) as u64 & self.mask))
         };
         if first >= start {
-            find(first, end).or_else(|| find(0, start))
+            find(first, len).or_else(|| find(0, start))
         } else {
             find(first, start)
         }
@@ -141,12 +156,4 @@ impl<E: Timed> Far<E> {
         let numbers = std::iter::successors(first, |half| self.first_from(half.checked_add(1)?));
         numbers.filter_map(|half| Some((half, self.get(half)?)))
     }
-}
-
-fn is_soon(base: u64, half: u64) -> bool {
-    half.checked_sub(base).is_some_and(|ahead| ahead < SOON)
-}
-
-fn index_of(half: u64) -> usize {
-    (half % SOON) as usize
 }

@@ -58,6 +58,8 @@ pub struct Wheel<T> {
     behind: BinaryHeap<Reverse<Ready>>,
     /// Room for the entries that come out of the buckets. It is empty between calls.
     given_out: Vec<KeyedEntry>,
+    /// Room for those of them that go to `ready`. It is empty between calls.
+    batch: Vec<Ready>,
     now: u64,
     /// The order of the next value that is inserted or reset.
     next_order: u64,
@@ -153,6 +155,7 @@ impl<T> Wheel<T> {
             ready: VecDeque::new(),
             behind: BinaryHeap::new(),
             given_out: Vec::new(),
+            batch: Vec::new(),
             now,
             next_order: 0,
             first_generation: 0,
@@ -352,7 +355,7 @@ impl<T> Wheel<T> {
         self.first_generation = highest;
         (self.slots, self.free) = (Vec::new(), Vec::new());
         (self.ready, self.behind) = (VecDeque::new(), BinaryHeap::new());
-        self.given_out = Vec::new();
+        (self.given_out, self.batch) = (Vec::new(), Vec::new());
         self.buckets.sweep(usize::MAX, |_| false);
         self.buckets.give_back(usize::MAX);
     }
@@ -419,22 +422,6 @@ impl<T> Wheel<T> {
         Some((first.deadline, first.order))
     }
 
-    /// Takes all values out, due or not, with their deadlines: by deadline, and at equal deadlines in the order of
-    /// insertion or reset.
-    pub fn drain(&mut self) -> Vec<(u64, T)> {
-        let mut all = Vec::with_capacity(self.len);
-        for slot in 0..self.slots.len() {
-            let Some(Slot { generation, deadline, order, .. }) = self.slots.get(slot) else {
-                break;
-            };
-            let (place, generation) = ((*deadline, *order), *generation);
-            let value = self.vacate(WheelKey { slot: slot as u32, generation });
-            all.extend(value.map(|value| (place, value)));
-        }
-        all.sort_unstable_by_key(|(place, _)| *place);
-        all.into_iter().map(|((deadline, _), value)| (deadline, value)).collect()
-    }
-
     /// Moves the buckets on, and what comes out of them to `ready`.
     fn move_to(&mut self, to: u64) {
         self.now = self.now.max(to);
@@ -453,7 +440,6 @@ impl<T> Wheel<T> {
     /// again.
     fn make_ready(&mut self, tick: Tick) {
         let mut given_out = std::mem::take(&mut self.given_out);
-        let (was_empty, mut is_sorted) = (self.ready.is_empty(), true);
         for (at, entry) in given_out.iter().enumerate() {
             if let Some(soon) = given_out.get(at + AHEAD) {
                 prefetch(&raw const self.slots[soon.slot as usize]);
@@ -466,23 +452,16 @@ impl<T> Wheel<T> {
             let Slot { deadline, order, .. } = *filed;
             if deadline > self.now && self.buckets.tick_of(deadline) > tick {
                 self.file(slot);
-                continue;
-            }
-            // All of them are later than those that were in `ready` before, but not in order among themselves.
-            let ready = Ready { deadline, order, slot, filing };
-            let is_next = self.ready.back().is_none_or(|last| *last <= ready);
-            is_sorted &= is_next;
-            if is_next || was_empty {
-                self.ready.push_back(ready);
             } else {
-                self.behind.push(Reverse(ready));
+                self.batch.push(Ready { deadline, order, slot, filing });
             }
         }
         given_out.clear();
         self.given_out = given_out;
-        if was_empty && !is_sorted {
-            self.ready.make_contiguous().sort_unstable();
+        if !self.batch.is_sorted() {
+            self.batch.sort_unstable();
         }
+        self.ready.extend(self.batch.drain(..)); // all of them are later than what is in it
     }
 
     /// Returns the first entry whose tick has come, and true if it is in `ready`. Drops stale entries on the way, and
