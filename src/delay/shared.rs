@@ -34,7 +34,7 @@
 //!   lock. Whoever wakes it marks it as awake, stores 0, and wakes it after that. An awake leader looks again.
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
 use std::task::Waker;
@@ -333,7 +333,8 @@ impl<K, V> Shared<K, V> {
 impl<K: Hash + Eq, V> Shared<K, V> {
     /// Hashes a key. Called with nothing locked.
     pub(super) fn place(&self, key: &K) -> Place {
-        let hash = self.hasher.hash_one(key);
+        // A model wants the same hashes in each run.
+        let hash = if IS_MODEL { hash_one_key(key) } else { self.hasher.hash_one(key) };
         let shard = (hash >> u32::BITS) as usize & (self.shards.len() - 1);
         Place { shard, hash: NonZeroU32::new(hash as u32).unwrap_or(NonZeroU32::MIN) }
     }
@@ -410,6 +411,12 @@ impl<K, V> First<'_, K, V> {
     fn earlier(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         one.into_iter().chain(other).min_by_key(|first| first.due)
     }
+}
+
+fn hash_one_key<K: Hash>(key: &K) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Wakes a taker. If its waker panics, that is not the business of the caller, whose item would be lost.

@@ -45,8 +45,10 @@ impl Taker {
         queue: &Shared<K, V>,
         context: &Context<'_>,
     ) -> Poll<Option<Expired<K, V>>> {
+        let mut is_refused = false;
         loop {
-            let is_ended = queue.scheduler.is_closed(); // before the look, which takes what is due then
+            // Before the look, which takes what is due then.
+            let is_ended = is_refused || queue.scheduler.is_closed();
             let (now, waker) = (queue.now(), context.waker().clone());
             let out = queue.take(Some(now));
             if out.is_some() || is_ended {
@@ -66,7 +68,8 @@ impl Taker {
             };
             match self.set_alarm(queue, until, context.waker()) {
                 Ok(true) => return Poll::Pending,
-                Ok(false) | Err(ScheduleError::Closed) => {} // it has come in the meantime: look again
+                Ok(false) => {} // it has come in the meantime: look again
+                Err(ScheduleError::Closed) => is_refused = true,
                 Err(_) => {
                     // There is no slot left in the process.
                     context.waker().wake_by_ref();

@@ -14,6 +14,7 @@
 //! | --- | --- | --- |
 //! | [`alarms`] | an alarm that fires against a load and a drop; an alarm that is set against a stop | none of its own: the word's exchange and load |
 //! | [`deadlines`] | a deadline that moves, against a run, a rearm, a cancel, a close, a look, another reset, and a move to another scheduler | the holder's deadline: Release, Acquire; all else holds the task |
+//! | [`delays`] | inserts, resets, alarms, drops and closes of a delay queue, against takers that go to sleep | none: `asleep_until` is ordered by the shards' locks |
 //! | [`ends`] | a close against runs, series in their runs, breaks, cancels and turns; a move against a cancel and a turn; a read of the name | the word of a series that ends, and `is_closing` |
 //! | [`holders`] | run, cancel, reuse, rearm, magazines, a trim, clones of a handle | the word's exchange (Acquire, Release), its `end` and its load; the handle's `shared`, the clone's load of the word |
 //! | [`lanes`] | push, take, close; the ready list; the order by count | `published`: swap, load, close; `listed`: load, clearing; the head of the ready list: push, load, take; the count |
@@ -26,6 +27,7 @@ mod alarms;
 #[expect(clippy::missing_const_for_fn, reason = "the real functions are not const")]
 pub(crate) mod blocks;
 mod deadlines;
+mod delays;
 mod ends;
 mod holders;
 mod lanes;
