@@ -59,6 +59,7 @@
 //! | get a task's result, from a pool that keeps time itself | [`pool::ScheduledThreadPool`] |
 //! | keep tasks in order on an executor of many threads, and cancel all of them | [`rx::Worker`] |
 //! | give a thread a queue of tasks that other threads post | [`message_loop::MessageLoop`] |
+//! | keep values under keys until they are due: sessions, leases, requests | [`delay::DelayQueue`] |
 //! | cancel a changing set of tasks at once | [`rx::CompositeCancellable`] |
 //! | take thread-locals or a context along to the thread that runs a task | [`rx::ContextAwareScheduler`] |
 //! | use only the data structure | [`wheel::Wheel`] |

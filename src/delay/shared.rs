@@ -1,7 +1,7 @@
 //! What the handles of a queue share: shards of items, the turns of the takers, and their line.
 //!
-//! A key belongs to one shard, by its hash, so threads that insert, reset and remove seldom meet. With one lock for all
-//! of them, two threads that push deadlines further take four times as long as one.
+//! A key belongs to one shard, by its hash, so threads that insert, reset and remove seldom meet. With one lock for all of
+//! them, two threads that push deadlines further took four times as long as one: see [`design`](crate::docs::design).
 //!
 //! ```text
 //!   insert, reset, remove ──> shard 0: Items ── head ─┐
@@ -21,8 +21,8 @@
 //! - SHARD-4 No user code runs under a lock, except `Eq` of keys and the closure of `with`. Clocks are read before. Keys,
 //!   values and wakers are dropped, and wakers cloned and woken, before or after.
 //! - SHARD-5 Each insert and each reset has a stamp, which is greater for the later one of two calls. Equal deadlines come
-//!   out by it. It is a reading of the clock, if two of them always differ, and otherwise a count. A count is a cache line
-//!   that all threads write: with it, two threads take 50 ns more for each call.
+//!   out by it. It is a reading of the clock, if two of them always differ, and otherwise a count, which is a cache line
+//!   that all threads write.
 //!
 //! # The wake-up of a leader
 //!
@@ -88,7 +88,7 @@ pub(super) struct Place {
     pub(super) hash: NonZeroU32,
 }
 
-/// Returns four shards for each processor, so that two threads seldom want the same one at a time.
+/// Returns eight shards for each processor, so that two threads seldom want the same one at a time.
 fn shards() -> usize {
     static SHARDS: OnceLock<usize> = OnceLock::new();
     if IS_MODEL {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A place is eight bytes, and a look-up reads one cache line, where the map of std reads two: control bytes and places.
-//! With 100,000 items an insert and a remove take 20 ns less for that. The table knows no keys. Its caller compares them,
-//! so nothing here can panic in user code, and several keys may have the same hash.
+//! The table knows no keys. Its caller compares them, so nothing here is left half done by a panic of user code, and
+//! several keys may have the same hash.
 //!
 //! - TABLE-1 From the place that a hash asks for, up to the place where it is, no place is empty.
 //! - TABLE-2 At most three of four places are taken.

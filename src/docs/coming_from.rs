@@ -9,6 +9,7 @@
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
 //! | `RxJava` | [`rx`](crate::rx) |
 //! | Android, Chromium | [`message_loop`](crate::message_loop) |
+//! | tokio-util's and Java's `DelayQueue`; expiry of Guava, Caffeine, moka | [`delay`](crate::delay) |
 //!
 //! # Akka, Pekko
 //!
@@ -26,7 +27,7 @@
 //! | `Cancellable.alreadyCancelled` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
 //! | `akka.pattern.after(delay)(f)` | [`call_after(delay, f)`](crate::Scheduler::call_after); or [`sleep(delay).await`](crate::Scheduler::sleep) |
 //! | `FutureTimeoutSupport`, `ask` with a `Timeout` | [`timeout(d, future)`](crate::Scheduler::timeout) |
-//! | `timers.startSingleTimer(key, ..)`, `cancel(key)` | keep the handles in a map of your own; a [`Worker`](crate::rx::Worker) for an actor runs its timers in order with its messages |
+//! | `timers.startSingleTimer(key, ..)`, `cancel(key)` | a [`DelayQueue`](crate::delay::DelayQueue) with messages as values, or the handles in a map of your own; a [`Worker`](crate::rx::Worker) for an actor runs its timers in order with its messages |
 //! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
 //! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::future::Sleep::reset) |
 //! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |

@@ -43,7 +43,7 @@
 //! | `tokio_stream::StreamExt::timeout`, `throttle`, `chunks_timeout` | the methods of `StreamTimeExt`, with the same names |
 //! | a field of the type `Pin<Box<Sleep>>` | [`Delay`], or [`Sleep`]: both are `Unpin`; [`Delay::never`] instead of an `Option` |
 //! | `spawn(async { sleep(d).await; f() })` | [`call_after(d, f)`](Scheduler::call_after), or [`schedule_once`](Scheduler::schedule_once) if nobody waits for the result |
-//! | `tokio_util::time::DelayQueue` | [`pool::DelayedWorkQueue`](crate::pool::DelayedWorkQueue), or [`wheel::Wheel`](crate::wheel::Wheel) |
+//! | `tokio_util::time::DelayQueue` | [`delay::DelayQueue`](crate::delay::DelayQueue) |
 //! | `time::pause`, `advance` | [`build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance) |
 //! | a panic if the runtime is gone | an error if the scheduler is closed; no future hangs |
 //!

@@ -51,7 +51,7 @@
 //! | a pool that nobody shuts down lives for ever | a pool shuts down when its last handle is dropped |
 //! | `get()` in a task of the same pool may hang, and so may pools that wait for each other | [`JoinError::WouldDeadlock`] |
 //! | `awaitTermination` in a task of the same pool waits in vain | it returns `false` at once |
-//! | `DelayQueue`: `offer`, `take`, `poll`, `remove(o)` in O(n) | [`DelayedWorkQueue`]: the same, `remove(key)` in O(log n) |
+//! | `DelayQueue`: `offer`, `take`, `poll`, `remove(o)` in O(n) | [`DelayedWorkQueue`]: the same, `remove(key)` in O(log n); with keys of your own a [`DelayQueue`](crate::delay::DelayQueue) |
 //! | `drainTo(c)`: what has expired | [`drain_due`](DelayedWorkQueue::drain_due); [`drain`](DelayedWorkQueue::drain) returns all |
 
 mod builder;

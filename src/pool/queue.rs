@@ -63,7 +63,8 @@ use crate::{Clock, Sleeper, SystemClock};
 ///
 /// With deadlines in any order, a queue of a million items takes 0.07 us of processor time for an offer, 0.1 us for a
 /// remove, 0.9 us for a poll, and 44 bytes for each item beside the item itself. For millions of timeouts of which most
-/// are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place.
+/// are cancelled, the wheel of a [`Scheduler`](crate::Scheduler) is the better place, or, for values under keys, a
+/// [`DelayQueue`](crate::delay::DelayQueue).
 ///
 /// # Virtual time
 ///
