@@ -26,11 +26,12 @@ const GRANULARITY: NonZeroU64 = NonZeroU64::new(8_000_000).expect("above zero");
 const LOOK: usize = 64;
 
 /// The items of one shard.
+#[repr(C)] // what each call writes is on the first cache lines, beside the lock
 pub(super) struct Items<K, V> {
-    wheel: Wheel<Item<K, V>>,
-    table: Table,
     /// The queue was closed, and its items were taken out.
     pub(super) is_closed: bool,
+    table: Table,
+    wheel: Wheel<Item<K, V>>,
 }
 
 /// Not zero, which makes an `Option` of an [`Item`] as small as the item.

@@ -289,7 +289,8 @@ impl<K, V> DelayQueue<K, V> {
     /// nothing is due.
     ///
     /// It runs under any runtime, or none. It may be dropped at any time: an item is taken by the poll that returns it,
-    /// so none is lost, and if the future was woken for an item, another taker is woken in its place.
+    /// so none is lost, and if the future was woken for an item, another taker is woken in its place. A loop around a
+    /// `select!` that makes a new future each time sets a new alarm each time. A [`stream`](DelayQueue::stream) keeps it.
     ///
     /// ```
     /// use std::time::Duration;

@@ -253,6 +253,11 @@ impl<K, V> Shared<K, V> {
         until.map_or(Wait::AsFollower, Wait::AsLeader)
     }
 
+    /// Returns true if the leader sleeps until then, and nobody has woken it.
+    pub(super) fn is_asleep_until(&self, until: Moment) -> bool {
+        self.asleep_until.load(Ordering::Relaxed) == until.0.max(AWAKE + 1)
+    }
+
     /// Finds out until when the leader may sleep (LINE-1). The line is locked.
     fn look_before_sleep(&self) -> Moment {
         self.asleep_until.store(Moment::NEVER.0, Ordering::Relaxed);

@@ -45,6 +45,9 @@ impl Taker {
         queue: &Shared<K, V>,
         context: &Context<'_>,
     ) -> Poll<Option<Expired<K, V>>> {
+        if self.sleeps_well(queue, context.waker()) {
+            return Poll::Pending;
+        }
         let mut is_refused = false;
         loop {
             // Before the look, which takes what is due then.
@@ -77,6 +80,21 @@ impl Taker {
                 }
             }
         }
+    }
+
+    /// Returns true if this is the leader, nothing has come in that it would sleep past, its time has not come, and its
+    /// alarm is set. Then there is nothing to do, for a task that is polled often for other reasons.
+    ///
+    /// A thread that has something for the leader changes `asleep_until` before it wakes it, so the poll after that sees
+    /// the change.
+    fn sleeps_well<K, V>(&self, queue: &Shared<K, V>, waker: &Waker) -> bool {
+        let is_set = |(alarm, until): &(Alarm, Moment)| {
+            queue.is_asleep_until(*until)
+                && alarm.will_wake(waker)
+                && alarm.is_pending()
+                && queue.now() < *until
+        };
+        self.alarm.as_ref().is_some_and(is_set)
     }
 
     /// Sets the alarm, unless it is set already (TAKER-2). Returns false if the time has come.

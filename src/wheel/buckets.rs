@@ -26,19 +26,20 @@ const SETTLE_NANOS: u64 = 250;
 /// How many buckets ahead of its time a bucket is fetched into the cache.
 const AHEAD: u64 = 6;
 
-/// Entries by tick.
+/// Entries by tick. Fields that each insert writes or reads come first.
+#[repr(C)]
 pub(crate) struct Buckets<E> {
+    pub(super) len: usize,
     pub(super) now: Tick,
     pub(super) granularity: Granularity,
-    pub(super) ring: Vec<Chain<E>>,
-    pub(super) occupancy: Occupancy,
-    pub(super) far: Far<E>,
-    pub(super) overdue: Vec<E>,
-    pub(super) pool: Pool<E>,
-    pub(super) len: usize,
-    pub(super) sweep: Sweep,
     /// The binary logarithm of half the ring's size.
     pub(super) half_bits: u32,
+    pub(super) ring: Vec<Chain<E>>,
+    pub(super) far: Far<E>,
+    pub(super) pool: Pool<E>,
+    pub(super) occupancy: Occupancy,
+    pub(super) overdue: Vec<E>,
+    pub(super) sweep: Sweep,
 }
 
 /// Where the next step of a sweep goes on.

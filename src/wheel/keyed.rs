@@ -47,11 +47,12 @@ use crate::time::tick::Tick;
 /// assert_eq!(due, [(240, "eggs"), (1_000_000, "dinner")]);
 /// assert!(wheel.is_empty());
 /// ```
+#[repr(C)] // what each call writes is on the first cache lines, which go together from one processor to the other
 pub struct Wheel<T> {
-    buckets: Buckets<KeyedEntry>,
-    slots: Vec<Slot<T>>,
-    free: Vec<u32>,
     len: usize,
+    free: Vec<u32>,
+    slots: Vec<Slot<T>>,
+    buckets: Buckets<KeyedEntry>,
     /// The entries that have come out of the buckets, in order.
     ready: VecDeque<Ready>,
     /// The entries whose tick had passed when they were filed, the first on top.
