@@ -304,7 +304,6 @@ impl<K, V> DelayQueue<K, V> {
     /// assert_eq!((late.key, late.deadline), (7, scheduler.now()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[expect(clippy::should_implement_trait, reason = "it takes `&self`, and waits")]
     pub fn next(&self) -> Next<'_, K, V> {
         Next::new(&self.shared)
     }

@@ -62,7 +62,7 @@ pub(super) struct Shared<K, V> {
     hasher: RandomState,
     limit: PendingLimit,
     /// A power of two of them.
-    shards: Box<[CachePadded<Mutex<Items<K, V>>>]>,
+    shards: Box<[Shard<K, V>]>,
     /// A [`Moment`] for each shard (SHARD-1). Relaxed, for the reasons there.
     heads: Box<[AtomicU64]>,
     /// Counts inserts and resets, if readings of the clock may be equal (SHARD-5). Relaxed: only its order counts.
@@ -74,6 +74,8 @@ pub(super) struct Shared<K, V> {
     /// lock (LINE-1).
     asleep_until: AtomicU64,
 }
+
+type Shard<K, V> = CachePadded<Mutex<Items<K, V>>>;
 
 /// The takers that wait.
 struct Line {

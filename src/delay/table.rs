@@ -135,7 +135,7 @@ mod tests {
             };
             // Few hashes, also such as wrap around at the end.
             let hashes: Vec<_> =
-                (0..1 + below(40)).map(|_| (below(64) as u32).wrapping_sub(20)).collect();
+                (0..=below(40)).map(|_| (below(64) as u32).wrapping_sub(20)).collect();
             let (mut table, mut list) = (Table::default(), Vec::new());
             for index in 0..300 {
                 let hash = hashes[below(hashes.len() as u64) as usize];

@@ -13,7 +13,6 @@ use crate::engine::error::ScheduleError;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Refused};
 use crate::engine::ready::{Entry, Runner, Turn};
-use crate::engine::slots::closure::Closure;
 use crate::engine::slots::deadline;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, holder};
@@ -99,10 +98,7 @@ impl Shared {
                 }
                 Ok(key)
             }
-            Err(Refused) => {
-                let closure = self.take_back(key, T::IS_COUNTED);
-                Err((ScheduleError::Closed, T::take_back(closure)))
-            }
+            Err(Refused) => Err((ScheduleError::Closed, self.take_back(key))),
         }
     }
 
@@ -204,12 +200,12 @@ impl Shared {
 
     /// Undoes what was done for a task that the engine has refused.
     #[cold]
-    fn take_back(&self, key: TaskKey, is_counted: bool) -> Closure {
-        if is_counted {
+    fn take_back<T: Content>(&self, key: TaskKey) -> T {
+        if T::IS_COUNTED {
             self.count_out();
         }
         // The executor is not dropped by this, because the caller has it too.
-        holder::withdraw(key).closure
+        T::take_back(holder::withdraw(key).closure)
     }
 
     /// Tells the engine of a new task, and wakes it if need be. The task is published before the doorbell is looked at

@@ -234,6 +234,10 @@ impl<T> Wheel<T> {
 
     /// Like [`insert`](Wheel::insert), with a place among values of the same deadline: those of a smaller `order` come
     /// out before. For values that are spread over several wheels, of which [`peek`](Wheel::peek) finds the first.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the wheel holds four thousand million values.
     pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             let generation = self.first_generation;

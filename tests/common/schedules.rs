@@ -10,6 +10,7 @@ use tickwheel::{
 };
 
 /// When a task is to run.
+#[derive(Clone, Copy)]
 pub(crate) enum Due {
     After(Duration),
     At(Instant),
