@@ -277,6 +277,25 @@ fn s28_what_is_pushed_further_for_ever_leaves_nothing_that_grows() {
 }
 
 #[test]
+fn s01_a_value_that_was_reset_under_the_same_order_waits_for_its_new_time() {
+    let mut wheel = Wheel::new(64);
+    let key = wheel.insert_as(3, 7, "now");
+    assert_eq!(wheel.peek(5), Some((3, 7)));
+    assert!(wheel.reset_as(key, 1_000, 7));
+    assert_eq!((wheel.pop(5), wheel.pop(1_000)), (None, Some((key, 1_000, "now"))));
+}
+
+#[test]
+fn s03_a_value_that_was_reset_to_a_smaller_order_goes_before_its_equals() {
+    let mut wheel = Wheel::new(64);
+    let late = wheel.insert_as(90, 5, "late");
+    wheel.insert_as(90, 3, "middle");
+    assert!(wheel.reset_as(late, 90, 1));
+    wheel.check_invariants();
+    assert_eq!(wheel.advance(90).collect::<Vec<_>>(), [(90, "late"), (90, "middle")]);
+}
+
+#[test]
 fn s10_keys_from_before_a_peak_match_nothing_after_it() {
     let mut wheel = Wheel::new(64);
     let keys: Vec<_> = (0..5_000).map(|value| wheel.insert(value, value)).collect();

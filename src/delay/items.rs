@@ -75,6 +75,19 @@ impl<K, V> Items<K, V> {
         Some((Moment(deadline), key, value))
     }
 
+    /// Puts another value under a key that is there, with a new deadline. Returns the value before.
+    pub(super) fn replace(&mut self, found: Found, value: V, (deadline, order): Due) -> V {
+        self.wheel.reset_as(found.at, deadline.0, order);
+        let item = self.wheel.get_mut(found.at).expect("ITEM-1: a key of the table has a value");
+        std::mem::replace(&mut item.value, value)
+    }
+
+    /// Puts a key in that is not there.
+    pub(super) fn insert(&mut self, hash: Hash, key: K, value: V, (deadline, order): Due) {
+        let at = self.wheel.insert_as(deadline.0, order, Item { hash, key, value });
+        self.table.insert(hash.get(), at.index());
+    }
+
     /// Returns the earliest deadline, due or not.
     pub(super) fn first(&mut self) -> Option<Moment> {
         self.wheel.next_expiry().map(Moment)
@@ -110,58 +123,42 @@ impl<K, V> Items<K, V> {
     }
 }
 
+/// A key that is there: its positions in the table and in the wheel.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    position: usize,
+    at: WheelKey,
+}
+
 impl<K: Eq, V> Items<K, V> {
-    /// Returns the place of a key in the table and in the wheel.
-    fn find(&self, hash: Hash, key: &K) -> Option<(usize, WheelKey)> {
-        self.table.find(hash.get(), |index| {
+    /// Returns the place of a key. This is the only function that compares keys (ITEM-2).
+    pub(super) fn find(&self, hash: Hash, key: &K) -> Option<Found> {
+        let place = |index| {
             let at = self.wheel.key_at(index)?;
             (self.wheel.get(at)?.key == *key).then_some(at)
-        })
-    }
-
-    /// Puts a value under a key. Returns the value that the key had before, and the key that is not needed then. Gives key
-    /// and value back if the key is new, and there is no room.
-    pub(super) fn put(
-        &mut self,
-        hash: Hash,
-        key: K,
-        value: V,
-        (deadline, order): Due,
-        has_room: impl FnOnce() -> bool,
-    ) -> Result<Option<(K, V)>, (K, V)> {
-        if let Some((_, at)) = self.find(hash, &key) {
-            self.wheel.reset_as(at, deadline.0, order);
-            let item = self.wheel.get_mut(at).expect("ITEM-1: a key of the table has a value");
-            return Ok(Some((key, std::mem::replace(&mut item.value, value))));
-        }
-        if !has_room() {
-            return Err((key, value));
-        }
-        let at = self.wheel.insert_as(deadline.0, order, Item { hash, key, value });
-        self.table.insert(hash.get(), at.index());
-        Ok(None)
+        };
+        self.table.find(hash.get(), place).map(|(position, at)| Found { position, at })
     }
 
     /// Moves the deadline of a key. Returns false if it is not there.
     pub(super) fn reset(&mut self, hash: Hash, key: &K, (deadline, order): Due) -> bool {
         let found = self.find(hash, key);
-        found.is_some_and(|(_, at)| self.wheel.reset_as(at, deadline.0, order))
+        found.is_some_and(|found| self.wheel.reset_as(found.at, deadline.0, order))
     }
 
     pub(super) fn remove(&mut self, hash: Hash, key: &K) -> Option<(K, V)> {
-        let (position, at) = self.find(hash, key)?;
+        let Found { position, at } = self.find(hash, key)?;
         self.table.remove(position);
         let Item { key, value, .. } = self.wheel.remove(at)?;
         Some((key, value))
     }
 
     pub(super) fn deadline(&self, hash: Hash, key: &K) -> Option<Moment> {
-        let (_, at) = self.find(hash, key)?;
-        self.wheel.deadline(at).map(Moment)
+        self.wheel.deadline(self.find(hash, key)?.at).map(Moment)
     }
 
     pub(super) fn get_mut(&mut self, hash: Hash, key: &K) -> Option<&mut V> {
-        let (_, at) = self.find(hash, key)?;
+        let Found { at, .. } = self.find(hash, key)?;
         Some(&mut self.wheel.get_mut(at)?.value)
     }
 }

@@ -131,8 +131,11 @@ pub use taker::{Expirations, Next};
 ///
 /// Inserts, resets and removes take O(1) at any size, and one short lock each. To push a deadline further costs as much
 /// as to find the key. Far deadlines cost nothing until they come near, and while nobody waits, or nothing is due, nothing
-/// runs. `benches/peers` (D1 to D6) has figures. One call of a taker may take longer if very many items are due in the
-/// same millisecond: those of a millisecond are sorted together.
+/// runs. `benches/peers` (D1 to D6) has figures. One call of a taker may take longer if very many items have become due
+/// since the last one: they are sorted together. A million of them took 74 ms.
+///
+/// An empty queue takes some 50 KB on two processors, and up to 200 KB on many. A queue with items takes 66 bytes for each,
+/// beside its key and its value, and up to 40 KB more for each of its shards, of which there are eight for each processor.
 ///
 /// # The scheduler
 ///
@@ -202,7 +205,7 @@ impl<K, V> DelayQueue<K, V> {
 
     /// Returns the earliest deadline, due or not. `None` if the queue is empty.
     ///
-    /// It may have to look at all items that are due within the same tenth of a second.
+    /// It may have to look at all items that are due within the same quarter of a second.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.shared.first().map(|first| self.shared.timeline.instant(first))
     }
@@ -288,7 +291,8 @@ impl<K, V> DelayQueue<K, V> {
     /// Returns a future that waits until an item is due, and takes it. `None` if the queue or its scheduler is closed and
     /// nothing is due.
     ///
-    /// It runs under any runtime, or none. It may be dropped at any time: an item is taken by the poll that returns it,
+    /// It runs under any runtime, or none. A future that was polled is in the line of takers: if its turn comes, items wait
+    /// until it is polled again or dropped, even if others wait for items. It may be dropped at any time: an item is taken by the poll that returns it,
     /// so none is lost, and if the future was woken for an item, another taker is woken in its place. A loop around a
     /// `select!` that makes a new future each time sets a new alarm each time. A [`stream`](DelayQueue::stream) keeps it.
     ///
@@ -343,7 +347,7 @@ impl<K, V> DelayQueue<K, V> {
         self.shared.is_closed()
     }
 
-    /// Checks all invariants, for tests.
+    /// Checks all invariants, for tests. No other thread may be inside a call.
     ///
     /// # Panics
     ///
@@ -437,8 +441,7 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// # Ok::<(), tickwheel::delay::InsertError<&str, i32>>(())
     /// ```
     pub fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
-        let place = self.shared.place(key);
-        self.shared.shard_of(place).get_mut(place.hash, key).map(f)
+        self.shared.with(key, f)
     }
 }
 

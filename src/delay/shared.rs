@@ -14,8 +14,8 @@
 //!   that lock alone. It is read without it, as a hint: what has been inserted before a call is seen by that call, and what
 //!   is inserted at the same time may count as later.
 //! - SHARD-2 Takers take turns, under the lock `taking`. A taker locks a shard whose head is due, and while it holds it,
-//!   others whose heads are not later than the first item there. It takes the first item of all of them. So items come out
-//!   in order.
+//!   looks at others whose heads are not later than the first item there, again and again until none has an earlier one. So
+//!   items come out in order: what was inserted before the item that comes out has been seen by the last of these looks.
 //! - SHARD-3 Locks are taken in this order: `taking` or `line`, and then shards. Only the thread that has `taking` holds two
 //!   shards. So there is no deadlock.
 //! - SHARD-4 No user code runs under a lock, except `Eq` of keys and the closure of `with`. Clocks are read before. Keys,
@@ -125,9 +125,10 @@ impl<K, V> Shared<K, V> {
         }
     }
 
-    /// Reads the clock, which may be user code, so nothing may be locked (SHARD-4).
+    /// Reads the clock, which may be user code, so nothing may be locked (SHARD-4). The present is never "never", however
+    /// far the clock is moved: what never comes is not due then either (S4).
     pub(super) fn now(&self) -> Moment {
-        self.timeline.moment(self.scheduler.now())
+        self.timeline.moment(self.scheduler.now()).min(Moment(Moment::NEVER.0 - 1))
     }
 
     pub(super) fn expired(&self, (deadline, key, value): Out<K, V>) -> Expired<K, V> {
@@ -197,12 +198,10 @@ impl<K, V> Shared<K, V> {
         loop {
             let at = self.earliest_head(now)?;
             let mut first = self.look(at, now);
-            // Another shard has an earlier item only if its head is not later.
-            for other in (0..self.heads.len()).filter(|other| *other != at) {
-                let latest = first.as_ref().map_or(now, |first| first.due.0);
-                if self.head(other) <= latest {
-                    first = First::earlier(first, self.look(other, now));
-                }
+            // Another shard has an earlier item only if its head is not later. What has come in before the item that is
+            // found now is seen by the next pass, so the last pass finds nothing.
+            while let Some(earlier) = self.earlier_than(first.as_ref(), now) {
+                first = Some(earlier);
             }
             if let Some(First { shard, mut items, .. }) = first {
                 let out = items.pop(now);
@@ -211,6 +210,20 @@ impl<K, V> Shared<K, V> {
                 return out;
             }
         }
+    }
+
+    /// Returns an item that is due by `now` and comes before another one, if there is any.
+    fn earlier_than<'a>(
+        &'a self,
+        first: Option<&First<'a, K, V>>,
+        now: Moment,
+    ) -> Option<First<'a, K, V>> {
+        let latest = first.map_or(now, |first| first.due.0);
+        (0..self.heads.len())
+            .filter(|other| first.is_none_or(|first| *other != first.shard))
+            .filter(|other| self.head(*other) <= latest)
+            .filter_map(|other| self.look(other, now))
+            .find(|other| first.is_none_or(|first| other.due < first.due))
     }
 
     fn head(&self, shard: usize) -> Moment {
@@ -231,10 +244,14 @@ impl<K, V> Shared<K, V> {
         Some(First { due, shard, items })
     }
 
-    /// Sets the head of a shard to its first item, or to just after `now` if none is due. Returns that item's place.
+    /// Sets the head of a shard to its first item, or, if none is due, to a time after `now` before which none is. Returns
+    /// that item's place.
     fn set_head(&self, shard: usize, items: &mut Items<K, V>, now: Moment) -> Option<Due> {
         let due = items.first_due(now);
-        let head = due.map_or(now.after_nanos(1), |(deadline, _)| deadline);
+        let head = match due {
+            Some((deadline, _)) => deadline,
+            None => items.not_before().max(now.after_nanos(1)),
+        };
         self.heads[shard].store(head.0, Ordering::Relaxed);
         due
     }
@@ -290,22 +307,26 @@ impl<K, V> Shared<K, V> {
 
     // ----- all of it -----------------------------------------------------------------------
 
+    /// Locks all shards, for a look at all items at one time.
+    fn all_shards(&self) -> AllShards<'_, K, V> {
+        let taking = lock(&self.taking); // for it holds several shards (SHARD-3)
+        let shards = (0..self.shards.len()).map(|shard| self.shard(shard)).collect();
+        AllShards { shards, _taking: taking }
+    }
+
     pub(super) fn len(&self) -> usize {
-        (0..self.shards.len()).map(|shard| self.shard(shard).len()).sum()
+        self.all_shards().shards.iter().map(|items| items.len()).sum()
     }
 
     /// Returns the earliest deadline, due or not.
     pub(super) fn first(&self) -> Option<Moment> {
-        let firsts = (0..self.shards.len()).filter_map(|shard| self.shard(shard).first());
-        firsts.min()
+        self.all_shards().shards.iter_mut().filter_map(|items| items.first()).min()
     }
 
     /// Closes all shards at once, takes all items out, and wakes all takers.
     pub(super) fn close(&self) -> Vec<Expired<K, V>> {
-        let taking = lock(&self.taking); // for it holds several shards (SHARD-3)
-        let mut shards: Vec<_> = (0..self.shards.len()).map(|shard| self.shard(shard)).collect();
-        let items: Vec<_> = shards.iter_mut().map(|items| items.close()).collect();
-        drop((shards, taking));
+        let items: Vec<_> =
+            self.all_shards().shards.iter_mut().map(|items| items.close()).collect();
         let mut line = lock(&self.line);
         line.is_closed = true;
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
@@ -359,18 +380,22 @@ impl<K: Hash + Eq, V> Shared<K, V> {
             drop(items);
             return Err((ScheduleError::Closed, (key, value)));
         }
-        let put = items.put(place.hash, key, value, due, || self.limit.enter());
-        if put.is_ok() {
-            self.note_head(place.shard, due.0);
-        }
-        drop(items);
-        match put {
-            Ok(before) => {
-                self.wake_leader_for(due.0);
-                Ok(before.map(|(_, value)| value)) // the key that is not needed is dropped here
+        // If `Eq` panics here, key and value are dropped after the guard, as parameters are.
+        let before = match items.find(place.hash, &key) {
+            Some(found) => Some((items.replace(found, value, due), key)),
+            None if self.limit.enter() => {
+                items.insert(place.hash, key, value, due);
+                None
             }
-            Err(refused) => Err((ScheduleError::Full, refused)),
-        }
+            None => {
+                drop(items);
+                return Err((ScheduleError::Full, (key, value)));
+            }
+        };
+        self.note_head(place.shard, due.0);
+        drop(items);
+        self.wake_leader_for(due.0);
+        Ok(before.map(|(value, _)| value)) // the key that is not needed is dropped here
     }
 
     /// Moves the deadline of a key. Returns false if it is not there.
@@ -391,9 +416,18 @@ impl<K: Hash + Eq, V> Shared<K, V> {
     pub(super) fn remove(&self, key: &K) -> Option<V> {
         let place = self.place(key);
         let removed = self.shard_of(place).remove(place.hash, key);
-        let (_, value) = removed?; // its key is dropped with nothing locked
+        let (key, value) = removed?;
         self.limit.leave();
+        drop(key); // with nothing locked, and when all is counted: it may panic
         Some(value)
+    }
+
+    /// Calls a closure with the value of a key, under the shard's lock.
+    pub(super) fn with<R>(&self, key: &K, f: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let place = self.place(key);
+        let mut items = self.shard_of(place);
+        let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
+        Some(f(value))
     }
 }
 
@@ -414,10 +448,10 @@ struct First<'a, K, V> {
     items: MutexGuard<'a, Items<K, V>>,
 }
 
-impl<K, V> First<'_, K, V> {
-    fn earlier(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        one.into_iter().chain(other).min_by_key(|first| first.due)
-    }
+/// All shards, locked.
+struct AllShards<'a, K, V> {
+    shards: Vec<MutexGuard<'a, Items<K, V>>>,
+    _taking: MutexGuard<'a, Moment>,
 }
 
 fn hash_one_key<K: Hash>(key: &K) -> u64 {

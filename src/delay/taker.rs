@@ -52,13 +52,12 @@ impl Taker {
         loop {
             // Before the look, which takes what is due then.
             let is_ended = is_refused || queue.scheduler.is_closed();
-            let (now, waker) = (queue.now(), context.waker().clone());
-            let out = queue.take(Some(now));
+            let out = queue.take(Some(queue.now()));
             if out.is_some() || is_ended {
                 self.leave(queue);
                 return Poll::Ready(out.map(|out| queue.expired(out)));
             }
-            let until = match queue.line_up(&mut self.ticket, waker) {
+            let until = match queue.line_up(&mut self.ticket, context.waker().clone()) {
                 Wait::AsLeader(until) => until,
                 Wait::AsFollower => {
                     self.alarm = None;

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use super::this_thread::{self, with_lane};
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::LaneWriter;
+use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::engine::slots::{Thrown, trim};
 use crate::engine::termination::Termination;
 use crate::executor::backpressure::{Backlog, PendingLimit};
@@ -292,10 +292,21 @@ pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
 /// Counts a cancel, by the calling thread's lane at that scheduler. A scheduler that is gone counts no more.
 /// `was_pending`: the task counted as pending until then.
 pub(crate) fn count_cancel(scheduler: SchedulerId, was_pending: bool) {
-    let counted = this_thread::with_lane_at(scheduler, |lane| lane.count_cancel(was_pending));
+    count_at(scheduler, |lane| lane.count_cancel(was_pending));
+}
+
+/// Notes the cancel of a waker that is counted nowhere. Its entry stays in the wheel until a sweep, as those of others.
+pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
+    count_at(scheduler, Lane::note_uncounted_cancel);
+}
+
+/// Counts something in the calling thread's lane at a scheduler, and rings the bell if the lane asks for it.
+#[inline]
+fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> Option<Arc<Doorbell>>) {
+    let counted = this_thread::with_lane_at(scheduler, &count);
     let bell = counted.or_else(|| {
         let shared = find(scheduler)?;
-        Some(with_lane(&shared, |writer| writer.lane.count_cancel(was_pending)))
+        Some(with_lane(&shared, |writer| count(&writer.lane)))
     });
     if let Some(Some(bell)) = bell {
         bell.ring_if_asleep();

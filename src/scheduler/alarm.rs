@@ -182,6 +182,8 @@ impl Alarm {
         let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
         if self.is_counted {
             shared::count_cancel(self.scheduler, was == Phase::Pending);
+        } else {
+            shared::note_uncounted_cancel(self.scheduler);
         }
         Some(Wake::take_back(body.closure))
     }

@@ -297,7 +297,7 @@ impl<T> Wheel<T> {
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot as usize);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
-        let is_earlier = deadline < slot.deadline;
+        let is_earlier = (deadline, order) < (slot.deadline, slot.order);
         (slot.deadline, slot.order) = (deadline, order);
         if is_earlier {
             self.file(key.slot); // an entry must not be later than its value (KEYED-2)
@@ -482,7 +482,7 @@ impl<T> Wheel<T> {
             };
             let filed = &self.slots[first.slot as usize];
             let is_live = filed.is_filed_as(first.filing);
-            if is_live && filed.order == first.order {
+            if is_live && (filed.deadline, filed.order) == (first.deadline, first.order) {
                 return Some((first, is_ready));
             }
             self.take_ready(is_ready);

@@ -29,7 +29,7 @@ use crossbeam_utils::CachePadded;
 
 use super::Signals;
 use crate::executor::backpressure::PendingLimit;
-use crate::observe::stats::Counts;
+use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
     AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
 };
@@ -100,6 +100,8 @@ pub(crate) struct Lane {
     first: Mutex<Option<Arc<Block>>>,
     spare: ArrayQueue<Arc<Block>>,
     pub(crate) counts: CachePadded<Counts>,
+    /// Written by the owner of the lane, and shown nowhere.
+    uncounted_cancels: Counter,
     limit: Option<Arc<PendingLimit>>,
     bell: Arc<Doorbell>,
     signals: Arc<Signals>,
@@ -120,6 +122,7 @@ impl Lane {
             first: Mutex::new(None),
             spare: ArrayQueue::new(SPARE_BLOCKS),
             counts: CachePadded::default(),
+            uncounted_cancels: Counter::default(),
             limit,
             bell,
             signals,
@@ -168,7 +171,18 @@ impl Lane {
         if was_pending {
             self.count_left();
         }
-        (self.counts.cancelled.get() % CANCELS == 0).then(|| {
+        self.asks_for_a_sweep(&self.counts.cancelled)
+    }
+
+    /// Notes a cancel of a waker that is counted nowhere. Now and then it returns the bell, as `count_cancel` does.
+    #[must_use]
+    pub(crate) fn note_uncounted_cancel(&self) -> Option<Arc<Doorbell>> {
+        self.uncounted_cancels.add(1);
+        self.asks_for_a_sweep(&self.uncounted_cancels)
+    }
+
+    fn asks_for_a_sweep(&self, cancels: &Counter) -> Option<Arc<Doorbell>> {
+        (cancels.get() % CANCELS == 0).then(|| {
             self.signals.many_cancelled.store(true, Ordering::Relaxed); // a hint; the ring comes after it
             Arc::clone(&self.bell)
         })
