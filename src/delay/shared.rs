@@ -338,8 +338,10 @@ impl<K, V> Shared<K, V> {
         all.into_iter().map(|(_, out)| self.expired(out)).collect()
     }
 
+    /// Asks a shard and not the line, because `close` closes all shards at once, and the line after them. So a thread that
+    /// was refused finds the queue closed, and one that finds it closed is refused.
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.line).is_closed || self.scheduler.is_closed()
+        self.shard(0).is_closed || self.scheduler.is_closed()
     }
 
     /// Panics if an invariant is broken, for tests.
