@@ -329,6 +329,8 @@ MUTATIONS = [
      "wake_uncounted_at(", "wake_at(", tests("delay_queue")),
     ("delay: a poll's wake-up panics into its item", "src/delay/shared.rs",
      "    quietly(|| waker.wake());", "    waker.wake();", tests("delay_queue")),
+    ("alarms that are counted nowhere are never swept", "src/scheduler/alarm.rs",
+     "            shared::note_uncounted_cancel(self.scheduler);\n", "", tests("s25_s27_bounds_and_sight")),
     # The wheel's resets
     ("wheel: a value that was reset comes out at its old time", "src/wheel/keyed.rs",
      "if deadline > self.now && self.buckets.tick_of(deadline) > tick {", "if false {", tests("wheel_model")),

@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -230,6 +231,30 @@ fn an_observer_sees_where_tasks_wait() {
     driver.advance(MILLI * 260);
     let (hand, buckets, far) = look();
     assert_eq!((hand, buckets[after(30)], buckets[after(31)], far), (after(28), 1, 1, 0));
+}
+
+/// Alarms that are counted nowhere leave entries as well, which go when there are many of them.
+#[test]
+fn s09_cancelled_alarms_that_are_counted_nowhere_are_swept_too() {
+    #[derive(Clone, Default)]
+    struct Far(Arc<AtomicUsize>);
+    impl Observer for Far {
+        fn turned(&self, wheel: WheelView<'_>) {
+            self.0.store(wheel.waiting_far(), Ordering::Relaxed);
+        }
+    }
+    let far = Far::default();
+    let (scheduler, driver) =
+        Scheduler::builder().observer(far.clone()).build_driven().expect("good settings");
+    let later = scheduler.now() + HOUR;
+    let alarm = |_| scheduler.wake_uncounted_at(later, Waker::noop()).expect("open");
+    let alarms: Vec<_> = (0..50_000).map(alarm).collect();
+    driver.turn();
+    assert_eq!((far.0.load(Ordering::Relaxed), scheduler.pending()), (50_000, 0));
+    drop(alarms);
+    (0..200).for_each(|_| _ = driver.turn());
+    assert!(far.0.load(Ordering::Relaxed) < 10_000, "{far:?}", far = far.0);
+    assert_eq!((scheduler.stats().cancelled(), scheduler.stats().scheduled()), (0, 0));
 }
 
 /// A single task that is due later does not wake the tick thread, and a single cancel does not either. Thousands of them do,

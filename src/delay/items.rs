@@ -17,8 +17,8 @@ use super::table::Table;
 use crate::time::tick::Moment;
 use crate::wheel::{Wheel, WheelKey};
 
-/// The size of a wheel, and what a bucket of it covers, in nanoseconds. Its near half covers a quarter of a second, and
-/// what is found by index two minutes. A shard that has a value takes some 40 KB.
+/// The size of a wheel, and what a bucket of it covers, in nanoseconds. So a half-turn covers a quarter of a second, and
+/// the half-turns that are found by index cover a minute.
 const BUCKETS: usize = 64;
 const GRANULARITY: NonZeroU64 = NonZeroU64::new(8_000_000).expect("above zero");
 
@@ -98,7 +98,7 @@ impl<K, V> Items<K, V> {
         self.wheel.next_expiry_within(LOOK).map_or(Moment::NEVER, Moment)
     }
 
-    /// Closes the shard, and takes all out of it. What comes back is sorted when it is drained, with nothing locked.
+    /// Closes the shard, and returns all that was in it. The caller drains that with nothing locked, because draining sorts.
     pub(super) fn close(&mut self) -> Items<K, V> {
         let nothing = Items { is_closed: true, ..Items::new(Moment(self.wheel.now())) };
         std::mem::replace(self, nothing)
