@@ -56,6 +56,11 @@ impl<K, V> Items<K, V> {
         Items { wheel, table: Table::default(), is_closed: false }
     }
 
+    /// The keys.
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
     pub(super) fn len(&self) -> usize {
         self.wheel.len()
     }

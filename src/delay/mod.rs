@@ -92,7 +92,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Scheduler, Sleeper};
 use items::Due;
-use shared::Shared;
+use shared::{Place, Shared};
 
 pub use error::InsertError;
 pub use taker::{Expirations, Next};
@@ -375,7 +375,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         delay: Duration,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, self.shared.due_after(delay))
+        let place = self.shared.place(&key);
+        self.put(key, value, place, self.shared.due_after(delay))
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
@@ -390,11 +391,18 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
         value: V,
         deadline: Instant,
     ) -> Result<Option<V>, InsertError<K, V>> {
-        self.put(key, value, self.shared.due_at(deadline))
+        let place = self.shared.place(&key);
+        self.put(key, value, place, self.shared.due_at(deadline))
     }
 
-    fn put(&self, key: K, value: V, due: Due) -> Result<Option<V>, InsertError<K, V>> {
-        let put = self.shared.put(key, value, due);
+    fn put(
+        &self,
+        key: K,
+        value: V,
+        place: Place,
+        due: Due,
+    ) -> Result<Option<V>, InsertError<K, V>> {
+        let put = self.shared.put(key, value, place, due);
         put.map_err(|(reason, refused)| InsertError::new(reason, refused))
     }
 
@@ -403,12 +411,14 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     ///
     /// An item that is due, and that no taker has yet, can be moved away too.
     pub fn reset(&self, key: &K, delay: Duration) -> bool {
-        self.shared.reset(key, self.shared.due_after(delay))
+        let place = self.shared.place(key);
+        self.shared.reset(key, place, self.shared.due_after(delay))
     }
 
     /// Moves the deadline of a key to an instant. Returns false if the key is not there.
     pub fn reset_at(&self, key: &K, deadline: Instant) -> bool {
-        self.shared.reset(key, self.shared.due_at(deadline))
+        let place = self.shared.place(key);
+        self.shared.reset(key, place, self.shared.due_at(deadline))
     }
 
     /// Takes the value of a key out, due or not. Returns `None` if the key is not there.

@@ -12,6 +12,11 @@
 //! - TABLE-1 From the place that a hash asks for, up to the place where it is, no place is empty.
 //! - TABLE-2 At most three of four places are taken.
 
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::platform::cpu::prefetch;
+
 /// A table of indices by hash.
 #[derive(Default)]
 pub(super) struct Table {
@@ -118,6 +123,34 @@ impl Table {
         assert_eq!(taken.clone().count(), self.len, "the number of entries");
         assert!(self.len * 4 <= self.places.len() * 3, "TABLE-2");
         taken.map(|(_, place)| (place.hash, place.index))
+    }
+}
+
+/// Where the places of a table are, for threads that do not hold its lock: enough to fetch one into the cache ahead of
+/// its use. What it says may be out of date, which does no harm. All is Relaxed.
+#[derive(Default)]
+pub(super) struct Hint {
+    address: AtomicUsize,
+    mask: AtomicUsize,
+}
+
+impl Hint {
+    /// Notes where the places are now.
+    #[inline]
+    pub(super) fn note(&self, table: &Table) {
+        let address = table.places.as_ptr().addr();
+        if self.address.load(Ordering::Relaxed) != address {
+            self.address.store(address, Ordering::Relaxed);
+            self.mask.store(table.places.len() - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Fetches the place that a hash asks for.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u32) {
+        let at = hash as usize & self.mask.load(Ordering::Relaxed);
+        let places = ptr::without_provenance::<Place>(self.address.load(Ordering::Relaxed));
+        prefetch(places.wrapping_add(at));
     }
 }
 
