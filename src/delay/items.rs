@@ -17,10 +17,10 @@ use super::table::Table;
 use crate::time::tick::Moment;
 use crate::wheel::{Wheel, WheelKey};
 
-/// The size of a wheel, and what a bucket of it covers, in nanoseconds. So a half-turn covers a quarter of a second, and
-/// the half-turns that are found by index cover a minute.
-const BUCKETS: usize = 64;
-const GRANULARITY: NonZeroU64 = NonZeroU64::new(8_000_000).expect("above zero");
+/// The size of a wheel, and what a bucket of it covers, in nanoseconds. So a half-turn covers half a second, and the
+/// half-turns that are found by index cover a minute. Small buckets of many shards would cost memory for few items.
+const BUCKETS: usize = 32;
+const GRANULARITY: NonZeroU64 = NonZeroU64::new(32_000_000).expect("above zero");
 
 /// About so many entries are looked at to find out until when a taker may sleep.
 const LOOK: usize = 64;
