@@ -169,7 +169,7 @@ pub use scheduler::{
     Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, IntoIter, Leftovers, PendingTask,
     RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
-pub use time::clock::{Clock, ManualClock, Sleeper, SystemClock};
+pub use time::clock::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
 pub use time::repeat::{MissedTicks, Period, Repeat};
 
 /// The README's code, compiled and run.

@@ -11,11 +11,12 @@ const RANKS: &[&str] = &["platform", "time", "observe", "wheel", "executor", "en
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
 const LAYERS: &[&str] = &["job", "pool", "delay", "future", "message_loop", "rx"];
 
-/// What layers may use of the inside: the switch between std and loom, what catches panics, instants as numbers, a wait
-/// with a bound, and what knows the threads of all pools. A crate outside would have its own.
+/// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
+/// instants as numbers, a wait with a bound, and what knows the threads of all pools. A crate outside would have its own.
 const FOR_LAYERS: &[&str] = &[
     "executor::backpressure",
     "executor::deadlock",
+    "platform::cpu",
     "platform::panics",
     "platform::sync",
     "time::tick",
@@ -41,8 +42,13 @@ const WITH_UNSAFE: &[&str] = &[
     "engine/slots/holder.rs",
     "future/timeout.rs",
     "platform/cpu.rs",
-    "platform/pages.rs",
-    "platform/sleep.rs",
+    "platform/pages/plain.rs",
+    "platform/pages/reserved.rs",
+    "platform/pages/unix.rs",
+    "platform/pages/windows.rs",
+    "platform/sleep/apple.rs",
+    "platform/sleep/linux.rs",
+    "platform/sleep/windows.rs",
 ];
 
 struct Source {

@@ -10,7 +10,7 @@
 //! | part | where | what it is |
 //! | --- | --- | --- |
 //! | threshold | `Doorbell` in `time/parking.rs` | one word. `AWAKE`: nobody rings. Otherwise a moment: a task that is due before it rings. With `NEVER` every task that has a deadline rings |
-//! | token | `Parker` in `time/parking.rs` | a flag under a lock, with a condition variable: ends this sleep, or the next one |
+//! | token | `Parker` in `time/parking.rs` | a flag under a lock, with a condition variable, or a timer of the system where that is more exact: ends this sleep, or the next one |
 //! | `published` | `Lane` in `engine/intake/lane.rs` | how many records a producer has written into its lane |
 //! | `listed` | the same | the lane is on the ready list, or the sleeper is about to look at it |
 //! | ready list | `Signals` in `engine/intake/mod.rs` | the lanes that have something new |
@@ -150,6 +150,7 @@
 //! | `Doorbell::arm` in `time/parking.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed: a herd; or not although it has succeeded |
 //! | `Parker::park`, the same | takes the token without looking at it first |
+//! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |
 //! | `Engine::next`, the same | answers with a time later than the earliest live deadline (TURN-3 in `engine/mod.rs`) |

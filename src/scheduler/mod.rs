@@ -386,3 +386,53 @@ impl fmt::Debug for WeakScheduler {
         f.debug_struct("WeakScheduler").field("is_alive", &is_alive).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::executor::Inline;
+    use crate::platform::sleep::{boot_time, tests::suspend};
+    use crate::time::clock::{BootClock, Clock, Sleeper};
+
+    /// The machine is suspended for an hour: the clock jumps, and whatever wakes the tick thread finds all that became due.
+    #[test]
+    fn what_was_due_during_a_suspension_runs_after_it_and_in_order() {
+        if boot_time().is_none() {
+            return; // this system has no such clock, or std's is one
+        }
+        let scheduler = Scheduler::builder().clock(BootClock).executor(Inline).build().unwrap();
+        let (send, runs) = mpsc::channel();
+        for minutes in [50, 10, 70] {
+            let send = send.clone();
+            let run = move || _ = send.send(minutes);
+            scheduler.schedule_once(Duration::from_secs(60 * minutes), run).unwrap();
+        }
+        let (boot, system) = (BootClock.now(), Instant::now());
+        suspend(Duration::from_secs(3600));
+        assert!(BootClock.now() - boot >= Duration::from_secs(3600));
+        assert!(system.elapsed() < Duration::from_secs(1800), "std's clock knows nothing of it");
+        scheduler.schedule_once(Duration::ZERO, move || _ = send.send(0)).unwrap();
+        let ran: Vec<_> = runs.iter().take(3).collect();
+        assert_eq!(ran, [10, 50, 0], "what is due in ten minutes more is not due");
+        assert_eq!(scheduler.pending(), 1);
+    }
+
+    #[test]
+    fn a_sleep_on_the_boot_clock_ends_on_time_or_when_it_is_woken() {
+        let sleeper = Sleeper::new();
+        for millis in [1, 20] {
+            let until = BootClock.now() + Duration::from_millis(millis);
+            while BootClock.now() < until {
+                BootClock.sleep(&sleeper, Some(until));
+            }
+        }
+        let (start, waker) = (Instant::now(), sleeper.waker());
+        let other = std::thread::spawn(move || waker.wake());
+        BootClock.sleep(&sleeper, Some(BootClock.now() + Duration::from_secs(3000)));
+        other.join().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+}

@@ -1,11 +1,11 @@
 //! Clocks: the operating system's, and one that a test moves by hand.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::platform::sleep::on_time;
+use crate::platform::sleep::{CLOCK_TELLS_CALLS_APART, boot_time, on_time};
 pub use crate::time::parking::Sleeper;
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
@@ -107,9 +107,70 @@ impl Clock for SystemClock {
         }
     }
 
-    /// It has a resolution of some nanoseconds, or a few tens of them. To pass from one thread to another takes longer.
+    /// It has a resolution of some nanoseconds, or a few tens of them, and to pass from one thread to another takes
+    /// longer. On Windows its step is 100 ns, and readings of two processors may differ by one.
     fn tells_calls_apart(&self) -> bool {
+        CLOCK_TELLS_CALLS_APART
+    }
+
+    fn runs_in_real_time(&self) -> bool {
         true
+    }
+}
+
+/// A clock that counts the time in which the machine was suspended.
+///
+/// [`SystemClock`] stands still on most systems while a laptop's lid is closed or a phone sleeps: a timeout of an hour
+/// then ends after an hour in which the machine was awake. On this clock it ends an hour after it began. What became due
+/// during a suspension is due soon after the resume: at once, or within five seconds on Windows. A machine is not woken
+/// for it.
+///
+/// Take it for what the world outside counts: sessions, leases, tokens, caches, reminders. Take [`SystemClock`] for what
+/// the program itself counts: timeouts of requests, polls, frames. After a suspension, their other side was suspended too.
+/// See `platforms` for the clocks behind both.
+///
+/// After a suspension its instants are later than those of [`Instant::now`]. So compare them only with its own.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tickwheel::{BootClock, Clock, Scheduler};
+///
+/// let scheduler = Scheduler::builder().clock(BootClock).build()?;
+/// let (expired, expiry) = mpsc::channel();
+/// let start = BootClock.now();
+/// scheduler.schedule_once(Duration::from_millis(20), move || expired.send("the lease").unwrap())?;
+/// assert_eq!(expiry.recv()?, "the lease");
+/// assert!(BootClock.now() - start >= Duration::from_millis(20));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> Instant {
+        /// A reading of both clocks, from which all others are counted.
+        static BOTH: OnceLock<Option<(Instant, Duration)>> = OnceLock::new();
+        let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?)));
+        let now = both.and_then(|(start, at)| Some(start + boot_time()?.saturating_sub(at)));
+        now.unwrap_or_else(Instant::now)
+    }
+
+    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        match until {
+            None => sleeper.sleep(),
+            Some(until) => {
+                let left = until.saturating_duration_since(self.now());
+                if !left.is_zero() {
+                    sleeper.sleep_through_suspension(left);
+                }
+            }
+        }
+    }
+
+    /// As for [`SystemClock`].
+    fn tells_calls_apart(&self) -> bool {
+        SystemClock.tells_calls_apart()
     }
 
     fn runs_in_real_time(&self) -> bool {

@@ -14,49 +14,105 @@
 //! WAKE-2 for the doorbell, WAKE-3 for the parker).
 
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::platform::panics::quietly;
+use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS};
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
 use crate::time::tick::Moment;
 
-/// Puts one thread to sleep: a token and a condition variable.
+/// Puts one thread to sleep: a token and a condition variable, or, for times that a condition variable does not keep, a
+/// timer of the system.
+///
+/// A thread that is about to sleep on the timer sets it and `is_on_timer` under the lock, and waits after that. So an
+/// `unpark` either comes before, and the thread finds the token, or it ends the timer that was set. An end that comes
+/// late makes a later sleep return early.
 #[derive(Debug)]
 pub(crate) struct Parker {
-    token: Mutex<bool>,
+    state: Mutex<ParkerState>,
     left: Condvar,
+    /// Made for the first sleep that takes it. `None` if there is none.
+    timer: OnceLock<Option<KernelTimer>>,
 }
+
+#[derive(Debug)]
+struct ParkerState {
+    token: bool,
+    is_on_timer: bool,
+}
+
+/// A thread that has to count suspensions, and has no timer that does, looks at the clock so often.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Parker {
     pub(crate) fn new() -> Parker {
-        Parker { token: Mutex::new(false), left: Condvar::new() }
+        let state = ParkerState { token: false, is_on_timer: false };
+        Parker { state: Mutex::new(state), left: Condvar::new(), timer: OnceLock::new() }
     }
 
     /// Sleeps until there is a token, and takes it. It may return early, as every sleep may.
     pub(crate) fn park(&self) {
-        let mut token = lock(&self.token);
-        if !*token {
-            token = self.left.wait(token).unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
+        if !state.token {
+            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        *token = false;
+        state.token = false;
     }
 
     /// Sleeps as `park` does, for this long at most.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
-        let mut token = lock(&self.token);
-        if !*token {
-            let woken = self.left.wait_timeout(token, timeout);
-            token = woken.unwrap_or_else(PoisonError::into_inner).0;
+        let has_slept = TAKES_KERNEL_TIMERS && self.park_on_timer(timeout, false);
+        if !has_slept {
+            self.park_on_condvar(timeout);
         }
-        *token = false;
+    }
+
+    /// Sleeps as `park` does, for this long at most. The time in which the machine is suspended counts.
+    pub(crate) fn park_through_suspension(&self, timeout: Duration) {
+        if !self.park_on_timer(timeout, true) {
+            self.park_on_condvar(timeout.min(LOOK_AGAIN));
+        }
+    }
+
+    fn park_on_condvar(&self, timeout: Duration) {
+        let mut state = lock(&self.state);
+        if !state.token {
+            let woken = self.left.wait_timeout(state, timeout);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.token = false;
+    }
+
+    /// Returns false if there is no timer.
+    fn park_on_timer(&self, timeout: Duration, counts_suspension: bool) -> bool {
+        let Some(timer) = self.timer.get_or_init(KernelTimer::new) else { return false };
+        let mut state = lock(&self.state);
+        if !state.token {
+            if !timer.set(timeout, counts_suspension) {
+                return false;
+            }
+            state.is_on_timer = true;
+            drop(state);
+            timer.wait();
+            state = lock(&self.state);
+            state.is_on_timer = false;
+        }
+        state.token = false;
+        true
     }
 
     /// Leaves a token, and wakes the thread if it sleeps. The token stays for a sleep that comes later (WAKE-3).
     pub(crate) fn unpark(&self) {
-        *lock(&self.token) = true;
-        self.left.notify_one();
+        let mut state = lock(&self.state);
+        state.token = true;
+        let is_on_timer = state.is_on_timer;
+        drop(state);
+        match self.timer.get() {
+            Some(Some(timer)) if is_on_timer => timer.end(),
+            _ => self.left.notify_one(),
+        }
     }
 }
 
@@ -83,6 +139,12 @@ impl Sleeper {
     /// Sleeps until woken, for this long at most. It may return early.
     pub fn sleep_for(&self, timeout: Duration) {
         self.parker.0.park_timeout(timeout);
+    }
+
+    /// Sleeps until woken, for this long at most, and counts the time in which the machine is suspended. It may return
+    /// early.
+    pub(crate) fn sleep_through_suspension(&self, timeout: Duration) {
+        self.parker.0.park_through_suspension(timeout);
     }
 
     /// Returns a waker that ends the sleep, from any thread.

@@ -1,8 +1,9 @@
 //! Sleep and wake: [`Doorbell`] and [`Sleeper`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
 use crate::platform::sync::InOrder;
@@ -60,6 +61,30 @@ fn models_what_can_wait_hides_nothing() {
             }
             sleeper.sleep();
             bell.disarm();
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// A sleeper that sleeps on a timer of the system is woken too, whether the wake comes before the timer is set, before
+/// the wait, or during it (WAKE-3). The timer of a model never ends by itself.
+#[test]
+fn models_a_sleep_on_a_timer_loses_no_wake_up() {
+    loom::model(|| {
+        let sleeper = Sleeper::new();
+        let published = Arc::new(AtomicU64::new(0));
+        let producer = {
+            let (waker, published) = (sleeper.waker(), Arc::clone(&published));
+            thread::spawn(move || {
+                for count in 1..=2 {
+                    published.store(count, Ordering::Release);
+                    waker.wake_by_ref();
+                }
+            })
+        };
+        let timeout = Duration::from_secs(1);
+        while published.load(Ordering::Acquire) < 2 {
+            sleeper.sleep_through_suspension(timeout);
         }
         producer.join().unwrap();
     });

@@ -1,0 +1,60 @@
+//! Blocks out of mappings that are reserved many at a time, for systems whose pages can go back.
+
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+use super::{ANNEX_BYTES, BLOCK_BYTES, Mapped, PAGE_BYTES, system};
+
+/// How many blocks are reserved at a time. Addresses cost nothing, and a caller that adds a block itself then
+/// seldom waits for the system.
+const RESERVED: usize = 16;
+
+/// The blocks that are reserved and not used yet: the address of the first, that of its annex, and how many.
+struct Reserved {
+    next: usize,
+    annex: usize,
+    left: usize,
+}
+
+static RESERVE: Mutex<Reserved> = Mutex::new(Reserved { next: 0, annex: 0, left: 0 });
+
+/// Returns a block of zeroed memory that stays mapped, and its annex, or `None` if the system has none. If
+/// `is_ahead`, all of the block is touched here, as one large page if the system has one. Otherwise the system maps
+/// small pages one by one, when they are first touched.
+pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
+    let (block, annex) = take_reserved()?;
+    // SAFETY: both are reserved, of these sizes, and no other code knows of them yet.
+    let is_there =
+        unsafe { system::commit(block, BLOCK_BYTES) && system::commit(annex, ANNEX_BYTES) };
+    if !is_there {
+        return None; // the addresses are lost, which cost nothing
+    }
+    if is_ahead {
+        system::prefer_large_pages(block, BLOCK_BYTES, true);
+        // A write to each page. A system call that does the same would hold a lock of the system all the time, for
+        // which other threads wait that only want a little memory.
+        for page in (0..BLOCK_BYTES).step_by(PAGE_BYTES) {
+            // SAFETY: a fresh mapping of that size, zeroed, which no other code knows of yet.
+            unsafe { block.add(page).write_volatile(0) };
+        }
+    }
+    Some((NonNull::new(block)?, NonNull::new(annex)?))
+}
+
+fn take_reserved() -> Option<(*mut u8, *mut u8)> {
+    let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if reserve.left == 0 {
+        // The annexes lie behind the blocks. One block more than is used, because the mapping may not be aligned.
+        let bytes = RESERVED * (BLOCK_BYTES + ANNEX_BYTES);
+        let mapped = system::map(bytes + BLOCK_BYTES)?;
+        let first = mapped.wrapping_add(mapped.align_offset(BLOCK_BYTES));
+        system::prefer_large_pages(first, bytes, false);
+        let next = first.expose_provenance();
+        *reserve = Reserved { next, annex: next + RESERVED * BLOCK_BYTES, left: RESERVED };
+    }
+    let Reserved { next, annex, left } = *reserve;
+    let after = (next + BLOCK_BYTES, annex + ANNEX_BYTES);
+    *reserve = Reserved { next: after.0, annex: after.1, left: left - 1 };
+    let place = ptr::with_exposed_provenance_mut;
+    Some((place(next), place(annex)))
+}

@@ -1,0 +1,60 @@
+//! Linux, macOS and other Unix systems: mappings, and advice about their pages.
+
+use std::ptr;
+
+use super::BLOCK_BYTES;
+
+/// Maps so much memory, zeroed.
+pub(super) fn map(bytes: usize) -> Option<*mut u8> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
+    // SAFETY: a new mapping, at an address that the system chooses, touches nothing that exists.
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
+    (mapped != libc::MAP_FAILED).then_some(mapped.cast())
+}
+
+/// Makes memory usable. Here all that is mapped is.
+///
+/// # Safety
+///
+/// There is no condition: it does nothing.
+pub(super) unsafe fn commit(_place: *mut u8, _bytes: usize) -> bool {
+    true
+}
+
+/// Asks the system for large pages, or for small ones. It may refuse.
+#[allow(unused_variables, reason = "only Linux has the call")]
+pub(super) fn prefer_large_pages(place: *mut u8, bytes: usize, large: bool) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // SAFETY: it changes the size of the pages, not their content.
+        unsafe { libc::madvise(place.cast(), bytes, advice) };
+    }
+}
+
+/// Gives pages back to the system. Returns false if the system refuses.
+///
+/// # Safety
+///
+/// `place` and `bytes` are whole pages of a block or of its annex. No code relies on their content, except loads that cope
+/// with zeros.
+pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const ADVICE: libc::c_int = libc::MADV_DONTNEED;
+    // On other systems `MADV_DONTNEED` is only a hint for swapping.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const ADVICE: libc::c_int = libc::MADV_FREE;
+    // Otherwise the system would in time make the block one large page again.
+    let block = place.wrapping_sub(place.addr() % BLOCK_BYTES);
+    prefer_large_pages(block, BLOCK_BYTES, false);
+    // SAFETY: the caller gives up the content of these pages.
+    unsafe { libc::madvise(place.cast(), bytes, ADVICE) == 0 }
+}
+
+/// Returns the size of the system's pages. If it is unknown, that of a block.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: the call only returns a number.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(BLOCK_BYTES)
+}

@@ -1,0 +1,52 @@
+//! Windows: addresses are reserved, and memory is committed block by block.
+//!
+//! Pages that go back stay committed, because a stale handle may still read there, and to read a page that is not
+//! committed ends the process. So they leave the working set, and still count as memory that the system has promised.
+
+use std::ptr;
+
+use windows_sys::Win32::System::Memory::{
+    DiscardVirtualMemory, MEM_COMMIT, MEM_RESERVE, PAGE_READWRITE, VirtualAlloc,
+};
+use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
+
+use super::BLOCK_BYTES;
+
+/// Reserves so many addresses. The memory behind them has to be committed.
+pub(super) fn map(bytes: usize) -> Option<*mut u8> {
+    // SAFETY: a new reservation, at an address that the system chooses, touches nothing that exists.
+    let place = unsafe { VirtualAlloc(ptr::null(), bytes, MEM_RESERVE, PAGE_READWRITE) };
+    (!place.is_null()).then_some(place.cast())
+}
+
+/// Makes memory usable, zeroed. Returns false if the system has none.
+///
+/// # Safety
+///
+/// `place` and `bytes` are whole pages that are reserved, and that no code uses yet.
+pub(super) unsafe fn commit(place: *mut u8, bytes: usize) -> bool {
+    // SAFETY: the caller has reserved it.
+    unsafe { !VirtualAlloc(place.cast(), bytes, MEM_COMMIT, PAGE_READWRITE).is_null() }
+}
+
+/// Large pages are never given back here, and take a privilege. So there are none.
+pub(super) fn prefer_large_pages(_place: *mut u8, _bytes: usize, _large: bool) {}
+
+/// Gives pages back to the system. Returns false if the system refuses.
+///
+/// # Safety
+///
+/// `place` and `bytes` are whole pages of a block or of its annex. No code relies on their content, except loads that cope
+/// with zeros.
+pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
+    // SAFETY: the caller gives up the content of these pages, which stay committed.
+    unsafe { DiscardVirtualMemory(place.cast(), bytes) == 0 }
+}
+
+/// Returns the size of the system's pages. If it is unknown, that of a block.
+pub(crate) fn page_bytes() -> usize {
+    let mut info = SYSTEM_INFO::default();
+    // SAFETY: the call writes `info`.
+    unsafe { GetSystemInfo(&raw mut info) };
+    Some(info.dwPageSize as usize).filter(|bytes| bytes.is_power_of_two()).unwrap_or(BLOCK_BYTES)
+}

@@ -1,0 +1,163 @@
+//! Sleeps that end on time, and sleeps that count the time in which the machine was suspended. Each system has a file
+//! with the same items.
+//!
+//! | system | a timed wait of std | here |
+//! | --- | --- | --- |
+//! | Linux, Android | up to 50 us late: the timer slack of the thread | the slack is turned off |
+//! | Windows | whole milliseconds, up to the next step of the system's clock, which comes every 15.6 ms | a [`KernelTimer`] |
+//! | macOS, iOS | late by an eighth of its length, at most 1 ms; more on a thread of low quality of service | a [`KernelTimer`] |
+//! | others | as the system does it | the same |
+//!
+//! Linux has a [`KernelTimer`] too, for sleeps that count the time in which the machine was suspended.
+
+use std::time::Duration;
+
+use crate::platform::sync::{in_models, outside_models};
+
+#[cfg_attr(any(target_os = "linux", target_os = "android"), path = "linux.rs")]
+#[cfg_attr(windows, path = "windows.rs")]
+#[cfg_attr(target_vendor = "apple", path = "apple.rs")]
+#[cfg_attr(
+    not(any(target_os = "linux", target_os = "android", windows, target_vendor = "apple")),
+    path = "other.rs"
+)]
+#[allow(unsafe_code, reason = "system calls")]
+mod system;
+
+/// True if the timed waits of std are not exact on this system, so that a [`KernelTimer`] has to do.
+pub(crate) const TAKES_KERNEL_TIMERS: bool = system::TAKES_KERNEL_TIMERS;
+
+/// True if two readings of std's clock always differ, taken one after the other on any threads.
+pub(crate) const CLOCK_TELLS_CALLS_APART: bool = system::CLOCK_TELLS_CALLS_APART;
+
+outside_models! {
+    pub(crate) use system::KernelTimer;
+}
+in_models! {
+    pub(crate) use model::KernelTimer;
+}
+
+/// Returns a reading of the clock that counts the time in which the machine was suspended, from any beginning. `None`
+/// where std's clock does that too, or where there is no such clock.
+pub(crate) fn boot_time() -> Option<Duration> {
+    let now = system::boot_time();
+    #[cfg(all(test, not(loom)))]
+    let now = now.map(|now| now + tests::suspended());
+    now
+}
+
+/// Makes the sleeps of the calling thread end on time.
+pub(crate) fn wake_on_time() {
+    system::set_slack(1);
+}
+
+/// Sets the default timer slack. A thread that was started by one which is woken on time has inherited that.
+pub(crate) fn wake_as_usual() {
+    system::set_slack(50_000);
+}
+
+/// Makes one sleep end on time, and then restores the timer slack of the thread. That takes up to three system calls; a
+/// sleep costs a hundred times as much.
+pub(crate) fn on_time<T>(sleep: impl FnOnce() -> T) -> T {
+    let usual = system::slack();
+    if usual <= 1 {
+        return sleep();
+    }
+    let _restored = Restored(usual);
+    wake_on_time();
+    sleep()
+}
+
+struct Restored(u32);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        system::set_slack(self.0);
+    }
+}
+
+/// What [`KernelTimer`] is in a model: it never ends by itself, so that a lost wake-up is a deadlock.
+#[cfg(all(test, loom))]
+mod model {
+    use std::time::Duration;
+
+    use crate::platform::sync::{Condvar, Mutex, lock};
+
+    #[derive(Debug)]
+    pub(crate) struct KernelTimer {
+        has_ended: Mutex<bool>,
+        ended: Condvar,
+    }
+
+    impl KernelTimer {
+        pub(crate) fn new() -> Option<KernelTimer> {
+            Some(KernelTimer { has_ended: Mutex::new(false), ended: Condvar::new() })
+        }
+
+        pub(crate) fn set(&self, _left: Duration, _counts_suspension: bool) -> bool {
+            *lock(&self.has_ended) = false;
+            true
+        }
+
+        pub(crate) fn end(&self) {
+            *lock(&self.has_ended) = true;
+            self.ended.notify_one();
+        }
+
+        pub(crate) fn wait(&self) {
+            let mut has_ended = lock(&self.has_ended);
+            while !*has_ended {
+                has_ended = self.ended.wait(has_ended).unwrap();
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// How long the machine has been suspended in this test, in nanoseconds.
+    static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+
+    pub(super) fn suspended() -> Duration {
+        Duration::from_nanos(SUSPENDED.load(Ordering::Relaxed))
+    }
+
+    /// Makes [`boot_time`] read as after a suspension.
+    pub(crate) fn suspend(length: Duration) {
+        SUSPENDED.fetch_add(length.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_sleep_on_time_leaves_the_thread_as_it_was() {
+        system::set_slack(70_000);
+        let before = system::slack();
+        assert!(before == 70_000 || before == 0, "{before}");
+        on_time(|| assert!(system::slack() <= 1));
+        assert_eq!(system::slack(), before);
+        let thrown = std::panic::catch_unwind(|| on_time(|| std::panic::panic_any(())));
+        assert!(thrown.is_err() && system::slack() == before);
+    }
+
+    #[test]
+    fn a_kernel_timer_is_not_early_and_can_be_ended_early() {
+        let Some(timer) = KernelTimer::new() else { return };
+        for counts_suspension in [false, true] {
+            for micros in [0, 1, 150, 2_000, 20_000] {
+                let (start, left) = (Instant::now(), Duration::from_micros(micros));
+                assert!(timer.set(left, counts_suspension));
+                timer.wait();
+                let took = start.elapsed();
+                // Clocks of different kinds may differ in speed by some millionths.
+                assert!(took + Duration::from_micros(20) >= left, "{took:?} of {left:?}");
+            }
+            assert!(timer.set(Duration::MAX, counts_suspension));
+            timer.end();
+            timer.wait();
+        }
+    }
+}
