@@ -20,15 +20,12 @@ use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
-use crate::platform::cpu::cycles;
+use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::InOrder;
 use crate::time::repeat::{Kind, Repeat, next_run};
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
-
-/// Cycles of the processor; on a slow one it is two.
-const A_MICROSECOND: u64 = 3_000;
 
 /// A thread's last reading of a scheduler's clock.
 #[derive(Clone, Copy)]
@@ -79,7 +76,9 @@ impl Shared {
             return self.try_now();
         };
         let last = LAST_READING.get();
-        if last.scheduler == Some(self.id) && cycles.wrapping_sub(last.cycles) < A_MICROSECOND {
+        if last.scheduler == Some(self.id)
+            && cycles.wrapping_sub(last.cycles) < cycles_of_a_microsecond()
+        {
             return Some(last.moment);
         }
         let moment = self.try_now()?;

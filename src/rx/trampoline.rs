@@ -8,7 +8,7 @@
 //!   task that has not started, and a series between two runs.
 //! - TRAMPOLINE-4 The draining thread waits for a deadline without the lock, and each change wakes it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::delayed::{Delayed, Entry};
@@ -16,7 +16,7 @@ use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
 use crate::job::{Due, Next, Owner, Ran};
-use crate::{PanicHook, Period, ScheduleError};
+use crate::{Clock, PanicHook, Period, ScheduleError, Sleeper, SystemClock};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
 ///
@@ -63,7 +63,8 @@ impl TrampolineScheduler {
 #[derive(Default)]
 struct Trampoline {
     state: Mutex<State>,
-    changed: Condvar,
+    /// What the draining thread waits on. Each change wakes it.
+    sleeper: Sleeper,
     hook: PanicHook,
 }
 
@@ -103,14 +104,18 @@ impl Trampoline {
                 state.has_drain = false;
                 return None;
             };
-            let left = due.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if due <= SystemClock.now() {
                 state.running = state.tasks.remove(first).map(|(job, _)| job);
                 return state.running.clone();
             }
-            let woken = self.changed.wait_timeout(state, left); // without the lock (TRAMPOLINE-4)
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            drop(state);
+            SystemClock.sleep(&self.sleeper, Some(due)); // without the lock (TRAMPOLINE-4)
+            state = self.state();
         }
+    }
+
+    fn wake(&self) {
+        self.sleeper.waker().wake();
     }
 
     /// Runs a task, and queues the next run of a series.
@@ -145,7 +150,7 @@ impl Owner for Trampoline {
         let Position::Delayed(ticket) = position.get() else { return };
         let job = self.state().tasks.remove(ticket);
         drop(job);
-        self.changed.notify_one();
+        self.wake();
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
@@ -165,7 +170,7 @@ impl Owner for Trampoline {
         let is_earlier = state.tasks.first() < first;
         drop(state);
         if is_earlier {
-            self.changed.notify_one();
+            self.wake();
         }
         Some(None) // no task has a timer
     }
@@ -193,7 +198,7 @@ impl TaskQueue for Trampoline {
         let has_drain = std::mem::replace(&mut state.has_drain, true);
         drop(state);
         if has_drain {
-            self.changed.notify_one();
+            self.wake();
             return Ok(false);
         }
         // This thread drains: it runs all tasks, and waits for those that are delayed (TRAMPOLINE-1).
@@ -208,7 +213,7 @@ impl TaskQueue for Trampoline {
         state.is_disposed = true;
         let (tasks, running) = (std::mem::take(&mut state.tasks), state.running.take());
         drop(state);
-        self.changed.notify_one();
+        self.wake();
         let waited = tasks.into_all().map(|(job, _)| job);
         running.into_iter().chain(waited).for_each(|job| _ = job.cancel());
     }
