@@ -47,7 +47,7 @@ MUTATIONS = [
     ("early at the head of the ready queue", "src/engine/ready.rs",
      "let is_due = self.sorted.front().is_some_and(|entry| entry.deadline <= now.0);",
      "let is_due = self.sorted.front().is_some();", tests("s01_s07_time")),
-    ("late by a tick", "src/time/tick.rs",
+    ("late by a tick", "src/time/timeline.rs",
      "Moment(tick.0.saturating_mul(self.tick.get()))", "Moment((tick.0 + 1).saturating_mul(self.tick.get()))",
      tests("s01_s07_time", "driver_model")),
     ("order lost between far and near", "src/wheel/buckets.rs",

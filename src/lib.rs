@@ -129,21 +129,47 @@
 //! [`Duration`]: std::time::Duration
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
+#![cfg_attr(not(feature = "std"), allow(dead_code, reason = "the scheduler uses it"))]
 // Three files in `engine/slots/`, three in `platform/`, and `future/timeout.rs` are excepted, each with its reason.
 // `tests/layers.rs` has the list.
 #![deny(unsafe_code)]
 
+#[cfg(all(feature = "std", not(target_has_atomic = "64")))]
+compile_error!(
+    "tickwheel needs atomics of 64 bits, which this target lacks. Only `wheel::Wheel` can do without them: say \
+     `default-features = false`"
+);
+#[cfg(all(feature = "std", target_family = "wasm", target_os = "unknown"))]
+compile_error!(
+    "this target has no clock and no threads. Build for `wasm32-wasip1`, or say `default-features = false` to have \
+     `wheel::Wheel` alone"
+);
+
+extern crate alloc;
+
+#[cfg(feature = "std")]
 pub mod delay;
+#[cfg(feature = "std")]
 mod docs;
+#[cfg(feature = "std")]
 mod engine;
+#[cfg(feature = "std")]
 mod executor;
+#[cfg(feature = "std")]
 pub mod future;
+#[cfg(feature = "std")]
 mod job;
+#[cfg(feature = "std")]
 pub mod message_loop;
+#[cfg(feature = "std")]
 mod observe;
 mod platform;
+#[cfg(feature = "std")]
 pub mod pool;
+#[cfg(feature = "std")]
 pub mod rx;
+#[cfg(feature = "std")]
 mod scheduler;
 mod time;
 pub mod wheel;
@@ -153,26 +179,33 @@ pub mod wheel;
 #[path = "../tests/models/mod.rs"]
 mod models;
 
-#[cfg(doc)]
+#[cfg(all(doc, feature = "std"))]
 pub use docs::{coming_from, design, other_traits, waking};
-#[cfg(any(doc, doctest))]
+#[cfg(all(any(doc, doctest), feature = "std"))]
 pub use docs::{shutdown, testing};
+#[cfg(feature = "std")]
 pub use engine::Precision;
+#[cfg(feature = "std")]
 pub use engine::error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
+#[cfg(feature = "std")]
 pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
 #[cfg(feature = "metrics")]
 pub use observe::MetricsReporter;
+#[cfg(feature = "std")]
 pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
+#[cfg(feature = "std")]
 pub use scheduler::{
     Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, IntoIter, Leftovers, PendingTask,
     RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
+#[cfg(feature = "std")]
 pub use time::clock::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
+#[cfg(feature = "std")]
 pub use time::repeat::{MissedTicks, Period, Repeat};
 
 /// The README's code, compiled and run.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -51,7 +51,8 @@ use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
 use crate::pool::waiters::{Ticket, WaitList};
-use crate::time::tick::{Moment, Timeline};
+use crate::time::tick::Moment;
+use crate::time::timeline::Timeline;
 use crate::{ScheduleError, Scheduler};
 
 /// Nobody sleeps.

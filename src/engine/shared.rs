@@ -39,7 +39,8 @@ use crate::platform::panics::discard;
 use crate::platform::sync::{AtomicBool, InOrder, Ordering};
 use crate::time::clock::Clock;
 use crate::time::parking::Doorbell;
-use crate::time::tick::{Moment, Timeline};
+use crate::time::tick::Moment;
+use crate::time::timeline::Timeline;
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.

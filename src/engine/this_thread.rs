@@ -11,7 +11,8 @@ use std::time::Instant;
 use super::shared::Shared;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::platform::sync::local;
-use crate::time::tick::{Moment, Timeline, When};
+use crate::time::tick::Moment;
+use crate::time::timeline::{Timeline, When};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- lanes -----------------------------------------------------------------------------------

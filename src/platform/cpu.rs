@@ -8,13 +8,13 @@ pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: every x86-64 has SSE, and a prefetch of a bad address does nothing.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
     #[cfg(all(target_arch = "aarch64", not(any(miri, loom))))]
     // SAFETY: a prefetch of a bad address does nothing.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
     }
 }
 
@@ -26,13 +26,13 @@ pub(crate) fn prefetch<T>(place: *const T) {
 pub(crate) fn cycles() -> Option<u64> {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
     // SAFETY: every x86-64 has the instruction, which only reads a counter.
-    return Some(unsafe { std::arch::x86_64::_rdtsc() });
+    return Some(unsafe { core::arch::x86_64::_rdtsc() });
     #[cfg(all(target_arch = "aarch64", unix, not(any(miri, loom))))]
     {
         let count: u64;
         // SAFETY: Unix systems let programs read the counter, on which their own clocks are built.
         unsafe {
-            std::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags));
+            core::arch::asm!("mrs {}, cntvct_el0", out(reg) count, options(nomem, nostack, preserves_flags));
         }
         return Some(count);
     }
@@ -49,7 +49,7 @@ pub(crate) fn cycles_of_a_microsecond() -> u64 {
         let a_second: u64;
         // SAFETY: as in `cycles`.
         unsafe {
-            std::arch::asm!("mrs {}, cntfrq_el0", out(reg) a_second, options(nomem, nostack, preserves_flags));
+            core::arch::asm!("mrs {}, cntfrq_el0", out(reg) a_second, options(nomem, nostack, preserves_flags));
         }
         return a_second / 1_000_000;
     }

@@ -2,8 +2,12 @@
 //! Only this module has `cfg` for systems and processors, and only this module knows of loom.
 
 pub(crate) mod cpu;
+#[cfg(feature = "std")]
 #[expect(unsafe_code, reason = "system calls for memory")]
 pub(crate) mod pages;
+#[cfg(feature = "std")]
 pub(crate) mod panics;
+#[cfg(feature = "std")]
 pub(crate) mod sleep;
+#[cfg(feature = "std")]
 pub(crate) mod sync;

@@ -15,7 +15,7 @@ use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::scheduler::driver::{Driver, EngineCell};
 use crate::time::clock::{Clock, ManualClock, SystemClock};
 use crate::time::parking::{Doorbell, Sleeper};
-use crate::time::tick::Timeline;
+use crate::time::timeline::Timeline;
 
 /// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
 ///

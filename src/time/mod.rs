@@ -1,6 +1,11 @@
 //! Time: its units inside the crate, the clocks that tell it, the sleep of a thread, and the repetition of tasks.
 
+#[cfg(feature = "std")]
 pub(crate) mod clock;
+#[cfg(feature = "std")]
 pub(crate) mod parking;
+#[cfg(feature = "std")]
 pub(crate) mod repeat;
 pub(crate) mod tick;
+#[cfg(feature = "std")]
+pub(crate) mod timeline;

@@ -9,11 +9,14 @@
 //! - WHEEL-4 The far store has no entry of the present half-turn.
 //! - WHEEL-5 A bucket's bit is set exactly if its chain is not empty.
 
-use std::num::NonZeroU64;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
 
 use super::chain::{BLOCK, Chain, Pool, Position, Timed};
 use super::far::{Far, HalfTurn};
 use super::occupancy::Occupancy;
+#[cfg(feature = "std")]
 use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
 use crate::time::tick::{Granularity, Tick};
@@ -60,6 +63,7 @@ impl Sweep {
     pub(super) const START: Sweep = Sweep { chain: ChainId::Bucket(0), position: Position::START };
 }
 
+#[cfg(feature = "std")]
 impl<E: Timed> WheelCounts for Buckets<E> {
     fn buckets(&self) -> usize {
         self.ring.len()

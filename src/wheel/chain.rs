@@ -13,6 +13,9 @@
 //! - CHAIN-3 `min` is an entry that was pushed, with a deadline no later than that of any entry in the chain.
 //! - CHAIN-4 A block is in one chain, or free, or only a number without memory.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use crate::platform::cpu::prefetch;
 
 /// An entry of the wheel: a small value that knows its deadline. `Default` fills the unused part of a block.
@@ -219,7 +222,7 @@ impl<E: Timed> Pool<E> {
             let block = self.block(chain.head);
             let next = block.next;
             out.extend_from_slice(block.entries());
-            self.free.push(std::mem::replace(&mut chain.head, next));
+            self.free.push(core::mem::replace(&mut chain.head, next));
         }
         *chain = Chain::new();
     }
@@ -242,7 +245,7 @@ impl<E: Timed> Pool<E> {
 
     fn numbers(&self, chain: &Chain<E>) -> impl Iterator<Item = u32> + '_ {
         let mut next = chain.head;
-        std::iter::from_fn(move || {
+        core::iter::from_fn(move || {
             let number = (next != NIL).then_some(next)?;
             next = self.block(number).next;
             Some(number)
@@ -319,7 +322,7 @@ impl<E: Timed> Pool<E> {
         for chain in chains {
             let mut last = NIL;
             for number in self.numbers(chain) {
-                let again = std::mem::replace(&mut seen[number as usize], true);
+                let again = core::mem::replace(&mut seen[number as usize], true);
                 assert!(!again, "CHAIN-4: block {number} is in two chains");
                 assert!(self.block(number).len > 0, "CHAIN-2: block {number} is empty");
                 last = number;
@@ -330,7 +333,7 @@ impl<E: Timed> Pool<E> {
             assert!(early.is_none(), "CHAIN-3: an entry is earlier than `min`");
         }
         for number in self.free.iter().chain(&self.unallocated) {
-            let again = std::mem::replace(&mut seen[*number as usize], true);
+            let again = core::mem::replace(&mut seen[*number as usize], true);
             assert!(!again, "CHAIN-4: block {number} is free and in a chain");
         }
         assert!(seen.iter().all(|seen| *seen), "CHAIN-4: a block is lost");

@@ -1,6 +1,6 @@
 //! The keys of tasks and schedulers inside the crate, and the [`Entry`] that stands for a pending task.
 
-use std::num::NonZeroU32;
+use core::num::NonZeroU32;
 
 use crate::time::tick::Moment;
 

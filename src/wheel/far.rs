@@ -11,7 +11,8 @@
 //! With the defaults a half-turn takes two seconds, and `soon` covers an hour and ten minutes. A search in the
 //! map alone cost the tick thread 25 ns a task, most of it for mispredicted branches.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use super::chain::{Chain, Timed};
 use super::occupancy::Occupancy;
@@ -153,7 +154,7 @@ impl<E: Timed> Far<E> {
     /// Returns the half-turns that have entries, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &HalfTurn<E>)> {
         let first = self.first_from(0);
-        let numbers = std::iter::successors(first, |half| self.first_from(half.checked_add(1)?));
+        let numbers = core::iter::successors(first, |half| self.first_from(half.checked_add(1)?));
         numbers.filter_map(|half| Some((half, self.get(half)?)))
     }
 }

@@ -15,10 +15,12 @@
 //! - KEYED-3 `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later
 //!   ticks. `ready` is sorted. So the first of both is the first of all.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::fmt;
-use std::num::NonZeroU64;
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::fmt;
+use core::num::NonZeroU64;
 
 use super::buckets::Buckets;
 use super::chain::Timed;
@@ -444,7 +446,7 @@ impl<T> Wheel<T> {
     /// Moves what has come out of the buckets, up to this tick, to `ready`. An entry whose value is due later is filed
     /// again.
     fn make_ready(&mut self, tick: Tick) {
-        let mut given_out = std::mem::take(&mut self.given_out);
+        let mut given_out = core::mem::take(&mut self.given_out);
         for (at, entry) in given_out.iter().enumerate() {
             if let Some(soon) = given_out.get(at + AHEAD) {
                 prefetch(&raw const self.slots[soon.slot as usize]);
@@ -531,7 +533,7 @@ impl<T> Wheel<T> {
             if let Some((first, _)) = self.first_ready() {
                 return Some(first.deadline); // what is in the buckets is later
             }
-            let mut moved = std::mem::take(&mut self.given_out);
+            let mut moved = core::mem::take(&mut self.given_out);
             let slots = &self.slots;
             let first = self.buckets.first(budget, |entry| {
                 let is_live = is_live(slots, entry);

@@ -27,12 +27,13 @@
 // in the ring yet, and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, and the scheduler, with `entry`.
 mod buckets;
 mod chain;
+#[cfg(feature = "std")]
 pub(crate) mod entry;
 mod far;
 mod keyed;
 mod occupancy;
 mod sweep;
 
-pub(crate) use buckets::Buckets;
-pub(crate) use chain::Timed;
 pub use keyed::{Expired, Key, Wheel, WheelKey};
+#[cfg(feature = "std")]
+pub(crate) use {buckets::Buckets, chain::Timed};

@@ -3,6 +3,9 @@
 //! The upper level has a bit per word of the lower one, so the next bucket that is not empty is found in a few steps,
 //! however far away it is. With 4096 buckets the upper level is one word.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 const WORD: usize = 64;
 
 /// A bit per bucket.

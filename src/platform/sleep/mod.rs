@@ -6,6 +6,7 @@
 //! | Linux, Android | up to 50 us late: the timer slack of the thread | the slack is turned off |
 //! | Windows | whole milliseconds, up to the next step of the system's clock, which comes every 15.6 ms | a [`KernelTimer`] |
 //! | macOS, iOS | late by an eighth of its length, at most 1 ms; more on a thread of low quality of service | a [`KernelTimer`] |
+//! | WebAssembly without threads | a panic | a sleep of the thread, which nothing can end early |
 //! | others | as the system does it | the same |
 //!
 //! Linux has a [`KernelTimer`] too, for sleeps that count the time in which the machine was suspended.
@@ -17,8 +18,15 @@ use crate::platform::sync::{in_models, outside_models};
 #[cfg_attr(any(target_os = "linux", target_os = "android"), path = "linux.rs")]
 #[cfg_attr(windows, path = "windows.rs")]
 #[cfg_attr(target_vendor = "apple", path = "apple.rs")]
+#[cfg_attr(all(target_family = "wasm", not(target_feature = "atomics")), path = "wasm.rs")]
 #[cfg_attr(
-    not(any(target_os = "linux", target_os = "android", windows, target_vendor = "apple")),
+    not(any(
+        target_os = "linux",
+        target_os = "android",
+        windows,
+        target_vendor = "apple",
+        all(target_family = "wasm", not(target_feature = "atomics"))
+    )),
     path = "other.rs"
 )]
 #[allow(unsafe_code, reason = "system calls")]

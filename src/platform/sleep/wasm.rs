@@ -1,0 +1,44 @@
+//! WebAssembly without threads: nobody can end a sleep early, and a condition variable would panic instead of waiting.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use crate::platform::sync::lock;
+
+pub(crate) const TAKES_KERNEL_TIMERS: bool = true;
+pub(crate) const CLOCK_TELLS_CALLS_APART: bool = true;
+
+/// A sleep of the only thread.
+#[derive(Debug)]
+pub(crate) struct KernelTimer(Mutex<Duration>);
+
+impl KernelTimer {
+    pub(crate) fn new() -> Option<KernelTimer> {
+        Some(KernelTimer(Mutex::default()))
+    }
+
+    pub(crate) fn set(&self, left: Duration, _counts_suspension: bool) -> bool {
+        *lock(&self.0) = left;
+        true
+    }
+
+    pub(crate) fn end(&self) {
+        *lock(&self.0) = Duration::ZERO;
+    }
+
+    pub(crate) fn wait(&self) {
+        let left = *lock(&self.0);
+        thread::sleep(left);
+    }
+}
+
+pub(crate) fn boot_time() -> Option<Duration> {
+    None
+}
+
+pub(crate) fn slack() -> u32 {
+    0
+}
+
+pub(crate) fn set_slack(_nanos: u32) {}

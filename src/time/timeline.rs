@@ -1,0 +1,230 @@
+//! A scheduler's timeline: instants as [`Moment`]s, and moments as ticks.
+
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use crate::time::tick::{Moment, Tick, nanos};
+
+/// When something is to happen, as a user says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    After(Duration),
+    At(Instant),
+}
+
+/// The timeline begins at least this many nanoseconds before the build: 18 years.
+const BEFORE_THE_BUILD: u64 = 1 << 59;
+
+/// The longest tick, in nanoseconds: 18 years. A longer one is cut to this, which only makes tasks more punctual.
+const LONGEST_TICK: u64 = 1 << 59;
+
+/// A scheduler's timeline. It converts instants into [`Moment`]s and back, and moments into ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeline {
+    built: Instant,
+    /// The moment of `built`. A multiple of the tick, so that ticks are counted from the build.
+    bias: u64,
+    tick: NonZeroU64,
+    /// The parts of `built`, or `None` if the parts of instants are not what [`Parts`] expects.
+    parts: Option<Parts>,
+}
+
+impl Timeline {
+    /// Creates a timeline with ticks of this length, counted from `built`. Returns `None` for a tick of zero.
+    pub(crate) fn new(built: Instant, tick: Duration) -> Option<Timeline> {
+        let tick = NonZeroU64::new(nanos(tick).min(LONGEST_TICK))?;
+        let bias = BEFORE_THE_BUILD.div_ceil(tick.get()) * tick.get();
+        Some(Timeline { built, bias, tick, parts: Parts::of_origin(built) })
+    }
+
+    /// Returns the moment when the scheduler was built.
+    pub(crate) fn start(&self) -> Moment {
+        Moment(self.bias)
+    }
+
+    /// Returns the length of a tick in nanoseconds.
+    pub(crate) fn tick_nanos(&self) -> NonZeroU64 {
+        self.tick
+    }
+
+    /// Returns the moment of an instant.
+    #[inline]
+    pub(crate) fn moment(&self, instant: Instant) -> Moment {
+        let since = self.parts.and_then(|built| Parts::of(instant).nanos_since(built));
+        match since {
+            Some(since) => Moment(self.bias.saturating_add(since)),
+            None => self.moment_by_arithmetic(instant),
+        }
+    }
+
+    fn moment_by_arithmetic(&self, instant: Instant) -> Moment {
+        match instant.checked_duration_since(self.built) {
+            Some(elapsed) => self.start().after(elapsed),
+            None => Moment(self.bias.saturating_sub(nanos(self.built - instant))),
+        }
+    }
+
+    /// Returns the instant of a moment, or the latest possible [`Instant`] if the moment is beyond it.
+    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+        if moment == Moment::NEVER {
+            return farthest(self.built);
+        }
+        let built = self.start();
+        let instant = if moment >= built {
+            self.built.checked_add(moment.since(built))
+        } else {
+            self.built.checked_sub(built.since(moment))
+        };
+        instant.unwrap_or_else(|| if moment >= built { farthest(self.built) } else { self.built })
+    }
+
+    /// Returns the last tick that has ended by `now`.
+    pub(crate) fn passed(&self, now: Moment) -> Tick {
+        Tick(now.0 / self.tick)
+    }
+
+    /// Returns the first tick that ends at or after a moment (TIME-1).
+    pub(crate) fn covering(&self, moment: Moment) -> Tick {
+        Tick(moment.0.div_ceil(self.tick.get()))
+    }
+
+    /// Returns when a tick ends. The tasks that it covers may run then.
+    pub(crate) fn end_of(&self, tick: Tick) -> Moment {
+        Moment(tick.0.saturating_mul(self.tick.get()))
+    }
+}
+
+/// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
+///
+/// An instant shows them only to a hasher, so this is a [`Hasher`]. std takes 12 ns for the difference of two instants, a
+/// sixth of the cost of a schedule; a subtraction of the parts takes 1 ns. Each timeline first tests that
+/// the parts mean what they seem to mean. If they do not, it uses std's arithmetic.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    seconds: i64,
+    nanos: u32,
+    /// The instant has other parts than these.
+    is_unknown: bool,
+}
+
+impl Hasher for Parts {
+    #[inline]
+    fn write_i64(&mut self, seconds: i64) {
+        self.seconds = seconds;
+    }
+
+    #[inline]
+    fn write_u64(&mut self, seconds: u64) {
+        self.seconds = i64::from_ne_bytes(seconds.to_ne_bytes());
+    }
+
+    #[inline]
+    fn write_u32(&mut self, nanos: u32) {
+        self.nanos = nanos;
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        self.is_unknown = true;
+    }
+
+    fn finish(&self) -> u64 {
+        0
+    }
+}
+
+impl Parts {
+    #[inline]
+    fn of(instant: Instant) -> Parts {
+        let mut parts = Parts::default();
+        instant.hash(&mut parts);
+        parts
+    }
+
+    /// Returns the parts of an origin, if the parts of later instants differ from them by as much as they should.
+    fn of_origin(origin: Instant) -> Option<Parts> {
+        let parts = Parts::of(origin);
+        let steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
+        let is_right = |nanos| {
+            let later = origin.checked_add(Duration::from_nanos(nanos));
+            later.is_none_or(|later| Parts::of(later).nanos_since(parts) == Some(nanos))
+        };
+        (!parts.is_unknown && steps.into_iter().all(is_right)).then_some(parts)
+    }
+
+    /// Returns the nanoseconds since `origin`. `None` if this is earlier, or more than 272 years later.
+    #[inline]
+    fn nanos_since(self, origin: Parts) -> Option<u64> {
+        let seconds = self.seconds.wrapping_sub(origin.seconds);
+        if !(0..1 << 33).contains(&seconds) {
+            return None;
+        }
+        let nanos = seconds * 1_000_000_000 + i64::from(self.nanos) - i64::from(origin.nanos);
+        u64::try_from(nanos).ok()
+    }
+}
+
+/// Returns the latest possible instant. It adds ever smaller steps for as long as they fit.
+fn farthest(from: Instant) -> Instant {
+    let seconds = (0..64).rev().map(|bit| Duration::from_secs(1 << bit));
+    let nanos = (0..30).rev().map(|bit| Duration::from_nanos(1 << bit));
+    seconds.chain(nanos).fold(from, |far, step| far.checked_add(step).unwrap_or(far))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(tick: Duration) -> Timeline {
+        Timeline::new(Instant::now(), tick).expect("a tick above zero")
+    }
+
+    #[test]
+    fn s01_a_deadline_is_rounded_up_to_its_tick() {
+        let line = timeline(Duration::from_millis(1));
+        let start = line.start();
+        assert_eq!(line.end_of(line.covering(start)), start);
+        for delay in [1, 999_999, 1_000_000] {
+            let end = line.end_of(line.covering(start.after_nanos(delay)));
+            assert_eq!(end, start.after_nanos(1_000_000), "a delay of {delay} ns");
+        }
+        assert_eq!(line.passed(start.after_nanos(999_999)), line.passed(start));
+    }
+
+    #[test]
+    fn parts_and_arithmetic_agree() {
+        let line = timeline(Duration::from_millis(1));
+        if cfg!(target_os = "linux") {
+            assert!(line.parts.is_some(), "an instant has other parts now: adapt `Parts`");
+        }
+        let mut seed = 7_u64;
+        for bits in (0..64).cycle().take(10_000) {
+            seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            let step = Duration::from_nanos(seed >> bits) * (1 + u32::from(bits == 0) * 1_000);
+            let around = [line.built.checked_add(step), line.built.checked_sub(step)];
+            for instant in around.into_iter().flatten() {
+                assert_eq!(line.moment(instant), line.moment_by_arithmetic(instant), "{step:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn s04_a_moment_after_the_end_of_the_timeline_is_never() {
+        for tick in [Duration::from_nanos(1), Duration::from_millis(1), Duration::MAX] {
+            let line = timeline(tick);
+            assert_eq!(line.start().after(Duration::MAX), Moment::NEVER);
+            assert!(line.instant(Moment::NEVER) > line.built + Duration::from_secs(1 << 33));
+            assert!(line.end_of(line.covering(Moment::NEVER)) >= Moment(u64::MAX - (1 << 60)));
+        }
+    }
+
+    #[test]
+    fn an_instant_from_before_the_build_has_a_moment() {
+        let line = timeline(Duration::from_millis(3));
+        let ago = Duration::from_millis(5);
+        let before = line.built.checked_sub(ago).expect("the machine has been up that long");
+        assert_eq!(line.start().since(line.moment(before)), Duration::from_millis(5));
+        assert_eq!(line.instant(line.moment(before)), before);
+        assert_eq!(line.instant(line.start().after_nanos(7)), line.built + Duration::from_nanos(7));
+    }
+}
