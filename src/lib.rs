@@ -109,10 +109,11 @@
 //!
 //! # Features
 //!
-//! All features are off by default. Each only adds items or impls.
+//! All features but `std` are off by default. Each only adds items or impls.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
+//! | `std` | all but [`wheel::Wheel`], which needs no more than an allocator |
 //! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` runs tasks that block |
 //! | `rayon` | a `rayon::ThreadPool` is an [`Executor`] |
 //! | `hyper` | a [`Scheduler`] is a timer for hyper 1 |
@@ -124,14 +125,15 @@
 //!
 //! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`testing`] how to test in virtual time,
 //! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, [`coming_from`] which method
-//! replaces each call of other timers, and [`other_traits`] how hyper, quinn, tower and others wait on a scheduler.
+//! replaces each call of other timers, [`other_traits`] how hyper, quinn, tower and others wait on a scheduler, and
+//! [`platforms`] what the crate promises on which system, and which clock to take on a machine that sleeps.
 //!
 //! [`Duration`]: std::time::Duration
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "the scheduler uses it"))]
-// Three files in `engine/slots/`, three in `platform/`, and `future/timeout.rs` are excepted, each with its reason.
+// Three files in `engine/slots/`, those of systems in `platform/`, and `future/timeout.rs` are excepted, each with its reason.
 // `tests/layers.rs` has the list.
 #![deny(unsafe_code)]
 
@@ -180,7 +182,7 @@ pub mod wheel;
 mod models;
 
 #[cfg(all(doc, feature = "std"))]
-pub use docs::{coming_from, design, other_traits, waking};
+pub use docs::{coming_from, design, other_traits, platforms, waking};
 #[cfg(all(any(doc, doctest), feature = "std"))]
 pub use docs::{shutdown, testing};
 #[cfg(feature = "std")]

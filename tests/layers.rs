@@ -20,6 +20,7 @@ const FOR_LAYERS: &[&str] = &[
     "platform::panics",
     "platform::sync",
     "time::tick",
+    "time::timeline",
     "wheel",
 ];
 

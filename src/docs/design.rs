@@ -84,7 +84,7 @@
 //! **After a peak**, when more slots are free than in use for a second, the tick thread of any scheduler that has
 //! nothing else to do gives the pages of free holders back to the system, at most 64 of them per turn. The addresses
 //! stay. A page (64 holders) with one task in it stays too, and so do the slots in magazines, up to 256 per thread. On
-//! systems without `madvise` the pages stay with the process.
+//! systems without such a call the pages stay with the process.
 //!
 //! **Ahead of a peak**, when few slots are left, the tick thread makes the next block ready as one large page, because
 //! the system takes 0.3 to 8 ms to fill two megabytes with zeros. A caller that comes before it uses small pages, and

@@ -1,5 +1,5 @@
 //! Pages without code: how the crate works, how it sleeps and wakes, what its end does, how to test with it, what users
-//! of other timers look for, and how to give its timers to other crates.
+//! of other timers look for, how to give its timers to other crates, and on which systems it runs.
 
 #[cfg(doc)]
 pub mod coming_from;
@@ -7,6 +7,8 @@ pub mod coming_from;
 pub mod design;
 #[cfg(doc)]
 pub mod other_traits;
+#[cfg(doc)]
+pub mod platforms;
 #[cfg(any(doc, doctest))]
 pub mod shutdown;
 #[cfg(any(doc, doctest))]

@@ -127,7 +127,7 @@ impl Clock for SystemClock {
 ///
 /// Take it for what the world outside counts: sessions, leases, tokens, caches, reminders. Take [`SystemClock`] for what
 /// the program itself counts: timeouts of requests, polls, frames. After a suspension, their other side was suspended too.
-/// See `platforms` for the clocks behind both.
+/// See [`platforms`](crate::platforms) for the clocks behind both.
 ///
 /// After a suspension its instants are later than those of [`Instant::now`]. So compare them only with its own.
 ///

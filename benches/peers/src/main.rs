@@ -212,7 +212,7 @@ fn in_a_process(peer: &str, workload: &str) -> Vec<(String, f64)> {
 }
 
 const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/figures.tsv");
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/chart.svg");
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../chart.svg");
 const OWN_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
 
@@ -235,7 +235,7 @@ fn keep(newer: Results) {
 
     let readme = fs::read_to_string(README).expect("the README of the crate");
     fs::write(README, with_section(&readme, "figures", &report::few(&results))).expect("writable");
-    println!("written: figures.tsv and chart.svg in results, and the tables of both READMEs");
+    println!("written: results/figures.tsv, ../chart.svg, and the tables of both READMEs");
 }
 
 /// Replaces what stands between `<!-- name -->` and `<!-- end of name -->`.
