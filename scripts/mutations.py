@@ -733,6 +733,31 @@ MUTATIONS = [
         self.bell.ring();
         self.is_closing.store(true, Ordering::SeqCst);
 """, models("whole")),
+    ("platform: a sleeper does not say that it sleeps on a timer", "src/time/parking.rs",
+     "state.is_on_timer = true;", "", models("sleep")),
+    ("platform: a sleeper says so after it has let the lock go", "src/time/parking.rs",
+     """            state.is_on_timer = true;
+            drop(state);
+            timer.wait();
+""", """            drop(state);
+            lock(&self.state).is_on_timer = true;
+            timer.wait();
+""", models("sleep")),
+    ("platform: a sleeper on a timer does not look for a token", "src/time/parking.rs",
+     """let mut state = lock(&self.state);
+        if !state.token {
+            if !timer.set""", """let mut state = lock(&self.state);
+        if true {
+            if !timer.set""", models("sleep")),
+    ("platform: the boot clock stands still during a suspension", "src/time/clock.rs",
+     "let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?)));",
+     "let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?))).filter(|_| false);",
+     TESTS + ["--lib"]),
+    ("platform: a timer of the system is early", "src/platform/sleep/linux.rs",
+     "let left = left.max(Duration::from_nanos(1)); // zero would mean never",
+     "let left = (left / 2).max(Duration::from_nanos(1));", TESTS + ["--lib"]),
+    ("platform: a timer of zero never ends", "src/platform/sleep/linux.rs",
+     "let left = left.max(Duration::from_nanos(1)); // zero would mean never", "", TESTS + ["--lib"]),
 ]
 
 
