@@ -21,8 +21,8 @@ use tickwheel::rx::{
 };
 use tickwheel::wheel::Wheel;
 use tickwheel::{
-    BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver, DueTask,
-    Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask, Period,
+    BootClock, BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver,
+    DueTask, Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask, Period,
     Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler,
     Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError, WheelView,
 };
@@ -42,6 +42,7 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     handle::<Cancellable>();
     handle::<ManualClock>();
     handle::<SystemClock>();
+    handle::<BootClock>();
     handle::<Stats>();
     handle::<Inline>();
     shareable::<ThreadPool>();

@@ -7,7 +7,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | Linux | a futex, with the timer slack of the thread turned off | 5 to 60 us on an idle machine | `MADV_DONTNEED` | all suites, models, sanitizers, floods; x86-64 natively, i686 natively, aarch64 and s390x under emulation |
 //! | Android | the same | the same; more while the system dozes | the same | compiles |
-//! | Windows 10 since 1803, and 11 | a waitable timer of high resolution | 0.5 ms, where std's own sleep adds 8 ms in the mean and 16 at most | `DiscardVirtualMemory` | suites, cross-built and run by wine |
+//! | Windows 10 since 1803, and 11 | a waitable timer of high resolution | 0.5 ms, where std's own sleep adds 8 ms in the mean and 16 at most | `MEM_RESET`: pages leave the working set, and stay committed | suites, cross-built and run by wine |
 //! | Windows before that | an older timer; the system's clock makes steps of 1 ms during a sleep (`timeBeginPeriod`) | 1 ms | the same | not tested |
 //! | macOS, iOS, tvOS, watchOS, visionOS | a kqueue with a timer marked as critical, which the system does not put off | some 50 us, where std's own sleep may add an eighth of its length, 1 ms at most | `MADV_FREE`, which shows in RSS only when memory is short | compiles |
 //! | FreeBSD, NetBSD, OpenBSD, illumos | as std does it | what std adds | `MADV_FREE` | compiles |
