@@ -81,8 +81,9 @@
 //!
 //! # Compile time
 //!
-//! A clean build of the library takes some twenty seconds of processor time. A fifth of it goes to `syn`, which
-//! `thiserror` brings; a program that derives anything has that already.
+//! A clean build of the library and its dependencies takes 11 s of processor time, and 26 s with `--release`
+//! (`cargo build --lib --timings`). `syn`, which `thiserror` brings, takes 3 s of that; a program that derives anything has
+//! it already. Without std a build takes 0.3 s.
 //!
 //! # Run it yourself
 //!
