@@ -2,11 +2,8 @@
 //!
 //! Random runs against a map are in `delay_queue_model.rs`, the storms in `delay_queue_storms.rs`.
 
-#![expect(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
-
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::error::Error;
@@ -28,6 +25,7 @@ use tickwheel::delay::{DelayQueue, Expirations, Expired, InsertError, Next};
 use tickwheel::future::block_on;
 use tickwheel::{Driver, Inline, Precision, ScheduleError, Scheduler};
 
+use common::allocations::{Counting, Measurement};
 use common::told::Poller;
 use common::{Grenade, OnDrop, Random, driven, driven_by, panic_on_purpose, silence, until};
 
@@ -35,28 +33,6 @@ const NANO: Duration = Duration::from_nanos(1);
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// The system's allocator, and how many bytes each thread has taken more than it has given back.
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<isize> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get() + layout.size() as isize);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get() - layout.size() as isize);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -1087,16 +1063,16 @@ fn the_last_handle_drops_items_and_alarm() {
 #[test]
 fn the_memory_of_a_peak_goes_back() {
     let (_scheduler, driver, queue) = queue();
-    let start = LIVE.get();
+    let memory = Measurement::start();
     let fill = |delay: Duration| {
         for key in 0..100_000_u64 {
             queue.insert(key, [0_u64; 4], delay + Duration::from_micros(key)).expect("open");
         }
-        assert!(LIVE.get() - start > 100_000 * 40);
+        assert!(memory.bytes() > 100_000 * 40);
     };
     let is_small = |what: &str| {
         queue.check_invariants();
-        let kept = LIVE.get() - start;
+        let kept = memory.bytes();
         // A share of it stays for the next items: some tens of KB for each of at most 64 places.
         assert!(kept < 4_000_000, "{what}: {kept} bytes are kept of a peak of some 8,000,000");
     };
@@ -1111,13 +1087,14 @@ fn the_memory_of_a_peak_goes_back() {
     drop(queue.close());
     is_small("closed");
     drop(queue);
-    assert!(LIVE.get() <= start);
+    assert!(memory.bytes() <= 0);
 }
 
 /// Sessions are pushed further a thousand times for each that ends.
 #[test]
 fn s28_resets_without_end_take_no_memory() {
     let (_scheduler, driver, queue) = queue();
+    let memory = Measurement::start();
     (0..1_000_u32).for_each(|key| _ = queue.insert(key, (), 30 * SECOND).expect("open"));
     let mut random = Random(28);
     let mut most = Vec::new();
@@ -1127,7 +1104,7 @@ fn s28_resets_without_end_take_no_memory() {
             assert!(queue.reset(&(random.below(1_000) as u32), HOUR + later));
         }
         driver.advance(SECOND);
-        most.push(LIVE.get());
+        most.push(memory.bytes());
     }
     queue.check_invariants();
     assert!(most[5] <= most[1] + 100_000, "{most:?}");

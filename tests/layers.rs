@@ -99,7 +99,9 @@ fn read(folder: &str, relative_to: &str) -> Vec<Source> {
     let source = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("readable");
         let path = path.strip_prefix(root().join(relative_to)).expect("below the root");
-        Source { path: path.display().to_string(), text }
+        // The rules name files with `/`, on each system.
+        let names: Vec<_> = path.iter().map(|name| name.to_str().expect("plain names")).collect();
+        Source { path: names.join("/"), text }
     };
     paths.into_iter().map(source).collect()
 }

@@ -158,21 +158,25 @@ fn a_run_in_between_does_not_silence_the_waker() {
 
 // ----- pumps -------------------------------------------------------------------------------
 
+/// What is called, each call as a letter, and when.
+type Calls = RefCell<Vec<(char, Instant)>>;
+
 /// Counts its wakes, and keeps the order of its calls.
 struct Watched {
     inner: DefaultPump,
     wakes: Arc<Rings>,
-    calls: Rc<RefCell<String>>,
+    calls: Rc<Calls>,
 }
 
 struct Watching<'a> {
     delegate: &'a dyn Delegate,
-    calls: &'a RefCell<String>,
+    calls: &'a Calls,
 }
 
 impl Watching<'_> {
     fn note(&self, call: char, did: bool) -> bool {
-        self.calls.borrow_mut().push(if did { call.to_ascii_uppercase() } else { call });
+        let call = if did { call.to_ascii_uppercase() } else { call };
+        self.calls.borrow_mut().push((call, Instant::now()));
         did
     }
 }
@@ -201,7 +205,7 @@ impl MessagePump for Watched {
         self.inner.run(&Watching { delegate, calls: &self.calls });
     }
     fn quit(&self) {
-        self.calls.borrow_mut().push('q');
+        self.calls.borrow_mut().push(('q', Instant::now()));
         self.inner.quit();
     }
     fn waker(&self) -> Waker {
@@ -218,6 +222,15 @@ impl MessagePump for Watched {
 
 #[test]
 fn a_pump_sees_a_turn_as_the_contract_says_and_is_woken_from_outside_alone() {
+    // On a busy machine the delay may be over before the first sleep. A longer one shows the order of the calls then.
+    let mut delay = Duration::from_millis(2);
+    while !a_pump_sees_a_turn(delay) {
+        delay *= 4;
+    }
+}
+
+/// Returns false if the delay was too short to see the calls before the first sleep.
+fn a_pump_sees_a_turn(delay: Duration) -> bool {
     let (wakes, calls) = (Arc::new(Rings::default()), Rc::new(RefCell::default()));
     let pump =
         Watched { inner: DefaultPump::new(), wakes: Arc::clone(&wakes), calls: Rc::clone(&calls) };
@@ -229,15 +242,18 @@ fn a_pump_sees_a_turn_as_the_contract_says_and_is_woken_from_outside_alone() {
             here().post(|| ()).expect("open");
         }
     });
-    runner.post_delayed(Duration::from_millis(2), || here().quit()).expect("open");
+    let due = Instant::now() + delay;
+    runner.post_delayed(delay, || here().quit()).expect("open");
     runner.post(|| _ = here().post(|| ()).expect("open")).expect("open");
     looper.run();
     assert_eq!(wakes.so_far(), 0, "all came from its own thread");
-    let calls = calls.borrow();
-    let expected = "WdWdwdIWdwdIwdin";
-    assert!(calls.starts_with(expected), "{calls} is not {expected}..");
+    let (calls, times): (String, Vec<_>) = calls.borrow().iter().copied().unzip();
     assert!(calls.ends_with("qD"), "{calls}");
     assert_eq!(calls.matches('q').count(), 1);
+    let expected = "WdWdwdIWdwdIwdin";
+    let is_in_time = times.iter().take(expected.len()).all(|time| *time < due);
+    assert!(!is_in_time || calls.starts_with(expected), "{calls} is not {expected}..");
+    is_in_time
 }
 
 /// A pump like that of a window system: it dispatches its own events while it waits.

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,6 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use common::allocations::{Counting, Measurement};
 use common::until;
 use tickwheel::{
     Cancellable, Inline, ManualClock, MissedTicks, Period, ScheduleError, Scheduler, ThreadPool,
@@ -20,34 +19,13 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: it passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn allocations(work: impl FnOnce()) -> usize {
-    let before = ALLOCATIONS.get();
+    let measurement = Measurement::start();
     work();
-    ALLOCATIONS.get() - before
+    measurement.allocations()
 }
 
 /// Returns when the first runs of a series begin, in milliseconds. `takes` says how long each run takes.

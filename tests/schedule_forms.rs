@@ -1,37 +1,17 @@
 //! A scheduler behind every kind of pointer, with `ScheduleExt` in scope. The tests count allocations, and look at the names of
 //! tasks.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod common;
+
 use std::any::type_name_of_val;
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::allocations::{Counting, Measurement};
 use tickwheel::{
     Cancellable, Period, RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler, Task,
 };
-
-/// The system's allocator, and how often each thread has asked it.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -48,9 +28,9 @@ fn work(id: u64) -> impl FnMut() + Send + 'static {
 fn cost(schedule: impl Fn(u64) -> Result<Cancellable, ScheduleError>) -> usize {
     let some = || (0..TASKS as u64).for_each(|id| assert!(schedule(id).expect("open").cancel()));
     some();
-    let before = ALLOCATIONS.get();
+    let measurement = Measurement::start();
     some();
-    (ALLOCATIONS.get() - before) / TASKS
+    measurement.allocations() / TASKS
 }
 
 /// The five scheduling methods, called on a receiver of any type.

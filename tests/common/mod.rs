@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each of them uses a part of it")]
 
+pub(crate) mod allocations;
 pub(crate) mod example;
 pub(crate) mod ledger;
 pub(crate) mod log;

@@ -2,11 +2,13 @@
 //!
 //! Pages that go back stay committed, because a stale handle may still read there, and to read a page that is not
 //! committed ends the process. So they leave the working set, and still count as memory that the system has promised.
+//!
+//! `DiscardVirtualMemory` would do both steps of [`discard`] in one, but Wine ends a process that calls it.
 
 use std::ptr;
 
 use windows_sys::Win32::System::Memory::{
-    DiscardVirtualMemory, MEM_COMMIT, MEM_RESERVE, PAGE_READWRITE, VirtualAlloc,
+    MEM_COMMIT, MEM_RESERVE, MEM_RESET, PAGE_READWRITE, VirtualAlloc, VirtualUnlock,
 };
 use windows_sys::Win32::System::SystemInformation::{GetSystemInfo, SYSTEM_INFO};
 
@@ -40,7 +42,14 @@ pub(super) fn prefer_large_pages(_place: *mut u8, _bytes: usize, _large: bool) {
 /// with zeros.
 pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller gives up the content of these pages, which stay committed.
-    unsafe { DiscardVirtualMemory(place.cast(), bytes) == 0 }
+    let is_given =
+        unsafe { !VirtualAlloc(place.cast(), bytes, MEM_RESET, PAGE_READWRITE).is_null() };
+    if is_given {
+        // Pages that are not locked leave the working set, and the call reports that they were not locked.
+        // SAFETY: the call leaves the content of pages as it is.
+        unsafe { VirtualUnlock(place.cast(), bytes) };
+    }
+    is_given
 }
 
 /// Returns the size of the system's pages. If it is unknown, that of a block.
