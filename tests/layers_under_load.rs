@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Random, count, spin_until, until};
+use common::{PATIENCE, Random, count, proc, spin_until, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop, TaskRunner};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{ExecutorScheduler, Worker};
@@ -577,7 +577,7 @@ fn a_task_that_floods_its_own_layer_does_not_wait() {
 
 /// Returns the number of voluntary context switches of the calling thread.
 fn waits() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    let status = std::fs::read_to_string(proc("thread-self/status")?).ok()?;
     let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

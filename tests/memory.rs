@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs, thread};
 
-use common::{count, digits, until};
+use common::{count, digits, proc, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
 
@@ -50,7 +50,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Returns the bytes of memory that the process has, if the system tells.
 fn resident() -> Option<usize> {
-    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    let text = fs::read_to_string(proc("self/statm")?).ok()?;
     Some(text.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
 }
 
@@ -60,11 +60,11 @@ fn threads() -> Option<usize> {
         let name = fs::read_to_string(task.path().join("comm"));
         name.is_ok_and(|name| name.starts_with("tickwheel"))
     };
-    Some(fs::read_dir("/proc/self/task").ok()?.flatten().filter(is_ours).count())
+    Some(fs::read_dir(proc("self/task")?).ok()?.flatten().filter(is_ours).count())
 }
 
 fn descriptors() -> Option<usize> {
-    Some(fs::read_dir("/proc/self/fd").ok()?.count())
+    Some(fs::read_dir(proc("self/fd")?).ok()?.count())
 }
 
 /// A task that counts its run.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{Grenade, Moody, PATIENCE, panic_on_purpose, silence, until};
+use common::{Grenade, Moody, PATIENCE, panic_on_purpose, proc, silence, until};
 use tickwheel::rx::{self, ExecutorScheduler, Worker};
 use tickwheel::{
     Cancellable, Clock, Driver, DueTask, Inline, ManualClock, MissedTicks, Period, Schedule,
@@ -337,8 +337,9 @@ fn fifty_thousand_queued_tasks_are_cancelled_newest_first_in_no_time() {
 
 /// Returns the processor time of this thread, which does not depend on the load of the machine.
 fn thread_time() -> Duration {
-    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat");
-    let nanos = schedstat.ok().and_then(|text| text.split(' ').next()?.parse().ok());
+    let schedstat =
+        proc("thread-self/schedstat").and_then(|file| std::fs::read_to_string(file).ok());
+    let nanos = schedstat.and_then(|text| text.split(' ').next()?.parse().ok());
     Duration::from_nanos(nanos.unwrap_or_default())
 }
 

@@ -56,26 +56,30 @@ fn this_thread() -> usize {
 
 /// Counts what the thread that has made it takes. Measurements of several threads wait for each other.
 pub(crate) struct Measurement {
+    allocations_before: usize,
+    bytes_before: isize,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Measurement {
     pub(crate) fn start() -> Measurement {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        ALLOCATIONS.store(0, Ordering::Relaxed);
-        BYTES.store(0, Ordering::Relaxed);
         COUNTED.store(this_thread(), Ordering::Relaxed);
-        Measurement { _alone: alone }
+        Measurement {
+            allocations_before: ALLOCATIONS.load(Ordering::Relaxed),
+            bytes_before: BYTES.load(Ordering::Relaxed),
+            _alone: alone,
+        }
     }
 
     /// Returns how often the thread has asked for memory.
     pub(crate) fn allocations(&self) -> usize {
-        ALLOCATIONS.load(Ordering::Relaxed)
+        ALLOCATIONS.load(Ordering::Relaxed) - self.allocations_before
     }
 
     /// Returns how many bytes the thread has taken more than it has given back.
     pub(crate) fn bytes(&self) -> isize {
-        BYTES.load(Ordering::Relaxed)
+        BYTES.load(Ordering::Relaxed) - self.bytes_before
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod service;
 pub(crate) mod told;
 
 use std::panic;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::thread;
@@ -55,6 +56,12 @@ impl Random {
 /// Returns a number from the environment, such as a seed or a count of runs.
 pub(crate) fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// Returns the path of a file in `/proc`, on a system that has them. Under Wine they can be read, but what is in
+/// `self` there is about another process.
+pub(crate) fn proc(file: &str) -> Option<PathBuf> {
+    cfg!(any(target_os = "linux", target_os = "android")).then(|| Path::new("/proc").join(file))
 }
 
 /// Returns a scheduler on virtual time, and its driver.

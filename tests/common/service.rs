@@ -12,17 +12,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use super::proc;
+
 // ----- what the system tells -----------------------------------------------------------------
 
 /// Returns the bytes of memory that the process has, if the system tells.
 pub(crate) fn resident() -> Option<usize> {
-    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    let text = fs::read_to_string(proc("self/statm")?).ok()?;
     Some(text.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
 }
 
 /// Returns the most bytes that the process ever had.
 pub(crate) fn peak_resident() -> Option<usize> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let text = fs::read_to_string(proc("self/status")?).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<usize>().ok()? * 1024)
 }
@@ -30,7 +32,7 @@ pub(crate) fn peak_resident() -> Option<usize> {
 /// Returns the processor time of the thread of this name, or of all live threads if the name is empty.
 pub(crate) fn cpu_of(thread_name: &str) -> Option<Duration> {
     let mut sum = None;
-    for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
+    for thread in fs::read_dir(proc("self/task")?).ok()?.flatten() {
         let read = |file: &str| fs::read_to_string(thread.path().join(file)).ok();
         if !thread_name.is_empty() && read("comm").is_none_or(|name| name.trim() != thread_name) {
             continue;
