@@ -152,7 +152,7 @@ impl Late {
 
 /// The most memory that a scenario may take before its guard ends it, so that code without a bound does not use up the memory
 /// of the machine.
-const GUARD_BYTES: usize = 6_000_000_000;
+const GUARD_BYTES: u64 = 6_000_000_000;
 
 /// Sleeps ten milliseconds again and again, and notes how late the system itself wakes a thread. Sets `stop` if
 /// the process has grown beyond all bounds.
@@ -163,7 +163,7 @@ pub(crate) fn plain_sleeper(stop: &AtomicBool) -> Late {
         let start = Instant::now();
         thread::sleep(NAP);
         late.push(start.elapsed().saturating_sub(NAP));
-        if resident().is_some_and(|bytes| bytes > GUARD_BYTES) {
+        if resident().is_some_and(|bytes| bytes as u64 > GUARD_BYTES) {
             stop.store(true, Ordering::Relaxed);
         }
     }
