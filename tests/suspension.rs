@@ -49,7 +49,8 @@ impl Clock for Suspended {
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
         let again = SystemClock.now() + Duration::from_millis(5);
-        let until = until.map(|until| again.min(until - self.by()));
+        let until =
+            until.map(|until| until.checked_sub(self.by()).map_or(again, |until| again.min(until)));
         SystemClock.sleep(sleeper, until);
     }
 

@@ -138,10 +138,11 @@ impl Hint {
     /// Notes where the places are now.
     #[inline]
     pub(super) fn note(&self, table: &Table) {
-        let address = table.places.as_ptr().addr();
-        if self.address.load(Ordering::Relaxed) != address {
+        let (address, mask) = (table.places.as_ptr().addr(), table.places.len() - 1);
+        let noted = (self.address.load(Ordering::Relaxed), self.mask.load(Ordering::Relaxed));
+        if noted != (address, mask) {
             self.address.store(address, Ordering::Relaxed);
-            self.mask.store(table.places.len() - 1, Ordering::Relaxed);
+            self.mask.store(mask, Ordering::Relaxed);
         }
     }
 

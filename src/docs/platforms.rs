@@ -1,15 +1,16 @@
 //! Where the crate runs, and what it promises there: sleeps, clocks, memory, weak memory, builds without std.
 //!
-//! The promises S1 to S31 hold on every system that the table names, with one exception: how late a task may be (S2). A
-//! task is at most a tick late **plus what the system adds**, and that differs.
+//! The promises S1 to S31 hold on every system that the table names, with two exceptions. A task is at most a tick late
+//! (S2) **plus what the system adds**, and that differs. And where the clocks of two processors may differ by a step, as on
+//! Windows (100 ns), a task may be early by that (S1).
 //!
 //! | system | how it sleeps | what the system adds to a tick of 1 ms, or to [`Precision::Exact`](crate::Precision::Exact) | how the memory of a peak goes back | how it is tested |
 //! | --- | --- | --- | --- | --- |
 //! | Linux | a futex, with the timer slack of the thread turned off | 5 to 60 us on an idle machine | `MADV_DONTNEED` | all suites, models, sanitizers, floods; x86-64 natively, i686 natively, aarch64 and s390x under emulation |
 //! | Android | the same | the same; more while the system dozes | the same | compiles |
-//! | Windows 10 since 1803, and 11 | a waitable timer of high resolution | 0.5 ms, where std's own sleep adds 8 ms in the mean and 16 at most | `MEM_RESET`: pages leave the working set, and stay committed | suites, cross-built and run by wine |
+//! | Windows 10 since 1803, and 11 | a waitable timer of high resolution | 0.5 ms, where std's timed waits add 8 ms in the mean and 16 at most | `MEM_RESET`: pages leave the working set, and stay committed | suites, cross-built and run by wine |
 //! | Windows before that | an older timer; the system's clock makes steps of 1 ms during a sleep (`timeBeginPeriod`) | 1 ms | the same | not tested |
-//! | macOS, iOS, tvOS, watchOS, visionOS | a kqueue with a timer marked as critical, which the system does not put off | some 50 us, where std's own sleep may add an eighth of its length, 1 ms at most | `MADV_FREE`, which shows in RSS only when memory is short | compiles |
+//! | macOS, iOS, tvOS, watchOS, visionOS | a kqueue with a timer marked as critical, which the system does not put off | some 50 us, where std's waits may add an eighth of its length, 1 ms at most | `MADV_FREE`, which shows in RSS only when memory is short | compiles |
 //! | FreeBSD, NetBSD, OpenBSD, illumos | as std does it | what std adds | `MADV_FREE` | compiles |
 //! | WebAssembly with WASI | `thread::sleep` of the only thread | as the host does it | it does not | a program under node |
 //! | WebAssembly without a system; anything without std | not at all: only [`wheel::Wheel`](crate::wheel::Wheel) | | | compiles |
@@ -26,35 +27,36 @@
 //! is for all of them. A clock of your own that calls [`Sleeper::sleep_for`](crate::Sleeper::sleep_for) has the same
 //! sleeps. The bounded waits of `close`, `await_termination` and the like are std's: late, and never early.
 //!
-//! On Windows and on Apple's systems a thread that has slept with a deadline holds one handle or file descriptor, until
-//! its sleeper is dropped. If the process has none left, std's waits take over.
+//! On Windows, on Apple's systems, and on Linux with a `BootClock`, a sleeper that has slept with a deadline holds one
+//! handle or file descriptor, until it and its wakers are dropped. If the process has none left, std's waits take over.
 //!
 //! # Which clock to take
 //!
 //! | | while the machine is suspended | take it for |
 //! | --- | --- | --- |
-//! | [`SystemClock`](crate::SystemClock) on Linux, Android, Apple's systems and most others | stands still | timeouts of requests, polls, frames: what the program itself counts |
-//! | [`SystemClock`](crate::SystemClock) on Windows | goes on | the same; after a resume many timeouts are due |
-//! | [`BootClock`](crate::BootClock) | goes on | sessions, leases, tokens, caches: what the world outside counts |
+//! | [`SystemClock`](crate::SystemClock) on Linux, Android and Apple's systems | stands still | timeouts of requests, polls, frames: what the program itself counts |
+//! | [`SystemClock`](crate::SystemClock) on Windows | goes on | the same; within five seconds after a resume, many timeouts are due |
+//! | [`BootClock`](crate::BootClock) on Linux, Android, Apple's systems and Windows | goes on | sessions, leases, tokens, caches: what the world outside counts |
 //! | [`ManualClock`](crate::ManualClock) | stands still | tests |
 //!
 //! | system | [`BootClock`](crate::BootClock) reads | and after a resume it wakes |
 //! | --- | --- | --- |
 //! | Linux, Android | `CLOCK_BOOTTIME` | at once, by a `timerfd` on that clock |
 //! | Apple's systems | `CLOCK_MONOTONIC_RAW`, which is the continuous clock | at once, by a timer on that clock |
-//! | Windows | the performance counter, as std does, which counts suspensions | within five seconds |
-//! | others | what std reads | as std does |
+//! | Windows | the performance counter, as std does, which counts suspensions | within five seconds: a thread that waits for a deadline looks at the clock so often |
+//! | others | what std reads; whether that counts suspensions, the system decides | as std does |
 //!
 //! No clock of the crate follows the calendar: when somebody sets the date, nothing moves.
 //!
-//! On Windows the clock has steps of 100 ns, and readings of two processors may differ by one step. So the order of tasks
-//! of equal deadlines (S3) is kept by a counter that all threads write, instead of by readings of the clock. A schedule
-//! from many threads at once costs more there.
+//! Where the clock has steps that are longer than a reading takes, two readings may be equal. Then the order of tasks of
+//! equal deadlines (S3) is kept by a counter that all threads write, and not by readings of the clock, so a schedule from
+//! many threads at once costs more. That is so on Windows, whose steps are 100 ns, and on some machines of Apple and in
+//! some virtual machines. It is found out once in a process, by 256 readings.
 //!
 //! # What a target must have
 //!
 //! - Atomics of 64 bits. A target without them, such as mips32, gets a compile error that says so.
-//! - For a tick thread: threads. On WebAssembly [`Builder::build`](crate::Builder::build) returns
+//! - For a tick thread: threads. On WebAssembly without threads [`Builder::build`](crate::Builder::build) returns
 //!   [`BuildError::Thread`](crate::BuildError::Thread). A driven scheduler works, on any clock:
 //!   [`Driver::advance`](crate::Driver::advance), [`turn`](crate::Driver::turn) and
 //!   [`block_on`](crate::Driver::block_on); so do a delay queue, a trampoline, and a message loop.

@@ -2,7 +2,7 @@
 
 /// Fetches a cache line ahead of its use. The pointer may be anything: nothing is read through it.
 #[inline]
-#[allow(unsafe_code, reason = "instructions; on x86-64 the intrinsic is safe since Rust 1.86")]
+#[allow(unsafe_code, reason = "instructions")]
 #[allow(unused_variables, reason = "used only where there is the instruction")]
 pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -14,7 +14,7 @@ pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(all(target_arch = "aarch64", not(any(miri, loom))))]
     // SAFETY: a prefetch of a bad address does nothing.
     unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) place.addr() as u64, options(nostack, preserves_flags, readonly));
     }
 }
 

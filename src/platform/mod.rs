@@ -1,5 +1,6 @@
 //! What the crate uses of the platform: threads, atomics, memory, instructions of the processor, timer slack, panics.
-//! Only this module has `cfg` for systems and processors, and only this module knows of loom.
+//! Only this module has `cfg` for systems and processors, beside the compile errors of `lib.rs`, and only this module
+//! knows of loom.
 
 pub(crate) mod cpu;
 #[cfg(feature = "std")]

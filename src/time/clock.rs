@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::platform::sleep::{CLOCK_TELLS_CALLS_APART, boot_time, on_time};
+use crate::platform::sleep::boot_time;
 pub use crate::time::parking::Sleeper;
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
@@ -90,6 +90,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
+/// So many readings, one after the other, show whether some of them are equal. They take some microseconds.
+const READINGS: usize = 256;
+
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
         Instant::now()
@@ -101,16 +104,20 @@ impl Clock for SystemClock {
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
-                    on_time(|| sleeper.sleep_for(left));
+                    sleeper.sleep_for(left);
                 }
             }
         }
     }
 
-    /// It has a resolution of some nanoseconds, or a few tens of them, and to pass from one thread to another takes
-    /// longer. On Windows its step is 100 ns, and readings of two processors may differ by one.
+    /// True if its steps are shorter than a reading takes, which is found out once in a process. They are on most systems,
+    /// but not on Windows, where they are 100 ns.
     fn tells_calls_apart(&self) -> bool {
-        CLOCK_TELLS_CALLS_APART
+        static ALWAYS_DIFFER: OnceLock<bool> = OnceLock::new();
+        *ALWAYS_DIFFER.get_or_init(|| {
+            let readings: Vec<_> = (0..READINGS).map(|_| Instant::now()).collect();
+            readings.is_sorted_by(|before, after| before < after)
+        })
     }
 
     fn runs_in_real_time(&self) -> bool {

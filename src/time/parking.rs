@@ -19,7 +19,7 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::platform::panics::quietly;
-use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS};
+use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
 use crate::time::tick::Moment;
 
@@ -33,8 +33,8 @@ use crate::time::tick::Moment;
 pub(crate) struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
-    /// Made for the first sleep that takes it. `None` if there is none.
-    timer: OnceLock<Option<KernelTimer>>,
+    /// Made for the first sleep that takes it.
+    timer: OnceLock<KernelTimer>,
 }
 
 #[derive(Debug)]
@@ -72,35 +72,48 @@ impl Parker {
     /// Sleeps as `park` does, for this long at most. The time in which the machine is suspended counts.
     pub(crate) fn park_through_suspension(&self, timeout: Duration) {
         if !self.park_on_timer(timeout, true) {
-            self.park_on_condvar(timeout.min(LOOK_AGAIN));
+            let most = if boot_time().is_some() { LOOK_AGAIN } else { timeout };
+            self.park_on_condvar(timeout.min(most));
         }
     }
 
     fn park_on_condvar(&self, timeout: Duration) {
         let mut state = lock(&self.state);
         if !state.token {
-            let woken = self.left.wait_timeout(state, timeout);
+            let woken = on_time(|| self.left.wait_timeout(state, timeout));
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.token = false;
     }
 
-    /// Returns false if there is no timer.
+    /// Returns false if there is no timer, or the system refuses. Then it has not slept.
     fn park_on_timer(&self, timeout: Duration, counts_suspension: bool) -> bool {
-        let Some(timer) = self.timer.get_or_init(KernelTimer::new) else { return false };
+        let Some(timer) = self.timer() else { return false };
         let mut state = lock(&self.state);
+        debug_assert!(!state.is_on_timer, "two threads sleep with one `Sleeper`");
         if !state.token {
             if !timer.set(timeout, counts_suspension) {
                 return false;
             }
             state.is_on_timer = true;
             drop(state);
-            timer.wait();
+            let has_slept = timer.wait();
             state = lock(&self.state);
             state.is_on_timer = false;
+            if !has_slept {
+                return false;
+            }
         }
         state.token = false;
         true
+    }
+
+    fn timer(&self) -> Option<&KernelTimer> {
+        if self.timer.get().is_none() {
+            let timer = KernelTimer::new()?;
+            return Some(self.timer.get_or_init(|| timer));
+        }
+        self.timer.get()
     }
 
     /// Leaves a token, and wakes the thread if it sleeps. The token stays for a sleep that comes later (WAKE-3).
@@ -110,7 +123,7 @@ impl Parker {
         let is_on_timer = state.is_on_timer;
         drop(state);
         match self.timer.get() {
-            Some(Some(timer)) if is_on_timer => timer.end(),
+            Some(timer) if is_on_timer => timer.end(),
             _ => self.left.notify_one(),
         }
     }
@@ -119,7 +132,7 @@ impl Parker {
 /// What a [`Clock`](crate::Clock) puts the tick thread to sleep with.
 ///
 /// A sleeper keeps a token: a wake that comes before the sleep ends it at once. So a clock that
-/// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up.
+/// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up. One thread at a time sleeps with it.
 #[derive(Debug)]
 pub struct Sleeper {
     parker: Arc<ParkerWaker>,

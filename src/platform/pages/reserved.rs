@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{ANNEX_BYTES, BLOCK_BYTES, Mapped, PAGE_BYTES, system};
 
-/// How many blocks are reserved at a time. Addresses cost nothing, and a caller that adds a block itself then
+/// How many blocks are reserved at a time. Addresses cost little, and a caller that adds a block itself then
 /// seldom waits for the system.
 const RESERVED: usize = 16;
 
@@ -23,12 +23,6 @@ static RESERVE: Mutex<Reserved> = Mutex::new(Reserved { next: 0, annex: 0, left:
 /// small pages one by one, when they are first touched.
 pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
     let (block, annex) = take_reserved()?;
-    // SAFETY: both are reserved, of these sizes, and no other code knows of them yet.
-    let is_there =
-        unsafe { system::commit(block, BLOCK_BYTES) && system::commit(annex, ANNEX_BYTES) };
-    if !is_there {
-        return None; // the addresses are lost, which cost nothing
-    }
     if is_ahead {
         system::prefer_large_pages(block, BLOCK_BYTES, true);
         // A write to each page. A system call that does the same would hold a lock of the system all the time, for
@@ -44,17 +38,29 @@ pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
 fn take_reserved() -> Option<(*mut u8, *mut u8)> {
     let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
     if reserve.left == 0 {
-        // The annexes lie behind the blocks. One block more than is used, because the mapping may not be aligned.
-        let bytes = RESERVED * (BLOCK_BYTES + ANNEX_BYTES);
-        let mapped = system::map(bytes + BLOCK_BYTES)?;
-        let first = mapped.wrapping_add(mapped.align_offset(BLOCK_BYTES));
-        system::prefer_large_pages(first, bytes, false);
-        let next = first.expose_provenance();
-        *reserve = Reserved { next, annex: next + RESERVED * BLOCK_BYTES, left: RESERVED };
+        // A process with few addresses left may still have room for one block.
+        *reserve = [RESERVED, 1].into_iter().find_map(reserve_blocks)?;
     }
     let Reserved { next, annex, left } = *reserve;
+    let place = ptr::with_exposed_provenance_mut;
+    // SAFETY: both are reserved, of these sizes, and no other code knows of them yet.
+    let is_there = unsafe {
+        system::commit(place(next), BLOCK_BYTES) && system::commit(place(annex), ANNEX_BYTES)
+    };
+    if !is_there {
+        return None; // they stay reserved, for the next attempt
+    }
     let after = (next + BLOCK_BYTES, annex + ANNEX_BYTES);
     *reserve = Reserved { next: after.0, annex: after.1, left: left - 1 };
-    let place = ptr::with_exposed_provenance_mut;
     Some((place(next), place(annex)))
+}
+
+fn reserve_blocks(count: usize) -> Option<Reserved> {
+    // The annexes lie behind the blocks. One block more than is used, because the mapping may not be aligned.
+    let bytes = count * (BLOCK_BYTES + ANNEX_BYTES);
+    let mapped = system::map(bytes + BLOCK_BYTES)?;
+    let first = mapped.wrapping_add(mapped.align_offset(BLOCK_BYTES));
+    system::prefer_large_pages(first, bytes, false);
+    let next = first.expose_provenance();
+    Some(Reserved { next, annex: next + count * BLOCK_BYTES, left: count })
 }

@@ -37,8 +37,8 @@ pub(super) fn prefer_large_pages(place: *mut u8, bytes: usize, large: bool) {
 ///
 /// # Safety
 ///
-/// `place` and `bytes` are whole pages of a block or of its annex. No code relies on their content, except loads that cope
-/// with zeros.
+/// `place` and `bytes` are whole pages of a block or of its annex. No code relies on their content: loads cope with
+/// zeros, and with what was there before and turns to zeros later.
 pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const ADVICE: libc::c_int = libc::MADV_DONTNEED;

@@ -38,8 +38,8 @@ pub(super) fn prefer_large_pages(_place: *mut u8, _bytes: usize, _large: bool) {
 ///
 /// # Safety
 ///
-/// `place` and `bytes` are whole pages of a block or of its annex. No code relies on their content, except loads that cope
-/// with zeros.
+/// `place` and `bytes` are whole pages of a block or of its annex. No code relies on their content: loads cope with
+/// zeros, and with what was there before and turns to zeros later.
 pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller gives up the content of these pages, which stay committed.
     let is_given =

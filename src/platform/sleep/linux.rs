@@ -1,11 +1,14 @@
 //! Linux and Android: the timer slack of a thread, and a timerfd.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr;
 use std::time::Duration;
+use std::{io, mem, ptr};
 
 pub(crate) const TAKES_KERNEL_TIMERS: bool = false;
-pub(crate) const CLOCK_TELLS_CALLS_APART: bool = true;
+
+/// From `linux/prctl.h`; old versions of the crate libc lack them for Android.
+const PR_SET_TIMERSLACK: libc::c_int = 29;
+const PR_GET_TIMERSLACK: libc::c_int = 30;
 
 /// Miri has none of these calls, and a model must not sleep.
 const HAS_CALLS: bool = !cfg!(any(miri, loom));
@@ -30,17 +33,13 @@ impl KernelTimer {
 
     /// Makes it end after this time, and not before, whatever it was set to. Returns false if the system refuses. It
     /// always counts suspensions.
-    #[allow(
-        clippy::cast_lossless,
-        clippy::cast_possible_wrap,
-        reason = "`c_long` may have 32 bits"
-    )]
+    #[allow(clippy::cast_lossless, reason = "the field has 32 bits on some systems")]
     pub(crate) fn set(&self, left: Duration, _counts_suspension: bool) -> bool {
         let left = left.max(Duration::from_nanos(1)); // zero would mean never
-        let seconds = libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX);
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let left = libc::timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos() as libc::c_long };
-        let times = libc::itimerspec { it_interval: zero, it_value: left };
+        // SAFETY: zeros are a valid value. The struct has fields that only some systems know of.
+        let mut times: libc::itimerspec = unsafe { mem::zeroed() };
+        times.it_value.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+        times.it_value.tv_nsec = left.subsec_nanos() as _;
         // SAFETY: the descriptor is a timer of ours, `times` is read during the call, and a null pointer is allowed.
         unsafe {
             libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const times, ptr::null_mut()) == 0
@@ -52,11 +51,12 @@ impl KernelTimer {
         self.set(Duration::ZERO, true);
     }
 
-    /// Sleeps until it ends. It may return early.
-    pub(crate) fn wait(&self) {
+    /// Sleeps until it ends, or for a shorter time. Returns false if the system refuses.
+    pub(crate) fn wait(&self) -> bool {
         let mut wait = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: `wait` is one record, which the call reads and writes.
-        unsafe { libc::poll(&raw mut wait, 1, -1) };
+        let ready = unsafe { libc::poll(&raw mut wait, 1, -1) };
+        ready >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
     }
 }
 
@@ -64,7 +64,8 @@ pub(crate) fn boot_time() -> Option<Duration> {
     if !HAS_CALLS {
         return None;
     }
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: zeros are a valid value.
+    let mut now: libc::timespec = unsafe { mem::zeroed() };
     // SAFETY: the call writes `now`.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
     let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
@@ -77,12 +78,12 @@ pub(crate) fn slack() -> u32 {
         return 0;
     }
     // SAFETY: the call reads a number of the calling thread, and touches no memory of ours.
-    u32::try_from(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }).unwrap_or(0)
+    u32::try_from(unsafe { libc::prctl(PR_GET_TIMERSLACK) }).unwrap_or(0)
 }
 
 pub(crate) fn set_slack(nanos: u32) {
     if HAS_CALLS {
         // SAFETY: the call sets a number of the calling thread, and touches no memory of ours.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, libc::c_ulong::from(nanos)) };
+        unsafe { libc::prctl(PR_SET_TIMERSLACK, libc::c_ulong::from(nanos)) };
     }
 }

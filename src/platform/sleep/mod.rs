@@ -9,7 +9,7 @@
 //! | WebAssembly without threads | a panic | a sleep of the thread, which nothing can end early |
 //! | others | as the system does it | the same |
 //!
-//! Linux has a [`KernelTimer`] too, for sleeps that count the time in which the machine was suspended.
+//! Those that take a [`KernelTimer`] have it for each thread that has slept with a deadline. Linux has one too, for sleeps that count the time in which the machine was suspended.
 
 use std::time::Duration;
 
@@ -35,9 +35,6 @@ mod system;
 /// True if the timed waits of std are not exact on this system, so that a [`KernelTimer`] has to do.
 pub(crate) const TAKES_KERNEL_TIMERS: bool = system::TAKES_KERNEL_TIMERS;
 
-/// True if two readings of std's clock always differ, taken one after the other on any threads.
-pub(crate) const CLOCK_TELLS_CALLS_APART: bool = system::CLOCK_TELLS_CALLS_APART;
-
 outside_models! {
     pub(crate) use system::KernelTimer;
 }
@@ -59,7 +56,7 @@ pub(crate) fn wake_on_time() {
     system::set_slack(1);
 }
 
-/// Sets the default timer slack. A thread that was started by one which is woken on time has inherited that.
+/// Sets Linux's usual timer slack. A thread that was started by one which is woken on time has inherited that.
 pub(crate) fn wake_as_usual() {
     system::set_slack(50_000);
 }
@@ -112,11 +109,12 @@ mod model {
             self.ended.notify_one();
         }
 
-        pub(crate) fn wait(&self) {
+        pub(crate) fn wait(&self) -> bool {
             let mut has_ended = lock(&self.has_ended);
             while !*has_ended {
                 has_ended = self.ended.wait(has_ended).unwrap();
             }
+            true
         }
     }
 }
@@ -158,14 +156,14 @@ pub(crate) mod tests {
             for micros in [0, 1, 150, 2_000, 20_000] {
                 let (start, left) = (Instant::now(), Duration::from_micros(micros));
                 assert!(timer.set(left, counts_suspension));
-                timer.wait();
+                assert!(timer.wait());
                 let took = start.elapsed();
                 // Clocks of different kinds may differ in speed by some millionths.
                 assert!(took + Duration::from_micros(20) >= left, "{took:?} of {left:?}");
             }
             assert!(timer.set(Duration::MAX, counts_suspension));
             timer.end();
-            timer.wait();
+            assert!(timer.wait());
         }
     }
 }

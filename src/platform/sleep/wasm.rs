@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::platform::sync::lock;
 
 pub(crate) const TAKES_KERNEL_TIMERS: bool = true;
-pub(crate) const CLOCK_TELLS_CALLS_APART: bool = true;
 
 /// A sleep of the only thread.
 #[derive(Debug)]
@@ -27,9 +26,10 @@ impl KernelTimer {
         *lock(&self.0) = Duration::ZERO;
     }
 
-    pub(crate) fn wait(&self) {
+    pub(crate) fn wait(&self) -> bool {
         let left = *lock(&self.0);
         thread::sleep(left);
+        true
     }
 }
 

@@ -4,7 +4,7 @@
 use std::ptr;
 use std::time::Duration;
 
-use windows_sys::Win32::Foundation::{CloseHandle, HANDLE};
+use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, WAIT_OBJECT_0};
 use windows_sys::Win32::Media::{timeBeginPeriod, timeEndPeriod};
 use windows_sys::Win32::System::Threading::{
     CREATE_WAITABLE_TIMER_HIGH_RESOLUTION, CreateWaitableTimerExW, INFINITE, SetWaitableTimer,
@@ -13,11 +13,8 @@ use windows_sys::Win32::System::Threading::{
 
 pub(crate) const TAKES_KERNEL_TIMERS: bool = true;
 
-/// std's clock has steps of 100 ns, and those of two processors may differ by one.
-pub(crate) const CLOCK_TELLS_CALLS_APART: bool = false;
-
-/// A relative timer stands still while the machine is suspended. So a sleep that counts suspensions takes several of
-/// them, and looks at the clock in between.
+/// std's clock counts the time in which the machine is suspended, and a timer that is set to a time from now on stands
+/// still in it. So a sleep takes several timers, and its caller looks at the clock in between.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The unit of a timer, in nanoseconds.
@@ -41,6 +38,9 @@ unsafe impl Sync for KernelTimer {}
 impl KernelTimer {
     /// Returns `None` if the system has no more of them.
     pub(crate) fn new() -> Option<KernelTimer> {
+        if cfg!(miri) {
+            return None;
+        }
         let timer = |flags, is_exact| {
             // SAFETY: both pointers may be null: no attributes, and no name.
             let handle = unsafe {
@@ -51,26 +51,44 @@ impl KernelTimer {
         timer(CREATE_WAITABLE_TIMER_HIGH_RESOLUTION, true).or_else(|| timer(0, false))
     }
 
-    /// Makes it end after this time, and not before, whatever it was set to; or earlier, if it is to count suspensions.
-    /// Returns false if the system refuses.
-    pub(crate) fn set(&self, left: Duration, counts_suspension: bool) -> bool {
-        let left = if counts_suspension { left.min(LOOK_AGAIN) } else { left };
-        let units = i64::try_from(left.as_nanos().div_ceil(UNIT)).unwrap_or(i64::MAX);
-        let due = -units.max(1); // negative: from now on
-        // SAFETY: the handle is open, `due` is read during the call, and there is no routine to call.
-        unsafe { SetWaitableTimer(self.handle, &raw const due, 0, None, ptr::null(), 0) != 0 }
+    /// Makes it end after this time, whatever it was set to; earlier if that is far away. Returns false if the system
+    /// refuses. Otherwise a wait has to follow.
+    pub(crate) fn set(&self, left: Duration, _counts_suspension: bool) -> bool {
+        if !self.is_exact {
+            // SAFETY: the call takes a number only.
+            unsafe { timeBeginPeriod(STEP) }; // before the timer, which counts from the clock's last step
+        }
+        let units = left.min(LOOK_AGAIN).as_nanos().div_ceil(UNIT) as i64;
+        let is_set = self.set_to(-units.max(1)); // negative: from now on
+        if !is_set {
+            self.end_fast_steps();
+        }
+        is_set
     }
 
     /// Makes it end at once.
     pub(crate) fn end(&self) {
-        self.set(Duration::ZERO, false);
+        self.set_to(0); // a date in the past
     }
 
-    /// Sleeps until it ends.
-    pub(crate) fn wait(&self) {
-        let _step = (!self.is_exact).then(FastSteps::begin);
+    /// Sleeps until it ends. Returns false if the system refuses.
+    pub(crate) fn wait(&self) -> bool {
         // SAFETY: the handle is open.
-        unsafe { WaitForSingleObject(self.handle, INFINITE) };
+        let ended = unsafe { WaitForSingleObject(self.handle, INFINITE) };
+        self.end_fast_steps();
+        ended == WAIT_OBJECT_0
+    }
+
+    fn set_to(&self, due: i64) -> bool {
+        // SAFETY: the handle is open, `due` is read during the call, and there is no routine to call.
+        unsafe { SetWaitableTimer(self.handle, &raw const due, 0, None, ptr::null(), 0) != 0 }
+    }
+
+    fn end_fast_steps(&self) {
+        if !self.is_exact {
+            // SAFETY: it goes with the call in `set`.
+            unsafe { timeEndPeriod(STEP) };
+        }
     }
 }
 
@@ -78,24 +96,6 @@ impl Drop for KernelTimer {
     fn drop(&mut self) {
         // SAFETY: the handle is open, and nobody uses it any more.
         unsafe { CloseHandle(self.handle) };
-    }
-}
-
-/// The system's clock makes small steps as long as this lives.
-struct FastSteps;
-
-impl FastSteps {
-    fn begin() -> FastSteps {
-        // SAFETY: the call takes a number only.
-        unsafe { timeBeginPeriod(STEP) };
-        FastSteps
-    }
-}
-
-impl Drop for FastSteps {
-    fn drop(&mut self) {
-        // SAFETY: it goes with the call in `begin`.
-        unsafe { timeEndPeriod(STEP) };
     }
 }
 
