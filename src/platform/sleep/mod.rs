@@ -35,6 +35,9 @@ mod system;
 /// True if the timed waits of std are not exact on this system, so that a [`KernelTimer`] has to do.
 pub(crate) const TAKES_KERNEL_TIMERS: bool = system::TAKES_KERNEL_TIMERS;
 
+/// True if readings of std's clock on two processors may differ by a step, in either direction.
+pub(crate) const PROCESSORS_MAY_DIFFER: bool = cfg!(windows);
+
 outside_models! {
     pub(crate) use system::KernelTimer;
 }
