@@ -90,4 +90,14 @@
 //! # Run it yourself
 //!
 //! `scripts/platforms` checks, builds and runs all of this, as far as the tools are there, and says how to get those that
-//! are missing.
+//! are missing. On Debian 12, in November 2026:
+//!
+//! | part | what ran | result |
+//! | --- | --- | --- |
+//! | `rust-1.85` | all test programs that need no more than the crate, on the oldest Rust that is supported | all passed |
+//! | `windows` | the same, on Wine 8 | all passed: 956 tests |
+//! | `i686` | the same, on this processor with 32 bits | all passed: 958 tests |
+//! | `aarch64` | 13 programs that need no exact time, under qemu | all passed |
+//! | `s390x` | five programs, under qemu | all passed |
+//! | `wasm` | a program under node, and the wheel without std | all passed |
+//! | `check` | the library, for twelve targets | all compile |
