@@ -749,6 +749,8 @@ MUTATIONS = [
      "let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?)));",
      "let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?))).filter(|_| false);",
      TESTS + ["--lib"]),
+    ("platform: the boot clock sleeps as std does", "src/time/clock.rs",
+     "sleeper.sleep_through_suspension(left);", "sleeper.sleep_for(left);", TESTS + ["--lib"]),
     ("platform: a timer of the system is early", "src/platform/sleep/linux.rs",
      "let left = left.max(Duration::from_nanos(1)); // zero would mean never",
      "let left = (left / 2).max(Duration::from_nanos(1));", TESTS + ["--lib"]),

@@ -133,8 +133,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "the scheduler uses it"))]
-// Three files in `engine/slots/`, those of systems in `platform/`, and `future/timeout.rs` are excepted, each with its reason.
-// `tests/layers.rs` has the list.
+// Excepted are three files in `engine/slots/`, `future/timeout.rs`, and the files in `platform/` that call a system or the
+// processor. `tests/layers.rs` has the list.
 #![deny(unsafe_code)]
 
 #[cfg(all(feature = "std", not(target_has_atomic = "64")))]

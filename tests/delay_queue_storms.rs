@@ -8,7 +8,7 @@ mod common;
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use tickwheel::delay::{DelayQueue, Expired};
 use tickwheel::future::block_on;
 use tickwheel::{Precision, ScheduleError, Scheduler};
 
+use common::ledger::{End, Ledger};
 use common::told::Poller;
 use common::{Random, count, until};
 
@@ -26,12 +27,6 @@ const TAKERS: usize = 6;
 
 /// So few keys that the threads meet at them.
 const KEYS: u64 = 400;
-
-const TAKEN: u8 = 1;
-const REMOVED: u8 = 2;
-const REPLACED: u8 = 4;
-const RETURNED: u8 = 8;
-const REFUSED: u8 = 16;
 
 struct Item {
     id: usize,
@@ -43,8 +38,7 @@ struct Storm {
     scheduler: Scheduler,
     queue: DelayQueue<u64, Item>,
     limit: usize,
-    ledger: Vec<AtomicU8>,
-    ended: AtomicUsize,
+    ledger: Arc<Ledger>,
 }
 
 /// What ends a storm.
@@ -62,23 +56,7 @@ impl Storm {
     fn new(items: usize, limit: usize, precision: Precision) -> Arc<Storm> {
         let scheduler = Scheduler::builder().precision(precision).build().expect("a thread");
         let queue = DelayQueue::with_capacity_limit(&scheduler, limit);
-        let ledger = (0..items).map(|_| AtomicU8::new(0)).collect();
-        Arc::new(Storm { scheduler, queue, limit, ledger, ended: AtomicUsize::new(0) })
-    }
-
-    /// Each id may be booked once.
-    fn book(&self, id: usize, end: u8) {
-        let before = self.ledger[id].fetch_or(end, Ordering::Relaxed);
-        assert_eq!(before, 0, "item {id} ended as {before} and as {end}");
-        self.ended.fetch_add(1, Ordering::Release);
-    }
-
-    fn is_settled(&self) -> bool {
-        self.ended.load(Ordering::Acquire) == self.ledger.len()
-    }
-
-    fn count(&self, end: u8) -> usize {
-        self.ledger.iter().filter(|booked| booked.load(Ordering::Relaxed) == end).count()
+        Arc::new(Storm { scheduler, queue, limit, ledger: Ledger::new(items) })
     }
 
     // ----- in ------------------------------------------------------------------------------
@@ -97,12 +75,14 @@ impl Storm {
                 self.queue.insert_at(key, item, not_before)
             };
             match inserted {
-                Ok(before) => before.into_iter().for_each(|item| self.book(item.id, REPLACED)),
+                Ok(before) => {
+                    before.into_iter().for_each(|item| self.ledger.book(item.id, End::Dropped));
+                }
                 Err(refused) => {
                     let is_full = refused.reason() == ScheduleError::Full;
                     assert!(if is_full { self.limit < usize::MAX } else { self.queue.is_closed() });
                     assert_eq!(refused.into_inner().1.id, id);
-                    self.book(id, REFUSED);
+                    self.ledger.book(id, End::Refused);
                 }
             }
             if random.one_in(100) {
@@ -114,19 +94,19 @@ impl Storm {
     /// Moves and removes items, and looks at them.
     fn move_some(&self, seed: usize) {
         let mut random = Random(1_000 + seed as u64);
-        while !self.is_settled() && !self.queue.is_closed() {
+        while !self.ledger.is_closed() && !self.queue.is_closed() {
             let key = random.below(KEYS);
             let now = Instant::now();
             match random.below(8) {
                 0 => {
                     let removed = self.queue.remove(&key);
-                    removed.into_iter().for_each(|item| self.book(item.id, REMOVED));
+                    removed.into_iter().for_each(|item| self.ledger.book(item.id, End::Cancelled));
                 }
                 1 => {
                     let deadline = self.queue.deadline(&key);
                     assert!(deadline.is_none_or(|at| at < now + Duration::from_secs(60)));
                 }
-                2 => _ = self.queue.with(&key, |item| assert!(item.id < self.ledger.len())),
+                2 => _ = self.queue.with(&key, |item| assert!(!self.ledger.is_booked(item.id))),
                 3 => {
                     let first = self.queue.next_deadline();
                     assert!(first.is_none_or(|at| at < now + Duration::from_secs(60)));
@@ -149,7 +129,7 @@ impl Storm {
         let now = Instant::now();
         assert!(deadline <= now, "early");
         assert!(key % 2 == 1 || value.not_before <= deadline, "at another deadline");
-        self.book(value.id, TAKEN);
+        self.ledger.book(value.id, End::Ran);
         true
     }
 
@@ -217,12 +197,12 @@ fn storm(items: usize, limit: usize, precision: Precision, close: Close) -> Arc<
         .collect();
     let book = |all: Vec<Expired<u64, Item>>| {
         assert!(all.is_sorted_by_key(|item| item.deadline), "in order");
-        all.iter().for_each(|item| storm.book(item.value.id, RETURNED));
+        all.iter().for_each(|item| storm.ledger.book(item.value.id, End::Returned));
     };
     match close {
         Close::Last => {
             let what = "the end of each item, by takers that nobody but the queue wakes";
-            until(what, || storm.is_settled());
+            until(what, || storm.ledger.is_closed());
             assert!(storm.queue.is_empty());
             has_room_for_its_limit(&storm);
             assert!(storm.queue.close().len() <= storm.limit);
@@ -242,7 +222,8 @@ fn storm(items: usize, limit: usize, precision: Precision, close: Close) -> Arc<
     if close != Close::Last {
         book(storm.queue.close()); // after the end of the scheduler; nothing, if it was closed before
     }
-    assert!(storm.is_settled() && storm.queue.is_empty(), "an item is lost");
+    storm.ledger.tally().assert_balanced();
+    assert!(storm.queue.is_empty());
     let stats = storm.scheduler.stats();
     // Only the timeouts of one taker are tasks.
     assert_eq!(storm.scheduler.pending(), 0);
@@ -266,7 +247,7 @@ fn s20_each_item_has_one_end_and_no_taker_hangs() {
     let (items, precisions) = (count(40_000, 1_000_000), [Precision::Exact, Precision::Tick]);
     for (round, precision) in precisions.into_iter().cycle().take(count(2, 4)).enumerate() {
         let storm = storm(items, usize::MAX, precision, Close::Last);
-        let ends = [TAKEN, REMOVED, REPLACED].map(|end| storm.count(end));
+        let ends = [End::Ran, End::Cancelled, End::Dropped].map(|end| storm.ledger.tally().of(end));
         assert_eq!(ends.iter().sum::<usize>(), items, "round {round}");
         assert!(ends.iter().all(|end| *end > 0), "{ends:?}");
     }
@@ -275,7 +256,7 @@ fn s20_each_item_has_one_end_and_no_taker_hangs() {
 #[test]
 fn s25_a_limit_that_is_met_all_the_time_loses_no_place() {
     let storm = storm(count(30_000, 1_000_000), 20, Precision::Exact, Close::Last);
-    assert!(storm.count(REFUSED) > 0 && storm.count(TAKEN) > 0);
+    assert!(storm.ledger.tally().of(End::Refused) > 0 && storm.ledger.tally().of(End::Ran) > 0);
 }
 
 #[test]
@@ -283,7 +264,7 @@ fn s20_a_close_in_between_returns_what_nobody_has_taken() {
     let rounds = (0..count(15, 500)).map(|round| {
         let after = Duration::from_millis(round as u64 % 15);
         let storm = storm(10_000, usize::MAX, Precision::Tick, Close::Queue(after));
-        storm.count(RETURNED)
+        storm.ledger.tally().of(End::Returned)
     });
     assert!(rounds.sum::<usize>() > 0, "some were closed in between");
 }
@@ -294,7 +275,7 @@ fn s20_the_end_of_the_scheduler_in_between_wakes_all_and_loses_nothing() {
         let after = Duration::from_millis(round as u64 % 15);
         let precision = if round % 2 == 0 { Precision::Tick } else { Precision::Exact };
         let storm = storm(10_000, usize::MAX, precision, Close::Scheduler(after));
-        storm.count(RETURNED) + storm.count(REFUSED)
+        storm.ledger.tally().of(End::Returned) + storm.ledger.tally().of(End::Refused)
     });
     assert!(rounds.sum::<usize>() > 0, "some were closed in between");
 }

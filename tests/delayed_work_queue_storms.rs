@@ -6,7 +6,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,16 +14,12 @@ use std::time::{Duration, Instant};
 use tickwheel::pool::{DelayedWorkQueue, Key};
 use tickwheel::{Clock, Sleeper, SystemClock};
 
+use common::ledger::{End, Ledger};
 use common::{Random, env, until};
 
 const PRODUCERS: usize = 4;
 const TAKERS: usize = 4;
 const REMOVERS: usize = 2;
-
-const TAKEN: u8 = 1;
-const REMOVED: u8 = 2;
-const DRAINED: u8 = 4;
-const REFUSED: u8 = 8;
 
 struct Item {
     id: usize,
@@ -32,32 +28,15 @@ struct Item {
 
 struct Storm {
     queue: DelayedWorkQueue<Item>,
-    ledger: Vec<AtomicU8>,
-    ended: AtomicUsize,
+    ledger: Arc<Ledger>,
     /// Keys of items that may be gone.
     keys: Mutex<Vec<(Key, usize)>>,
 }
 
 impl Storm {
     fn new(items: usize) -> Arc<Storm> {
-        let ledger = (0..items).map(|_| AtomicU8::new(0)).collect();
-        let (queue, ended) = (DelayedWorkQueue::new(), AtomicUsize::new(0));
-        Arc::new(Storm { queue, ledger, ended, keys: Mutex::default() })
-    }
-
-    /// Each id may be booked once.
-    fn book(&self, item: &Item, end: u8) {
-        let before = self.ledger[item.id].fetch_or(end, Ordering::Relaxed);
-        assert_eq!(before, 0, "item {} ended as {before} and as {end}", item.id);
-        self.ended.fetch_add(1, Ordering::Release);
-    }
-
-    fn is_settled(&self) -> bool {
-        self.ended.load(Ordering::Acquire) == self.ledger.len()
-    }
-
-    fn count(&self, end: u8) -> usize {
-        self.ledger.iter().filter(|booked| booked.load(Ordering::Relaxed) == end).count()
+        let (queue, ledger) = (DelayedWorkQueue::new(), Ledger::new(items));
+        Arc::new(Storm { queue, ledger, keys: Mutex::default() })
     }
 
     fn produce(&self, ids: impl Iterator<Item = usize>, seed: usize) {
@@ -69,7 +48,7 @@ impl Storm {
             match self.queue.offer(deadline, Item { id, deadline }) {
                 Ok(key) if random.one_in(3) => self.keys.lock().unwrap().push((key, id)),
                 Ok(_) => {}
-                Err(item) => self.book(&item, REFUSED),
+                Err(item) => self.ledger.book(item.id, End::Refused),
             }
             if random.one_in(500) {
                 thread::sleep(later); // so that takers go to sleep as well
@@ -89,14 +68,14 @@ impl Storm {
             };
             if let Some(item) = item {
                 assert!(item.deadline <= Instant::now(), "early");
-                self.book(&item, TAKEN);
+                self.ledger.book(item.id, End::Ran);
             }
         }
     }
 
     fn remove_some(&self, seed: usize) {
         let mut random = Random(seed as u64);
-        while !self.is_settled() && !self.queue.is_closed() {
+        while !self.ledger.is_closed() && !self.queue.is_closed() {
             let mut keys = self.keys.lock().unwrap();
             let at = random.below(keys.len().max(1) as u64) as usize;
             let key = (!keys.is_empty()).then(|| keys.swap_remove(at));
@@ -114,7 +93,7 @@ impl Storm {
             }
             if let Some(item) = self.queue.remove(key) {
                 assert_eq!(item.id, id, "the item of another key");
-                self.book(&item, REMOVED);
+                self.ledger.book(item.id, End::Cancelled);
             }
         }
     }
@@ -146,15 +125,16 @@ fn storm(items: usize, close_after: Option<Duration>) -> Arc<Storm> {
     } else {
         until("the end of each item, by takers that nobody but the queue wakes", || {
             storm.queue.check_invariants();
-            storm.is_settled()
+            storm.ledger.is_closed()
         });
     }
     storm.queue.close();
     join_all("the takers' way home", takers);
     join_all("the others' end", others);
-    storm.queue.drain().iter().for_each(|item| storm.book(item, DRAINED));
+    storm.queue.drain().iter().for_each(|item| storm.ledger.book(item.id, End::Returned));
     storm.queue.check_invariants();
-    assert!(storm.is_settled() && storm.queue.is_empty());
+    storm.ledger.tally().assert_balanced();
+    assert!(storm.queue.is_empty());
     storm
 }
 
@@ -166,8 +146,11 @@ fn times(count: usize) -> usize {
 fn s20_each_item_comes_out_once_and_no_taker_hangs() {
     for _ in 0..times(3) {
         let storm = storm(20_000, None);
-        assert_eq!(storm.count(TAKEN) + storm.count(REMOVED), 20_000);
-        assert!(storm.count(REMOVED) > 0);
+        assert_eq!(
+            storm.ledger.tally().of(End::Ran) + storm.ledger.tally().of(End::Cancelled),
+            20_000
+        );
+        assert!(storm.ledger.tally().of(End::Cancelled) > 0);
     }
 }
 
@@ -175,7 +158,7 @@ fn s20_each_item_comes_out_once_and_no_taker_hangs() {
 fn s20_a_close_in_between_loses_nothing() {
     let rounds = (0..times(20)).map(|round| {
         let storm = storm(20_000, Some(Duration::from_millis(round as u64 % 20)));
-        storm.count(DRAINED) + storm.count(REFUSED)
+        storm.ledger.tally().of(End::Returned) + storm.ledger.tally().of(End::Refused)
     });
     assert!(rounds.sum::<usize>() > 0, "some were closed in between");
 }

@@ -117,7 +117,8 @@ pub use taker::{Expirations, Next};
 /// let leases = DelayQueue::new(&scheduler);
 /// let taker = {
 ///     let leases = leases.clone();
-///     thread::spawn(move || std::iter::from_fn(|| leases.recv()).map(|lease| lease.key).collect::<Vec<_>>())
+///     let taken = move || std::iter::from_fn(|| leases.recv()).map(|lease| lease.key).collect::<Vec<_>>();
+///     thread::spawn(taken)
 /// };
 /// leases.insert(1, "disk", Duration::from_millis(20))?;
 /// leases.insert(2, "port", Duration::from_millis(10))?;
@@ -296,9 +297,10 @@ impl<K, V> DelayQueue<K, V> {
     /// nothing is due.
     ///
     /// It runs under any runtime, or none. A future that was polled is in the line of takers: if its turn comes, items wait
-    /// until it is polled again or dropped, even if others wait for items. It may be dropped at any time: an item is taken by the poll that returns it,
-    /// so none is lost, and if the future was woken for an item, another taker is woken in its place. A loop around a
-    /// `select!` that makes a new future each time sets a new alarm each time. A [`stream`](DelayQueue::stream) keeps it.
+    /// until it is polled again or dropped, even if others wait for items. It may be dropped at any time. An item is taken
+    /// by the poll that returns it, so none is lost, and if the future was woken for an item, another taker is woken in its
+    /// place. A loop around a `select!` that makes a new future each time sets a new alarm each time. A
+    /// [`stream`](DelayQueue::stream) keeps it.
     ///
     /// ```
     /// use std::time::Duration;

@@ -127,7 +127,8 @@ impl Table {
 }
 
 /// Where the places of a table are, for threads that do not hold its lock: enough to fetch one into the cache ahead of
-/// its use. What it says may be out of date, which does no harm. All is Relaxed.
+/// its use. What it says may be out of date. Then a call waits for its cache line, as it would without the hint. So all loads
+/// and stores are Relaxed.
 #[derive(Default)]
 pub(super) struct Hint {
     address: AtomicUsize,

@@ -243,8 +243,8 @@
 //! go from one processor to the other: the list of free slots, the last block of a bucket, the table.
 //!
 //! To fetch the place in the table early takes its address without the lock. It may be out of date, which does no harm,
-//! because a fetch reads nothing. What remains of D4 are four locked instructions, two hashes, a reading of the clock, and
-//! one slot that is in no cache. `DelayQueue` has no lock, and the two are level there.
+//! because a fetch reads nothing. A remove and an insert together still take four locked instructions, two hashes, one
+//! reading of the clock, and one slot that is in no cache (D4). `DelayQueue` has no lock, and the two are level there.
 //!
 //! # Workers
 //!

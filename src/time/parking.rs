@@ -280,7 +280,9 @@ impl fmt::Debug for Doorbell {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::time::clock::{BootClock, Clock, SystemClock};
     use std::sync::atomic::AtomicUsize;
+    use std::time::Instant;
 
     #[derive(Default)]
     struct Count(AtomicUsize);
@@ -308,6 +310,19 @@ mod tests {
         bell.arm(Moment(100));
         bell.ring_if_earlier(Moment(200), true);
         assert_eq!(rung(), 2, "due now");
+    }
+
+    /// A condition variable stands still while the machine is suspended, where std's clock does.
+    #[test]
+    fn a_sleep_that_counts_suspensions_takes_a_timer_of_the_system() {
+        let parker = Parker::new();
+        parker.park_through_suspension(Duration::from_micros(10));
+        assert!(parker.timer.get().is_some() || boot_time().is_none());
+        let sleeper = Sleeper::new();
+        SystemClock.sleep(&sleeper, Some(Instant::now() + Duration::from_micros(200)));
+        assert_eq!(sleeper.parker.0.timer.get().is_some(), TAKES_KERNEL_TIMERS);
+        BootClock.sleep(&sleeper, Some(BootClock.now() + Duration::from_millis(1)));
+        assert!(sleeper.parker.0.timer.get().is_some() || boot_time().is_none());
     }
 
     #[test]

@@ -28,20 +28,23 @@ const ENDS: [(End, &str); 5] = [
 /// The end of each id.
 pub(crate) struct Ledger {
     ends: Vec<AtomicU8>,
+    /// How many ids are booked.
+    booked: AtomicUsize,
     doubled: AtomicUsize,
 }
 
 impl Ledger {
     pub(crate) fn new(ids: usize) -> Arc<Ledger> {
         let ends = (0..ids).map(|_| AtomicU8::new(0)).collect();
-        Arc::new(Ledger { ends, doubled: AtomicUsize::new(0) })
+        Arc::new(Ledger { ends, booked: AtomicUsize::new(0), doubled: AtomicUsize::new(0) })
     }
 
     /// Each id may be booked once. A second booking does not panic, because in a task nobody would see
     /// that, because a scheduler catches it.
     pub(crate) fn book(&self, id: usize, end: End) {
         let before = self.ends[id].fetch_or(1 << end as u8, Ordering::AcqRel);
-        self.doubled.fetch_add(usize::from(before != 0), Ordering::Relaxed);
+        let sum = if before == 0 { &self.booked } else { &self.doubled };
+        sum.fetch_add(1, Ordering::Release);
     }
 
     /// A page of the ledger that a task captures. It books the run of the task, or its drop without a run.
@@ -63,7 +66,7 @@ impl Ledger {
 
     /// Returns true if all ids are booked.
     pub(crate) fn is_closed(&self) -> bool {
-        (0..self.ends.len()).all(|id| self.is_booked(id))
+        self.booked.load(Ordering::Acquire) == self.ends.len()
     }
 
     pub(crate) fn tally(&self) -> Tally {

@@ -9,7 +9,8 @@
 //! | WebAssembly without threads | a panic | a sleep of the thread, which nothing can end early |
 //! | others | as the system does it | the same |
 //!
-//! Those that take a [`KernelTimer`] have it for each thread that has slept with a deadline. Linux has one too, for sleeps that count the time in which the machine was suspended.
+//! Linux has a [`KernelTimer`] too, for sleeps that count the time in which the machine was suspended. A sleeper makes its
+//! timer for the first sleep that takes one.
 
 use std::time::Duration;
 
