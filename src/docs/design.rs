@@ -244,8 +244,8 @@
 //!
 //! To fetch the place in the table early takes its address without the lock. It may be out of date, which does no harm,
 //! because a fetch reads nothing. A remove and an insert together still take four locked instructions, two hashes, one
-//! reading of the clock, and one slot that is in no cache (D4). `DelayQueue` has no lock, and is level
-//! there or up to an eighth ahead, from one run to the next.
+//! reading of the clock, and one slot that is in no cache (D4). `DelayQueue` has no lock, and is level there or up to an
+//! eighth ahead, from one run to the next.
 //!
 //! # Workers
 //!
