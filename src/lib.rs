@@ -154,14 +154,14 @@ extern crate alloc;
 pub mod delay;
 #[cfg(feature = "std")]
 mod docs;
+#[cfg(feature = "durable")]
+pub mod durable;
 #[cfg(feature = "std")]
 mod engine;
 #[cfg(feature = "std")]
 mod executor;
 #[cfg(feature = "std")]
 pub mod future;
-#[cfg(feature = "std")]
-mod job;
 #[cfg(feature = "std")]
 pub mod message_loop;
 #[cfg(feature = "std")]

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use super::inbox::Shared;
-use crate::job::{Due, Epoch, Run};
+use crate::pool::job::{Due, Epoch, Run};
 
 /// A task that waits for its turn, or for its time.
 pub(super) struct QueuedTask {

@@ -47,8 +47,8 @@ use super::run_loop::Quit;
 use super::turn;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
-use crate::job::{Due, Epoch, Job, Owner, Run, Work};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
+use crate::pool::job::{Due, Epoch, Job, Owner, Run, Work};
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 
 /// Fewer cancelled tasks than this are not worth a sweep (INBOX-7).

@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::entry::QueuedTask;
 use super::inbox::{LoopState, Shared};
 use super::run_loop::Quit;
-use crate::job::{Next, Owner, Place};
+use crate::pool::job::{Next, Owner, Place};
 
 pub(super) struct LoopQueue {
     shared: Arc<Shared>,
@@ -387,7 +387,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::job::{Epoch, Job, Once};
+    use crate::pool::job::{Epoch, Job, Once};
 
     fn task(sequence: u64, deadline: Option<Instant>, nests: bool) -> QueuedTask {
         let job = Job::new(Weak::new(), Once(|| ()));

@@ -57,6 +57,8 @@
 mod builder;
 mod future;
 mod heap;
+/// A task of a layer that runs tasks itself. Message loops and workers have the same.
+pub(crate) mod job;
 mod queue;
 mod scheduled;
 mod shared;

@@ -10,7 +10,7 @@ use super::future::ScheduledFuture;
 use super::shared::Shared;
 use super::task::{Callable, PoolTask, QueuedTask};
 use crate::executor::deadlock::PoolThreads;
-use crate::job::{NamedOnce, Once, Series};
+use crate::pool::job::{NamedOnce, Once, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,

@@ -4,7 +4,7 @@
 //!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
 //! - RESULT-2 The key of a task is noted under the queue's lock, before another thread can take the task. The first
 //!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well
-//!   (JOB-5 and JOB-6 of [`job`](crate::job)). A handle reads the key under the job's lock, or after it has ended the
+//!   (JOB-5 and JOB-6 of [`job`](crate::pool::job)). A handle reads the key under the job's lock, or after it has ended the
 //!   task, when the key does not change any more.
 //! - RESULT-3 A series waits in the queue from the time at which its next run became possible, which is the later of
 //!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
@@ -22,7 +22,7 @@ use super::heap::Key;
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::job::{Due, Job, NamedOnce, Next, Once, Owner, Ran, Series, Work, Workload};
+use crate::pool::job::{Due, Job, NamedOnce, Next, Once, Owner, Ran, Series, Work, Workload};
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
 /// Work that has a result.

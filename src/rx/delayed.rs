@@ -16,7 +16,7 @@ use std::time::Instant;
 use super::position::Position;
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::job::{Due, Run};
+use crate::pool::job::{Due, Run};
 
 /// A task as its queue holds it.
 pub(super) type Entry = Arc<dyn Run<dyn TaskQueue>>;
@@ -314,7 +314,7 @@ mod tests {
     use super::super::composite::CompositeCancellable;
     use super::super::serial::SerialQueue;
     use super::*;
-    use crate::job::{Job, Once};
+    use crate::pool::job::{Job, Once};
 
     /// Returns a task that is only moved about.
     fn task() -> Entry {

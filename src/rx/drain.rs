@@ -37,8 +37,8 @@ use super::delayed::Entry;
 use super::serial::{SerialQueue, Taken};
 use super::timer::{Timers, When};
 use super::worker::TaskQueue;
-use crate::job::{Next, Ran};
 use crate::platform::sync::{Mutex, Ordering, local, lock};
+use crate::pool::job::{Next, Ran};
 use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
 
 /// How many tasks a drain runs before it lets other workers have the thread.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::job::Epoch;
+use crate::pool::job::Epoch;
 
 /// Where a task is in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

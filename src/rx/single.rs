@@ -25,8 +25,8 @@ use super::scheduler::ExecutorScheduler;
 use super::serial::SerialQueue;
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
-use crate::job::{Due, Next, Owner, Place, Ran, Run};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
+use crate::pool::job::{Due, Next, Owner, Place, Ran, Run};
 use crate::{Cancel, PanicHook, ScheduleError, Scheduler, ThreadPool};
 
 /// Returns a new worker on the one thread that all such workers of the process share.

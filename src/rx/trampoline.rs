@@ -15,7 +15,7 @@ use super::delayed::{Delayed, Entry};
 use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
-use crate::job::{Due, Next, Owner, Ran};
+use crate::pool::job::{Due, Next, Owner, Ran};
 use crate::{Clock, PanicHook, Period, ScheduleError, Sleeper, SystemClock};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.

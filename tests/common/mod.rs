@@ -100,7 +100,7 @@ pub(crate) const PATIENCE: Duration =
     Duration::from_secs(if option_env!("TICKWHEEL_IMPATIENT").is_some() { 20 } else { 120 });
 
 /// Waits until other threads have made something true.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         let waited = start.elapsed();

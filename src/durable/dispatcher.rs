@@ -1,0 +1,349 @@
+//! The dispatcher: the thread of a worker that looks for timers, claims them when they wake, and extends their leases.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::clock::from_micros;
+use super::error::{Error, Result};
+use super::handler::{Failure, Tenure};
+use super::runner;
+use super::shared::{Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
+use super::store::{Claim, ClaimedTimer, Connection, Finish, RunId, Then};
+
+/// How often to look without a reason.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How far a look looks ahead. The triggers of PostgreSQL tell of timers that are due within half a minute more.
+pub(super) const HORIZON: Duration = Duration::from_secs(120);
+
+/// How many wake times one look takes in, of each kind. The next ones are seen when these have come.
+const WAKES: u32 = 1000;
+
+/// The most timers that one claim takes.
+const MOST_CLAIMED: u32 = 500;
+
+/// If another worker has taken what was due, a look follows after this time: that worker may die.
+const AFTER_OTHERS: Duration = Duration::from_secs(1);
+
+/// The shortest and the longest wait before the database is tried again.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+struct Dispatcher<'a> {
+    shared: &'a Arc<Shared>,
+    connection: Option<Box<dyn Connection>>,
+    /// Kinds of which timers may be due (RUN-6), in the order in which they are served, with the times that woke them.
+    hungry: VecDeque<usize>,
+    woken: BTreeMap<usize, Vec<SystemTime>>,
+    must_look: bool,
+    must_poll: bool,
+    must_extend: bool,
+    /// How often the database has failed in a row.
+    failures: u32,
+}
+
+pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Result<()> {
+    shared.spawn("timers", move |shared| {
+        let mut dispatcher = Dispatcher {
+            shared,
+            connection: Some(connection),
+            hungry: VecDeque::new(),
+            woken: BTreeMap::new(),
+            must_look: true,
+            must_poll: false,
+            must_extend: false,
+            failures: 0,
+        };
+        dispatcher.run();
+        shared.hush();
+    })
+}
+
+/// How long to wait after so many failures.
+pub(super) fn patience(failures: u32) -> Duration {
+    PATIENCE.0.saturating_mul(1 << failures.min(10)).min(PATIENCE.1)
+}
+
+impl Dispatcher<'_> {
+    fn run(&mut self) {
+        self.next_poll();
+        loop {
+            if let Err(error) = self.work() {
+                self.shared.report(&error);
+                self.connection = None;
+                if matches!(error, Error::Schema(_)) {
+                    self.shared.stop();
+                }
+                self.must_look = true;
+                self.shared.wake_after(Cause::Room, patience(self.failures));
+                self.failures += 1;
+            }
+            if self.is_over() {
+                return;
+            }
+            let Some(cause) = self.shared.causes.recv() else { break };
+            self.take_in(cause.key);
+            while let Some(cause) = self.shared.causes.try_next() {
+                self.take_in(cause.key);
+            }
+        }
+        // The scheduler has been closed.
+        self.shared.stop();
+    }
+
+    /// After `stop`, it stays until the last outcome is written, to extend leases and to see time limits.
+    fn is_over(&mut self) -> bool {
+        let state = self.shared.state();
+        state.is_stopping && state.runs.is_empty()
+    }
+
+    fn take_in(&mut self, cause: Cause) {
+        match cause {
+            Cause::Due(kind, wake) => {
+                self.is_hungry(kind);
+                self.woken.entry(kind).or_default().push(from_micros(wake.saturating_mul(1000)));
+            }
+            Cause::Look => self.must_look = true,
+            Cause::Poll => self.must_poll = true,
+            Cause::Extend => self.must_extend = true,
+            Cause::Limit(fence) => self.end_of_time(fence),
+            Cause::Room | Cause::Stop => {}
+        }
+    }
+
+    fn is_hungry(&mut self, kind: usize) {
+        if !self.hungry.contains(&kind) {
+            self.hungry.push_back(kind);
+        }
+    }
+
+    fn work(&mut self) -> Result<()> {
+        if self.must_extend {
+            self.extend()?;
+            self.must_extend = false;
+        }
+        if self.shared.is_stopping() {
+            return Ok(());
+        }
+        if self.must_poll {
+            self.poll()?;
+            self.must_poll = false;
+        }
+        if self.must_look {
+            self.look()?;
+            self.must_look = false;
+        }
+        while let Some(kind) = self.hungry.pop_front() {
+            let room = self.shared.room().min(MOST_CLAIMED);
+            if room == 0 || self.shared.is_stopping() {
+                self.hungry.push_front(kind);
+                break;
+            }
+            match self.claim(kind, room) {
+                Ok(true) => self.is_hungry(kind),
+                Ok(false) => {}
+                Err(error) => {
+                    self.is_hungry(kind);
+                    return Err(error);
+                }
+            }
+        }
+        self.failures = 0;
+        Ok(())
+    }
+
+    fn connection(&mut self) -> Result<&mut dyn Connection> {
+        let connection = match self.connection.take() {
+            Some(connection) if connection.is_open() => connection,
+            _ => self.shared.timers.shared.store.connect()?,
+        };
+        Ok(&mut **self.connection.insert(connection))
+    }
+
+    /// Takes in the database's time. If a clock was set, what is expected comes at other instants.
+    fn learn(&mut self, sent: Instant, now: SystemTime) {
+        let received = self.shared.scheduler.now();
+        if self.shared.clock().learn(sent, received, now) {
+            self.shared.wake_after(Cause::Look, Duration::ZERO);
+        }
+    }
+
+    fn next_poll(&self) {
+        if let Some(interval) = self.shared.settings.poll {
+            self.shared.wake_after(Cause::Poll, interval);
+        }
+    }
+
+    /// Looks if another connection may have changed something.
+    fn poll(&mut self) -> Result<()> {
+        self.must_look |= self.connection()?.has_changed()?;
+        self.next_poll();
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let shared = self.shared;
+        let kinds: Vec<&str> = shared.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let sent = shared.scheduler.now();
+        let look = self.connection()?.look(&kinds, HORIZON, WAKES)?;
+        count(&shared.counters.looks, 1);
+        self.learn(sent, look.now);
+        let mut seen = vec![0; kinds.len()];
+        let mut next_look = LOOK;
+        for (kind, wake) in look.wakes {
+            seen[kind] += 1;
+            if wake <= look.now {
+                self.is_hungry(kind);
+                continue;
+            }
+            shared.expect(kind, wake);
+            if seen[kind] == WAKES {
+                // There may be more behind it.
+                next_look = next_look.min(wake.duration_since(look.now).unwrap_or_default());
+            }
+        }
+        _ = shared.causes.insert(Cause::Look, (), next_look);
+        Ok(())
+    }
+
+    /// Claims timers of a kind, and queues them. Returns true if more may be due.
+    fn claim(&mut self, kind: usize, room: u32) -> Result<bool> {
+        let shared = self.shared;
+        let sent = shared.scheduler.now();
+        let claim = Claim {
+            kind: &shared.kinds[kind].name,
+            limit: room,
+            owner: &shared.settings.name,
+            lease: shared.settings.lease,
+            max_attempts: shared.retry_of(kind).max_attempts(),
+        };
+        let claimed = self.connection()?.claim(&claim)?;
+        self.learn(sent, claimed.now);
+        let taken = claimed.timers.len() as u32 + claimed.dead;
+        let mut came = 0;
+        for wake in self.woken.remove(&kind).unwrap_or_default() {
+            if wake > claimed.now {
+                shared.expect(kind, wake); // it was too early
+            } else {
+                came += 1;
+            }
+        }
+        if taken < room && taken < came {
+            shared.wake_after(Cause::Look, AFTER_OTHERS);
+        }
+        count(&shared.counters.dead, claimed.dead.into());
+        self.queue(kind, claimed.timers, sent + shared.settings.lease);
+        Ok(taken == room)
+    }
+
+    fn queue(&mut self, kind: usize, timers: Vec<ClaimedTimer>, lease_ends: Instant) {
+        if timers.is_empty() {
+            return;
+        }
+        let shared = self.shared;
+        count(&shared.counters.claimed, timers.len() as u64);
+        let taken_over = timers.iter().filter(|claimed| claimed.was_running).count();
+        count(&shared.counters.taken_over, taken_over as u64);
+        let default = shared.retry_of(kind).max_attempts();
+        let mut state = shared.state();
+        for ClaimedTimer { timer, woke, .. } in timers {
+            let run = RunId { id: timer.id, fence: timer.fence };
+            let tenure = Tenure::new(&shared.scheduler, lease_ends);
+            let held = Held {
+                kind,
+                run,
+                tenure: Arc::clone(&tenure),
+                stage: Stage::Queued,
+                attempt: timer.attempts,
+                max_attempts: timer.max_attempts.unwrap_or(default),
+            };
+            state.runs.insert(run.fence, held);
+            state.jobs.push_back(Job { kind, timer, woke, tenure });
+        }
+        let is_stopping = state.is_stopping;
+        drop(state);
+        if is_stopping {
+            shared.release_queued();
+        }
+        shared.has_jobs.notify_all();
+        shared.wake_after(Cause::Extend, shared.settings.lease / 3);
+    }
+
+    /// Extends the leases of all runs (RUN-1).
+    fn extend(&mut self) -> Result<()> {
+        let shared = self.shared;
+        let runs: Vec<RunId> = {
+            let state = shared.state();
+            let in_transaction = |held: &Held| {
+                held.stage == Stage::Started && shared.kinds[held.kind].handler.is_transactional()
+            };
+            state.runs.values().filter(|held| !in_transaction(held)).map(|held| held.run).collect()
+        };
+        if shared.state().runs.is_empty() {
+            return Ok(());
+        }
+        shared.wake_after(Cause::Extend, shared.settings.lease / 3);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let sent = shared.scheduler.now();
+        let kept = self.connection()?.extend(&runs, shared.settings.lease)?;
+        let kept: std::collections::HashSet<i64> = kept.into_iter().collect();
+        let state = shared.state();
+        for run in runs {
+            match state.runs.get(&run.fence) {
+                Some(held) if kept.contains(&run.fence) => {
+                    held.tenure.extend(sent + shared.settings.lease);
+                }
+                Some(held) => held.tenure.end(),
+                None => {} // written in the meantime
+            }
+        }
+        Ok(())
+    }
+
+    /// A handler has taken too long (RUN-2).
+    fn end_of_time(&mut self, fence: i64) {
+        let shared = self.shared;
+        let mut state = shared.state();
+        let Some(held) = state.runs.get_mut(&fence) else { return };
+        if held.stage != Stage::Started {
+            return;
+        }
+        held.stage = Stage::Settled;
+        held.tenure.end();
+        count(&shared.counters.timed_out, 1);
+        count(&shared.counters.failed, 1);
+        let failure = Failure::new("it took longer than its time limit");
+        if shared.kinds[held.kind].handler.is_transactional() {
+            // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
+            // claims the timer again.
+            state.runs.remove(&fence);
+            shared.has_outcomes.notify_one();
+        } else {
+            let then = shared.after_failure(held, &failure);
+            if matches!(then, Then::Dead(_)) {
+                count(&shared.counters.dead, 1);
+            }
+            let finish = Finish { run: held.run, then };
+            shared.settle(&mut state, finish);
+        }
+        state.stuck += 1;
+        let is_replaced = state.stuck <= MOST_STUCK && !state.is_stopping;
+        drop(state);
+        let started = if is_replaced { runner::start_handler(shared) } else { Ok(()) };
+        started.unwrap_or_else(|error| shared.report(&error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_longest() {
+        assert_eq!(patience(0), Duration::from_millis(50));
+        assert_eq!(patience(3), Duration::from_millis(400));
+        assert_eq!(patience(99), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,70 @@
+//! The errors of stores and workers: [`Error`].
+
+use std::error::Error as StdError;
+
+use super::store::SCHEMA_VERSION;
+
+/// What any call of a store may return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call of [`Timers`](super::Timers), or a [`Worker`](super::Worker), could not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is not the address of a store.
+    #[error(
+        "{0}: give a path as in `sqlite:timers.db`, or a server as in `postgres://user@host/database`"
+    )]
+    Address(String),
+    /// The database cannot be reached, or the connection was lost. A later call opens a new one, so it may be repeated.
+    #[error("the database cannot be reached: check that it runs, and try again")]
+    Unreachable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The database refused a statement.
+    #[error("the database refused")]
+    Refused(#[source] Box<dyn StdError + Send + Sync>),
+    /// A transaction holds the only connection to a SQLite file for too long.
+    #[error(
+        "the connection to the file was not free for ten seconds: inside a transaction use the functions that take the \
+         transaction, and keep it short"
+    )]
+    Busy,
+    /// The tables are from a newer version of this crate, which this one cannot work with.
+    #[error(
+        "the tables are of version {0}, and this version of tickwheel knows those up to {known}: update tickwheel",
+        known = SCHEMA_VERSION
+    )]
+    Schema(i32),
+    /// A field of a timer, or a setting of a worker, is not possible.
+    #[error("{0}")]
+    Invalid(String),
+    /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
+    #[cfg(feature = "serde")]
+    #[error("the payload and its type do not fit")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Wraps an error of a database's client, for writers of stores.
+    pub fn refused(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        Error::Refused(error.into())
+    }
+
+    /// Wraps an error after which the connection cannot be used any more, for writers of stores.
+    pub fn unreachable(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        Error::Unreachable(error.into())
+    }
+}
+
+/// Returns the message of an error and of its causes, each once.
+pub(super) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,383 @@
+//! What a handler sees and returns: [`Run`], [`Failure`], [`Retry`].
+
+use std::any::Any;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::error::with_causes;
+use super::timer::Timer;
+use crate::Scheduler;
+use crate::platform::panics::{Payload, caught, discard};
+
+/// What a handler returns.
+pub type HandlerResult = Result<(), Failure>;
+
+/// Why a run has failed, and what is to follow. Every error converts into one, so `?` works in a handler.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::durable::{Failure, HandlerResult, Run};
+///
+/// fn send(run: &Run<'_>) -> HandlerResult {
+///     let text = std::str::from_utf8(run.payload()).map_err(Failure::for_good)?; // it will not get better
+///     let port: u16 = text.parse()?; // tried again, as the `Retry` of the handler says
+///     if port == 0 {
+///         return Err(Failure::new("no port yet").retry_after(Duration::from_secs(5)));
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    reason: String,
+    pub(super) follow: Follow,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Follow {
+    Policy,
+    After(Duration),
+    Never,
+}
+
+impl Failure {
+    /// A failure with a reason, which is kept with the timer.
+    pub fn new(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), follow: Follow::Policy }
+    }
+
+    /// A failure that no further attempt would mend. The timer is dead at once.
+    pub fn for_good(reason: impl fmt::Display) -> Failure {
+        Failure { reason: reason.to_string(), follow: Follow::Never }
+    }
+
+    /// Sets when to try again, if an attempt is left.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Failure {
+        self.follow = Follow::After(delay);
+        self
+    }
+
+    /// Returns the reason.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    fn of_panic(payload: Payload) -> Failure {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        discard(payload);
+        Failure::new(format!("panicked: {}", text.as_deref().unwrap_or("(no text)")))
+    }
+}
+
+impl<E: std::error::Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::new(with_causes(&error))
+    }
+}
+
+/// How often a failed timer is tried again, and after which gaps.
+///
+/// By default there are 20 attempts in all. The gaps grow from one second, each twice the one before, to an hour, and
+/// each is shortened at random by up to a fifth, so that timers that have failed together are not tried together. All
+/// of them take about nine hours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retry {
+    attempts: u32,
+    first: Duration,
+    factor: f64,
+    longest: Duration,
+    jitter: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry {
+            attempts: 20,
+            first: Duration::from_secs(1),
+            factor: 2.0,
+            longest: Duration::from_secs(3600),
+            jitter: 0.2,
+        }
+    }
+}
+
+impl Retry {
+    /// The default, with another number of attempts in all. One: a failed timer is dead at once.
+    #[must_use]
+    pub fn attempts(attempts: u32) -> Retry {
+        Retry { attempts: attempts.max(1), ..Retry::default() }
+    }
+
+    /// Sets the first gap and the longest, between which each gap is `factor` times the one before.
+    #[must_use]
+    pub fn gaps(self, first: Duration, factor: f64, longest: Duration) -> Retry {
+        Retry { first, factor: factor.max(1.0), longest, ..self }
+    }
+
+    /// Sets by how much of itself a gap may be shortened: from 0 to 1.
+    #[must_use]
+    pub fn jitter(self, share: f64) -> Retry {
+        Retry { jitter: share.clamp(0.0, 1.0), ..self }
+    }
+
+    pub(super) fn max_attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The gap behind attempt `attempt`, which counts from one.
+    pub(super) fn gap(&self, attempt: u32) -> Duration {
+        let power = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.first.as_secs_f64() * self.factor.powi(power);
+        let longest = self.longest.as_secs_f64();
+        let gap = if seconds.is_finite() { seconds.min(longest) } else { longest };
+        // A new `RandomState` has other keys each time, which is random enough to spread a load.
+        let random = RandomState::new().hash_one(attempt) >> 11;
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let random = random as f64 / (1_u64 << 53) as f64;
+        Duration::try_from_secs_f64(gap * (1.0 - self.jitter * random)).unwrap_or(self.longest)
+    }
+}
+
+/// Tells whether a run is still this worker's. The worker and the handler share it.
+pub(super) struct Tenure {
+    scheduler: Scheduler,
+    base: Instant,
+    /// Until when the lease lasts, in microseconds since `base`, counted from before the call that got or extended it.
+    /// It orders nothing, so all accesses are Relaxed.
+    until: AtomicI64,
+    /// The run has taken too long, or the worker has learnt that the timer is another's. Relaxed for the same reason.
+    is_over: AtomicBool,
+}
+
+impl Tenure {
+    pub(super) fn new(scheduler: &Scheduler, until: Instant) -> Arc<Tenure> {
+        let base = scheduler.now();
+        let tenure = Tenure {
+            scheduler: scheduler.clone(),
+            base,
+            until: AtomicI64::new(0),
+            is_over: AtomicBool::new(false),
+        };
+        tenure.extend(until);
+        Arc::new(tenure)
+    }
+
+    pub(super) fn extend(&self, until: Instant) {
+        self.until.store(self.micros(until), Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_current(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+            && self.micros(self.scheduler.now()) < self.until.load(Ordering::Relaxed)
+    }
+
+    fn micros(&self, instant: Instant) -> i64 {
+        let since = instant.saturating_duration_since(self.base).as_micros();
+        i64::try_from(since).unwrap_or(i64::MAX)
+    }
+}
+
+/// One attempt at one timer, as its handler sees it.
+pub struct Run<'a> {
+    pub(super) timer: &'a Timer,
+    pub(super) max_attempts: u32,
+    pub(super) tenure: &'a Tenure,
+}
+
+impl Run<'_> {
+    /// Returns the timer's kind.
+    pub fn kind(&self) -> &str {
+        &self.timer.kind
+    }
+
+    /// Returns the timer's key.
+    pub fn key(&self) -> &str {
+        &self.timer.key
+    }
+
+    /// Returns the payload that the timer was scheduled with.
+    pub fn payload(&self) -> &[u8] {
+        &self.timer.payload
+    }
+
+    /// Returns the value whose JSON is the payload.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`](super::Error::Json) if the payload is something else.
+    #[cfg(feature = "serde")]
+    pub fn json<T: serde::de::DeserializeOwned>(&self) -> super::Result<T> {
+        Ok(serde_json::from_slice(&self.timer.payload)?)
+    }
+
+    /// Returns when this run was due, by the database's clock. A later attempt was due then too.
+    pub fn due(&self) -> SystemTime {
+        self.timer.due
+    }
+
+    /// Returns the number of this attempt at this run, which counts from one.
+    ///
+    /// Attempts count that were started, also those of workers that died in between.
+    pub fn attempt(&self) -> u32 {
+        self.timer.attempts
+    }
+
+    /// Returns true if the timer is dead when this attempt fails.
+    pub fn is_last_attempt(&self) -> bool {
+        self.timer.attempts >= self.max_attempts
+    }
+
+    /// Returns the fencing number of this attempt. Later attempts, of whatever timer of this store, have higher ones.
+    ///
+    /// Give it to systems that you write to, and let them refuse a number that is lower than one they have seen for the
+    /// same thing. Then an attempt that was thought dead, and comes back, changes nothing.
+    pub fn fence(&self) -> i64 {
+        self.timer.fence
+    }
+
+    /// Returns the timer as it stands in the store.
+    pub fn timer(&self) -> &Timer {
+        self.timer
+    }
+
+    /// Returns false if this run has taken too long, or its lease has ended, or its timer was replaced or cancelled, as
+    /// far as this process knows. Then another worker may have the timer, and nothing that this run returns matters. A
+    /// long handler asks from time to time, and stops.
+    pub fn is_current(&self) -> bool {
+        self.tenure.is_current()
+    }
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("timer", self.timer)
+            .field("is_current", &self.is_current())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A handler that gets something to work in, beside the run.
+#[cfg(feature = "sqlite")]
+type InSqlite = dyn Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync;
+#[cfg(feature = "postgres")]
+type InPostgres = dyn Fn(&Run<'_>, &mut postgres::Transaction<'_>) -> HandlerResult + Send + Sync;
+type InAny = dyn Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync;
+
+/// The handler of a kind.
+pub(super) enum Handler {
+    Plain(Box<dyn Fn(&Run<'_>) -> HandlerResult + Send + Sync>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(Box<InSqlite>),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<InPostgres>),
+    Other(Box<InAny>),
+}
+
+impl Handler {
+    pub(super) fn is_transactional(&self) -> bool {
+        !matches!(self, Handler::Plain(_))
+    }
+
+    /// Calls a plain handler. Its panic is a failure.
+    pub(super) fn call(&self, run: &Run<'_>) -> HandlerResult {
+        match self {
+            Handler::Plain(handle) => settled(|| handle(run)),
+            _ => Err(Failure::new("this handler needs a transaction")),
+        }
+    }
+}
+
+fn settled(handle: impl FnOnce() -> HandlerResult) -> HandlerResult {
+    caught(handle).unwrap_or_else(|panic| Err(Failure::of_panic(panic)))
+}
+
+/// The work of a handler inside a transaction, as a [`Connection`](super::Connection) does it.
+pub struct Work<'a> {
+    pub(super) run: Run<'a>,
+    pub(super) handler: &'a Handler,
+    /// What the handler has returned.
+    pub(super) result: Option<HandlerResult>,
+}
+
+impl Work<'_> {
+    /// Calls the handler with a transaction of SQLite. Returns true if the transaction is to be committed.
+    #[cfg(feature = "sqlite")]
+    pub fn with_sqlite(&mut self, transaction: &rusqlite::Transaction<'_>) -> bool {
+        let Handler::Sqlite(handle) = self.handler else { return self.does_not_fit() };
+        let result = settled(|| handle(&self.run, transaction));
+        self.ends_with(result)
+    }
+
+    /// Calls the handler with a transaction of PostgreSQL. Returns true if the transaction is to be committed.
+    #[cfg(feature = "postgres")]
+    pub fn with_postgres(&mut self, transaction: &mut postgres::Transaction<'_>) -> bool {
+        let Handler::Postgres(handle) = self.handler else { return self.does_not_fit() };
+        let result = settled(|| handle(&self.run, transaction));
+        self.ends_with(result)
+    }
+
+    /// Calls the handler with a transaction of another store. Returns true if the transaction is to be committed.
+    pub fn with(&mut self, transaction: &mut dyn Any) -> bool {
+        let Handler::Other(handle) = self.handler else { return self.does_not_fit() };
+        let result = settled(|| handle(&self.run, transaction));
+        self.ends_with(result)
+    }
+
+    fn does_not_fit(&mut self) -> bool {
+        self.ends_with(Err(Failure::new("the handler is for another type of transaction")))
+    }
+
+    fn ends_with(&mut self, result: HandlerResult) -> bool {
+        let is_done = result.is_ok();
+        self.result = Some(result);
+        is_done
+    }
+}
+
+impl fmt::Debug for Work<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_grow_to_the_longest_and_are_shortened_by_a_fifth_at_most() {
+        let retry = Retry::default();
+        for (attempt, longest) in
+            [(1, 1), (2, 2), (5, 16), (12, 2048), (13, 3600), (u32::MAX, 3600)]
+        {
+            let longest = Duration::from_secs(longest);
+            for _ in 0..50 {
+                let gap = retry.gap(attempt);
+                assert!(gap <= longest && gap >= longest * 4 / 5, "{attempt}: {gap:?}");
+            }
+        }
+        let even = retry.gaps(Duration::from_millis(5), 1.0, Duration::from_secs(9)).jitter(0.0);
+        assert_eq!(
+            (even.gap(1), even.gap(99)),
+            (Duration::from_millis(5), Duration::from_millis(5))
+        );
+    }
+
+    #[test]
+    fn a_failure_tells_its_causes() {
+        let failure: Failure = "x".parse::<u8>().unwrap_err().into();
+        assert_eq!(failure.reason(), "invalid digit found in string");
+        assert_eq!(Failure::of_panic(Box::new("oh")).reason(), "panicked: oh");
+        assert_eq!(Failure::of_panic(Box::new(format!("o{}", 'h'))).reason(), "panicked: oh");
+    }
+}

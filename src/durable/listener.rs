@@ -1,0 +1,62 @@
+//! The listener: the thread of a worker that hears of timers which other processes have scheduled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::dispatcher::patience;
+use super::error::Result;
+use super::shared::{Cause, Shared};
+use super::store::Listener;
+
+/// After so long without news, the thread looks whether the worker stops.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Starts to listen, if the store has something to listen to.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
+    match shared.timers.shared.store.listen()? {
+        Some(listener) => shared.spawn("listener", |shared| listen(shared, listener)),
+        None => Ok(()),
+    }
+}
+
+fn listen(shared: &Shared, listener: Box<dyn Listener>) {
+    shared.set_hush(listener.waker());
+    let mut listener = Some(listener);
+    let mut failures = 0;
+    while !shared.is_stopping() {
+        let Some(connected) = &mut listener else {
+            match shared.timers.shared.store.listen() {
+                Ok(Some(again)) => {
+                    shared.set_hush(again.waker());
+                    listener = Some(again);
+                    failures = 0;
+                    // What was said in the meantime was not heard.
+                    shared.wake_after(Cause::Look, Duration::ZERO);
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    // The dispatcher reports that the database is gone.
+                    std::thread::sleep(patience(failures));
+                    failures += 1;
+                }
+            }
+            continue;
+        };
+        match connected.wait(QUIET) {
+            Ok(heard) => {
+                for news in heard {
+                    // A worker that stops says so without a kind: it no longer waits for what it was waiting for.
+                    if news.kind.is_empty() {
+                        shared.wake_after(Cause::Look, Duration::ZERO);
+                    } else if let Some(kind) = shared.kind_named(&news.kind) {
+                        shared.expect(kind, news.wake);
+                    }
+                }
+            }
+            Err(error) => {
+                shared.report(&error);
+                listener = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The threads that run handlers, and the one that writes what became of them.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::dispatcher::patience;
+use super::error::Result;
+use super::handler::{Failure, HandlerResult, Run, Work};
+use super::shared::{Cause, Job, Shared, Stage, State, count};
+use super::sight;
+use super::store::{Connection, Finish, RunId, Then, Transacted};
+use super::timer::Timer;
+
+pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
+    (0..shared.settings.threads).try_for_each(|_| start_handler(shared))?;
+    shared.spawn("finisher", finisher)
+}
+
+/// Starts a thread that runs handlers, until the worker stops or there are too many of them.
+pub(super) fn start_handler(shared: &Arc<Shared>) -> Result<()> {
+    shared.state().handlers += 1;
+    let started = shared.spawn("handler", |shared| {
+        while let Some((job, limit)) = next_job(shared) {
+            run(shared, &job, limit);
+        }
+    });
+    if started.is_err() {
+        shared.state().handlers -= 1;
+    }
+    started
+}
+
+/// Waits for a job, and starts its run (RUN-3, RUN-5). `None`: this thread ends.
+fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
+    let mut state = shared.state();
+    loop {
+        // What stands in for a stuck thread is not needed any more when that one comes back.
+        let enough = shared.settings.threads + state.stuck;
+        if state.handlers > enough || state.is_stopping {
+            state.handlers -= 1;
+            return None;
+        }
+        let Some(job) = state.jobs.pop_front() else {
+            state = shared.has_jobs.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        let fence = job.timer.fence;
+        if !job.tenure.is_current() {
+            // Another worker may have it by now.
+            state.runs.remove(&fence);
+            count(&shared.counters.lost, 1);
+            continue;
+        }
+        if let Some(held) = state.runs.get_mut(&fence) {
+            held.stage = Stage::Started;
+        }
+        drop(state);
+        let kind = &shared.kinds[job.kind];
+        let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
+        shared.wake_after(Cause::Limit(fence), limit);
+        return Some((job, limit));
+    }
+}
+
+/// What became of a handler.
+enum Ended {
+    /// It has returned, and this is to be written.
+    Returned(HandlerResult),
+    /// What it has done is committed, and the timer is what this says.
+    Committed(Then),
+    /// It was not called, because the timer is another's.
+    Lost,
+}
+
+fn run(shared: &Shared, job: &Job, limit: Duration) {
+    let started = shared.scheduler.now();
+    let late = shared.clock().time(started).duration_since(job.woke).unwrap_or_default();
+    let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+    shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
+    let kind = &shared.kinds[job.kind];
+    let default = shared.retry_of(job.kind).max_attempts();
+    let max_attempts = job.timer.max_attempts.unwrap_or(default);
+    let run = Run { timer: &job.timer, max_attempts, tenure: &job.tenure };
+    let ended = sight::in_span(&job.timer, || {
+        if kind.handler.is_transactional() {
+            transact(shared, job, limit, run)
+        } else {
+            Ended::Returned(kind.handler.call(&run))
+        }
+    });
+    let took = shared.scheduler.now().saturating_duration_since(started);
+    sight::ran(&job.timer, late, took);
+    end(shared, job, ended, took);
+}
+
+/// Runs a handler in a transaction.
+fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended {
+    let then = match shared.after_success(&job.timer) {
+        Ok(then) => then,
+        Err(failure) => return Ended::Returned(Err(failure)),
+    };
+    let finish = Finish { run: id_of(&job.timer), then };
+    let mut work = Work { run, handler: &shared.kinds[job.kind].handler, result: None };
+    let transacted =
+        shared.timers.with(|connection| connection.transact(&finish, limit, &mut work));
+    match transacted {
+        Ok(Transacted::Committed) => Ended::Committed(finish.then),
+        Ok(Transacted::Lost) => Ended::Lost,
+        Ok(Transacted::Undone) => Ended::Returned(
+            work.result.unwrap_or_else(|| Err(Failure::new("the handler was not called"))),
+        ),
+        // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
+        Err(error) => {
+            shared.report(&error);
+            Ended::Returned(Err(error.into()))
+        }
+    }
+}
+
+/// Settles a run whose handler has returned, unless its time was over before (RUN-2).
+fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
+    let fence = job.timer.fence;
+    // A rule is the user's, so it is asked while nothing is locked.
+    let next = match &ended {
+        Ended::Returned(Ok(())) => Some(shared.after_success(&job.timer)),
+        _ => None,
+    };
+    shared.causes.remove(&Cause::Limit(fence));
+    let mut state = shared.state();
+    let weighed = state.average.map_or(took, |average| (average * 7 + took) / 8);
+    state.average = Some(weighed);
+    let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
+    if !is_mine {
+        state.stuck -= 1;
+        if let Ended::Committed(_) = ended {
+            count(&shared.counters.done, 1); // it was in time for the database
+        }
+        drop(state);
+        shared.has_jobs.notify_all(); // there may be a thread too many
+        return;
+    }
+    let then = match ended {
+        Ended::Committed(then) => {
+            count(&shared.counters.done, 1);
+            state.runs.remove(&fence);
+            return gone(shared, state, job.kind, &then);
+        }
+        Ended::Lost => {
+            count(&shared.counters.lost, 1);
+            state.runs.remove(&fence);
+            return gone(shared, state, job.kind, &Then::Done);
+        }
+        Ended::Returned(Ok(())) => match next {
+            // The work is done, so it is not tried again because the rule has failed.
+            Some(Err(failure)) => failed_rule(shared, &job.timer, &failure),
+            Some(Ok(then)) => then,
+            None => Then::Done,
+        },
+        Ended::Returned(Err(failure)) => {
+            count(&shared.counters.failed, 1);
+            let then = match state.runs.get(&fence) {
+                Some(held) => shared.after_failure(held, &failure),
+                None => Then::Dead(failure.reason().to_owned()),
+            };
+            let is_dead = matches!(then, Then::Dead(_));
+            count(&shared.counters.dead, is_dead.into());
+            sight::failed(&job.timer, failure.reason(), is_dead);
+            then
+        }
+    };
+    if let Some(held) = state.runs.get_mut(&fence) {
+        held.stage = Stage::Settled;
+    }
+    shared.settle(&mut state, Finish { run: id_of(&job.timer), then });
+}
+
+fn failed_rule(shared: &Shared, timer: &Timer, failure: &Failure) -> Then {
+    count(&shared.counters.dead, 1);
+    sight::failed(timer, failure.reason(), true);
+    Then::Dead(failure.reason().to_owned())
+}
+
+/// A run is written, so there is room for another one.
+fn gone(shared: &Shared, state: std::sync::MutexGuard<'_, State>, kind: usize, then: &Then) {
+    drop(state);
+    expect_next(shared, kind, then);
+    shared.has_outcomes.notify_one();
+    _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+}
+
+/// This worker knows when the timer wakes next, before a look does.
+fn expect_next(shared: &Shared, kind: usize, then: &Then) {
+    let next = match then {
+        Then::Next(due) => *due,
+        Then::Retry(gap, _) => {
+            let now = shared.clock().latest_time(shared.scheduler.now());
+            now.checked_add(*gap).unwrap_or(SystemTime::UNIX_EPOCH)
+        }
+        _ => return,
+    };
+    shared.expect(kind, next);
+}
+
+fn id_of(timer: &Timer) -> RunId {
+    RunId { id: timer.id, fence: timer.fence }
+}
+
+/// Writes outcomes, all that have gathered at once.
+fn finisher(shared: &Arc<Shared>) {
+    let mut connection = None;
+    loop {
+        let mut state = shared.state();
+        while state.outcomes.is_empty() {
+            if state.is_stopping && state.runs.is_empty() {
+                return;
+            }
+            state = shared.has_outcomes.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let outcomes = std::mem::take(&mut state.outcomes);
+        drop(state);
+        write(shared, &mut connection, outcomes);
+    }
+}
+
+fn write(shared: &Shared, connection: &mut Option<Box<dyn Connection>>, outcomes: Vec<Finish>) {
+    let mut failures = 0;
+    let kept = loop {
+        let connected = match connection.take().filter(|connection| connection.is_open()) {
+            Some(open) => Ok(open),
+            None => shared.timers.shared.store.connect(),
+        };
+        let finished = connected.and_then(|mut connected| {
+            let finished = connected.finish(&outcomes);
+            *connection = Some(connected);
+            finished
+        });
+        match finished {
+            Ok(kept) => break kept,
+            Err(error) => shared.report(&error),
+        }
+        *connection = None;
+        // Until it is written, the dispatcher extends the leases, if it can.
+        std::thread::sleep(patience(failures));
+        failures += 1;
+    };
+    let kept: std::collections::HashSet<i64> = kept.into_iter().collect();
+    for Finish { run, then } in outcomes {
+        let held = shared.state().runs.remove(&run.fence);
+        // After an error, the outcome may have been written before, and then it is not kept now.
+        if kept.contains(&run.fence) || failures > 0 {
+            match then {
+                Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
+                Then::Release => count(&shared.counters.released, 1),
+                Then::Retry(..) | Then::Dead(_) => {}
+            }
+            held.into_iter().for_each(|held| expect_next(shared, held.kind, &then));
+        } else {
+            count(&shared.counters.lost, 1);
+        }
+    }
+    _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+}

@@ -1,0 +1,442 @@
+//! What the threads of a worker share, and how they work together.
+//!
+//! ```text
+//!   listener ──┐ news                                           ┌──> handler threads ──┐
+//!              v                                                │ jobs                 │ outcomes
+//!   wheel ──> dispatcher ── look, claim, extend ──> database ───┘                      v
+//!              ^    ^                                   ^                           finisher
+//!   schedule ──┘    └─────────── room again ────────────┼──────────────────────────────┤
+//!                                                       └──────── finish ──────────────┘
+//! ```
+//!
+//! The **dispatcher** sleeps in a [`DelayQueue`] of causes to do something: a timer wakes, a lease must be extended, a
+//! handler has taken too long, it is time to look. When timers of a kind wake, it claims as many of that kind as there is
+//! room for. **Handler threads** run what was claimed. The **finisher** writes outcomes, all that have gathered in the
+//! meantime in one transaction. The **listener** hears of timers that other processes have scheduled.
+//!
+//! A run goes through these states, under the lock of [`State`]:
+//!
+//! ```text
+//!            claim            a thread takes it          the handler returns
+//!              │                                                               written
+//!              └──> Queued ───────────────────> Started ───────────────────> Settled ──────> gone
+//!                     │                            └── time limit ──────────────^
+//!                     └── stop ──────────────────────────────────────────────────^
+//! ```
+//!
+//! - RUN-1 A run is in `runs` from its claim until its outcome is written. For so long the dispatcher extends its lease,
+//!   except for a started run in a transaction (PG-3).
+//! - RUN-2 The step to `Settled` is made once, by the thread that then pushes the outcome: the handler's, the
+//!   dispatcher's at the time limit, or the one that stops the worker.
+//! - RUN-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
+//! - RUN-4 Nothing is locked while a handler or a hook runs, or the database works.
+//! - RUN-5 After `stop`, nothing is claimed, and nothing queued starts. The threads end when `runs` is empty.
+//! - RUN-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
+//!   `hungry`, or a look is ahead that finds them. So nothing waits longer than until the next look.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::clock::{DatabaseClock, from_micros, micros};
+use super::dispatcher::HORIZON;
+use super::error::Error;
+use super::handler::{Failure, Follow, Handler, Retry, Tenure};
+use super::store::{Finish, RunId, Then};
+use super::timer::{Repetition, Timer};
+use super::worker::{WorkerStats, print_error};
+use super::{Timers, sight};
+use crate::Scheduler;
+use crate::delay::DelayQueue;
+
+type Rules =
+    dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
+
+pub(super) struct Settings {
+    pub(super) name: String,
+    pub(super) threads: usize,
+    pub(super) lease: Duration,
+    pub(super) poll: Option<Duration>,
+    pub(super) retry: Retry,
+    pub(super) time_limit: Duration,
+    pub(super) rules: Option<Box<Rules>>,
+    pub(super) on_error: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let random = RandomState::new().hash_one(()) as u32;
+        Settings {
+            name: format!("{}-{random:08x}", std::process::id()),
+            threads: 4,
+            lease: Duration::from_secs(30),
+            poll: None,
+            retry: Retry::default(),
+            time_limit: Duration::from_secs(60),
+            rules: None,
+            on_error: Box::new(print_error),
+        }
+    }
+}
+
+/// A kind of timers, and what is done with them.
+pub(super) struct Kind {
+    pub(super) name: String,
+    pub(super) handler: Handler,
+    pub(super) retry: Option<Retry>,
+    pub(super) time_limit: Option<Duration>,
+}
+
+/// Why the dispatcher wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cause {
+    /// A timer of this kind wakes, at this time of the database in milliseconds.
+    Due(usize, i64),
+    /// It is time to look.
+    Look,
+    /// It is time to ask whether other processes have changed something.
+    Poll,
+    /// Leases must be extended.
+    Extend,
+    /// The handler of the attempt with this fencing number has taken too long.
+    Limit(i64),
+    /// Outcomes were written, so there is room again.
+    Room,
+    Stop,
+}
+
+/// A claimed timer on its way to a handler thread.
+pub(super) struct Job {
+    pub(super) kind: usize,
+    pub(super) timer: Timer,
+    pub(super) woke: SystemTime,
+    pub(super) tenure: Arc<Tenure>,
+}
+
+/// What is known of a run outside of its handler thread.
+pub(super) struct Held {
+    pub(super) kind: usize,
+    pub(super) run: RunId,
+    pub(super) tenure: Arc<Tenure>,
+    pub(super) stage: Stage,
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Queued,
+    Started,
+    Settled,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) jobs: VecDeque<Job>,
+    /// By fencing number (RUN-1).
+    pub(super) runs: HashMap<i64, Held>,
+    pub(super) outcomes: Vec<Finish>,
+    pub(super) is_stopping: bool,
+    /// Threads of the worker that have not ended, but for those that are stuck.
+    pub(super) threads: usize,
+    /// Handler threads, with those that are stuck.
+    pub(super) handlers: usize,
+    pub(super) stuck: usize,
+    /// How long handlers have taken, on average, with more weight on later ones.
+    pub(super) average: Option<Duration>,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) claimed: AtomicU64,
+    pub(super) taken_over: AtomicU64,
+    pub(super) done: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) timed_out: AtomicU64,
+    pub(super) dead: AtomicU64,
+    pub(super) lost: AtomicU64,
+    pub(super) released: AtomicU64,
+    pub(super) looks: AtomicU64,
+    pub(super) errors: AtomicU64,
+    /// In microseconds.
+    pub(super) max_lateness: AtomicU64,
+}
+
+/// Counters order nothing, so their accesses are Relaxed.
+pub(super) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+pub(super) struct Shared {
+    pub(super) timers: Timers,
+    pub(super) scheduler: Scheduler,
+    pub(super) kinds: Vec<Kind>,
+    pub(super) settings: Settings,
+    pub(super) causes: DelayQueue<Cause, ()>,
+    pub(super) clock: Mutex<DatabaseClock>,
+    state: Mutex<State>,
+    /// A job was queued, or the worker stops.
+    pub(super) has_jobs: Condvar,
+    /// An outcome was pushed, or a run is gone, or the worker stops.
+    pub(super) has_outcomes: Condvar,
+    /// A thread has ended.
+    has_ended: Condvar,
+    pub(super) counters: Counters,
+    /// Ends the wait of the listener, if there is one.
+    hush: Mutex<Option<Hush>>,
+}
+
+type Hush = Box<dyn Fn() + Send + Sync>;
+
+/// No more than so many handler threads are replaced because they are stuck.
+pub(super) const MOST_STUCK: usize = 16;
+
+/// How much work is claimed ahead of the threads, so that short handlers do not wait for the database.
+const AHEAD: Duration = Duration::from_millis(20);
+
+/// The most runs for each thread that are claimed ahead.
+const MOST_AHEAD: u128 = 64;
+
+impl Shared {
+    pub(super) fn new(
+        timers: Timers,
+        kinds: Vec<Kind>,
+        settings: Settings,
+        scheduler: &Scheduler,
+    ) -> Shared {
+        Shared {
+            timers,
+            scheduler: scheduler.clone(),
+            kinds,
+            settings,
+            causes: DelayQueue::new(scheduler),
+            clock: Mutex::new(DatabaseClock::new(scheduler.now())),
+            state: Mutex::default(),
+            has_jobs: Condvar::new(),
+            has_outcomes: Condvar::new(),
+            has_ended: Condvar::new(),
+            counters: Counters::default(),
+            hush: Mutex::default(),
+        }
+    }
+
+    pub(super) fn set_hush(&self, hush: Hush) {
+        *self.hush.lock().unwrap_or_else(PoisonError::into_inner) = Some(hush);
+    }
+
+    /// Tells the listener, and other workers, that this worker has stopped.
+    pub(super) fn hush(&self) {
+        let hush = self.hush.lock().unwrap_or_else(PoisonError::into_inner).take();
+        hush.into_iter().for_each(|hush| hush());
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn clock(&self) -> MutexGuard<'_, DatabaseClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.state().is_stopping
+    }
+
+    /// Wakes the dispatcher after a delay. An earlier wake-up for the same cause stays.
+    pub(super) fn wake_after(&self, cause: Cause, delay: Duration) {
+        let instant = self.scheduler.now() + delay;
+        if self.causes.deadline(&cause).is_none_or(|known| instant < known) {
+            _ = self.causes.insert_at(cause, (), instant);
+        }
+    }
+
+    /// A timer of this kind wakes at this time. Later ones than the next look will see are left to it.
+    pub(super) fn expect(&self, kind: usize, wake: SystemTime) {
+        let wake = micros(wake).saturating_add(999) / 1000;
+        let clock = self.clock();
+        if !clock.is_known() {
+            return; // the first look is ahead
+        }
+        let instant = clock.instant(from_micros(wake * 1000));
+        drop(clock);
+        if instant <= self.scheduler.now() + HORIZON {
+            _ = self.causes.insert_at(Cause::Due(kind, wake), (), instant);
+        }
+    }
+
+    pub(super) fn kind_named(&self, name: &str) -> Option<usize> {
+        self.kinds.iter().position(|kind| kind.name == name)
+    }
+
+    pub(super) fn retry_of(&self, kind: usize) -> &Retry {
+        self.kinds[kind].retry.as_ref().unwrap_or(&self.settings.retry)
+    }
+
+    pub(super) fn report(&self, error: &Error) {
+        count(&self.counters.errors, 1);
+        sight::database_error(&self.settings.name, error);
+        crate::platform::panics::quietly(|| (self.settings.on_error)(error));
+    }
+
+    /// How many more timers may be claimed.
+    pub(super) fn room(&self) -> u32 {
+        let state = self.state();
+        let threads = self.settings.threads + state.stuck.min(MOST_STUCK);
+        let ahead = state.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
+        let most = self.settings.threads * ahead.clamp(1, MOST_AHEAD) as usize;
+        let free_threads = threads - state.stuck.min(threads);
+        if free_threads == 0 { 0 } else { most.saturating_sub(state.runs.len()) as u32 }
+    }
+
+    /// What follows a failed attempt.
+    pub(super) fn after_failure(&self, held: &Held, failure: &Failure) -> Then {
+        let reason = failure.reason().to_owned();
+        let gap = match failure.follow {
+            Follow::Never => return Then::Dead(reason),
+            _ if held.attempt >= held.max_attempts => return Then::Dead(reason),
+            Follow::After(gap) => gap,
+            Follow::Policy => self.retry_of(held.kind).gap(held.attempt),
+        };
+        Then::Retry(gap, reason)
+    }
+
+    /// What follows a successful attempt.
+    pub(super) fn after_success(&self, timer: &Timer) -> Result<Then, Failure> {
+        let now = self.clock().time(self.scheduler.now());
+        match &timer.repetition {
+            None => Ok(Then::Done),
+            Some(Repetition::Every(period)) => Ok(Then::Next(next_of(timer.due, *period, now))),
+            Some(Repetition::Rule(rule)) => {
+                let Some(rules) = &self.settings.rules else {
+                    let problem = format!("no `rules` are set for {rule:?}");
+                    return Err(Failure::new(problem));
+                };
+                let after = now.max(timer.due);
+                match rules(rule, after)? {
+                    Some(next) if next <= after => Err(Failure::for_good(format!(
+                        "the rule {rule:?} gives a time that has passed"
+                    ))),
+                    next => Ok(next.map_or(Then::Done, Then::Next)),
+                }
+            }
+        }
+    }
+
+    /// Pushes the outcome of a run, which the caller has settled (RUN-2).
+    pub(super) fn settle(&self, state: &mut State, finish: Finish) {
+        state.outcomes.push(finish);
+        self.has_outcomes.notify_one();
+    }
+
+    pub(super) fn stop(&self) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.is_stopping, true) {
+            return;
+        }
+        drop(state);
+        self.release_queued();
+        _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
+    }
+
+    /// Gives back what was claimed and not started.
+    pub(super) fn release_queued(&self) {
+        let mut state = self.state();
+        while let Some(job) = state.jobs.pop_front() {
+            if let Some(held) = state.runs.get_mut(&job.timer.fence) {
+                held.stage = Stage::Settled;
+                let finish = Finish { run: held.run, then: Then::Release };
+                self.settle(&mut state, finish);
+            }
+        }
+        drop(state);
+        self.has_jobs.notify_all();
+        self.has_outcomes.notify_all();
+    }
+
+    pub(super) fn await_end(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut state = self.state();
+        while state.threads > 0 {
+            let left =
+                deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            let left = left.min(Duration::from_secs(3600));
+            state =
+                self.has_ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Starts a thread of the worker, for which `await_end` waits.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.state().threads += 1;
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(format!("tickwheel-{name}"));
+        let spawned = thread.spawn(move || {
+            work(&shared);
+            shared.end_of_thread();
+        });
+        spawned.map(drop).map_err(|error| {
+            self.end_of_thread();
+            Error::Invalid(format!("a thread of the worker cannot be started: {error}"))
+        })
+    }
+
+    fn end_of_thread(&self) {
+        self.state().threads -= 1;
+        self.has_ended.notify_all();
+    }
+
+    pub(super) fn stats(&self) -> WorkerStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let state = self.state();
+        WorkerStats {
+            claimed: of(&counters.claimed),
+            taken_over: of(&counters.taken_over),
+            done: of(&counters.done),
+            failed: of(&counters.failed),
+            timed_out: of(&counters.timed_out),
+            dead: of(&counters.dead),
+            lost: of(&counters.lost),
+            released: of(&counters.released),
+            running: state.runs.len() as u64,
+            stuck: state.stuck as u64,
+            looks: of(&counters.looks),
+            errors: of(&counters.errors),
+            max_lateness: Duration::from_micros(of(&counters.max_lateness)),
+        }
+    }
+}
+
+/// The first time after `now` that is a whole number of periods after `due`, and one period at least.
+fn next_of(due: SystemTime, period: Duration, now: SystemTime) -> SystemTime {
+    let period = micros(SystemTime::UNIX_EPOCH + period.min(Duration::from_secs(1 << 37))).max(1);
+    let missed = (micros(now) - micros(due)).max(0) / period;
+    from_micros(micros(due).saturating_add(period.saturating_mul(missed + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_keeps_its_phase_and_skips_what_it_has_missed() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let minute = Duration::from_secs(60);
+        assert_eq!(next_of(at(100), minute, at(100)), at(160));
+        assert_eq!(next_of(at(100), minute, at(159)), at(160));
+        assert_eq!(next_of(at(100), minute, at(160)), at(220));
+        assert_eq!(next_of(at(100), minute, at(1000)), at(1060));
+        assert_eq!(next_of(at(100), minute, at(5)), at(160));
+        assert!(next_of(at(100), Duration::MAX, at(200)) > at(1 << 36));
+    }
+}

@@ -1,0 +1,101 @@
+//! What is told to `tracing` and `metrics`. Without these features, this module does nothing.
+//!
+//! | metric | what it is |
+//! | --- | --- |
+//! | `tickwheel_durable_runs_total` | attempts that were started, by kind |
+//! | `tickwheel_durable_failed_total` | attempts that failed, by kind |
+//! | `tickwheel_durable_dead_total` | timers all of whose attempts have failed, by kind |
+//! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
+//! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
+//! | `tickwheel_durable_timers` | a gauge: timers in the store, by kind and state |
+//! | `tickwheel_durable_lag_seconds` | a gauge: how long ago the oldest was due that is due and not done, by kind |
+
+use std::time::Duration;
+
+use super::error::Error;
+use super::timer::{KindCounts, Timer};
+
+/// Runs a handler in a span of its own.
+pub(super) fn in_span<R>(timer: &Timer, run: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "tracing")]
+    {
+        let span = tracing::info_span!(
+            target: "tickwheel",
+            parent: None,
+            "tickwheel.timer",
+            kind = timer.kind,
+            key = timer.key,
+            attempt = timer.attempts,
+            fence = timer.fence
+        );
+        span.in_scope(run)
+    }
+    #[cfg(not(feature = "tracing"))]
+    {
+        _ = timer;
+        run()
+    }
+}
+
+/// A handler has returned.
+pub(super) fn ran(timer: &Timer, late: Duration, took: Duration) {
+    #[cfg(feature = "metrics")]
+    {
+        let kind = || timer.kind.clone();
+        metrics::counter!("tickwheel_durable_runs_total", "kind" => kind()).increment(1);
+        metrics::histogram!("tickwheel_durable_lateness_seconds", "kind" => kind())
+            .record(late.as_secs_f64());
+        metrics::histogram!("tickwheel_durable_run_seconds", "kind" => kind())
+            .record(took.as_secs_f64());
+    }
+    _ = (timer, late, took);
+}
+
+/// An attempt has failed.
+pub(super) fn failed(timer: &Timer, reason: &str, is_dead: bool) {
+    #[cfg(feature = "tracing")]
+    if is_dead {
+        tracing::error!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer is dead");
+    } else {
+        tracing::warn!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer has failed, and is tried again");
+    }
+    #[cfg(feature = "metrics")]
+    {
+        metrics::counter!("tickwheel_durable_failed_total", "kind" => timer.kind.clone())
+            .increment(1);
+        let dead = metrics::counter!("tickwheel_durable_dead_total", "kind" => timer.kind.clone());
+        dead.increment(is_dead.into());
+    }
+    _ = (timer, reason, is_dead);
+}
+
+pub(super) fn database_error(worker: &str, error: &Error) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        target: "tickwheel",
+        worker,
+        error = super::error::with_causes(error),
+        "the database of durable timers has failed"
+    );
+    _ = (worker, error);
+}
+
+/// Sets the gauges.
+pub(super) fn counted(counts: &[KindCounts]) {
+    #[cfg(feature = "metrics")]
+    for of in counts {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact beyond 2^53")]
+        for (state, count) in [
+            ("waiting", of.waiting),
+            ("retrying", of.retrying),
+            ("running", of.running),
+            ("dead", of.dead),
+        ] {
+            metrics::gauge!("tickwheel_durable_timers", "kind" => of.kind.clone(), "state" => state)
+                .set(count as f64);
+        }
+        metrics::gauge!("tickwheel_durable_lag_seconds", "kind" => of.kind.clone())
+            .set(of.lag.as_secs_f64());
+    }
+    _ = counts;
+}

@@ -1,0 +1,23 @@
+-- Timers of the crate tickwheel. All times are milliseconds since 1970, in UTC.
+CREATE TABLE tickwheel_timers (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL CHECK (length(kind) > 0),
+    key TEXT NOT NULL,
+    payload BLOB NOT NULL DEFAULT x'',
+    due INTEGER NOT NULL CHECK (typeof(due) = 'integer'),
+    period_ms INTEGER CHECK (period_ms > 0),
+    rule TEXT,
+    max_attempts INTEGER CHECK (max_attempts > 0),
+    time_limit_ms INTEGER CHECK (time_limit_ms > 0),
+    -- What follows is the workers': leave it to its defaults.
+    state TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'running', 'dead')),
+    attempts INTEGER NOT NULL DEFAULT 0,
+    fence INTEGER NOT NULL DEFAULT 0,
+    held_until INTEGER,
+    owner TEXT,
+    error TEXT,
+    wake INTEGER GENERATED ALWAYS AS (coalesce(held_until, due)) VIRTUAL,
+    UNIQUE (kind, key)
+);
+CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);
+INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);

@@ -1,0 +1,314 @@
+//! The public face of workers: [`WorkerBuilder`], [`Worker`] and its [`WorkerStats`].
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::error::{Error, Result, with_causes};
+use super::handler::{Failure, Handler, HandlerResult, Retry, Run};
+use super::shared::{Kind, Settings, Shared};
+use super::store::Transactions;
+use super::{Timers, dispatcher, listener, runner};
+use crate::Scheduler;
+
+/// Collects handlers and settings, and starts a [`Worker`]. From [`Timers::worker`].
+#[must_use = "it does nothing until it is started"]
+pub struct WorkerBuilder {
+    timers: Timers,
+    kinds: Vec<Kind>,
+    settings: Settings,
+}
+
+impl WorkerBuilder {
+    pub(super) fn new(timers: Timers) -> WorkerBuilder {
+        WorkerBuilder { timers, kinds: Vec::new(), settings: Settings::default() }
+    }
+
+    /// Registers the handler of a kind. It is called for each timer of the kind that is due, on one of the worker's
+    /// threads. The timer is done once the handler has returned `Ok`; an error or a panic is a failed attempt.
+    ///
+    /// Each run is **at-least-once**: if the process dies after the handler's work and before the worker has written that
+    /// down, another worker calls its handler again.
+    pub fn handle(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(&Run<'_>) -> HandlerResult + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::Plain(Box::new(handler)))
+    }
+
+    /// Registers a handler that does its work in a transaction of the timers' own database. What it writes there, and
+    /// that the timer is done, are committed together or not at all. So each run is **exactly-once**.
+    ///
+    /// The handler must schedule other timers with [`sqlite::within`](super::sqlite::within). The file is locked while it
+    /// runs, so it should take milliseconds.
+    #[cfg(feature = "sqlite")]
+    pub fn handle_in_sqlite(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::Sqlite(Box::new(handler)))
+    }
+
+    /// Registers a handler that does its work in a transaction of the timers' own database. What it writes there, and
+    /// that the timer is done, are committed together or not at all. So each run is **exactly-once**.
+    ///
+    /// The handler may schedule other timers with [`postgres::within`](super::postgres::within). The server ends a
+    /// transaction that exceeds the time limit.
+    #[cfg(feature = "postgres")]
+    pub fn handle_in_postgres(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(&Run<'_>, &mut postgres::Transaction<'_>) -> HandlerResult
+        + Send
+        + Sync
+        + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::Postgres(Box::new(handler)))
+    }
+
+    /// Registers a handler that gets the transaction of a store of your own. See [`Work::with`](super::Work::with).
+    pub fn handle_in_transaction(
+        self,
+        kind: impl Into<String>,
+        handler: impl Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.add(kind.into(), Handler::Other(Box::new(handler)))
+    }
+
+    fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
+        self.kinds.retain(|kind| kind.name != name);
+        self.kinds.push(Kind { name, handler, retry: None, time_limit: None });
+        self
+    }
+
+    /// Sets how failed timers are tried again: those of the kind that was registered last, or before any, of all kinds.
+    pub fn retry(mut self, retry: Retry) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.retry = Some(retry),
+            None => self.settings.retry = retry,
+        }
+        self
+    }
+
+    /// Sets how long a run may take, for timers that do not say so themselves: of the kind that was registered last, or
+    /// before any, of all kinds. By default a minute.
+    ///
+    /// A run that exceeds the limit has failed, and its timer is tried again. The handler cannot be stopped. It is told so
+    /// if it asks [`Run::is_current`]; its thread is replaced, as long as no more than sixteen such threads are
+    /// stuck.
+    pub fn time_limit(mut self, limit: Duration) -> WorkerBuilder {
+        match self.kinds.last_mut() {
+            Some(kind) => kind.time_limit = Some(limit),
+            None => self.settings.time_limit = limit,
+        }
+        self
+    }
+
+    /// Sets the number of threads that call handlers. By default 4.
+    pub fn threads(mut self, threads: usize) -> WorkerBuilder {
+        self.settings.threads = threads.max(1);
+        self
+    }
+
+    /// Sets the name under which the worker claims timers. By default it is made of the process' number and a random one.
+    pub fn name(mut self, name: impl Into<String>) -> WorkerBuilder {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds. The
+    /// worker extends a lease after each third of it, as long as the handler runs.
+    pub fn lease(mut self, lease: Duration) -> WorkerBuilder {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// Sets how often the worker asks the database whether it has new timers. By default it does not ask: it looks once a
+    /// minute two minutes ahead, and in between it is told of new timers, by PostgreSQL's server or by this process.
+    ///
+    /// Set it if other processes schedule in the same SQLite file, if the connection to PostgreSQL goes through a proxy
+    /// that keeps no sessions, or to take over timers sooner from processes that died. SQLite answers in microseconds if
+    /// nothing has changed.
+    pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
+        self.settings.poll = Some(interval.max(Duration::from_millis(1)));
+        self
+    }
+
+    /// Sets what computes the next time of a timer with a [`rule`](super::NewTimer::rule): from the rule, and a time after
+    /// which it is to be. `None` ends the series.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::durable::{Failure, NewTimer, Timers};
+    ///
+    /// // A crate for cron expressions would stand here. This rule is "every so many seconds".
+    /// let timers = Timers::open("sqlite::memory:")?;
+    /// let worker = timers
+    ///     .worker()
+    ///     .handle("beat", |_| Ok(()))
+    ///     .rules(|rule, after| {
+    ///         let seconds = rule.strip_prefix("every ").and_then(|count| count.parse().ok());
+    ///         let seconds = seconds.ok_or_else(|| Failure::for_good(format!("no rule: {rule}")))?;
+    ///         Ok(Some(after + Duration::from_secs(seconds)))
+    ///     })
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("beat", "slow", Duration::from_secs(30)).rule("every 30"))?;
+    /// # drop(worker);
+    /// # }
+    /// # Ok::<(), tickwheel::durable::Error>(())
+    /// ```
+    pub fn rules(
+        mut self,
+        rules: impl Fn(&str, SystemTime) -> std::result::Result<Option<SystemTime>, Failure>
+        + Send
+        + Sync
+        + 'static,
+    ) -> WorkerBuilder {
+        self.settings.rules = Some(Box::new(rules));
+        self
+    }
+
+    /// Sets what is told of errors of the database. The worker goes on trying. By default they are printed to stderr.
+    pub fn on_error(mut self, hook: impl Fn(&Error) + Send + Sync + 'static) -> WorkerBuilder {
+        self.settings.on_error = Box::new(hook);
+        self
+    }
+
+    /// Starts the worker. It waits for due times on the clock of this scheduler, and is as exact as it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no handler, or one for a transaction that the store does not have, or if the
+    /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
+    pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
+        self.check()?;
+        let connection = self.timers.shared.store.connect()?;
+        let shared = Arc::new(Shared::new(self.timers, self.kinds, self.settings, scheduler));
+        // From here on, the drop of the worker ends whatever was started.
+        let worker = Worker { shared };
+        runner::start(&worker.shared)?;
+        dispatcher::start(&worker.shared, connection)?;
+        listener::start(&worker.shared)?;
+        worker.shared.timers.add(&worker.shared);
+        Ok(worker)
+    }
+
+    fn check(&self) -> Result<()> {
+        let has = self.timers.shared.store.transactions();
+        let needs = |handler: &Handler| match handler {
+            Handler::Plain(_) => None,
+            #[cfg(feature = "sqlite")]
+            Handler::Sqlite(_) => Some(Transactions::Sqlite),
+            #[cfg(feature = "postgres")]
+            Handler::Postgres(_) => Some(Transactions::Postgres),
+            Handler::Other(_) => Some(Transactions::Other),
+        };
+        let misfit =
+            self.kinds.iter().find(|kind| needs(&kind.handler).is_some_and(|needs| needs != has));
+        if let Some(kind) = misfit {
+            return Err(Error::Invalid(format!(
+                "the handler of {:?} works in another type of transaction than the store has: register it with `handle`",
+                kind.name
+            )));
+        }
+        if self.kinds.is_empty() {
+            return Err(Error::Invalid(
+                "a worker needs a handler: register one with `handle`".to_owned(),
+            ));
+        }
+        if self.settings.lease < Duration::from_millis(100) {
+            return Err(Error::Invalid(
+                "a lease of less than 100 ms would end before it can be extended".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for WorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds: Vec<_> = self.kinds.iter().map(|kind| &kind.name).collect();
+        f.debug_struct("WorkerBuilder").field("kinds", &kinds).finish_non_exhaustive()
+    }
+}
+
+/// Runs the timers of its kinds when they are due, until it is stopped.
+///
+/// Dropping it stops it without waiting.
+#[must_use = "a worker stops when it is dropped"]
+pub struct Worker {
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    /// Stops claiming timers, gives those back that were claimed and not started, and waits until the handlers that run
+    /// have ended and their outcomes are written. Returns false if that takes longer than `timeout`. The rest ends by
+    /// itself in the background.
+    pub fn stop(&self, timeout: Duration) -> bool {
+        self.shared.stop();
+        self.shared.await_end(timeout)
+    }
+
+    /// Returns the name under which it claims timers.
+    pub fn name(&self) -> &str {
+        &self.shared.settings.name
+    }
+
+    /// Returns what it has done since its start.
+    pub fn stats(&self) -> WorkerStats {
+        self.shared.stats()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("name", &self.name()).field("stats", &self.stats()).finish()
+    }
+}
+
+/// What a worker has done since its start. Each number counts attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerStats {
+    /// Claimed.
+    pub claimed: u64,
+    /// Of those claimed: taken over from a worker whose lease had ended. Each may be a second run of the same work.
+    pub taken_over: u64,
+    /// Successful, and written down.
+    pub done: u64,
+    /// Failed, in whatever way.
+    pub failed: u64,
+    /// Of those failed: exceeded their time limit.
+    pub timed_out: u64,
+    /// After which the timer was dead.
+    pub dead: u64,
+    /// Whose outcome did not matter any more, because the lease had ended, or the timer was replaced or cancelled.
+    pub lost: u64,
+    /// Claimed and given back at the stop.
+    pub released: u64,
+    /// Claimed now, and not yet written down.
+    pub running: u64,
+    /// Threads now that are in a handler that has exceeded its time limit.
+    pub stuck: u64,
+    /// Looks at what is due soon.
+    pub looks: u64,
+    /// Errors of the database.
+    pub errors: u64,
+    /// The longest time from the moment at which a timer woke to the start of its handler.
+    pub max_lateness: Duration,
+}
+
+pub(super) fn print_error(error: &Error) {
+    eprintln!("tickwheel: a worker of durable timers: {}", with_causes(error));
+}

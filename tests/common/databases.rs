@@ -1,0 +1,162 @@
+//! Stores for tests of `durable`: a SQLite file, and a schema of a PostgreSQL server.
+
+#![allow(dead_code, reason = "each of them uses a part of it")]
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tickwheel::durable::Timers;
+
+use super::common;
+use super::server::Server;
+
+/// A database without any tables of ours.
+pub(crate) enum Database<'a> {
+    File(PathBuf),
+    Schema { server: &'a Server, name: String },
+}
+
+/// The number of the next database of this process.
+fn new_name() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("tickwheel_test_{}_{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Database<'_> {
+    pub(crate) fn file() -> Database<'static> {
+        Database::File(env::temp_dir().join(format!("{}.sqlite3", new_name())))
+    }
+
+    /// A schema of its own, so that no other tables are touched.
+    pub(crate) fn schema(server: &Server) -> Database<'_> {
+        let name = new_name();
+        execute_on(server.url(), &format!("CREATE SCHEMA {name}"));
+        Database::Schema { server, name }
+    }
+
+    /// The address for [`Timers::open`].
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Database::File(path) => format!("sqlite:{}", path.display()),
+            Database::Schema { .. } => {
+                let url = self.url();
+                if url.starts_with("postgres") { url } else { format!("postgres:{url}") }
+            }
+        }
+    }
+
+    /// The address for a client of PostgreSQL.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Database::File(path) => panic!("{} is a file", path.display()),
+            Database::Schema { server, name } => server.url_of(name),
+        }
+    }
+
+    pub(crate) fn open(&self) -> Timers {
+        Timers::open(&self.address()).expect("it opens")
+    }
+
+    pub(crate) fn is_sqlite(&self) -> bool {
+        matches!(self, Database::File(_))
+    }
+
+    /// Executes SQL directly, and not through the store.
+    pub(crate) fn execute(&self, sql: &str) {
+        match self {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(common::PATIENCE).expect("a timeout");
+                connection.execute_batch(sql).expect("valid SQL");
+            }
+            Database::Schema { .. } => execute_on(&self.url(), sql),
+        }
+    }
+
+    /// Returns the number that SQL selects.
+    pub(crate) fn number(&self, sql: &str) -> i64 {
+        match self {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(common::PATIENCE).expect("a timeout");
+                connection.query_row(sql, [], |row| row.get(0)).expect("valid SQL")
+            }
+            Database::Schema { .. } => {
+                client(&self.url()).query_one(sql, &[]).expect("valid SQL").get(0)
+            }
+        }
+    }
+}
+
+impl Drop for Database<'_> {
+    fn drop(&mut self) {
+        match self {
+            Database::File(path) => {
+                for suffix in ["", "-wal", "-shm"] {
+                    let mut name = path.clone().into_os_string();
+                    name.push(suffix);
+                    _ = fs::remove_file(name);
+                }
+            }
+            Database::Schema { server, name } => {
+                execute_on(server.url(), &format!("DROP SCHEMA {name} CASCADE"));
+            }
+        }
+    }
+}
+
+pub(crate) fn client(url: &str) -> postgres::Client {
+    postgres::Client::connect(url, postgres::NoTls).expect("it connects")
+}
+
+fn execute_on(url: &str, sql: &str) {
+    client(url).batch_execute(sql).expect("valid SQL");
+}
+
+/// A check and its name.
+pub(crate) type Check = (&'static str, fn(&Database<'_>));
+
+/// Runs checks on a PostgreSQL server, or says why not.
+pub(crate) fn on_a_server(of: &str, checks: &[Check]) {
+    let server = match Server::find() {
+        Ok(server) => server,
+        Err(reason) => return say(&format!("{of}, with PostgreSQL: skipped: {reason}")),
+    };
+    let version: String =
+        client(server.url()).query_one("SELECT version()", &[]).expect("a version").get(0);
+    println!("with {version}");
+    let only = env::var("TICKWHEEL_ONLY").unwrap_or_default();
+    for (name, check) in checks.iter().filter(|(name, _)| name.contains(&only)) {
+        println!("{name}");
+        check(&Database::schema(&server));
+    }
+}
+
+/// Prints to the terminal directly, because the test harness hides the output of a test that passes.
+pub(crate) fn say(line: &str) {
+    _ = writeln!(io::stderr(), "{line}");
+}
+
+/// How far two times are apart.
+pub(crate) fn apart(one: SystemTime, other: SystemTime) -> Duration {
+    one.duration_since(other).unwrap_or_else(|error| error.duration())
+}
+
+/// Makes a test of each function for SQLite, and one of all of them for PostgreSQL, which share one server.
+#[macro_export]
+macro_rules! on_both {
+    ($of:literal: $($name:ident,)*) => {
+        mod with_sqlite {
+            $(#[test] fn $name() { super::$name(&super::databases::Database::file()) })*
+        }
+        #[test]
+        fn with_postgresql() {
+            databases::on_a_server($of, &[$((stringify!($name), $name),)*]);
+        }
+    };
+}

@@ -1,0 +1,700 @@
+//! `durable`: what workers do with timers, whichever database keeps them.
+//!
+//! The time here is the database's, so these tests wait for real. What can be waited for is waited for, and not slept.
+
+#![cfg(all(feature = "sqlite", feature = "postgres", feature = "serde"))]
+
+mod common;
+#[path = "common/databases.rs"]
+mod databases;
+#[path = "common/server.rs"]
+mod server;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use common::{PATIENCE, until};
+use databases::{Database, client};
+use tickwheel::durable::{
+    Error, Existing, Failure, Filter, NewTimer, Retry, State, Table, Timers, WorkerBuilder,
+    postgres, sqlite,
+};
+use tickwheel::{Precision, Scheduler};
+
+const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_millis(20);
+
+fn mail(key: &str, when: impl Into<tickwheel::durable::When>) -> NewTimer {
+    NewTimer::new("mail", key, when)
+}
+
+/// What handlers have seen.
+#[derive(Clone)]
+struct Log(mpsc::Sender<Seen>);
+
+#[derive(Clone, Debug)]
+struct Seen {
+    key: String,
+    attempt: u32,
+    fence: i64,
+    due: SystemTime,
+    at: Instant,
+}
+
+impl Log {
+    fn new() -> (Log, mpsc::Receiver<Seen>) {
+        let (send, receive) = mpsc::channel();
+        (Log(send), receive)
+    }
+
+    fn add(&self, run: &tickwheel::durable::Run<'_>) {
+        let seen = Seen {
+            key: run.key().to_owned(),
+            attempt: run.attempt(),
+            fence: run.fence(),
+            due: run.due(),
+            at: Instant::now(),
+        };
+        _ = self.0.send(seen);
+    }
+}
+
+fn next(log: &mpsc::Receiver<Seen>) -> Seen {
+    log.recv_timeout(PATIENCE).expect("the handler is called")
+}
+
+/// A worker whose handler notes what it sees, and succeeds.
+fn noting(timers: &Timers) -> (WorkerBuilder, mpsc::Receiver<Seen>) {
+    let (log, seen) = Log::new();
+    let worker = timers.worker().handle("mail", move |run| {
+        log.add(run);
+        Ok(())
+    });
+    (worker, seen)
+}
+
+fn is_gone(timers: &Timers, key: &str) -> bool {
+    timers.get("mail", key).expect("no error").is_none()
+}
+
+fn quick(attempts: u32) -> Retry {
+    Retry::attempts(attempts).gaps(Duration::from_millis(5), 1.0, Duration::from_millis(5))
+}
+
+// ----- on time -------------------------------------------------------------------------------
+
+fn what_is_due_runs_once_and_is_gone(database: &Database<'_>) {
+    let timers = database.open();
+    let scheduler = Scheduler::new();
+    timers.schedule(&mail("before", NOW).payload("hello")).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(&scheduler).expect("it starts");
+    assert_eq!(next(&seen).key, "before");
+    let before = Instant::now();
+    let due = timers.schedule(&mail("after", SOON)).expect("scheduled").due;
+    let run = next(&seen);
+    assert_eq!((run.key.as_str(), run.attempt, run.due), ("after", 1, due));
+    // The wall clock may be slewed against the one that is read here.
+    assert!(
+        run.at + Duration::from_micros(100) >= before + SOON,
+        "{:?} early",
+        before + SOON - run.at
+    );
+    until("both are written", || worker.stats().done == 2);
+    assert!(is_gone(&timers, "before") && is_gone(&timers, "after"));
+    let stats = worker.stats();
+    assert_eq!((stats.claimed, stats.failed, stats.lost, stats.running), (2, 0, 0, 0));
+    assert!(worker.stop(PATIENCE));
+    timers.schedule(&mail("late", NOW)).expect("scheduled");
+    assert!(seen.recv_timeout(SOON).is_err(), "nothing runs after the stop");
+}
+
+fn timers_of_other_processes_come_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    // The server tells of new timers. A file has to be asked.
+    let poll = if database.is_sqlite() { Duration::from_millis(5) } else { HOUR };
+    let worker = worker.poll_every(poll).start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    let other = database.open(); // has no worker, and does not know of this one
+    let begin = Instant::now();
+    other.schedule(&mail("new", SOON)).expect("scheduled");
+    assert_eq!(next(&seen).key, "new");
+    other.schedule(&mail("moved", HOUR)).expect("scheduled");
+    assert!(other.reset("mail", "moved", SOON).expect("no error"));
+    assert_eq!(next(&seen).key, "moved");
+    other.schedule(&mail("replaced", HOUR)).expect("scheduled");
+    assert!(other.schedule(&mail("replaced", NOW)).expect("scheduled").replaced);
+    assert_eq!(next(&seen).key, "replaced");
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "before a look without a reason: {:?}",
+        begin.elapsed()
+    );
+}
+
+fn a_cancelled_timer_never_runs(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let _worker = worker.start(Scheduler::global()).expect("it starts");
+    for n in 0..20 {
+        timers.schedule(&mail(&n.to_string(), Duration::from_millis(30))).expect("scheduled");
+    }
+    let cancelled: BTreeSet<_> = (0..20)
+        .filter(|n| n % 2 == 0)
+        .map(|n| n.to_string())
+        .filter(|key| timers.cancel("mail", key).expect("no error") == Some(State::Waiting))
+        .collect();
+    until("the others ran", || timers.list(&Filter::new()).expect("a list").is_empty());
+    let ran: BTreeSet<_> = seen.try_iter().map(|seen| seen.key).collect();
+    assert_eq!(ran.len() + cancelled.len(), 20);
+    assert!(ran.is_disjoint(&cancelled), "{ran:?} {cancelled:?}");
+}
+
+fn idle_costs_one_look_a_minute(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("far", HOUR)).expect("scheduled");
+    let (worker, _seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    // A wait is the subject: nothing happens in it.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(worker.stats().looks, 1);
+}
+
+fn a_backlog_is_worked_off(database: &Database<'_>) {
+    let timers = database.open();
+    let new: Vec<_> = (0..3000).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("all are done", || worker.stats().done == 3000);
+    let keys: BTreeSet<_> = seen.try_iter().map(|seen| seen.key).collect();
+    assert_eq!((keys.len(), worker.stats().claimed), (3000, 3000));
+}
+
+// ----- failures ------------------------------------------------------------------------------
+
+fn failures_are_tried_again_and_dead_in_the_end(database: &Database<'_>) {
+    let timers = database.open();
+    let (log, seen) = Log::new();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            log.add(run);
+            assert_eq!(run.is_last_attempt(), run.attempt() == 3);
+            match run.key() {
+                "panic" => panic!("oh"),
+                "once" if run.attempt() > 1 => Ok(()),
+                "for good" => Err(Failure::for_good("never")),
+                _ => Err(Failure::new("no luck")),
+            }
+        })
+        .retry(quick(3))
+        .start(Scheduler::global())
+        .expect("it starts");
+    let keys = ["panic", "once", "for good", "error"];
+    timers.schedule_all(&keys.map(|key| mail(key, NOW))).expect("scheduled");
+    until("three are dead", || worker.stats().dead == 3 && is_gone(&timers, "once"));
+    let attempts = |key: &str, seen: &[Seen]| seen.iter().filter(|seen| seen.key == key).count();
+    let seen: Vec<_> = seen.try_iter().collect();
+    assert_eq!(keys.map(|key| attempts(key, &seen)), [3, 2, 1, 3]);
+    until("it is written", || worker.stats().running == 0);
+    let reason = |key| timers.get("mail", key).expect("no error").expect("there").error;
+    assert_eq!(reason("panic").as_deref(), Some("panicked: oh"));
+    assert_eq!(reason("for good").as_deref(), Some("never"));
+    assert_eq!(timers.requeue_all("mail", NOW).expect("no error"), 3);
+    until("they are dead again", || worker.stats().dead == 6);
+    let stats = worker.stats();
+    assert_eq!((stats.failed, stats.done, stats.lost), (15, 1, 0));
+}
+
+fn a_handler_that_never_returns_holds_up_nobody(database: &Database<'_>) {
+    let timers = database.open();
+    let end = Arc::new(AtomicBool::new(false));
+    let (log, seen) = Log::new();
+    let worker = {
+        let end = Arc::clone(&end);
+        timers
+            .worker()
+            .threads(1)
+            .handle("mail", move |run| {
+                log.add(run);
+                if run.key() == "stuck" {
+                    assert!(run.is_current());
+                    until("the end", || end.load(Ordering::Relaxed));
+                    assert!(!run.is_current(), "it is told so");
+                }
+                Ok(())
+            })
+            .retry(quick(2))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    timers.schedule(&mail("stuck", NOW).time_limit(Duration::from_millis(40))).expect("scheduled");
+    assert_eq!(next(&seen).key, "stuck");
+    timers.schedule(&mail("other", NOW)).expect("scheduled");
+    // Another thread stands in, and tries it again, until it is dead.
+    let (mut stuck, mut others) = (1, 0);
+    while stuck < 2 || others < 1 {
+        match next(&seen).key.as_str() {
+            "stuck" => stuck += 1,
+            _ => others += 1,
+        }
+    }
+    until("it is dead", || {
+        timers.get("mail", "stuck").expect("no error").expect("there").state == State::Dead
+    });
+    assert_eq!((worker.stats().stuck, worker.stats().timed_out), (2, 2));
+    timers.schedule(&mail("more", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "more");
+    end.store(true, Ordering::Relaxed);
+    until("they come back", || worker.stats().stuck == 0);
+    timers.schedule(&mail("last", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "last");
+    assert!(worker.stop(PATIENCE));
+    assert_eq!(timers.get("mail", "stuck").expect("no error").expect("there").state, State::Dead);
+}
+
+fn a_long_handler_keeps_its_lease(database: &Database<'_>) {
+    let timers = database.open();
+    let lease = Duration::from_millis(150);
+    let runs = Arc::new(AtomicU32::new(0));
+    let long = |timers: &Timers| {
+        let runs = Arc::clone(&runs);
+        timers
+            .worker()
+            .handle("mail", move |run| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(lease * 4); // longer than its lease is the subject
+                assert!(run.is_current());
+                Ok(())
+            })
+            .lease(lease)
+            .poll_every(Duration::from_millis(10))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    let workers = [long(&timers), long(&database.open())];
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is done", || is_gone(&timers, "1"));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    until("it is counted", || workers.iter().map(|worker| worker.stats().done).sum::<u64>() == 1);
+    assert_eq!(workers.map(|worker| worker.stats().lost), [0, 0]);
+}
+
+fn a_run_learns_that_its_timer_is_gone(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            _ = tell.send(());
+            until("it is told", || !run.is_current());
+            Ok(())
+        })
+        .lease(Duration::from_millis(150))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("1", NOW).every(HOUR)).expect("scheduled");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    assert_eq!(timers.cancel("mail", "1").expect("no error"), Some(State::Running));
+    until("it has ended", || worker.stats().lost == 1);
+    assert!(is_gone(&timers, "1"), "nothing follows it");
+}
+
+// ----- series --------------------------------------------------------------------------------
+
+fn a_series_keeps_its_phase(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let period = Duration::from_millis(20);
+    let first = timers.schedule(&mail("1", NOW).every(period)).expect("scheduled").due;
+    let mut last = first - period;
+    for _ in 0..5 {
+        let due = next(&seen).due;
+        let periods = due.duration_since(first).expect("later").as_millis();
+        assert!(periods % period.as_millis() == 0 && due > last, "{periods} ms");
+        last = due;
+    }
+    assert!(timers.cancel("mail", "1").expect("no error").is_some());
+    assert!(worker.stop(PATIENCE));
+}
+
+fn a_rule_says_when_the_next_run_is(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker
+        .rules(|rule, after| match rule {
+            "past" => Ok(Some(after)),
+            "bad" => Err(Failure::new("no rule")),
+            rule => {
+                let (count, gap) = rule.split_once(' ').ok_or_else(|| Failure::new("no rule"))?;
+                assert_eq!(count, "then");
+                Ok((gap != "never").then_some(after + HOUR))
+            }
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    let rules = ["past", "bad", "then never", "then later"];
+    for rule in rules {
+        timers.schedule(&mail(rule, NOW).rule(rule)).expect("scheduled");
+    }
+    let runs: BTreeSet<_> = (0..4).map(|_| next(&seen).key).collect();
+    assert_eq!(runs, rules.map(ToOwned::to_owned).into());
+    until("all is written", || worker.stats().running == 0 && worker.stats().done == 2);
+    let state = |rule| timers.get("mail", rule).expect("no error").map(|timer| timer.state);
+    let states = rules.map(state);
+    assert_eq!(states, [Some(State::Dead), Some(State::Dead), None, Some(State::Waiting)]);
+    let later = timers.get("mail", "then later").expect("no error").expect("there").due;
+    assert!(later > timers.now().expect("a time") + HOUR / 2);
+}
+
+// ----- several workers -----------------------------------------------------------------------
+
+fn workers_share_the_work(database: &Database<'_>) {
+    let timers = database.open();
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let workers: Vec<_> = (0..3)
+        .map(|n| {
+            let ran = Arc::clone(&ran);
+            let note = move |run: &tickwheel::durable::Run<'_>| {
+                ran.lock().expect("no panic").push((run.key().to_owned(), n));
+                thread::sleep(Duration::from_millis(1)); // so that one does not do it all
+                Ok(())
+            };
+            let worker = database.open().worker().threads(2).handle("mail", note);
+            worker
+                .poll_every(Duration::from_millis(20))
+                .start(Scheduler::global())
+                .expect("it starts")
+        })
+        .collect();
+    let new: Vec<_> =
+        (0..400).map(|n| mail(&n.to_string(), Duration::from_millis(n % 100))).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    until("all are done", || workers.iter().map(|worker| worker.stats().done).sum::<u64>() == 400);
+    let ran = ran.lock().expect("no panic");
+    let keys: BTreeSet<_> = ran.iter().map(|(key, _)| key).collect();
+    let who: BTreeSet<_> = ran.iter().map(|(_, worker)| worker).collect();
+    assert_eq!((ran.len(), keys.len()), (400, 400), "each once");
+    assert!(who.len() > 1, "{who:?}");
+}
+
+fn a_worker_that_stops_gives_back_what_it_has_not_started(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let slow = timers
+        .worker()
+        .threads(2)
+        .handle("mail", move |_| {
+            _ = tell.send(());
+            thread::sleep(Duration::from_millis(30)); // a slow handler is the subject
+            Ok(())
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    let new: Vec<_> = (0..50).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    assert!(slow.stop(PATIENCE));
+    let stats = slow.stats();
+    assert_eq!((stats.running, stats.done + stats.released), (0, stats.claimed));
+    let left = timers.list(&Filter::new().state(State::Waiting)).expect("a list");
+    assert_eq!(left.len() as u64, 50 - stats.done);
+    assert!(left.iter().all(|timer| timer.attempts == 0), "the attempt does not count");
+}
+
+fn others_take_over_at_once_what_a_stopped_worker_waited_for(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // nobody tells another process
+    }
+    let timers = database.open();
+    let failing = timers
+        .worker()
+        .handle("mail", |_| Err(Failure::new("not here").retry_after(Duration::from_millis(300))))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it has failed", || failing.stats().failed == 1 && failing.stats().running == 0);
+    let (worker, seen) = noting(&database.open());
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    assert!(failing.stop(PATIENCE));
+    assert_eq!(next(&seen).attempt, 2);
+}
+
+// ----- transactions --------------------------------------------------------------------------
+
+/// A table of what handlers have done, in the same database.
+const EFFECTS: &str = "CREATE TABLE effects (key TEXT NOT NULL)";
+
+/// A worker that writes its effect in the transaction of the timer.
+fn in_transaction(
+    timers: &Timers,
+    database: &Database<'_>,
+    fail: impl Fn(u32) -> bool + Send + Sync + Copy + 'static,
+) -> WorkerBuilder {
+    let worker = timers.worker().retry(quick(9));
+    if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", move |run, transaction| {
+            transaction.execute("INSERT INTO effects VALUES (?1)", [run.key()])?;
+            let next = NewTimer::new("after", run.key(), HOUR);
+            sqlite::within(transaction).schedule(&[next], Existing::Keep)?;
+            if fail(run.attempt()) { Err(Failure::new("undone")) } else { Ok(()) }
+        })
+    } else {
+        worker.handle_in_postgres("mail", move |run, transaction| {
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+            let next = NewTimer::new("after", run.key(), HOUR);
+            postgres::within(transaction).schedule(&[next], Existing::Keep)?;
+            if fail(run.attempt()) { Err(Failure::new("undone")) } else { Ok(()) }
+        })
+    }
+}
+
+fn a_handler_in_the_transaction_runs_exactly_once(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute(EFFECTS);
+    let worker = in_transaction(&timers, database, |attempt| attempt < 3);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let new: Vec<_> = (0..20).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    until("all are done", || worker.stats().done == 20);
+    let stats = worker.stats();
+    assert_eq!((stats.failed, stats.claimed, stats.lost, stats.dead), (40, 60, 0, 0));
+    assert_eq!(database.number("SELECT count(*) FROM effects"), 20);
+    assert_eq!(database.number("SELECT count(DISTINCT key) FROM effects"), 20);
+    let after = timers.list(&Filter::new()).expect("a list");
+    assert!(after.len() == 20 && after.iter().all(|timer| timer.kind == "after"));
+}
+
+fn a_series_in_transactions_goes_on(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute(EFFECTS);
+    let worker =
+        in_transaction(&timers, database, |_| false).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW).every(Duration::from_millis(10))).expect("scheduled");
+    until("five runs", || worker.stats().done >= 5);
+    assert!(worker.stop(PATIENCE));
+    assert_eq!(database.number("SELECT count(*) FROM effects").unsigned_abs(), worker.stats().done);
+}
+
+fn the_order_and_its_timer_are_written_together_or_not_at_all(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let _worker = worker.start(Scheduler::global()).expect("it starts");
+    let new = |key| [mail(key, NOW)];
+    match database {
+        Database::File(path) => {
+            let mut mine = rusqlite::Connection::open(path).expect("it opens");
+            for (key, commits) in [("undone", false), ("kept", true)] {
+                let transaction = mine.transaction().expect("begins");
+                sqlite::within(&transaction)
+                    .schedule(&new(key), Existing::Replace)
+                    .expect("scheduled");
+                if commits { transaction.commit() } else { transaction.rollback() }.expect("ends");
+            }
+            timers.tell("mail");
+        }
+        Database::Schema { .. } => {
+            let mut mine = client(&database.url());
+            for (key, commits) in [("undone", false), ("kept", true)] {
+                let mut transaction = mine.transaction().expect("begins");
+                postgres::within(&mut transaction)
+                    .schedule(&new(key), Existing::Replace)
+                    .expect("scheduled");
+                if commits { transaction.commit() } else { transaction.rollback() }.expect("ends");
+            }
+        }
+    }
+    assert_eq!(next(&seen).key, "kept");
+    assert!(is_gone(&timers, "undone"));
+}
+
+fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // a file has no server that could end it
+    }
+    let timers = database.open();
+    database.execute(EFFECTS);
+    let (log, seen) = Log::new();
+    let worker = timers
+        .worker()
+        .retry(quick(9))
+        .handle_in_postgres("mail", move |run, transaction| {
+            log.add(run);
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+            if run.attempt() == 1 {
+                until("it is told", || !run.is_current());
+                until("the server has ended it", || transaction.execute("SELECT 1", &[]).is_err());
+            }
+            Ok(())
+        })
+        .time_limit(Duration::from_millis(100))
+        .lease(Duration::from_millis(200))
+        .poll_every(Duration::from_millis(20))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let (first, second) = (next(&seen), next(&seen));
+    assert_eq!((first.attempt, second.attempt), (1, 2));
+    assert!(second.fence > first.fence);
+    until("it is done", || worker.stats().done == 1);
+    assert_eq!(database.number("SELECT count(*) FROM effects"), 1);
+}
+
+// ----- clocks --------------------------------------------------------------------------------
+
+fn a_machine_whose_clock_is_off_sends_nothing_early(database: &Database<'_>) {
+    // The database's clock is an hour behind, or ahead of, this machine's: the same as the other way round.
+    let off = match database {
+        Database::File(path) => {
+            let store = sqlite::Sqlite::with_wall_clock(path, || SystemTime::now() - HOUR);
+            Timers::with_store(store).expect("it opens")
+        }
+        Database::Schema { .. } => {
+            let timers = database.open();
+            database.execute(
+                "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE
+                 AS $$ SELECT clock_timestamp() - interval '1 hour' $$",
+            );
+            timers
+        }
+    };
+    let (worker, seen) = noting(&off);
+    let _worker = worker.start(Scheduler::global()).expect("it starts");
+    let now = off.now().expect("a time");
+    assert!(SystemTime::now() > now + HOUR / 2, "it is off");
+    // Due by this machine's clock for a long time, but not by the database's.
+    off.schedule(&mail("early", now + HOUR / 2)).expect("scheduled");
+    off.schedule(&mail("on time", now + Duration::from_millis(60))).expect("scheduled");
+    let begin = Instant::now();
+    let run = next(&seen);
+    assert_eq!(run.key, "on time");
+    assert!(run.at.duration_since(begin) > Duration::from_millis(30), "{:?}", run.at - begin);
+    assert!(seen.recv_timeout(SOON).is_err());
+}
+
+fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
+    // The clock is moved by a function of the tests.
+    let offset = Arc::new(AtomicU32::new(100));
+    let timers = match database {
+        Database::File(path) => {
+            let offset = Arc::clone(&offset);
+            let clock =
+                move || SystemTime::now() + HOUR * offset.load(Ordering::Relaxed) - HOUR * 100;
+            Timers::with_store(sqlite::Sqlite::with_wall_clock(path, clock)).expect("it opens")
+        }
+        Database::Schema { .. } => database.open(),
+    };
+    let jump = |hours: u32| match database {
+        Database::File(_) => offset.store(100 + hours, Ordering::Relaxed),
+        Database::Schema { .. } => database.execute(&format!(
+            "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE
+             AS $$ SELECT clock_timestamp() + interval '{hours} hours' $$"
+        )),
+    };
+    let (worker, seen) = noting(&timers);
+    let _worker =
+        worker.poll_every(Duration::from_millis(20)).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("in two hours", HOUR * 2)).expect("scheduled");
+    timers.schedule(&mail("soon", SOON)).expect("scheduled");
+    assert_eq!(next(&seen).key, "soon");
+    jump(3);
+    timers.tell("mail");
+    assert_eq!(next(&seen).key, "in two hours");
+    jump(0); // back again: what is due by that clock has not come
+    timers.schedule(&mail("back", Duration::from_millis(50))).expect("scheduled");
+    let begin = Instant::now();
+    assert_eq!(next(&seen).key, "back");
+    assert!(begin.elapsed() > Duration::from_millis(30));
+}
+
+// ----- the rest ------------------------------------------------------------------------------
+
+fn json_goes_in_and_comes_out(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            let (name, count): (String, u32) = run.json()?;
+            _ = tell.send((name, count));
+            Ok(())
+        })
+        .retry(quick(2))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("good", NOW).json(&("ann", 7)).expect("JSON")).expect("scheduled");
+    timers.schedule(&mail("poison", NOW).payload("{")).expect("scheduled");
+    assert_eq!(told.recv_timeout(PATIENCE).expect("it comes"), ("ann".to_owned(), 7));
+    until("the other is dead", || worker.stats().dead == 1 && worker.stats().running == 0);
+    let poison = timers.get("mail", "poison").expect("no error").expect("there");
+    assert_eq!(poison.attempts, 2);
+    assert!(
+        poison.error.as_deref().is_some_and(|error| error.contains("do not fit")),
+        "{poison:?}"
+    );
+}
+
+fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
+    let timers = database.open();
+    let scheduler = Scheduler::new();
+    let invalid = |worker: WorkerBuilder| {
+        let error = worker.start(&scheduler).expect_err("it cannot start");
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    };
+    invalid(timers.worker());
+    invalid(timers.worker().handle("mail", |_| Ok(())).lease(Duration::from_millis(1)));
+    invalid(timers.worker().handle_in_transaction("mail", |_, _| Ok(())));
+    invalid(if database.is_sqlite() {
+        timers.worker().handle_in_postgres("mail", |_, _| Ok(()))
+    } else {
+        timers.worker().handle_in_sqlite("mail", |_, _| Ok(()))
+    });
+}
+
+fn a_closed_scheduler_stops_the_worker(database: &Database<'_>) {
+    let timers = database.open();
+    let scheduler = Scheduler::builder().precision(Precision::Exact).build().expect("it starts");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(&scheduler).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    next(&seen);
+    drop(scheduler.close().expect("it closes"));
+    until("it has ended", || worker.stop(Duration::from_millis(1)));
+    assert!(is_gone(&timers, "1"), "the outcome is written all the same");
+}
+
+on_both! {
+    "durable_worker":
+    what_is_due_runs_once_and_is_gone,
+    timers_of_other_processes_come_on_time,
+    a_cancelled_timer_never_runs,
+    idle_costs_one_look_a_minute,
+    a_backlog_is_worked_off,
+    failures_are_tried_again_and_dead_in_the_end,
+    a_handler_that_never_returns_holds_up_nobody,
+    a_long_handler_keeps_its_lease,
+    a_run_learns_that_its_timer_is_gone,
+    a_series_keeps_its_phase,
+    a_rule_says_when_the_next_run_is,
+    workers_share_the_work,
+    a_worker_that_stops_gives_back_what_it_has_not_started,
+    others_take_over_at_once_what_a_stopped_worker_waited_for,
+    a_handler_in_the_transaction_runs_exactly_once,
+    a_series_in_transactions_goes_on,
+    the_order_and_its_timer_are_written_together_or_not_at_all,
+    a_transaction_that_never_ends_is_ended,
+    a_machine_whose_clock_is_off_sends_nothing_early,
+    jumps_of_the_clock_lose_nothing,
+    json_goes_in_and_comes_out,
+    what_a_worker_cannot_be_is_said,
+    a_closed_scheduler_stops_the_worker,
+}
