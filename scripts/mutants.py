@@ -34,7 +34,7 @@ HERE = ROOT / "target" / "mutants"
 TREE, BUILD, SEEN, LIST, LEFT_OUT = (HERE / name for name in ("tree", "build", "seen", "list.json", "left_out.txt"))
 
 # Tests of examples, of the text of the sources, and those in which the system stands still for seconds.
-IDLE = {"dashboard", "delayed_messages", "sessions", "layers", "api_table", "abuse", "abuse_of_executors"}
+IDLE = {"dashboard", "delayed_messages", "durable_faults", "sessions", "layers", "api_table", "abuse", "abuse_of_executors"}
 # They take long, so only those meet them whom no other catches.
 LATER = {"memory", "abuse_of_closures"}
 # For those who are built one by one.

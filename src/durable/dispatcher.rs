@@ -32,7 +32,7 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
-    /// Kinds of which timers may be due (RUN-6), in the order in which they are served, with the times that woke them.
+    /// Kinds of which timers may be due (LEASE-6), in the order in which they are served, with the times that woke them.
     hungry: VecDeque<usize>,
     woken: BTreeMap<usize, Vec<SystemTime>>,
     must_look: bool,
@@ -269,7 +269,7 @@ impl Dispatcher<'_> {
         shared.wake_after(Cause::Extend, shared.settings.lease / 3);
     }
 
-    /// Extends the leases of all runs (RUN-1).
+    /// Extends the leases of all runs (LEASE-1).
     fn extend(&mut self) -> Result<()> {
         let shared = self.shared;
         let runs: Vec<RunId> = {
@@ -302,7 +302,7 @@ impl Dispatcher<'_> {
         Ok(())
     }
 
-    /// A handler has taken too long (RUN-2).
+    /// A handler has taken too long (LEASE-2).
     fn end_of_time(&mut self, fence: i64) {
         let shared = self.shared;
         let mut state = shared.state();

@@ -1,5 +1,171 @@
-//! Timers that survive their process, in SQLite or PostgreSQL (features `sqlite` and `postgres`).
+//! Timers that survive their process: they are rows of a database, and whichever worker is alive runs them when they are
+//! due.
+//!
+//! A [`Scheduler`](crate::Scheduler) ends with its process. A reminder in three days, an unpaid order that is cancelled
+//! after half an hour on whichever of twenty machines is alive, or a retry that must not be lost in a crash needs a store.
+//! Here that is a SQLite file (feature `sqlite`) or a PostgreSQL database (feature `postgres`). The database is the
+//! engine: there is no server, no lock service and no consensus of our own.
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")] {
+//! use std::sync::mpsc::channel;
+//! use std::time::Duration;
+//! use tickwheel::Scheduler;
+//! use tickwheel::durable::{NewTimer, Timers};
+//!
+//! let timers = Timers::open("sqlite::memory:")?; // or sqlite:shop.db, or postgres://user@host/shop
+//! let (tell, told) = channel();
+//! let worker = timers
+//!     .worker()
+//!     .handle("cancel order", move |run| {
+//!         tell.send(run.key().to_owned())?; // an error is a failed attempt, which is repeated
+//!         Ok(())
+//!     })
+//!     .start(Scheduler::global())?;
+//!
+//! // On this machine or on another one, with or without a worker:
+//! timers.schedule(&NewTimer::new("cancel order", "4711", Duration::from_millis(20)))?;
+//! timers.schedule(&NewTimer::new("cancel order", "4712", Duration::from_secs(1800)))?;
+//! timers.cancel("cancel order", "4712")?; // it was paid
+//! assert_eq!(told.recv()?, "4711");
+//! worker.stop(Duration::from_secs(5));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A timer has a **kind**, which names its handler, and a **key**, which is unique in its kind. It is scheduled, reset,
+//! cancelled, read and listed by these two from any machine. Its payload is bytes, or JSON with the feature `serde`. A
+//! timer that repeats has a fixed period, or a rule of your own such as a cron expression
+//! ([`WorkerBuilder::rules`]).
+//!
+//! # On time
+//!
+//! A worker looks two minutes ahead once a minute, puts what it finds into the timer wheel, and claims a timer at the
+//! moment at which it is due. PostgreSQL tells it of timers that are scheduled for sooner than that. So timers are
+//! late by the time of a claim, and not by an interval of polling, and an idle worker asks the database once a minute.
+//! `benches/durable` has the figures.
+//!
+//! All due times are by the database's clock. A worker reads no wall clock of its own, so it sends nothing early on a
+//! machine whose clock is wrong. (The clock of a SQLite file is that of its machine.)
+//!
+//! # How often a timer runs
+//!
+//! A claim gives the timer to one worker, for as long as a lease lasts. The worker extends the lease while the handler
+//! runs. If the worker dies, hangs, or loses the database, the lease ends, and another worker takes over.
+//!
+//! - **At least once.** A handler of [`WorkerBuilder::handle`] runs again if the worker dies after the handler's work, and
+//!   before that was written down. So the work must not mind: recognise what was done by the key, or give
+//!   [`Run::fence`] to the system that you write to, and let it refuse lower numbers.
+//! - **Exactly once.** A handler of `WorkerBuilder::handle_in_postgres` or `handle_in_sqlite` gets a transaction of the
+//!   timers' own database. What it writes there and the end of the timer are committed together, or not at all.
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")] {
+//! # use std::time::Duration;
+//! use tickwheel::durable::{Existing, NewTimer, Table, Timers, WorkerBuilder, sqlite};
+//!
+//! fn at_least_once(worker: WorkerBuilder) -> WorkerBuilder {
+//!     worker.handle("mail", |run| {
+//!         // The mail server knows the key, and drops a second mail with it.
+//!         println!("to the mail server: {} {:?}", run.key(), run.payload());
+//!         Ok(())
+//!     })
+//! }
+//!
+//! fn exactly_once(worker: WorkerBuilder) -> WorkerBuilder {
+//!     worker.handle_in_sqlite("cancel order", |run, transaction| {
+//!         transaction.execute("UPDATE orders SET state = 'cancelled' WHERE id = ?1", [run.key()])?;
+//!         let tell = NewTimer::new("mail", run.key(), Duration::ZERO).payload("cancelled");
+//!         sqlite::within(transaction).schedule(&[tell], Existing::Keep)?;
+//!         Ok(())
+//!     })
+//! }
+//! # drop(exactly_once(at_least_once(Timers::open("sqlite::memory:")?.worker())));
+//! # }
+//! # Ok::<(), tickwheel::durable::Error>(())
+//! ```
+//!
+//! A handler that fails is called again after a gap that grows ([`Retry`]). After the last attempt the timer is
+//! [`Dead`](State::Dead): it stays in the table with its error, to be listed, requeued or cancelled. So does a timer whose
+//! workers died in each attempt.
+//!
+//! The other direction works too: [`sqlite::within`] and [`postgres::within`] schedule inside a transaction of yours, so
+//! that an order and its timer are written together or not at all.
+//!
+//! # Sight
+//!
+//! [`Timers::counts`] counts by kind and state, and tells the lag: how long ago the oldest was due that is not done.
+//! [`Worker::stats`] tells what one worker has done. With the feature `tracing`, each run is in a span
+//! `tickwheel.timer` with its kind, key, attempt and fencing number, and failures are events. With the feature `metrics`
+//! there are these, all with the label `kind`:
+//!
+//! | metric | what it is |
+//! | --- | --- |
+//! | `tickwheel_durable_runs_total` | attempts that were started |
+//! | `tickwheel_durable_failed_total` | attempts that failed |
+//! | `tickwheel_durable_dead_total` | timers all of whose attempts have failed |
+//! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
+//! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
+//! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
+//! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
+//!
+//! # The tables
+//!
+//! Other programs, in any language, may schedule with an `INSERT`, and are told apart by nothing. These columns of
+//! `tickwheel_timers` are theirs:
+//!
+//! | column | type | what it is |
+//! | --- | --- | --- |
+//! | `kind`, `key` | text | the name, at most 200 and 1000 bytes; the pair is unique |
+//! | `payload` | bytes | given to the handler; empty by default |
+//! | `due` | `timestamptz`; in SQLite milliseconds since 1970, as an integer | when it is due first |
+//! | `period_ms` | integer | the period of a series |
+//! | `rule` | text | the rule of a series |
+//! | `max_attempts`, `time_limit_ms` | integer | as in [`NewTimer`] |
+//!
+//! ```sql
+//! -- PostgreSQL
+//! INSERT INTO tickwheel_timers (kind, key, payload, due) VALUES ('mail', '4711', 'hello', now() + interval '3 days');
+//! UPDATE tickwheel_timers SET due = now() + interval '1 day' WHERE kind = 'mail' AND key = '4711' AND state = 'waiting';
+//! DELETE FROM tickwheel_timers WHERE kind = 'mail' AND key = '4711';
+//! -- SQLite
+//! INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '4711', 1000 * (unixepoch() + 3 * 86400));
+//! ```
+//!
+//! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts`, `fence`,
+//! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
+//! looks at the timer next. A timer that is done is deleted. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole
+//! definition. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may
+//! still work with them: a worker that is older than that stops.
+//!
+//! # What this is not
+//!
+//! - A **workflow engine**. A timer has one step. A handler may schedule the next one in its transaction, but nothing
+//!   here remembers how steps belong together. Take Temporal, Restate or a state machine in a table.
+//! - A **broker**. There are no topics, no consumer groups, no replay, and no order between timers but their due times:
+//!   two workers may run neighbours at the same time. For messages that are consumed at once, take a broker.
+//! - A clock for **many short timeouts**. Each timer costs a write to schedule and two to run. Timeouts that most often are
+//!   cancelled, and that may die with the process, belong on a [`Scheduler`](crate::Scheduler).
+//!
+//! # When one PostgreSQL is not enough
+//!
+//! All workers of a kind claim from the front of one index, and each run costs some row versions that vacuum must
+//! clear. The figures of `benches/durable` tell how many runs a second a small machine does. Before that is too little:
+//! batch what is scheduled ([`Timers::schedule_all`]), give a kind that floods a database of its own, or several databases
+//! by a hash of the key, each with its `Timers`. Partitioning the table by kind keeps each index small, but the unique
+//! constraint must contain the partition key, as it does. Beyond that take a broker's delayed delivery: RabbitMQ with a
+//! dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They give up the cancel by key, the reset, and
+//! the common transaction.
+//!
+//! # Another store
+//!
+//! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
+//! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
+//! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
+//! durability is what its settings make it. The contract is STORE-1 to STORE-5 in `src/durable/store.rs`, and
+//! `tests/durable_store.rs` checks it.
 
+// A worker's threads are told in `shared.rs`; `store.rs` is what they ask of a database.
 mod clock;
 mod dispatcher;
 mod error;
@@ -49,7 +215,7 @@ struct Opened {
 
 impl Timers {
     /// Opens a store, and creates its tables if they are not there: `sqlite:path`, `sqlite::memory:`,
-    /// `postgres://user:password@host/database`, or `postgres:host=/run/postgresql user=me dbname=shop`.
+    /// `postgres://user:password@host/database`, or through a socket `postgres://user@%2Frun%2Fpostgresql/database`.
     ///
     /// # Errors
     ///
@@ -63,10 +229,7 @@ impl Timers {
                 Timers::with_store(sqlite::Sqlite::new(rest.strip_prefix("//").unwrap_or(rest)))
             }
             #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => {
-                let is_url = rest.starts_with("//");
-                Timers::with_store(postgres::Postgres::new(if is_url { address } else { rest })?)
-            }
+            "postgres" | "postgresql" => Timers::with_store(postgres::Postgres::new(address)?),
             // An address may contain a password, so it is not repeated.
             _ => Err(Error::Address(
                 "this is no address of a store, or the feature of its database is off".to_owned(),

@@ -30,7 +30,7 @@ pub(super) fn start_handler(shared: &Arc<Shared>) -> Result<()> {
     started
 }
 
-/// Waits for a job, and starts its run (RUN-3, RUN-5). `None`: this thread ends.
+/// Waits for a job, and starts its run (LEASE-3, LEASE-5). `None`: this thread ends.
 fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
     let mut state = shared.state();
     loop {
@@ -117,7 +117,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     }
 }
 
-/// Settles a run whose handler has returned, unless its time was over before (RUN-2).
+/// Settles a run whose handler has returned, unless its time was over before (LEASE-2).
 fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
     // A rule is the user's, so it is asked while nothing is locked.

@@ -24,14 +24,14 @@
 //!                     └── stop ──────────────────────────────────────────────────^
 //! ```
 //!
-//! - RUN-1 A run is in `runs` from its claim until its outcome is written. For so long the dispatcher extends its lease,
+//! - LEASE-1 A run is in `runs` from its claim until its outcome is written. For so long the dispatcher extends its lease,
 //!   except for a started run in a transaction (PG-3).
-//! - RUN-2 The step to `Settled` is made once, by the thread that then pushes the outcome: the handler's, the
+//! - LEASE-2 The step to `Settled` is made once, by the thread that then pushes the outcome: the handler's, the
 //!   dispatcher's at the time limit, or the one that stops the worker.
-//! - RUN-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
-//! - RUN-4 Nothing is locked while a handler or a hook runs, or the database works.
-//! - RUN-5 After `stop`, nothing is claimed, and nothing queued starts. The threads end when `runs` is empty.
-//! - RUN-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
+//! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
+//! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
+//! - LEASE-5 After `stop`, nothing is claimed, and nothing queued starts. The threads end when `runs` is empty.
+//! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
 //!   `hungry`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 
 use std::collections::{HashMap, VecDeque};
@@ -135,7 +135,7 @@ pub(super) enum Stage {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) jobs: VecDeque<Job>,
-    /// By fencing number (RUN-1).
+    /// By fencing number (LEASE-1).
     pub(super) runs: HashMap<i64, Held>,
     pub(super) outcomes: Vec<Finish>,
     pub(super) is_stopping: bool,
@@ -324,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// Pushes the outcome of a run, which the caller has settled (RUN-2).
+    /// Pushes the outcome of a run, which the caller has settled (LEASE-2).
     pub(super) fn settle(&self, state: &mut State, finish: Finish) {
         state.outcomes.push(finish);
         self.has_outcomes.notify_one();

@@ -43,10 +43,7 @@ impl Database<'_> {
     pub(crate) fn address(&self) -> String {
         match self {
             Database::File(path) => format!("sqlite:{}", path.display()),
-            Database::Schema { .. } => {
-                let url = self.url();
-                if url.starts_with("postgres") { url } else { format!("postgres:{url}") }
-            }
+            Database::Schema { .. } => self.url(),
         }
     }
 

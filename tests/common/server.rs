@@ -26,8 +26,8 @@ impl Server {
         }
         let programs = programs().ok_or("no PostgreSQL is installed")?;
         let private = Private::start(programs)?;
-        let folder = private.folder.display();
-        let url = format!("host='{folder}' user=postgres dbname=postgres");
+        let folder = private.folder.to_string_lossy().replace('/', "%2F");
+        let url = format!("postgres://postgres@{folder}/postgres");
         Ok(Server { url, _private: Some(private) })
     }
 
