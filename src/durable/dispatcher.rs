@@ -75,7 +75,7 @@ impl Dispatcher<'_> {
                     self.shared.stop();
                 }
                 self.must_look = true;
-                self.shared.wake_after(Cause::Room, patience(self.failures));
+                self.shared.wake_after(Cause::Again, patience(self.failures));
                 self.failures += 1;
             }
             if self.is_over() {
@@ -103,11 +103,11 @@ impl Dispatcher<'_> {
                 self.is_hungry(kind);
                 self.woken.entry(kind).or_default().push(from_micros(wake.saturating_mul(1000)));
             }
-            Cause::Look => self.must_look = true,
+            Cause::Look | Cause::News => self.must_look = true,
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Limit(fence) => self.end_of_time(fence),
-            Cause::Room | Cause::Stop => {}
+            Cause::Room | Cause::Again | Cause::Stop => {}
         }
     }
 
@@ -160,12 +160,10 @@ impl Dispatcher<'_> {
         Ok(&mut **self.connection.insert(connection))
     }
 
-    /// Takes in the database's time. If a clock was set, what is expected comes at other instants.
-    fn learn(&mut self, sent: Instant, now: SystemTime) {
+    /// Takes in the database's time. Returns true if a clock was set: what is expected comes at other instants then.
+    fn learn(&mut self, sent: Instant, now: SystemTime) -> bool {
         let received = self.shared.scheduler.now();
-        if self.shared.clock().learn(sent, received, now) {
-            self.shared.wake_after(Cause::Look, Duration::ZERO);
-        }
+        self.shared.clock().learn(sent, received, now)
     }
 
     fn next_poll(&self) {
@@ -194,6 +192,7 @@ impl Dispatcher<'_> {
             seen[kind] += 1;
             if wake <= look.now {
                 self.is_hungry(kind);
+                self.woken.entry(kind).or_default().push(wake);
                 continue;
             }
             shared.expect(kind, wake);
@@ -218,7 +217,9 @@ impl Dispatcher<'_> {
             max_attempts: shared.retry_of(kind).max_attempts(),
         };
         let claimed = self.connection()?.claim(&claim)?;
-        self.learn(sent, claimed.now);
+        if self.learn(sent, claimed.now) {
+            shared.look_now();
+        }
         let taken = claimed.timers.len() as u32 + claimed.dead;
         let mut came = 0;
         for wake in self.woken.remove(&kind).unwrap_or_default() {
@@ -318,8 +319,7 @@ impl Dispatcher<'_> {
         if shared.kinds[held.kind].handler.is_transactional() {
             // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
             // claims the timer again.
-            state.runs.remove(&fence);
-            shared.has_outcomes.notify_one();
+            shared.forget(&mut state, fence);
         } else {
             let then = shared.after_failure(held, &failure);
             if matches!(then, Then::Dead(_)) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::dispatcher::patience;
 use super::error::Result;
-use super::shared::{Cause, Shared};
+use super::shared::Shared;
 use super::store::Listener;
 
 /// After so long without news, the thread looks whether the worker stops.
@@ -31,7 +31,7 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
                     listener = Some(again);
                     failures = 0;
                     // What was said in the meantime was not heard.
-                    shared.wake_after(Cause::Look, Duration::ZERO);
+                    shared.look_now();
                 }
                 Ok(None) => return,
                 Err(_) => {
@@ -47,7 +47,7 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
                 for news in heard {
                     // A worker that stops says so without a kind: it no longer waits for what it was waiting for.
                     if news.kind.is_empty() {
-                        shared.wake_after(Cause::Look, Duration::ZERO);
+                        shared.look_now();
                     } else if let Some(kind) = shared.kind_named(&news.kind) {
                         shared.expect(kind, news.wake);
                     }

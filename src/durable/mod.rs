@@ -399,7 +399,7 @@ impl Timers {
     pub fn tell(&self, kind: &str) {
         self.each_worker(|worker| {
             if worker.kind_named(kind).is_some() {
-                worker.wake_after(shared::Cause::Look, std::time::Duration::ZERO);
+                worker.look_now();
             }
         });
     }

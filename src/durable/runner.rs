@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::dispatcher::patience;
 use super::error::Result;
 use super::handler::{Failure, HandlerResult, Run, Work};
-use super::shared::{Cause, Job, Shared, Stage, State, count};
+use super::shared::{Cause, Job, Shared, Stage, count};
 use super::sight;
 use super::store::{Connection, Finish, RunId, Then, Transacted};
 use super::timer::Timer;
@@ -47,7 +47,7 @@ fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
         let fence = job.timer.fence;
         if !job.tenure.is_current() {
             // Another worker may have it by now.
-            state.runs.remove(&fence);
+            shared.forget(&mut state, fence);
             count(&shared.counters.lost, 1);
             continue;
         }
@@ -57,7 +57,7 @@ fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
         drop(state);
         let kind = &shared.kinds[job.kind];
         let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
-        shared.wake_after(Cause::Limit(fence), limit);
+        _ = shared.causes.insert(Cause::Limit(fence), (), limit);
         return Some((job, limit));
     }
 }
@@ -142,13 +142,13 @@ fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let then = match ended {
         Ended::Committed(then) => {
             count(&shared.counters.done, 1);
-            state.runs.remove(&fence);
-            return gone(shared, state, job.kind, &then);
+            shared.forget(&mut state, fence);
+            drop(state);
+            return expect_next(shared, job.kind, &then);
         }
         Ended::Lost => {
             count(&shared.counters.lost, 1);
-            state.runs.remove(&fence);
-            return gone(shared, state, job.kind, &Then::Done);
+            return shared.forget(&mut state, fence);
         }
         Ended::Returned(Ok(())) => match next {
             // The work is done, so it is not tried again because the rule has failed.
@@ -178,14 +178,6 @@ fn failed_rule(shared: &Shared, timer: &Timer, failure: &Failure) -> Then {
     count(&shared.counters.dead, 1);
     sight::failed(timer, failure.reason(), true);
     Then::Dead(failure.reason().to_owned())
-}
-
-/// A run is written, so there is room for another one.
-fn gone(shared: &Shared, state: std::sync::MutexGuard<'_, State>, kind: usize, then: &Then) {
-    drop(state);
-    expect_next(shared, kind, then);
-    shared.has_outcomes.notify_one();
-    _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
 }
 
 /// This worker knows when the timer wakes next, before a look does.

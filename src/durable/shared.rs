@@ -94,16 +94,20 @@ pub(super) struct Kind {
 pub(super) enum Cause {
     /// A timer of this kind wakes, at this time of the database in milliseconds.
     Due(usize, i64),
-    /// It is time to look.
+    /// It is time to look. Only the dispatcher sets this, so nobody moves the time of a look that somebody else needs.
     Look,
+    /// There is news, so look now.
+    News,
     /// It is time to ask whether other processes have changed something.
     Poll,
     /// Leases must be extended.
     Extend,
     /// The handler of the attempt with this fencing number has taken too long.
     Limit(i64),
-    /// Outcomes were written, so there is room again.
+    /// A run is over, so there is room again.
     Room,
+    /// The database has failed, and is tried again. Only the dispatcher sets this.
+    Again,
     Stop,
 }
 
@@ -139,7 +143,7 @@ pub(super) struct State {
     pub(super) runs: HashMap<i64, Held>,
     pub(super) outcomes: Vec<Finish>,
     pub(super) is_stopping: bool,
-    /// Threads of the worker that have not ended, but for those that are stuck.
+    /// Threads of the worker that have not ended.
     pub(super) threads: usize,
     /// Handler threads, with those that are stuck.
     pub(super) handlers: usize,
@@ -244,7 +248,11 @@ impl Shared {
         self.state().is_stopping
     }
 
-    /// Wakes the dispatcher after a delay. An earlier wake-up for the same cause stays.
+    pub(super) fn look_now(&self) {
+        _ = self.causes.insert(Cause::News, (), Duration::ZERO);
+    }
+
+    /// Wakes the dispatcher after a delay, for a cause that only the dispatcher sets. An earlier wake-up stays.
     pub(super) fn wake_after(&self, cause: Cause, delay: Duration) {
         let instant = self.scheduler.now() + delay;
         if self.causes.deadline(&cause).is_none_or(|known| instant < known) {
@@ -256,11 +264,10 @@ impl Shared {
     pub(super) fn expect(&self, kind: usize, wake: SystemTime) {
         let wake = micros(wake).saturating_add(999) / 1000;
         let clock = self.clock();
-        if !clock.is_known() {
-            return; // the first look is ahead
-        }
-        let instant = clock.instant(from_micros(wake * 1000));
+        let instant = clock.is_known().then(|| clock.instant(from_micros(wake * 1000)));
         drop(clock);
+        // The first look may be under way, and may not have seen it.
+        let Some(instant) = instant else { return self.look_now() };
         if instant <= self.scheduler.now() + HORIZON {
             _ = self.causes.insert_at(Cause::Due(kind, wake), (), instant);
         }
@@ -283,11 +290,11 @@ impl Shared {
     /// How many more timers may be claimed.
     pub(super) fn room(&self) -> u32 {
         let state = self.state();
-        let threads = self.settings.threads + state.stuck.min(MOST_STUCK);
+        let threads = self.settings.threads + MOST_STUCK;
+        let threads = threads.saturating_sub(state.stuck).min(self.settings.threads);
         let ahead = state.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
-        let most = self.settings.threads * ahead.clamp(1, MOST_AHEAD) as usize;
-        let free_threads = threads - state.stuck.min(threads);
-        if free_threads == 0 { 0 } else { most.saturating_sub(state.runs.len()) as u32 }
+        let most = threads * ahead.clamp(1, MOST_AHEAD) as usize;
+        most.saturating_sub(state.runs.len()) as u32
     }
 
     /// What follows a failed attempt.
@@ -324,6 +331,13 @@ impl Shared {
         }
     }
 
+    /// A run is over of which nothing is to be written.
+    pub(super) fn forget(&self, state: &mut State, fence: i64) {
+        state.runs.remove(&fence);
+        self.has_outcomes.notify_one(); // the finisher ends with the last run
+        _ = self.causes.insert(Cause::Room, (), Duration::ZERO);
+    }
+
     /// Pushes the outcome of a run, which the caller has settled (LEASE-2).
     pub(super) fn settle(&self, state: &mut State, finish: Finish) {
         state.outcomes.push(finish);
@@ -358,7 +372,7 @@ impl Shared {
     pub(super) fn await_end(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let mut state = self.state();
-        while state.threads > 0 {
+        while state.threads > state.stuck {
             let left =
                 deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
