@@ -111,8 +111,7 @@
 //!
 //! # The tables
 //!
-//! Other programs, in any language, may schedule with an `INSERT`, and are told apart by nothing. These columns of
-//! `tickwheel_timers` are theirs:
+//! Other programs, in any language, may schedule with an `INSERT`. These columns of `tickwheel_timers` are theirs:
 //!
 //! | column | type | what it is |
 //! | --- | --- | --- |
@@ -137,6 +136,21 @@
 //! looks at the timer next. A timer that is done is deleted. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole
 //! definition. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may
 //! still work with them: a worker that is older than that stops.
+//!
+//! # Coming from
+//!
+//! | there | here |
+//! | --- | --- |
+//! | Quartz: `JobKey`, `TriggerKey`; db-scheduler: `TaskInstanceId`; graphile-worker: `identifier`, `job_key` | kind and key |
+//! | Quartz: a `Job` class; Sidekiq: a worker class; graphile-worker: a task function | [`WorkerBuilder::handle`] |
+//! | `scheduleJob`, `perform_in(30.minutes, id)`, `add_job(.., run_at, job_key)` | [`Timers::schedule`] with a [`NewTimer`], a `Duration` or a `SystemTime` |
+//! | `rescheduleJob`, db-scheduler's `reschedule` | [`Timers::reset`] |
+//! | `deleteJob`, `cancel` | [`Timers::cancel`] |
+//! | cron triggers | [`NewTimer::rule`] and [`WorkerBuilder::rules`], with a crate for cron expressions |
+//! | misfire instructions | runs that were missed are skipped; one that is late runs at once |
+//! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
+//! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
+//! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
 //! # What this is not
 //!

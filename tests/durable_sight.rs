@@ -1,0 +1,96 @@
+//! `durable`: what `tracing` and `metrics` are told. The threads of workers are their own, so this program installs a
+//! subscriber and a recorder for all of them, and has one test.
+
+#![cfg(all(feature = "sqlite", feature = "tracing", feature = "metrics", not(tickwheel_bare)))]
+
+mod common;
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::until;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tickwheel::Scheduler;
+use tickwheel::durable::{Failure, NewTimer, Retry, Timers};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+/// Notes spans and events.
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<String>>>);
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        _ = write!(self.0, " {field}={value:?}");
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Ear {
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        let mut fields = Fields(format!("span {}", attributes.metadata().name()));
+        attributes.record(&mut fields);
+        self.0.lock().expect("no panic").push(fields.0);
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields(event.metadata().level().to_string());
+        event.record(&mut fields);
+        self.0.lock().expect("no panic").push(fields.0);
+    }
+}
+
+#[test]
+fn spans_events_and_metrics_tell_what_a_worker_does() {
+    let ear = Ear::default();
+    let subscriber = tracing_subscriber::registry().with(ear.clone());
+    tracing::subscriber::set_global_default(subscriber).expect("the first");
+    let prometheus = PrometheusBuilder::new().install_recorder().expect("the first");
+
+    let timers = Timers::open("sqlite::memory:").expect("it opens");
+    let retry = Retry::attempts(2).gaps(Duration::from_millis(1), 1.0, Duration::from_millis(1));
+    let worker = timers
+        .worker()
+        .handle("mail", |run| match run.key() {
+            "good" => Ok(()),
+            _ => Err(Failure::new("no luck")),
+        })
+        .retry(retry)
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&NewTimer::new("mail", "good", Duration::ZERO)).expect("scheduled");
+    timers.schedule(&NewTimer::new("mail", "bad", Duration::ZERO)).expect("scheduled");
+    timers.schedule(&NewTimer::new("mail", "far", Duration::from_secs(60))).expect("scheduled");
+    until("both are over", || {
+        let stats = worker.stats();
+        stats.done == 1 && stats.dead == 1 && stats.running == 0
+    });
+
+    let heard = ear.0.lock().expect("no panic").clone();
+    let has = |parts: &[&str]| {
+        let found =
+            heard.iter().filter(|line| parts.iter().all(|part| line.contains(part))).count();
+        assert_eq!(found, 1, "{parts:?} in {heard:#?}");
+    };
+    has(&["span tickwheel.timer", "kind=\"mail\"", "key=\"good\"", "attempt=1", "fence="]);
+    has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
+    has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
+    has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
+
+    timers.counts().expect("counts");
+    let text = prometheus.render();
+    let shows =
+        |line: &str| assert!(text.lines().any(|other| other == line), "no {line:?} in:\n{text}");
+    shows("tickwheel_durable_runs_total{kind=\"mail\"} 3");
+    shows("tickwheel_durable_failed_total{kind=\"mail\"} 2");
+    shows("tickwheel_durable_dead_total{kind=\"mail\"} 1");
+    shows("tickwheel_durable_lateness_seconds_count{kind=\"mail\"} 3");
+    shows("tickwheel_durable_run_seconds_count{kind=\"mail\"} 3");
+    shows("tickwheel_durable_timers{kind=\"mail\",state=\"waiting\"} 1");
+    shows("tickwheel_durable_timers{kind=\"mail\",state=\"dead\"} 1");
+    shows("tickwheel_durable_lag_seconds{kind=\"mail\"} 0");
+}
