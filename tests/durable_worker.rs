@@ -333,6 +333,7 @@ fn a_rule_says_when_the_next_run_is(database: &Database<'_>) {
         .rules(|rule, after| match rule {
             "past" => Ok(Some(after)),
             "bad" => Err(Failure::new("no rule")),
+            "panic" => panic!("no rule"),
             rule => {
                 let (count, gap) = rule.split_once(' ').ok_or_else(|| Failure::new("no rule"))?;
                 assert_eq!(count, "then");
@@ -341,16 +342,17 @@ fn a_rule_says_when_the_next_run_is(database: &Database<'_>) {
         })
         .start(Scheduler::global())
         .expect("it starts");
-    let rules = ["past", "bad", "then never", "then later"];
+    let rules = ["past", "bad", "panic", "then never", "then later"];
     for rule in rules {
         timers.schedule(&mail(rule, NOW).rule(rule)).expect("scheduled");
     }
-    let runs: BTreeSet<_> = (0..4).map(|_| next(&seen).key).collect();
+    let runs: BTreeSet<_> = (0..5).map(|_| next(&seen).key).collect();
     assert_eq!(runs, rules.map(ToOwned::to_owned).into());
     until("all is written", || worker.stats().running == 0 && worker.stats().done == 2);
     let state = |rule| timers.get("mail", rule).expect("no error").map(|timer| timer.state);
     let states = rules.map(state);
-    assert_eq!(states, [Some(State::Dead), Some(State::Dead), None, Some(State::Waiting)]);
+    let dead = Some(State::Dead);
+    assert_eq!(states, [dead, dead, dead, None, Some(State::Waiting)]);
     let later = timers.get("mail", "then later").expect("no error").expect("there").due;
     assert!(later > timers.now().expect("a time") + HOUR / 2);
 }

@@ -245,20 +245,16 @@ impl Dispatcher<'_> {
         count(&shared.counters.claimed, timers.len() as u64);
         let taken_over = timers.iter().filter(|claimed| claimed.was_running).count();
         count(&shared.counters.taken_over, taken_over as u64);
-        let default = shared.retry_of(kind).max_attempts();
         let mut state = shared.state();
         for ClaimedTimer { timer, woke, .. } in timers {
-            let run = RunId { id: timer.id, fence: timer.fence };
-            let tenure = Tenure::new(&shared.scheduler, lease_ends);
+            let (timer, tenure) = (Arc::new(timer), Tenure::new(&shared.scheduler, lease_ends));
             let held = Held {
                 kind,
-                run,
+                timer: Arc::clone(&timer),
                 tenure: Arc::clone(&tenure),
                 stage: Stage::Queued,
-                attempt: timer.attempts,
-                max_attempts: timer.max_attempts.unwrap_or(default),
             };
-            state.runs.insert(run.fence, held);
+            state.runs.insert(timer.fence, held);
             state.jobs.push_back(Job { kind, timer, woke, tenure });
         }
         let is_stopping = state.is_stopping;
@@ -278,7 +274,12 @@ impl Dispatcher<'_> {
             let in_transaction = |held: &Held| {
                 held.stage == Stage::Started && shared.kinds[held.kind].handler.is_transactional()
             };
-            state.runs.values().filter(|held| !in_transaction(held)).map(|held| held.run).collect()
+            state
+                .runs
+                .values()
+                .filter(|held| !in_transaction(held))
+                .map(|held| held.timer.run())
+                .collect()
         };
         if shared.state().runs.is_empty() {
             return Ok(());
@@ -313,24 +314,23 @@ impl Dispatcher<'_> {
         }
         held.stage = Stage::Settled;
         held.tenure.end();
+        let (kind, timer) = (held.kind, Arc::clone(&held.timer));
         count(&shared.counters.timed_out, 1);
-        count(&shared.counters.failed, 1);
         let failure = Failure::new("it took longer than its time limit");
-        if shared.kinds[held.kind].handler.is_transactional() {
+        let then = if shared.kinds[kind].handler.is_transactional() {
             // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
-            // claims the timer again.
+            // claims the timer again, or makes it dead.
             shared.forget(&mut state, fence);
+            Then::Retry(Duration::ZERO, failure.reason().to_owned())
         } else {
-            let then = shared.after_failure(held, &failure);
-            if matches!(then, Then::Dead(_)) {
-                count(&shared.counters.dead, 1);
-            }
-            let finish = Finish { run: held.run, then };
-            shared.settle(&mut state, finish);
-        }
+            let then = shared.after_failure(kind, &timer, &failure);
+            shared.settle(&mut state, Finish { run: timer.run(), then: then.clone() });
+            then
+        };
         state.stuck += 1;
         let is_replaced = state.stuck <= MOST_STUCK && !state.is_stopping;
         drop(state);
+        shared.tell_of_failure(&timer, &then);
         let started = if is_replaced { runner::start_handler(shared) } else { Ok(()) };
         started.unwrap_or_else(|error| shared.report(&error));
     }

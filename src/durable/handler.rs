@@ -66,7 +66,7 @@ impl Failure {
         &self.reason
     }
 
-    fn of_panic(payload: Payload) -> Failure {
+    pub(super) fn of_panic(payload: Payload) -> Failure {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         discard(payload);

@@ -8,8 +8,7 @@ use super::error::Result;
 use super::handler::{Failure, HandlerResult, Run, Work};
 use super::shared::{Cause, Job, Shared, Stage, count};
 use super::sight;
-use super::store::{Connection, Finish, RunId, Then, Transacted};
-use super::timer::Timer;
+use super::store::{Connection, Finish, Then, Transacted};
 
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     (0..shared.settings.threads).try_for_each(|_| start_handler(shared))?;
@@ -78,8 +77,7 @@ fn run(shared: &Shared, job: &Job, limit: Duration) {
     let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
     shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
     let kind = &shared.kinds[job.kind];
-    let default = shared.retry_of(job.kind).max_attempts();
-    let max_attempts = job.timer.max_attempts.unwrap_or(default);
+    let max_attempts = shared.max_attempts(job.kind, &job.timer);
     let run = Run { timer: &job.timer, max_attempts, tenure: &job.tenure };
     let ended = sight::in_span(&job.timer, || {
         if kind.handler.is_transactional() {
@@ -99,7 +97,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Ok(then) => then,
         Err(failure) => return Ended::Returned(Err(failure)),
     };
-    let finish = Finish { run: id_of(&job.timer), then };
+    let finish = Finish { run: job.timer.run(), then };
     let mut work = Work { run, handler: &shared.kinds[job.kind].handler, result: None };
     let transacted =
         shared.timers.with(|connection| connection.transact(&finish, limit, &mut work));
@@ -152,32 +150,18 @@ fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
         }
         Ended::Returned(Ok(())) => match next {
             // The work is done, so it is not tried again because the rule has failed.
-            Some(Err(failure)) => failed_rule(shared, &job.timer, &failure),
+            Some(Err(failure)) => Then::Dead(failure.reason().to_owned()),
             Some(Ok(then)) => then,
             None => Then::Done,
         },
-        Ended::Returned(Err(failure)) => {
-            count(&shared.counters.failed, 1);
-            let then = match state.runs.get(&fence) {
-                Some(held) => shared.after_failure(held, &failure),
-                None => Then::Dead(failure.reason().to_owned()),
-            };
-            let is_dead = matches!(then, Then::Dead(_));
-            count(&shared.counters.dead, is_dead.into());
-            sight::failed(&job.timer, failure.reason(), is_dead);
-            then
-        }
+        Ended::Returned(Err(failure)) => shared.after_failure(job.kind, &job.timer, &failure),
     };
     if let Some(held) = state.runs.get_mut(&fence) {
         held.stage = Stage::Settled;
     }
-    shared.settle(&mut state, Finish { run: id_of(&job.timer), then });
-}
-
-fn failed_rule(shared: &Shared, timer: &Timer, failure: &Failure) -> Then {
-    count(&shared.counters.dead, 1);
-    sight::failed(timer, failure.reason(), true);
-    Then::Dead(failure.reason().to_owned())
+    shared.settle(&mut state, Finish { run: job.timer.run(), then: then.clone() });
+    drop(state);
+    shared.tell_of_failure(&job.timer, &then);
 }
 
 /// This worker knows when the timer wakes next, before a look does.
@@ -191,10 +175,6 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
         _ => return,
     };
     shared.expect(kind, next);
-}
-
-fn id_of(timer: &Timer) -> RunId {
-    RunId { id: timer.id, fence: timer.fence }
 }
 
 /// Writes outcomes, all that have gathered at once.

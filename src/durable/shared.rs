@@ -44,12 +44,13 @@ use super::clock::{DatabaseClock, from_micros, micros};
 use super::dispatcher::HORIZON;
 use super::error::Error;
 use super::handler::{Failure, Follow, Handler, Retry, Tenure};
-use super::store::{Finish, RunId, Then};
+use super::store::{Finish, Then};
 use super::timer::{Repetition, Timer};
 use super::worker::{WorkerStats, print_error};
 use super::{Timers, sight};
 use crate::Scheduler;
 use crate::delay::DelayQueue;
+use crate::platform::panics::{caught, quietly};
 
 type Rules =
     dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
@@ -114,7 +115,7 @@ pub(super) enum Cause {
 /// A claimed timer on its way to a handler thread.
 pub(super) struct Job {
     pub(super) kind: usize,
-    pub(super) timer: Timer,
+    pub(super) timer: Arc<Timer>,
     pub(super) woke: SystemTime,
     pub(super) tenure: Arc<Tenure>,
 }
@@ -122,11 +123,9 @@ pub(super) struct Job {
 /// What is known of a run outside of its handler thread.
 pub(super) struct Held {
     pub(super) kind: usize,
-    pub(super) run: RunId,
+    pub(super) timer: Arc<Timer>,
     pub(super) tenure: Arc<Tenure>,
     pub(super) stage: Stage,
-    pub(super) attempt: u32,
-    pub(super) max_attempts: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -284,7 +283,7 @@ impl Shared {
     pub(super) fn report(&self, error: &Error) {
         count(&self.counters.errors, 1);
         sight::database_error(&self.settings.name, error);
-        crate::platform::panics::quietly(|| (self.settings.on_error)(error));
+        quietly(|| (self.settings.on_error)(error));
     }
 
     /// How many more timers may be claimed.
@@ -297,16 +296,33 @@ impl Shared {
         most.saturating_sub(state.runs.len()) as u32
     }
 
+    /// How often a timer of a kind is tried.
+    pub(super) fn max_attempts(&self, kind: usize, timer: &Timer) -> u32 {
+        timer.max_attempts.unwrap_or(self.retry_of(kind).max_attempts())
+    }
+
     /// What follows a failed attempt.
-    pub(super) fn after_failure(&self, held: &Held, failure: &Failure) -> Then {
+    pub(super) fn after_failure(&self, kind: usize, timer: &Timer, failure: &Failure) -> Then {
+        let is_last = timer.attempts >= self.max_attempts(kind, timer);
         let reason = failure.reason().to_owned();
-        let gap = match failure.follow {
-            Follow::Never => return Then::Dead(reason),
-            _ if held.attempt >= held.max_attempts => return Then::Dead(reason),
-            Follow::After(gap) => gap,
-            Follow::Policy => self.retry_of(held.kind).gap(held.attempt),
+        match failure.follow {
+            Follow::Never => Then::Dead(reason),
+            _ if is_last => Then::Dead(reason),
+            Follow::After(gap) => Then::Retry(gap, reason),
+            Follow::Policy => Then::Retry(self.retry_of(kind).gap(timer.attempts), reason),
+        }
+    }
+
+    /// Counts a failure and tells of it, with nothing locked (LEASE-4).
+    pub(super) fn tell_of_failure(&self, timer: &Timer, then: &Then) {
+        let (reason, is_dead) = match then {
+            Then::Retry(_, reason) => (reason, false),
+            Then::Dead(reason) => (reason, true),
+            _ => return,
         };
-        Then::Retry(gap, reason)
+        count(&self.counters.failed, 1);
+        count(&self.counters.dead, is_dead.into());
+        sight::failed(timer, reason, is_dead);
     }
 
     /// What follows a successful attempt.
@@ -321,7 +337,8 @@ impl Shared {
                     return Err(Failure::new(problem));
                 };
                 let after = now.max(timer.due);
-                match rules(rule, after)? {
+                let next = caught(|| rules(rule, after));
+                match next.unwrap_or_else(|panic| Err(Failure::of_panic(panic)))? {
                     Some(next) if next <= after => Err(Failure::for_good(format!(
                         "the rule {rule:?} gives a time that has passed"
                     ))),
@@ -360,7 +377,7 @@ impl Shared {
         while let Some(job) = state.jobs.pop_front() {
             if let Some(held) = state.runs.get_mut(&job.timer.fence) {
                 held.stage = Stage::Settled;
-                let finish = Finish { run: held.run, then: Then::Release };
+                let finish = Finish { run: held.timer.run(), then: Then::Release };
                 self.settle(&mut state, finish);
             }
         }

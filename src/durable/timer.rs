@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::error::{Error, Result};
+use super::store::RunId;
 
 /// The longest name of a kind, in bytes.
 pub const LONGEST_KIND: usize = 200;
@@ -210,6 +211,13 @@ pub struct Timer {
     pub owner: Option<String>,
     /// Why the last attempt failed.
     pub error: Option<String>,
+}
+
+impl Timer {
+    /// Returns the attempt that this timer was claimed for.
+    pub fn run(&self) -> RunId {
+        RunId { id: self.id, fence: self.fence }
+    }
 }
 
 /// What [`Timers::schedule`](super::Timers::schedule) has done.
