@@ -319,6 +319,26 @@
 //! Of the 45 ns for each, some nine go into giving the holder back, five into the histogram of lateness, and six into
 //! the wake itself.
 //!
+//! # Durable timers
+//!
+//! A durable timer is a row. Its column `wake` says when a worker looks at it next: the due time while it waits, the time of
+//! the next attempt after a failure, the end of the lease while a worker has it, and never when it is dead. So one index, on
+//! kind, `wake` and number, serves claims, looks ahead, takeovers and lists, and a claim is one condition: `wake` has come.
+//!
+//! The wheel has no rows. It has times: a look ahead gives the worker the next two minutes of `wake` times, to the
+//! millisecond, and they lie in a [`DelayQueue`](crate::delay::DelayQueue) beside the other causes for which the dispatcher
+//! wakes. When one comes, the dispatcher claims what is due of that kind, whichever rows these are. So a timer that was moved
+//! or cancelled in the meantime leaves nothing behind in other processes but a claim that finds nothing, and a time that is
+//! missed costs lateness and never a timer: the next look finds it.
+//!
+//! A process knows the database's clock only by asking. Each answer bounds how far the clocks are apart, the bounds of
+//! several answers are intersected, and the worker waits for the latest instant that is possible. So a claim seldom comes too
+//! early, and one that does finds nothing and waits again.
+//!
+//! Runs are claimed in batches as large as 20 ms of work, so that short handlers do not wait for the database and long ones
+//! are not taken away from other workers. Their outcomes are written by one thread, all that have gathered while the last
+//! transaction was under way. So the cost of a commit is shared more, the more there is to do.
+//!
 //! # Scale
 //!
 //! The cost of a schedule and of a cancel does not depend on how many are pending. A tick of the bare wheel, with tasks
