@@ -1,19 +1,22 @@
 //! A PostgreSQL server for a test: the server that `DATABASE_URL` names, or a private one, started from the installed
 //! programs. A private server has a folder of its own with its socket in it, and listens on no TCP port.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The reason why there is no server.
 pub(crate) type Reason = String;
 
 pub(crate) struct Server {
     url: String,
-    /// Kept for its `Drop`, which stops the server.
-    _private: Option<Private>,
+    /// Its `Drop` stops the server.
+    private: Option<Private>,
 }
 
 impl Server {
@@ -22,13 +25,38 @@ impl Server {
     /// The reason why no server could be started.
     pub(crate) fn find() -> Result<Server, Reason> {
         if let Ok(url) = env::var("DATABASE_URL") {
-            return Ok(Server { url, _private: None });
+            return Ok(Server { url, private: None });
+        }
+        Server::private()
+    }
+
+    /// Starts a server that the caller alone uses, so the caller may do to it what it likes.
+    ///
+    /// # Errors
+    ///
+    /// The reason why no server could be started. It is one that `DATABASE_URL` names another server.
+    pub(crate) fn private() -> Result<Server, Reason> {
+        if env::var("DATABASE_URL").is_ok() {
+            return Err("`DATABASE_URL` names a server that is not ours to stop".to_owned());
         }
         let programs = programs().ok_or("no PostgreSQL is installed")?;
         let private = Private::start(programs)?;
         let folder = private.folder.to_string_lossy().replace('/', "%2F");
         let url = format!("postgres://postgres@{folder}/postgres");
-        Ok(Server { url, _private: Some(private) })
+        Ok(Server { url, private: Some(private) })
+    }
+
+    /// Kills a private server as a crash would, and does `meanwhile` before it starts again. It recovers from its log.
+    pub(crate) fn crash(&self, meanwhile: impl FnOnce()) {
+        let private = self.private.as_ref().expect("a private server");
+        private.run("pg_ctl", &["stop", "-w", "-m", "immediate"]).expect("it stops");
+        meanwhile();
+        private.launch().expect("it starts again");
+    }
+
+    /// Returns the folder of the socket of a private server.
+    pub(crate) fn socket_folder(&self) -> &Path {
+        &self.private.as_ref().expect("a private server").folder
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -68,8 +96,10 @@ struct Private {
 
 impl Private {
     fn start(programs: PathBuf) -> Result<Private, Reason> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
         // The name is short, because the path of a socket may have no more than a hundred characters.
-        let folder = env::temp_dir().join(format!("tickwheel-pg-{}", std::process::id()));
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = env::temp_dir().join(format!("tickwheel-pg-{}-{count}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         // From here on, the `Drop` of the value clears up.
         let server = Private { programs, owner: Owner::of(&folder)?, folder };
@@ -78,9 +108,13 @@ impl Private {
             &["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"],
         )?;
         server.configure().map_err(|error| format!("its settings: {error}"))?;
-        let log = server.folder.join("log");
-        server.run("pg_ctl", &["start", "-w", "-l", &log.to_string_lossy()])?;
+        server.launch()?;
         Ok(server)
+    }
+
+    fn launch(&self) -> Result<Output, Reason> {
+        let log = self.folder.join("log");
+        self.run("pg_ctl", &["start", "-w", "-l", &log.to_string_lossy()])
     }
 
     fn data(&self) -> PathBuf {

@@ -1,0 +1,46 @@
+//! `durable`: faults. Worker processes are killed, halted and aborted in each phase of their work; servers crash and
+//! hang; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-5, RUN-1 to RUN-6, PG-1 to PG-3).
+//!
+//! In all of that nothing is lost and nothing is early. What a handler does in the timers' transaction exists exactly
+//! once. A plain handler runs twice only if a fault came between its start and the write of its outcome.
+//!
+//! Worker processes are this program, started again as the test `worker_process`, which does nothing by itself.
+//! `TICKWHEEL_STORM=10` makes the storms ten times as long, `TICKWHEEL_SEED=n` repeats the kills of one.
+
+#![cfg(all(unix, feature = "sqlite", feature = "postgres"))]
+
+mod common;
+#[path = "common/databases.rs"]
+mod databases;
+#[path = "durable_faults/handlers.rs"]
+mod handlers;
+#[path = "durable_faults/holding.rs"]
+mod holding;
+#[path = "durable_faults/kills.rs"]
+mod kills;
+#[path = "durable_faults/process.rs"]
+mod process;
+#[path = "common/server.rs"]
+mod server;
+#[path = "durable_faults/storm.rs"]
+mod storm;
+
+use kills::{
+    a_halted_process_changes_nothing_when_it_comes_back, a_killed_worker_loses_nothing,
+    a_payload_that_kills_its_process_is_dead_in_the_end,
+};
+use storm::a_storm_of_kills_loses_nothing;
+
+/// Does nothing, unless it was started by one of the others.
+#[test]
+fn worker_process() {
+    process::be_a_worker();
+}
+
+on_both! {
+    "durable_faults":
+    a_killed_worker_loses_nothing,
+    a_halted_process_changes_nothing_when_it_comes_back,
+    a_payload_that_kills_its_process_is_dead_in_the_end,
+    a_storm_of_kills_loses_nothing,
+}

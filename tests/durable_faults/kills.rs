@@ -1,0 +1,174 @@
+//! Worker processes that die or hang at one point of their work.
+
+use std::time::Duration;
+
+use tickwheel::Scheduler;
+use tickwheel::durable::{Filter, State, Timer, Timers, Worker};
+
+use super::common::until;
+use super::databases::Database;
+use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_early};
+use super::process::{Point, Process};
+
+const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Long enough for a process that lives to extend it on a busy machine, short enough to wait for its end.
+const LEASE: Duration = Duration::from_millis(300);
+
+fn survivor(timers: &Timers, place: &Place) -> Worker {
+    equipped(timers, place, &Role::Survivor)
+        .lease(LEASE)
+        .start(Scheduler::global())
+        .expect("it starts")
+}
+
+fn get(timers: &Timers, kind: &str, key: &str) -> Option<Timer> {
+    timers.get(kind, key).expect("no error")
+}
+
+/// A point at which a process is killed, and how often its timer's effect exists in the end.
+struct Case {
+    point: Point,
+    payload: &'static str,
+    plain: i64,
+    in_transaction: i64,
+}
+
+const CASES: [Case; 6] = [
+    Case { point: Point::BeforeClaim, payload: "", plain: 1, in_transaction: 1 },
+    Case { point: Point::AfterClaim, payload: "", plain: 1, in_transaction: 1 },
+    Case { point: Point::InHandler, payload: "hold", plain: 2, in_transaction: 1 },
+    // The handler has failed, and that is not written.
+    Case { point: Point::BeforeFinish, payload: "fail 1", plain: 1, in_transaction: 1 },
+    Case { point: Point::BeforeFinish, payload: "", plain: 2, in_transaction: 1 },
+    // The handler has failed, that is written, and the timer waits for the next attempt.
+    Case { point: Point::AfterFinish, payload: "fail 1", plain: 1, in_transaction: 1 },
+];
+
+pub(crate) fn a_killed_worker_loses_nothing(database: &Database<'_>) {
+    let place = Place::with_book(database);
+    let timers = database.open();
+    for (number, case) in CASES.iter().enumerate() {
+        for kind in KINDS {
+            // The outcome of a handler in a transaction is in the transaction, and `finish` writes failures alone.
+            let in_transaction = kind == "tx";
+            let point = match case.point {
+                Point::BeforeFinish if in_transaction && case.payload.is_empty() => {
+                    Point::AfterCommit
+                }
+                point => point,
+            };
+            let key = format!("{number} {point:?}");
+            kill_at(&timers, &place, point, kind, &key, case.payload);
+            let expected = if in_transaction { case.in_transaction } else { case.plain };
+            assert_eq!(effects(database, kind, &key), expected, "{kind} {key}");
+        }
+    }
+    killed_while_idle(&timers, &place, database);
+    nothing_was_early(database);
+}
+
+/// Kills a process at a point, and has another worker take over.
+fn kill_at(timers: &Timers, place: &Place, point: Point, kind: &str, key: &str, payload: &str) {
+    let mut process = Process::start(place, point, LEASE);
+    process.await_line("ready");
+    timers.schedule(&new(kind, key, NOW).payload(payload)).expect("scheduled");
+    process.await_line("held");
+    process.kill();
+    let left = get(timers, kind, key);
+    let ends = left.as_ref().and_then(|timer| timer.wake);
+    let running = left.as_ref().is_some_and(|timer| timer.state == State::Running);
+    assert_eq!(left.is_none(), point == Point::AfterCommit, "{kind} {key}");
+    assert_eq!(
+        running,
+        matches!(point, Point::AfterClaim | Point::InHandler | Point::BeforeFinish),
+        "{kind} {key}: {left:?}"
+    );
+    let worker = survivor(timers, place);
+    until("another one has done it", || get(timers, kind, key).is_none());
+    // It comes at the end of the lease or of the gap, and not before.
+    assert!(timers.now().expect("a time") >= ends.unwrap_or(std::time::UNIX_EPOCH), "{kind} {key}");
+    until("it is counted", || worker.stats().running == 0);
+    let stats = worker.stats();
+    assert_eq!(stats.taken_over, u64::from(running), "{kind} {key}: {stats:?}");
+    assert_eq!((stats.lost, stats.errors, stats.dead), (0, 0, 0), "{kind} {key}: {stats:?}");
+    assert!(worker.stop(super::common::PATIENCE));
+}
+
+/// A process that waits for timers which are due later is killed, and another one waits for them from then on.
+fn killed_while_idle(timers: &Timers, place: &Place, database: &Database<'_>) {
+    let mut process = Process::start(place, Point::Nowhere, LEASE);
+    process.await_line("ready");
+    for kind in KINDS {
+        timers.schedule(&new(kind, "idle", Duration::from_millis(400))).expect("scheduled");
+    }
+    process.kill();
+    let _worker = survivor(timers, place);
+    until("both are done", || timers.list(&Filter::new()).expect("a list").is_empty());
+    for kind in KINDS {
+        assert_eq!(effects(database, kind, "idle"), 1, "{kind}");
+    }
+}
+
+pub(crate) fn a_halted_process_changes_nothing_when_it_comes_back(database: &Database<'_>) {
+    let place = Place::with_book(database);
+    let timers = database.open();
+    let mut process = Process::start(&place, Point::InHandler, LEASE);
+    process.await_line("ready");
+    // It stays after its run, so an outcome that came too late would be seen in it.
+    timers.schedule(&new("plain", "1", NOW).payload("hold").every(HOUR)).expect("scheduled");
+    process.await_line("held");
+    process.halt();
+    let worker = survivor(&timers, &place);
+    until("another one has done it", || worker.stats().done == 1);
+    assert_eq!(worker.stats().taken_over, 1);
+    let before = get(&timers, "plain", "1").expect("there");
+    assert_eq!(before.state, State::Waiting);
+    process.say("go");
+    process.go_on();
+    until("its outcome is void", || process.lost() == 1);
+    assert_eq!(get(&timers, "plain", "1").expect("there"), before);
+    assert_eq!(effects(database, "plain", "1"), 2);
+    // It is a worker like any other again.
+    timers.schedule(&new("plain", "2", NOW)).expect("scheduled");
+    until("it is done", || get(&timers, "plain", "2").is_none());
+    assert_eq!(effects(database, "plain", "2"), 1);
+    nothing_was_early(database);
+}
+
+pub(crate) fn a_payload_that_kills_its_process_is_dead_in_the_end(database: &Database<'_>) {
+    const OTHERS: usize = 20;
+    let place = Place::with_book(database);
+    let timers = database.open();
+    let poison = new("plain", "poison", NOW).payload("abort").max_attempts(3);
+    let mut all = vec![poison];
+    for kind in KINDS {
+        all.extend((0..OTHERS).map(|n| {
+            let delay = Duration::from_millis(40 * n as u64);
+            new(kind, &n.to_string(), delay)
+        }));
+    }
+    timers.schedule_all(&all).expect("scheduled");
+    let mut deaths = 0;
+    let mut process = Process::start(&place, Point::Nowhere, LEASE);
+    until("the poison is all that is left, and is dead", || {
+        if process.has_ended() {
+            deaths += 1;
+            process = Process::start(&place, Point::Nowhere, LEASE);
+        }
+        let left = timers.list(&Filter::new()).expect("a list");
+        left.len() == 1 && left[0].state == State::Dead
+    });
+    let poison = get(&timers, "plain", "poison").expect("there");
+    assert!((1..=3).contains(&deaths), "{deaths}");
+    assert_eq!(poison.attempts, 3);
+    assert!(poison.error.expect("a reason").contains("died"));
+    for n in 0..OTHERS {
+        assert_eq!(effects(database, "tx", &n.to_string()), 1);
+        let count = effects(database, "plain", &n.to_string());
+        assert!((1..=1 + deaths).contains(&count), "{n}: {count}");
+    }
+    assert_eq!(effects(database, "plain", "poison"), 0);
+    nothing_was_early(database);
+}
