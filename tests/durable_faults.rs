@@ -20,8 +20,12 @@ mod holding;
 mod kills;
 #[path = "durable_faults/process.rs"]
 mod process;
+#[path = "durable_faults/proxy.rs"]
+mod proxy;
 #[path = "common/server.rs"]
 mod server;
+#[path = "durable_faults/servers.rs"]
+mod servers;
 #[path = "durable_faults/storm.rs"]
 mod storm;
 
@@ -43,4 +47,9 @@ on_both! {
     a_halted_process_changes_nothing_when_it_comes_back,
     a_payload_that_kills_its_process_is_dead_in_the_end,
     a_storm_of_kills_loses_nothing,
+}
+
+#[test]
+fn with_a_server_that_fails() {
+    servers::on_a_server_of_our_own();
 }

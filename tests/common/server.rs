@@ -46,12 +46,18 @@ impl Server {
         Ok(Server { url, private: Some(private) })
     }
 
-    /// Kills a private server as a crash would, and does `meanwhile` before it starts again. It recovers from its log.
-    pub(crate) fn crash(&self, meanwhile: impl FnOnce()) {
+    /// Ends a private server as a crash would, and starts it again. It recovers from its log.
+    pub(crate) fn crash(&self) {
         let private = self.private.as_ref().expect("a private server");
         private.run("pg_ctl", &["stop", "-w", "-m", "immediate"]).expect("it stops");
-        meanwhile();
         private.launch().expect("it starts again");
+    }
+
+    /// Returns the process of a private server from which all its others come.
+    pub(crate) fn process(&self) -> u32 {
+        let private = self.private.as_ref().expect("a private server");
+        let file = fs::read_to_string(private.data().join("postmaster.pid")).expect("it runs");
+        file.lines().next().and_then(|line| line.parse().ok()).expect("the number of a process")
     }
 
     /// Returns the folder of the socket of a private server.

@@ -1,0 +1,149 @@
+//! A proxy between a worker and the server, which holds up what flows in one direction, or cuts connections.
+//!
+//! A network whose packets are lost does the same: what was sent stays under way, and comes when the network is mended.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use super::server::Server;
+
+/// The name that PostgreSQL gives to its socket.
+const SOCKET: &str = ".s.PGSQL.5432";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToServer,
+    ToClient,
+}
+
+pub(crate) struct Proxy {
+    folder: PathBuf,
+    server: PathBuf,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// What flows this way is held up.
+    held: Mutex<Option<Way>>,
+    flows: Condvar,
+    connections: Mutex<Vec<Connection>>,
+    is_over: AtomicBool,
+}
+
+struct Connection {
+    client: UnixStream,
+    server: UnixStream,
+    /// The server is not told that the client is gone.
+    hides_end: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    pub(crate) fn before(server: &Server) -> Proxy {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tickwheel-proxy-{}-{count}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).expect("a new folder");
+        let listener = UnixListener::bind(folder.join(SOCKET)).expect("it binds");
+        let shared = Arc::new(Shared::default());
+        let server = server.socket_folder().to_path_buf();
+        let proxy = Proxy { folder, server: server.clone(), shared: Arc::clone(&shared) };
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if shared.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                // The server may be down. Then the client sees that its connection ends.
+                if let Ok(server) = UnixStream::connect(server.join(SOCKET)) {
+                    shared.connect(client, server);
+                }
+            }
+        });
+        proxy
+    }
+
+    /// Returns the address of the server as seen through this proxy.
+    pub(crate) fn address_of(&self, address: &str) -> String {
+        address.replace(&*self.server.to_string_lossy(), &self.folder.to_string_lossy())
+    }
+
+    /// Holds up what flows this way, until `flow`.
+    pub(crate) fn hold(&self, way: Way) {
+        *self.shared.held.lock().expect("no panic") = Some(way);
+    }
+
+    /// Delivers what was held up.
+    pub(crate) fn flow(&self) {
+        *self.shared.held.lock().expect("no panic") = None;
+        self.shared.flows.notify_all();
+    }
+
+    /// Ends all connections on the client's side. The server does not hear of it before `tell_server`.
+    pub(crate) fn cut_clients(&self) {
+        let mut connections = self.shared.connections.lock().expect("no panic");
+        for connection in &mut *connections {
+            connection.hides_end.store(true, Ordering::Relaxed);
+            _ = connection.client.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Ends the connections whose clients were cut on the server's side too.
+    pub(crate) fn tell_server(&self) {
+        let connections = self.shared.connections.lock().expect("no panic");
+        for connection in connections.iter().filter(|one| one.hides_end.load(Ordering::Relaxed)) {
+            _ = connection.server.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.flow();
+        self.cut_clients();
+        self.tell_server();
+        _ = UnixStream::connect(self.folder.join(SOCKET)); // wakes the thread that accepts
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Shared {
+    fn connect(self: &Arc<Self>, client: UnixStream, server: UnixStream) {
+        let again = |end: &UnixStream| end.try_clone().expect("another handle");
+        let (up, down) = ((again(&client), again(&server)), (again(&server), again(&client)));
+        let hides_end = Arc::new(AtomicBool::new(false));
+        for (way, (from, to)) in [(Way::ToServer, up), (Way::ToClient, down)] {
+            let (shared, hides_end) = (Arc::clone(self), Arc::clone(&hides_end));
+            thread::spawn(move || {
+                shared.pump(way, from, &to);
+                if way == Way::ToClient || !hides_end.load(Ordering::Relaxed) {
+                    _ = to.shutdown(Shutdown::Both);
+                }
+            });
+        }
+        let connection = Connection { client, server, hides_end };
+        self.connections.lock().expect("no panic").push(connection);
+    }
+
+    /// Copies until one of the ends is gone.
+    fn pump(&self, way: Way, mut from: UnixStream, mut to: &UnixStream) {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let mut held = self.held.lock().expect("no panic");
+            while *held == Some(way) {
+                held = self.flows.wait(held).expect("no panic");
+            }
+            drop(held);
+            if to.write_all(&buffer[..count]).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Servers that crash, hang and refuse, and connections that are cut or held up.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tickwheel::Scheduler;
+use tickwheel::durable::{Error, Failure, Filter, Result, State, Timers, Worker};
+
+use super::common::{PATIENCE, until};
+use super::databases::{Database, client, say};
+use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_early};
+use super::process::{Point, Process, signal};
+use super::proxy::{Proxy, Way};
+use super::server::Server;
+
+const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
+const LEASE: Duration = Duration::from_millis(300);
+
+/// Before this has passed, no look without a reason has helped.
+const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
+
+type Check = (&'static str, fn(&Server));
+
+const CHECKS: [Check; 6] = [
+    ("crashes_lose_nothing", crashes_lose_nothing),
+    ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
+    ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
+    ("cut_connections_lose_nothing", cut_connections_lose_nothing),
+    ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
+    ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
+];
+
+pub(crate) fn on_a_server_of_our_own() {
+    let server = match Server::private() {
+        Ok(server) => server,
+        Err(reason) => return say(&format!("faults of a server: skipped: {reason}")),
+    };
+    let only = std::env::var("TICKWHEEL_ONLY").unwrap_or_default();
+    for (name, check) in CHECKS.iter().filter(|(name, _)| name.contains(&only)) {
+        println!("{name}");
+        check(&server);
+    }
+}
+
+/// The database under a name by which its connections can be told from others.
+fn as_client(database: &Database<'_>, name: &str) -> Timers {
+    let address = format!("{} application_name={name}", database.address());
+    Timers::open(&address).expect("it opens")
+}
+
+/// The processes of the server that serve the connections of a name.
+fn backends(server: &Server, name: &str) -> Vec<u32> {
+    let of = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
+    let rows = client(server.url()).query(of, &[&name]).expect("rows");
+    rows.iter().map(|row| row.get::<_, i32>(0).unsigned_abs()).collect()
+}
+
+/// A worker that is only told of new timers, and never asks.
+fn listening(timers: &Timers, place: &Place) -> Worker {
+    equipped(timers, place, &Role::Survivor)
+        .lease(LEASE)
+        .poll_every(HOUR)
+        .on_error(|_| {})
+        .start(Scheduler::global())
+        .expect("it starts")
+}
+
+/// Repeats a call until the database can be reached. Returns true if it had to.
+fn insist(mut call: impl FnMut() -> Result<()>) -> bool {
+    let mut failures = 0;
+    until("the database can be reached", || match call() {
+        Ok(()) => true,
+        Err(Error::Unreachable(_)) => {
+            failures += 1;
+            false
+        }
+        Err(error) => panic!("{error:?}"),
+    });
+    failures > 0
+}
+
+fn is_empty(timers: &Timers) -> bool {
+    timers.list(&Filter::new()).is_ok_and(|left| left.is_empty())
+}
+
+/// Each timer has run, and in a transaction exactly once, unless it may have been scheduled twice.
+fn all_ran(database: &Database<'_>, count: usize, unsure: &BTreeSet<usize>) {
+    for n in 0..count {
+        let kind = KINDS[n % KINDS.len()];
+        let times = effects(database, kind, &n.to_string());
+        let is_exact = kind == "tx" && !unsure.contains(&n);
+        assert!(times == 1 || times > 1 && !is_exact, "{kind} {n}: {times}");
+    }
+    nothing_was_early(database);
+}
+
+fn some(from: usize, count: usize, payload: &str) -> Vec<tickwheel::durable::NewTimer> {
+    (from..from + count)
+        .map(|n| new(KINDS[n % KINDS.len()], &n.to_string(), NOW).payload(payload))
+        .collect()
+}
+
+// ----- the server crashes --------------------------------------------------------------------
+
+fn crashes_lose_nothing(server: &Server) {
+    const ROUNDS: usize = 3;
+    const EACH: usize = 150;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let worker = listening(&timers, &place);
+    let mut unsure = BTreeSet::new();
+    let mut count = 0;
+    for round in 0..ROUNDS {
+        // The first crash comes while nothing happens, the others during a backlog and while timers are scheduled.
+        let is_idle = round == 0;
+        if !is_idle {
+            insist(|| timers.schedule_all(&some(count, EACH, "")).map(drop));
+            count += EACH;
+        }
+        let before = worker.stats().done;
+        until("it is in the middle of it", || is_idle || worker.stats().done > before + 5);
+        let is_up = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                server.crash();
+                is_up.store(true, Ordering::Relaxed);
+            });
+            while !is_idle && !is_up.load(Ordering::Relaxed) {
+                let timer = some(count, 1, "");
+                if insist(|| timers.schedule_all(&timer).map(drop)) {
+                    unsure.insert(count);
+                }
+                count += 1;
+            }
+        });
+        // The worker hears of others' timers again.
+        let begin = Instant::now();
+        let other = database.open();
+        other.schedule_all(&some(count, 2, "")).expect("scheduled");
+        count += 2;
+        until("all is done", || is_empty(&other));
+        assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    }
+    // It hears of them at once, now that all is quiet.
+    let begin = Instant::now();
+    database.open().schedule_all(&some(count, 2, "")).expect("scheduled");
+    count += 2;
+    until("it is done", || is_empty(&timers));
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    assert!(worker.stats().errors > 0 && worker.stats().dead == 0);
+    all_ran(&database, count, &unsure);
+}
+
+fn a_crash_in_a_transaction_undoes_it(server: &Server) {
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let mut process = Process::start(&place, Point::InHandler, LEASE);
+    process.await_line("ready");
+    timers.schedule(&new("tx", "1", NOW).payload("hold")).expect("scheduled");
+    process.await_line("held");
+    server.crash();
+    assert_eq!(effects(&database, "tx", "1"), 0, "it is undone");
+    process.say("go");
+    until("it is done by the same process", || is_empty(&timers));
+    assert_eq!(effects(&database, "tx", "1"), 1);
+}
+
+// ----- the server hangs ----------------------------------------------------------------------
+
+fn servers_that_hang_lose_nothing(server: &Server) {
+    const COUNT: usize = 300;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let workers = ["first", "second"].map(|name| {
+        let timers = as_client(&database, name);
+        equipped(&timers, &place, &Role::Survivor)
+            .lease(LEASE)
+            .start(Scheduler::global())
+            .expect("it starts")
+    });
+    timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
+    let done = || workers.iter().map(|worker| worker.stats().done).sum::<u64>();
+    for round in 1..=3 {
+        until("they are in the middle of it", || done() > round * 20);
+        // One worker's connections, and then the whole server.
+        let mut halted = backends(server, "first");
+        if round == 3 {
+            halted.extend(backends(server, "second"));
+            halted.push(server.process());
+        }
+        halted.iter().for_each(|process| signal("STOP", *process));
+        thread::sleep(LEASE * 2); // longer than a lease is the subject
+        halted.iter().rev().for_each(|process| signal("CONT", *process));
+    }
+    until("all are done", || is_empty(&timers));
+    all_ran(&database, COUNT, &BTreeSet::new());
+    // The one whose connections hung goes on as well.
+    let [first, second] = workers;
+    assert!(second.stop(PATIENCE));
+    timers.schedule_all(&some(COUNT, 2, "")).expect("scheduled");
+    until("they are done", || is_empty(&timers));
+    assert!(first.stop(PATIENCE));
+    all_ran(&database, COUNT + 2, &BTreeSet::new());
+}
+
+// ----- connections are cut -------------------------------------------------------------------
+
+fn cut(server: &Server, name: &str) {
+    let all =
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+    client(server.url()).query(all, &[&name]).expect("they are cut");
+}
+
+fn cut_connections_lose_nothing(server: &Server) {
+    const COUNT: usize = 400;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let worker = listening(&as_client(&database, "cut"), &place);
+    timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
+    for _ in 0..30 {
+        cut(server, "cut");
+        thread::sleep(Duration::from_millis(30)); // some work gets done between the cuts
+    }
+    let begin = Instant::now();
+    until("all are done", || is_empty(&timers));
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    assert!(worker.stats().errors > 0 && worker.stats().dead == 0);
+    all_ran(&database, COUNT, &BTreeSet::new());
+}
+
+fn an_outcome_from_behind_a_partition_is_void(server: &Server) {
+    for way in [Way::ToServer, Way::ToClient] {
+        let database = Database::schema(server);
+        let proxy = Proxy::before(server);
+        let timers = database.open();
+        let behind = Timers::open(&proxy.address_of(&database.address())).expect("it opens");
+        let may_end = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let first = {
+            let may_end = Arc::clone(&may_end);
+            behind.worker().handle("plain", move |run| {
+                _ = tell.send("it has started");
+                until("it is told", || !run.is_current());
+                _ = tell.send("it knows that its lease has ended");
+                until("it may end", || may_end.load(Ordering::Relaxed));
+                Err(Failure::for_good("from behind the partition"))
+            })
+        };
+        let poll = Duration::from_millis(20);
+        let first = first.lease(LEASE).poll_every(poll).start(Scheduler::global());
+        let first = first.expect("it starts");
+        let expect = |what: &str| assert_eq!(told.recv_timeout(PATIENCE).expect("in time"), what);
+        timers.schedule(&new("plain", "1", NOW).every(HOUR)).expect("scheduled");
+        expect("it has started");
+        proxy.hold(way);
+        expect("it knows that its lease has ended");
+        let second = timers.worker().handle("plain", |_| Ok(()));
+        let second = second.lease(LEASE).poll_every(poll).start(Scheduler::global());
+        let second = second.expect("it starts");
+        until("another one has done it", || second.stats().done == 1);
+        let after = timers.get("plain", "1").expect("no error").expect("there");
+        assert_eq!((after.state, second.stats().taken_over), (State::Waiting, 1));
+        may_end.store(true, Ordering::Relaxed);
+        proxy.flow();
+        until("its outcome is void", || first.stats().lost == 1);
+        assert_eq!(timers.get("plain", "1").expect("no error").expect("there"), after);
+        assert!(first.stop(PATIENCE) && second.stop(PATIENCE), "{way:?}");
+    }
+}
+
+// ----- the server refuses --------------------------------------------------------------------
+
+/// Makes the whole server read-only, or mends it.
+fn read_only(server: &Server, is_on: bool) {
+    let value = if is_on { "on" } else { "off" };
+    let mut client = client(server.url());
+    client.batch_execute("SET default_transaction_read_only = off").expect("set");
+    let set = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
+    client.batch_execute(&set).expect("set");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reloaded");
+    let seen = || {
+        let show = "SELECT current_setting('default_transaction_read_only')";
+        super::databases::client(server.url())
+            .query_one(show, &[])
+            .expect("a row")
+            .get::<_, String>(0)
+    };
+    until("new connections have it", || seen() == value);
+}
+
+fn a_server_that_refuses_to_write_loses_nothing(server: &Server) {
+    const COUNT: usize = 200;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let told = Arc::new(AtomicU32::new(0));
+    let worker = {
+        let told = Arc::clone(&told);
+        equipped(&timers, &place, &Role::Survivor).lease(LEASE).on_error(move |error| {
+            assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+            told.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
+    until("it is in the middle of it", || worker.stats().done > 20);
+    read_only(server, true);
+    until("it says so", || told.load(Ordering::Relaxed) > 3);
+    let done = worker.stats().done;
+    assert!(timers.schedule(&new("plain", "refused", NOW)).is_err());
+    read_only(server, false);
+    until("all are done", || is_empty(&timers));
+    assert!(done < worker.stats().done && worker.stats().dead == 0);
+    all_ran(&database, COUNT, &BTreeSet::new());
+    assert_eq!(effects(&database, "plain", "refused"), 0);
+}
