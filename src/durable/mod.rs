@@ -442,7 +442,10 @@ impl Timers {
         let mut connection = open.map_or_else(|| self.shared.store.connect(), Ok)?;
         let result = work(&mut *connection);
         let mut idle = idle();
-        if !matches!(result, Err(Error::Unreachable(_))) && idle.len() < MOST_IDLE {
+        if matches!(result, Err(Error::Unreachable(_))) {
+            // What has ended this connection has probably ended the others too.
+            idle.clear();
+        } else if idle.len() < MOST_IDLE {
             idle.push(connection);
         }
         result

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::dispatcher::patience;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::handler::{Failure, HandlerResult, Run, Work};
 use super::shared::{Cause, Job, Shared, Stage, count};
 use super::sight;
@@ -69,6 +69,8 @@ enum Ended {
     Committed(Then),
     /// It was not called, because the timer is another's.
     Lost,
+    /// It was not called, because the database could not be reached.
+    NotCalled,
 }
 
 fn run(shared: &Shared, job: &Job, limit: Duration) {
@@ -99,8 +101,24 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     };
     let finish = Finish { run: job.timer.run(), then };
     let mut work = Work { run, handler: &shared.kinds[job.kind].handler, result: None };
-    let transacted =
-        shared.timers.with(|connection| connection.transact(&finish, limit, &mut work));
+    let mut failures = 0;
+    let transacted = loop {
+        let transacted =
+            shared.timers.with(|connection| connection.transact(&finish, limit, &mut work));
+        match transacted {
+            // A connection that was lost while nobody used it is no failure of the handler.
+            Err(Error::Unreachable(_) | Error::Busy) if work.result.is_none() => {}
+            other => break other,
+        }
+        if let Err(error) = &transacted {
+            shared.report(error);
+        }
+        if !job.tenure.is_current() || shared.is_stopping() {
+            return Ended::NotCalled;
+        }
+        std::thread::sleep(patience(failures));
+        failures += 1;
+    };
     match transacted {
         Ok(Transacted::Committed) => Ended::Committed(finish.then),
         Ok(Transacted::Lost) => Ended::Lost,
@@ -148,6 +166,7 @@ fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
             count(&shared.counters.lost, 1);
             return shared.forget(&mut state, fence);
         }
+        Ended::NotCalled => Then::Release,
         Ended::Returned(Ok(())) => match next {
             // The work is done, so it is not tried again because the rule has failed.
             Some(Err(failure)) => Then::Dead(failure.reason().to_owned()),
@@ -172,6 +191,7 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
             let now = shared.clock().latest_time(shared.scheduler.now());
             now.checked_add(*gap).unwrap_or(SystemTime::UNIX_EPOCH)
         }
+        Then::Release => shared.clock().time(shared.scheduler.now()),
         _ => return,
     };
     shared.expect(kind, next);

@@ -295,7 +295,7 @@ pub struct WorkerStats {
     pub dead: u64,
     /// Whose outcome did not matter any more, because the lease had ended, or the timer was replaced or cancelled.
     pub lost: u64,
-    /// Claimed and given back at the stop.
+    /// Claimed and given back, at the stop, or because the database could not be reached before the handler was called.
     pub released: u64,
     /// Claimed now, and not yet written down.
     pub running: u64,

@@ -25,11 +25,12 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 7] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
     ("cut_connections_lose_nothing", cut_connections_lose_nothing),
+    ("a_lost_connection_is_no_attempt", a_lost_connection_is_no_attempt),
     ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
     ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
 ];
@@ -234,6 +235,28 @@ fn cut_connections_lose_nothing(server: &Server) {
     assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
     assert!(worker.stats().errors > 0 && worker.stats().dead == 0);
     all_ran(&database, COUNT, &BTreeSet::new());
+}
+
+/// A connection that was lost while nobody used it costs a timer none of its attempts.
+fn a_lost_connection_is_no_attempt(server: &Server) {
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let worker = listening(&as_client(&database, "cut"), &place);
+    for round in 0..5 {
+        // Several at a time, so that each handler thread has a connection to lose.
+        let several = some(round * 8, 8, "slow").into_iter().map(|timer| timer.max_attempts(1));
+        timers.schedule_all(&several.collect::<Vec<_>>()).expect("scheduled");
+        let is_quiet = || {
+            let left = timers.list(&Filter::new()).expect("a list");
+            left.iter().all(|timer| timer.state == State::Dead) && worker.stats().running == 0
+        };
+        until("it is quiet", is_quiet);
+        cut(server, "cut");
+    }
+    let dead = timers.list(&Filter::new()).expect("a list");
+    assert!(dead.is_empty(), "{dead:?}");
+    all_ran(&database, 40, &BTreeSet::new());
 }
 
 fn an_outcome_from_behind_a_partition_is_void(server: &Server) {
