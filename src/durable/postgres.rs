@@ -601,10 +601,12 @@ impl Connection for Session {
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Vec<i64>> {
+        // It does not wait for a row that is locked, by a cancellation that is not committed, or by a transaction whose
+        // client is gone. Meanwhile the leases of all the others would end.
         const SQL: &str = "WITH mine AS (
                 SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
                     ON t.id = run.id AND t.fence = run.fence
-                WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)
+                WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t SKIP LOCKED)
             UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
             FROM mine WHERE t.id = mine.id RETURNING t.fence";
         let (ids, fences) = columns_of(runs.iter().copied());

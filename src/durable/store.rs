@@ -173,6 +173,8 @@ pub trait Connection: Table + Send {
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
 
     /// Makes leases last `lease` from now. Returns the fencing numbers of those that still were the caller's (STORE-3).
+    /// It may leave out one that another transaction is about to change, and should not wait for it, because the leases
+    /// of the others would end in the meantime.
     ///
     /// # Errors
     ///

@@ -25,13 +25,14 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 8] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
     ("cut_connections_lose_nothing", cut_connections_lose_nothing),
     ("a_lost_connection_is_no_attempt", a_lost_connection_is_no_attempt),
     ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
+    ("a_lock_that_nobody_holds_ends_no_lease", a_lock_that_nobody_holds_ends_no_lease),
     ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
 ];
 
@@ -297,6 +298,64 @@ fn an_outcome_from_behind_a_partition_is_void(server: &Server) {
         assert_eq!(timers.get("plain", "1").expect("no error").expect("there"), after);
         assert!(first.stop(PATIENCE) && second.stop(PATIENCE), "{way:?}");
     }
+}
+
+/// A connection has ended, and the server does not know it yet. So the transaction of that connection still locks its
+/// timer. The worker's other runs keep their leases in the meantime.
+fn a_lock_that_nobody_holds_ends_no_lease(server: &Server) {
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let proxy = Proxy::before(server);
+    let timers = database.open();
+    let behind = Timers::open(&proxy.address_of(&database.address())).expect("it opens");
+    let (started, is_cut) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let may_end = Arc::new(AtomicBool::new(false));
+    let worker = {
+        let (started, is_cut) = (Arc::clone(&started), Arc::clone(&is_cut));
+        let (others, may_end) = (Arc::clone(&started), Arc::clone(&may_end));
+        behind
+            .worker()
+            .handle_in_postgres("tx", move |run, transaction| {
+                started.fetch_add(1, Ordering::Relaxed);
+                transaction
+                    .execute("INSERT INTO effects VALUES ('tx', $1, 0, 0)", &[&run.key()])?;
+                until("its connection is cut", || is_cut.load(Ordering::Relaxed));
+                Ok(())
+            })
+            .handle("plain", move |run| {
+                others.fetch_add(1, Ordering::Relaxed);
+                until("it may end", || may_end.load(Ordering::Relaxed));
+                if run.is_current() {
+                    Ok(())
+                } else {
+                    Err(Failure::for_good("its lease has ended"))
+                }
+            })
+    };
+    let worker = worker.lease(LEASE).on_error(|_| {}).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    // The one in the transaction has the lower number, so a statement that changes both would come to it first (PG-2).
+    timers.schedule(&new("tx", "1", NOW)).expect("scheduled");
+    timers.schedule(&new("plain", "0", NOW)).expect("scheduled");
+    until("both run", || started.load(Ordering::Relaxed) == 2);
+    proxy.cut_clients();
+    is_cut.store(true, Ordering::Relaxed);
+    until("the handler in the transaction has failed", || worker.stats().failed == 1);
+    // Nobody else takes the other run over, for several times its lease.
+    let other = equipped(&timers, &place, &Role::Survivor).lease(LEASE);
+    let other = other.start(Scheduler::global()).expect("it starts");
+    thread::sleep(LEASE * 4); // longer than a lease is the subject
+    assert_eq!(
+        effects(&database, "plain", "0"),
+        0,
+        "another worker has taken over a run that lives"
+    );
+    may_end.store(true, Ordering::Relaxed);
+    proxy.tell_server();
+    until("both are done", || is_empty(&timers));
+    assert_eq!(effects(&database, "plain", "0"), 0);
+    assert_eq!(effects(&database, "tx", "1"), 1);
+    assert!(worker.stop(PATIENCE) && other.stop(PATIENCE));
 }
 
 // ----- the server refuses --------------------------------------------------------------------
