@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use databases::{Database, apart};
 use tickwheel::durable::{
-    Claim, Claimed, Connection, Error, Existing, Filter, Finish, NewTimer, Repetition, RunId,
-    SCHEMA_VERSION, State, Store, Then, Timers, When, postgres::Postgres, sqlite::Sqlite,
+    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, NewTimer, Repetition,
+    RunId, SCHEMA_VERSION, State, Store, Then, Timers, When, postgres::Postgres, sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -58,7 +58,7 @@ fn id(claimed: &Claimed, index: usize) -> RunId {
 }
 
 fn finish(connection: &mut dyn Connection, run: RunId, then: Then) -> bool {
-    connection.finish(&[Finish { run, then }]).expect("it is written") == [run.fence]
+    connection.finish(&[Finish { run, then }]).expect("it is written").changed == [run.fence]
 }
 
 // ----- users ---------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ fn a_lease_that_ends_is_taken_over(database: &Database<'_>) {
     let first = claim_for(&mut *connection, "dead", 9, short);
     assert_eq!(keys(&claim(&mut *connection, 9)), [""; 0]);
     assert_eq!(
-        connection.extend(&[id(&first, 0)], short).expect("extended"),
+        connection.extend(&[id(&first, 0)], short).expect("extended").changed,
         [id(&first, 0).fence]
     );
     thread::sleep(short + Duration::from_millis(10)); // the database's clock is a real one
@@ -317,7 +317,7 @@ fn a_lease_that_ends_is_taken_over(database: &Database<'_>) {
     assert_eq!((timer.attempts, timer.owner.as_deref()), (2, Some("me")));
     assert!(timer.error.as_deref().expect("a reason").contains("worker dead ended"), "{timer:?}");
     // The first worker comes back, and changes nothing.
-    assert_eq!(connection.extend(&[id(&first, 0)], HOUR).expect("no error"), [0; 0]);
+    assert_eq!(connection.extend(&[id(&first, 0)], HOUR).expect("no error"), Changed::default());
     for then in
         [Then::Done, Then::Release, Then::Dead(String::new()), Then::Retry(NOW, String::new())]
     {
@@ -360,8 +360,8 @@ fn each_outcome_leaves_its_state(database: &Database<'_>) {
         },
     });
     let outcomes: Vec<_> = outcomes.collect();
-    assert_eq!(connection.finish(&outcomes).expect("written").len(), 5);
-    assert_eq!(connection.finish(&outcomes).expect("written"), [0; 0], "each once");
+    assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 5);
+    assert_eq!(connection.finish(&outcomes).expect("written"), Changed::default(), "each once");
     let mut get = |key| connection.get("mail", key).expect("no error");
     assert!(get("done").is_none());
     let timer = get("next").expect("there");

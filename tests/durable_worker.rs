@@ -367,7 +367,7 @@ fn workers_share_the_work(database: &Database<'_>) {
             let ran = Arc::clone(&ran);
             let note = move |run: &tickwheel::durable::Run<'_>| {
                 ran.lock().expect("no panic").push((run.key().to_owned(), n));
-                thread::sleep(Duration::from_millis(1)); // so that one does not do it all
+                thread::sleep(Duration::from_millis(4)); // so that one cannot do it all
                 Ok(())
             };
             let worker = database.open().worker().threads(2).handle("mail", note);
@@ -534,6 +534,7 @@ fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
             transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
             if run.attempt() == 1 {
                 until("it is told", || !run.is_current());
+                thread::sleep(Duration::from_millis(50)); // the server's patience ends a little later than ours
                 until("the server has ended it", || transaction.execute("SELECT 1", &[]).is_err());
             }
             Ok(())
@@ -608,6 +609,8 @@ fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
     timers.schedule(&mail("in two hours", HOUR * 2)).expect("scheduled");
     timers.schedule(&mail("soon", SOON)).expect("scheduled");
     assert_eq!(next(&seen).key, "soon");
+    // Otherwise its lease would end with the jump.
+    until("it is written", || worker.stats().done == 1);
     jump(3);
     timers.tell("mail");
     assert_eq!(next(&seen).key, "in two hours");

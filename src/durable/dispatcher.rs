@@ -1,6 +1,6 @@
 //! The dispatcher: the thread of a worker that looks for timers, claims them when they wake, and extends their leases.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -50,12 +50,13 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
             hungry: VecDeque::new(),
             woken: BTreeMap::new(),
             must_look: true,
-            must_poll: false,
+            must_poll: shared.settings.poll.is_some(),
             must_extend: false,
             failures: 0,
         };
         dispatcher.run();
-        shared.hush();
+        // This ends the wait of this worker's listener, and makes others look.
+        _ = dispatcher.connection().and_then(Connection::announce);
     })
 }
 
@@ -66,7 +67,6 @@ pub(super) fn patience(failures: u32) -> Duration {
 
 impl Dispatcher<'_> {
     fn run(&mut self) {
-        self.next_poll();
         loop {
             if let Err(error) = self.work() {
                 self.shared.report(&error);
@@ -134,7 +134,7 @@ impl Dispatcher<'_> {
             self.must_look = false;
         }
         while let Some(kind) = self.hungry.pop_front() {
-            let room = self.shared.room().min(MOST_CLAIMED);
+            let room = self.shared.room(kind).min(MOST_CLAIMED);
             if room == 0 || self.shared.is_stopping() {
                 self.hungry.push_front(kind);
                 break;
@@ -153,11 +153,9 @@ impl Dispatcher<'_> {
     }
 
     fn connection(&mut self) -> Result<&mut dyn Connection> {
-        let connection = match self.connection.take() {
-            Some(connection) if connection.is_open() => connection,
-            _ => self.shared.timers.shared.store.connect()?,
-        };
-        Ok(&mut **self.connection.insert(connection))
+        let open = self.connection.take().and_then(|mut open| open.is_open().then_some(open));
+        let connected = open.map_or_else(|| self.shared.timers.shared.store.connect(), Ok)?;
+        Ok(&mut **self.connection.insert(connected))
     }
 
     /// Takes in the database's time. Returns true if a clock was set: what is expected comes at other instants then.
@@ -269,11 +267,11 @@ impl Dispatcher<'_> {
     /// Extends the leases of all runs (LEASE-1).
     fn extend(&mut self) -> Result<()> {
         let shared = self.shared;
+        let in_transaction = |held: &Held| {
+            held.stage == Stage::Started && shared.kinds[held.kind].handler.is_transactional()
+        };
         let runs: Vec<RunId> = {
             let state = shared.state();
-            let in_transaction = |held: &Held| {
-                held.stage == Stage::Started && shared.kinds[held.kind].handler.is_transactional()
-            };
             state
                 .runs
                 .values()
@@ -289,14 +287,16 @@ impl Dispatcher<'_> {
             return Ok(());
         }
         let sent = shared.scheduler.now();
-        let kept = self.connection()?.extend(&runs, shared.settings.lease)?;
-        let kept: std::collections::HashSet<i64> = kept.into_iter().collect();
+        let extended = self.connection()?.extend(&runs, shared.settings.lease)?;
+        let changed: HashSet<i64> = extended.changed.into_iter().collect();
         let state = shared.state();
         for run in runs {
             match state.runs.get(&run.fence) {
-                Some(held) if kept.contains(&run.fence) => {
+                Some(held) if in_transaction(held) => {} // it has started in the meantime
+                Some(held) if changed.contains(&run.fence) => {
                     held.tenure.extend(sent + shared.settings.lease);
                 }
+                Some(_) if extended.busy.contains(&run.fence) => {}
                 Some(held) => held.tenure.end(),
                 None => {} // written in the meantime
             }

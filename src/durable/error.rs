@@ -22,10 +22,10 @@ pub enum Error {
     /// The database refused a statement.
     #[error("the database refused")]
     Refused(#[source] Box<dyn StdError + Send + Sync>),
-    /// A transaction holds the only connection to a SQLite file for too long.
+    /// A transaction has held a timer, or a whole SQLite file, for more than ten seconds.
     #[error(
-        "the connection to the file was not free for ten seconds: inside a transaction use the functions that take the \
-         transaction, and keep it short"
+        "another transaction has held the timer, or the file, for ten seconds: inside a transaction use the functions \
+         that take the transaction, and keep it short"
     )]
     Busy,
     /// The tables are from a newer version of this crate, which this one cannot work with.

@@ -150,7 +150,9 @@ pub(super) struct Tenure {
     /// Until when the lease lasts, in microseconds since `base`, counted from before the call that got or extended it.
     /// It orders nothing, so all accesses are Relaxed.
     until: AtomicI64,
-    /// The run has taken too long, or the worker has learnt that the timer is another's. Relaxed for the same reason.
+    /// Until when the handler may take, counted in the same way. Relaxed for the same reason.
+    limit: AtomicI64,
+    /// The worker has learnt that the timer is another's. Relaxed for the same reason.
     is_over: AtomicBool,
 }
 
@@ -161,6 +163,7 @@ impl Tenure {
             scheduler: scheduler.clone(),
             base,
             until: AtomicI64::new(0),
+            limit: AtomicI64::new(i64::MAX),
             is_over: AtomicBool::new(false),
         };
         tenure.extend(until);
@@ -171,13 +174,25 @@ impl Tenure {
         self.until.store(self.micros(until), Ordering::Relaxed);
     }
 
+    /// The handler is called now. If it works in a transaction, that holds the timer, and not the lease.
+    pub(super) fn start(&self, limit: Duration, is_transactional: bool) {
+        let now = self.micros(self.scheduler.now());
+        let limit = i64::try_from(limit.as_micros()).unwrap_or(i64::MAX);
+        self.limit.store(now.saturating_add(limit), Ordering::Relaxed);
+        if is_transactional {
+            self.until.store(i64::MAX, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_current(&self) -> bool {
+        let now = self.micros(self.scheduler.now());
         !self.is_over.load(Ordering::Relaxed)
-            && self.micros(self.scheduler.now()) < self.until.load(Ordering::Relaxed)
+            && now < self.until.load(Ordering::Relaxed)
+            && now < self.limit.load(Ordering::Relaxed)
     }
 
     fn micros(&self, instant: Instant) -> i64 {
@@ -337,7 +352,16 @@ impl Work<'_> {
         self.ends_with(Err(Failure::new("the handler is for another type of transaction")))
     }
 
-    fn ends_with(&mut self, result: HandlerResult) -> bool {
+    /// Turns a success into a failure, before the commit.
+    pub fn fail(&mut self, reason: impl Into<String>) {
+        self.result = Some(Err(Failure::new(reason)));
+    }
+
+    /// What took too long is tried again already, or will be, so it is not committed.
+    fn ends_with(&mut self, mut result: HandlerResult) -> bool {
+        if result.is_ok() && !self.run.is_current() {
+            result = Err(Failure::new("it took longer than its time limit"));
+        }
         let is_done = result.is_ok();
         self.result = Some(result);
         is_done

@@ -11,23 +11,17 @@ use super::store::Listener;
 /// After so long without news, the thread looks whether the worker stops.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Starts to listen, if the store has something to listen to.
-pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
-    match shared.timers.shared.store.listen()? {
-        Some(listener) => shared.spawn("listener", |shared| listen(shared, listener)),
-        None => Ok(()),
-    }
+pub(super) fn start(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result<()> {
+    shared.spawn("listener", |shared| listen(shared, listener))
 }
 
 fn listen(shared: &Shared, listener: Box<dyn Listener>) {
-    shared.set_hush(listener.waker());
     let mut listener = Some(listener);
     let mut failures = 0;
     while !shared.is_stopping() {
         let Some(connected) = &mut listener else {
             match shared.timers.shared.store.listen() {
                 Ok(Some(again)) => {
-                    shared.set_hush(again.waker());
                     listener = Some(again);
                     failures = 0;
                     // What was said in the meantime was not heard.

@@ -203,8 +203,8 @@ use std::time::SystemTime;
 pub use error::{Error, Result};
 pub use handler::{Failure, HandlerResult, Retry, Run, Work};
 pub use store::{
-    AnyTransaction, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener, Look,
-    News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
+    AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
+    Look, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,
@@ -212,8 +212,8 @@ pub use timer::{
 };
 pub use worker::{Worker, WorkerBuilder, WorkerStats};
 
-/// No more connections than so many are kept for calls of [`Timers`].
-const MOST_IDLE: usize = 8;
+/// No more connections than so many are kept, for calls of [`Timers`], and for handlers in transactions.
+const MOST_IDLE: usize = 16;
 
 /// A store of timers. A clone is a handle of the same one.
 #[derive(Clone)]
@@ -224,6 +224,7 @@ pub struct Timers {
 struct Opened {
     store: Box<dyn Store>,
     idle: Mutex<Vec<Box<dyn Connection>>>,
+    idle_for_handlers: Mutex<Vec<Box<dyn Connection>>>,
     workers: Mutex<Vec<Weak<shared::Shared>>>,
 }
 
@@ -257,9 +258,13 @@ impl Timers {
     ///
     /// As [`open`](Timers::open).
     pub fn with_store(store: impl Store) -> Result<Timers> {
-        store.migrate()?;
-        let shared =
-            Opened { store: Box::new(store), idle: Mutex::default(), workers: Mutex::default() };
+        outside_of_runtimes(|| store.migrate())?;
+        let shared = Opened {
+            store: Box::new(store),
+            idle: Mutex::default(),
+            idle_for_handlers: Mutex::default(),
+            workers: Mutex::default(),
+        };
         Ok(Timers { shared: Arc::new(shared) })
     }
 
@@ -323,7 +328,8 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn reset(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
-        let due = self.with(|table| table.reset(kind, key, when.into()))?;
+        let when = when.into();
+        let due = self.with(|table| table.reset(kind, key, when))?;
         due.into_iter().for_each(|due| self.expect(kind, due));
         Ok(due.is_some())
     }
@@ -364,7 +370,8 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn requeue(&self, kind: &str, key: &str, when: impl Into<When>) -> Result<bool> {
-        let count = self.with(|table| table.requeue(kind, Some(key), when.into()))?;
+        let when = when.into();
+        let count = self.with(|table| table.requeue(kind, Some(key), when))?;
         self.tell(kind);
         Ok(count > 0)
     }
@@ -375,7 +382,8 @@ impl Timers {
     ///
     /// The errors of the database.
     pub fn requeue_all(&self, kind: &str, when: impl Into<When>) -> Result<u64> {
-        let count = self.with(|table| table.requeue(kind, None, when.into()))?;
+        let when = when.into();
+        let count = self.with(|table| table.requeue(kind, None, when))?;
         self.tell(kind);
         Ok(count)
     }
@@ -435,20 +443,68 @@ impl Timers {
         workers.push(Arc::downgrade(worker));
     }
 
-    /// Lends a connection, which is kept for the next call unless it has failed.
-    fn with<T>(&self, work: impl FnOnce(&mut dyn Connection) -> Result<T>) -> Result<T> {
-        let idle = || self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = std::iter::from_fn(|| idle().pop()).find(|connection| connection.is_open());
+    /// Lends a connection for a call.
+    fn with<T: Send>(
+        &self,
+        work: impl FnOnce(&mut dyn Connection) -> Result<T> + Send,
+    ) -> Result<T> {
+        outside_of_runtimes(|| self.lend(Purpose::Call, work))
+    }
+
+    /// Lends a connection, which is kept for the next one unless the work has failed. What has ended one connection has
+    /// probably ended the idle ones too.
+    fn lend<T>(
+        &self,
+        purpose: Purpose,
+        work: impl FnOnce(&mut dyn Connection) -> Result<T>,
+    ) -> Result<T> {
+        let idle = match purpose {
+            Purpose::Call => &self.shared.idle,
+            Purpose::Handler => &self.shared.idle_for_handlers,
+        };
+        let idle = || idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = std::iter::from_fn(|| idle().pop())
+            .find_map(|mut connection| connection.is_open().then_some(connection));
         let mut connection = open.map_or_else(|| self.shared.store.connect(), Ok)?;
         let result = work(&mut *connection);
-        let mut idle = idle();
         if matches!(result, Err(Error::Unreachable(_))) {
-            // What has ended this connection has probably ended the others too.
-            idle.clear();
-        } else if idle.len() < MOST_IDLE {
-            idle.push(connection);
+            let lost = std::mem::take(&mut *idle());
+            drop(lost);
+        }
+        if result.is_ok() {
+            let mut idle = idle();
+            if idle.len() < MOST_IDLE {
+                idle.push(connection);
+            }
         }
         result
+    }
+}
+
+/// What a connection is lent for. A handler may leave settings of its own behind, which should not meet other calls.
+enum Purpose {
+    Call,
+    Handler,
+}
+
+/// Does work that may wait for a database. PostgreSQL's client waits with a tokio runtime of its own, which panics inside
+/// of another one. There the work is done by another thread, for which this one waits.
+fn outside_of_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    #[cfg(feature = "postgres")]
+    if tokio::runtime::Handle::try_current().is_ok() {
+        let joined = std::thread::scope(|scope| scope.spawn(work).join());
+        return joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    }
+    work()
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let take = |idle: &mut Mutex<Vec<_>>| {
+            std::mem::take(idle.get_mut().unwrap_or_else(PoisonError::into_inner))
+        };
+        let idle = (take(&mut self.idle), take(&mut self.idle_for_handlers));
+        outside_of_runtimes(|| drop(idle));
     }
 }
 

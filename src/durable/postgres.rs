@@ -5,16 +5,16 @@
 //!
 //! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
 //!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
-//! - PG-2 A statement that changes several timers locks them in the order of their numbers, or of kind and key when they
-//!   are put in. So two of them cannot deadlock.
+//! - PG-2 Workers never wait for a lock: they pass over a row that is locked. Users' calls that change several timers lock
+//!   those that are there in the order of their numbers, before they change any. So there are no deadlocks.
 //! - PG-3 A handler in a transaction holds the lock of its timer's row, which stands for its lease. Nobody claims a row
 //!   that is locked, so the lease is not extended meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
@@ -25,8 +25,8 @@ use super::clock::{LATEST, delay_micros, from_micros, micros};
 use super::error::{Error, Result};
 use super::handler::Work;
 use super::store::{
-    Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener, Look, News, RunId,
-    SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener, Look, News,
+    RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
 };
 use super::timer::{Filter, KindCounts, NewTimer, Repetition, Scheduled, State, Timer, When};
 
@@ -38,6 +38,14 @@ const MAKING_TABLES: i64 = 0x7469_636b_7768;
 
 /// For how long an answer is awaited on a connection where nothing moves, and how soon a connection is tested.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection that nobody has used for so long is tried before it is used.
+const STALE: Duration = Duration::from_secs(1);
+
+/// How our own connections are set. A lock may be held by a handler's transaction, or by one of the user's. At a higher
+/// isolation, claims at the same time would fail instead of passing over each other's rows.
+const SETTINGS: &str = "SET lock_timeout = '10s';
+    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync;
 
@@ -94,6 +102,9 @@ impl fmt::Debug for Postgres {
 /// An error without an answer of the server is one of the connection. So are answers of a server that goes down, or
 /// that has become a standby.
 fn failed(error: postgres::Error) -> Error {
+    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return Error::Busy;
+    }
     let is_answer = error.code().is_some_and(|code| {
         let class = &code.code()[..2];
         class != "08" && class != "57" && *code != SqlState::READ_ONLY_SQL_TRANSACTION
@@ -104,7 +115,9 @@ fn failed(error: postgres::Error) -> Error {
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>> {
-        Ok(Box::new(Session { client: self.client()?, prepared: HashMap::new() }))
+        let mut client = self.client()?;
+        client.batch_execute(SETTINGS).map_err(failed)?;
+        Ok(Box::new(Session { client, prepared: HashMap::new(), used: Instant::now() }))
     }
 
     fn migrate(&self) -> Result<()> {
@@ -135,7 +148,7 @@ impl Store for Postgres {
         let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE pg_class.oid = 'tickwheel_timers'::regclass";
         let schema = client.query_one(schema, &[]).map_err(failed)?.get(0);
-        Ok(Some(Box::new(Ear { client, schema, store: self.clone() })))
+        Ok(Some(Box::new(Ear { client, schema })))
     }
 
     fn transactions(&self) -> Transactions {
@@ -295,7 +308,7 @@ impl<C: GenericClient> Within<'_, C> {
     }
 }
 
-/// The columns of new timers, in the order of kind and key (PG-2).
+/// The columns of new timers, in the order of kind and key.
 #[derive(Default)]
 struct NewRows<'a> {
     kinds: Vec<&'a str>,
@@ -331,12 +344,13 @@ impl<'a> NewRows<'a> {
 }
 
 macro_rules! insert {
-    ($on_conflict:literal) => {
+    ($with:literal, $from:literal, $on_conflict:literal) => {
         concat!(
-            "INSERT INTO tickwheel_timers AS t (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
+            $with,
+            " INSERT INTO tickwheel_timers AS t (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
              SELECT kind, key, payload, ", due!("at", "after_ms"), ", period_ms, rule, max_attempts, time_limit_ms
-             FROM unnest($1::text[], $2::text[], $3::bytea[], $4::timestamptz[], $5::float8[], $6::bigint[], $7::text[],
-                 $8::integer[], $9::bigint[])
+             FROM ", $from, " unnest($1::text[], $2::text[], $3::bytea[], $4::timestamptz[], $5::float8[], $6::bigint[],
+                 $7::text[], $8::integer[], $9::bigint[])
                  AS new (kind, key, payload, at, after_ms, period_ms, rule, max_attempts, time_limit_ms)
              ON CONFLICT (kind, key) ",
             $on_conflict,
@@ -345,13 +359,29 @@ macro_rules! insert {
     };
 }
 
-const REPLACE: &str = insert!(
-    "DO UPDATE SET payload = excluded.payload, due = excluded.due, period_ms = excluded.period_ms,
-        rule = excluded.rule, max_attempts = excluded.max_attempts, time_limit_ms = excluded.time_limit_ms,
-        state = 'waiting', attempts = 0, fence = 0, held_until = NULL, owner = NULL, error = NULL"
+macro_rules! replace {
+    ($with:literal, $from:literal) => {
+        insert!(
+            $with,
+            $from,
+            "DO UPDATE SET payload = excluded.payload, due = excluded.due, period_ms = excluded.period_ms,
+                rule = excluded.rule, max_attempts = excluded.max_attempts, time_limit_ms = excluded.time_limit_ms,
+                state = 'waiting', attempts = 0, fence = 0, held_until = NULL, owner = NULL, error = NULL"
+        )
+    };
+}
+
+const REPLACE_ONE: &str = replace!("", "");
+
+/// The count makes the server lock what is there before it puts in the first (PG-2).
+const REPLACE: &str = replace!(
+    "WITH known AS (
+        SELECT id FROM tickwheel_timers JOIN unnest($1::text[], $2::text[]) AS new (kind, key) USING (kind, key)
+        ORDER BY id FOR UPDATE OF tickwheel_timers)",
+    "(SELECT count(*) FROM known) locked,"
 );
 
-const KEEP: &str = insert!("DO NOTHING");
+const KEEP: &str = insert!("", "", "DO NOTHING");
 
 impl<C: GenericClient> Table for Within<'_, C> {
     /// Of several with the same kind and key the last one is put in, or, if existing ones are kept, the first.
@@ -369,7 +399,11 @@ impl<C: GenericClient> Table for Within<'_, C> {
             let chosen = if existing == Existing::Keep { same.first() } else { same.last() };
             chosen.into_iter().for_each(|index| rows.push(&timers[*index]));
         }
-        let sql = if existing == Existing::Keep { KEEP } else { REPLACE };
+        let sql = match existing {
+            Existing::Keep => KEEP,
+            Existing::Replace if rows.keys.len() == 1 => REPLACE_ONE,
+            Existing::Replace => REPLACE,
+        };
         let written = self.query(
             sql,
             &[
@@ -473,6 +507,7 @@ impl<C: GenericClient> Table for Within<'_, C> {
 struct Session {
     client: Client,
     prepared: HashMap<&'static str, Statement>,
+    used: Instant,
 }
 
 impl Session {
@@ -512,8 +547,18 @@ impl Table for Session {
 }
 
 impl Connection for Session {
-    fn is_open(&self) -> bool {
-        !self.client.is_closed()
+    /// A client notices only when it is used that the server has closed the connection.
+    fn is_open(&mut self) -> bool {
+        let is_stale = self.used.elapsed() > STALE;
+        self.used = Instant::now();
+        !self.client.is_closed() && (!is_stale || self.client.is_valid(PATIENCE).is_ok())
+    }
+
+    fn announce(&mut self) -> Result<()> {
+        let sql = "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        self.client.batch_execute(sql).map_err(failed)
     }
 
     fn now(&mut self) -> Result<SystemTime> {
@@ -600,31 +645,22 @@ impl Connection for Session {
         Ok(claimed)
     }
 
-    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Vec<i64>> {
-        // It does not wait for a row that is locked, by a cancellation that is not committed, or by a transaction whose
-        // client is gone. Meanwhile the leases of all the others would end.
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
         const SQL: &str = "WITH mine AS (
                 SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
                     ON t.id = run.id AND t.fence = run.fence
-                WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t SKIP LOCKED)
+                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
             UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
             FROM mine WHERE t.id = mine.id RETURNING t.fence";
-        let (ids, fences) = columns_of(runs.iter().copied());
-        let rows = self.table().query(SQL, &[&ids, &fences, &for_interval(lease)])?;
-        fences_in(&rows)
+        self.table().try_again(runs.to_vec(), |table, runs| {
+            let (ids, fences) = columns_of(runs);
+            fences_in(&table.query(SQL, &[&ids, &fences, &for_interval(lease)])?)
+        })
     }
 
-    fn finish(&mut self, runs: &[Finish]) -> Result<Vec<i64>> {
-        let (done, others): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.then == Then::Done);
-        if done.is_empty() || others.is_empty() {
-            return self.table().finish_all(runs.iter());
-        }
-        let mut transaction = self.client.transaction().map_err(failed)?;
-        let mut table = Within { client: &mut transaction, prepared: Some(&mut self.prepared) };
-        let mut kept = table.finish_all(done.into_iter())?;
-        kept.extend(table.finish_all(others.into_iter())?);
-        transaction.commit().map_err(failed)?;
-        Ok(kept)
+    /// Each outcome is for itself, so those of one kind may be committed before the others.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        self.table().finish(runs)
     }
 
     fn transact(
@@ -636,15 +672,28 @@ impl Connection for Session {
         let mut transaction = self.client.transaction().map_err(failed)?;
         let limit = whole_millis(limit).clamp(1, i64::from(i32::MAX));
         let settings = format!(
-            "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
+            "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
+             SET LOCAL lock_timeout = 0"
         );
         transaction.batch_execute(&settings).map_err(failed)?;
         let mut table = Within { client: &mut transaction, prepared: Some(&mut self.prepared) };
-        if table.finish_all([finish].into_iter())?.is_empty() {
-            return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
+        let finished = table.finish(std::slice::from_ref(finish))?;
+        if finished.changed.is_empty() {
+            // The drop of the transaction undoes it, here and below.
+            return if finished.busy.is_empty() { Ok(Transacted::Lost) } else { Err(Error::Busy) };
         }
         if !work.with_postgres(&mut transaction) {
             return Ok(Transacted::Undone);
+        }
+        // After a statement that has failed, the server answers COMMIT with a ROLLBACK, and calls that a success.
+        if let Err(error) = transaction.batch_execute("SELECT 1") {
+            if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
+                work.fail(
+                    "a statement has failed in its transaction, and the handler has returned `Ok`",
+                );
+                return Ok(Transacted::Undone);
+            }
+            return Err(failed(error));
         }
         transaction.commit().map_err(failed)?;
         Ok(Transacted::Committed)
@@ -677,25 +726,75 @@ impl Connection for Session {
 }
 
 impl<C: GenericClient> Within<'_, C> {
-    /// Writes what became of runs, either of all `Done`, or of none.
-    fn finish_all<'f>(
+    /// Changes runs whose timers are not locked, and tries the others again for some milliseconds: a claim of another worker
+    /// may look at them.
+    fn try_again(
         &mut self,
-        runs: impl Iterator<Item = &'f Finish> + Clone,
-    ) -> Result<Vec<i64>> {
-        const DONE: &str = "WITH mine AS (
+        mut runs: Vec<RunId>,
+        change: impl Fn(&mut Self, &[RunId]) -> Result<Vec<i64>>,
+    ) -> Result<Changed> {
+        let running = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
+                ON t.id = run.id AND t.fence = run.fence WHERE t.state = 'running'";
+        let mut all = Changed::default();
+        for pause in [1, 2, 4, 8] {
+            let changed = change(self, &runs)?;
+            runs.retain(|run| !changed.contains(&run.fence));
+            all.changed.extend(changed);
+            if !runs.is_empty() {
+                let (ids, fences) = columns_of(&runs);
+                all.busy = fences_in(&self.query(running, &[&ids, &fences])?)?;
+                runs.retain(|run| all.busy.contains(&run.fence));
+            }
+            if runs.is_empty() {
+                all.busy.clear();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+        }
+        Ok(all)
+    }
+
+    /// Writes what became of runs.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        let (done, others): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.then == Then::Done);
+        let ids = |runs: &[&Finish]| runs.iter().map(|finish| finish.run).collect::<Vec<_>>();
+        let mut all = Changed::default();
+        if !done.is_empty() {
+            all = self.try_again(ids(&done), Self::remove)?;
+        }
+        if !others.is_empty() {
+            let changed = self.try_again(ids(&others), |table, left| {
+                let left: HashSet<i64> = left.iter().map(|run| run.fence).collect();
+                table.change(
+                    others.iter().copied().filter(|finish| left.contains(&finish.run.fence)),
+                )
+            })?;
+            all.changed.extend(changed.changed);
+            all.busy.extend(changed.busy);
+        }
+        Ok(all)
+    }
+
+    fn remove(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
+        const SQL: &str = "WITH mine AS (
                 SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
                     ON t.id = run.id AND t.fence = run.fence
-                WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)
+                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
             DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence";
+        let (ids, fences) = columns_of(runs);
+        fences_in(&self.query(SQL, &[&ids, &fences])?)
+    }
+
+    fn change<'f>(&mut self, runs: impl Iterator<Item = &'f Finish>) -> Result<Vec<i64>> {
         // `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that
         // the trigger tells the other workers of it.
-        const OTHERS: &str = "WITH mine AS (
+        const SQL: &str = "WITH mine AS (
                 SELECT t.id, run.* FROM tickwheel_timers t
                 JOIN unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[],
                         $7::integer[])
                     AS run (run_id, run_fence, new_state, new_due, gap_ms, new_error, attempts_back)
                     ON t.id = run.run_id AND t.fence = run.run_fence
-                WHERE t.state = 'running' ORDER BY t.id FOR UPDATE OF t)
+                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
             UPDATE tickwheel_timers t SET
                 state = mine.new_state,
                 due = coalesce(mine.new_due, t.due),
@@ -706,43 +805,33 @@ impl<C: GenericClient> Within<'_, C> {
                 owner = NULL,
                 error = mine.new_error
             FROM mine WHERE t.id = mine.id RETURNING mine.run_fence";
-        let (ids, fences) = columns_of(runs.clone().map(|finish| finish.run));
-        let rows = if runs.clone().any(|finish| finish.then == Then::Done) {
-            self.query(DONE, &[&ids, &fences])?
-        } else {
-            let (mut states, mut dues) = (Vec::new(), Vec::new());
-            let (mut gaps, mut errors, mut back) = (Vec::new(), Vec::new(), Vec::new());
-            for finish in runs {
-                let (state, due, gap, error, attempts_back) = match &finish.then {
-                    Then::Next(due) => {
-                        (State::Waiting, Some(from_micros(micros(*due))), None, None, 0)
-                    }
-                    Then::Retry(gap, error) => (
-                        State::Waiting,
-                        None,
-                        Some(for_interval(*gap)),
-                        Some(error.replace('\0', " ")),
-                        0,
-                    ),
-                    Then::Dead(error) => {
-                        (State::Dead, None, None, Some(error.replace('\0', " ")), 0)
-                    }
-                    Then::Release | Then::Done => (State::Waiting, None, None, None, 1),
-                };
-                states.push(state.name());
-                dues.push(due);
-                gaps.push(gap);
-                errors.push(error);
-                back.push(attempts_back);
-            }
-            self.query(OTHERS, &[&ids, &fences, &states, &dues, &gaps, &errors, &back])?
-        };
-        fences_in(&rows)
+        let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut dues, mut gaps) = (Vec::new(), Vec::new());
+        let (mut errors, mut back) = (Vec::new(), Vec::new());
+        for Finish { run, then } in runs {
+            let text = |error: &String| Some(error.replace('\0', " "));
+            let (state, due, gap, error, attempts_back) = match then {
+                Then::Next(due) => (State::Waiting, Some(from_micros(micros(*due))), None, None, 0),
+                Then::Retry(gap, error) => {
+                    (State::Waiting, None, Some(for_interval(*gap)), text(error), 0)
+                }
+                Then::Dead(error) => (State::Dead, None, None, text(error), 0),
+                Then::Release | Then::Done => (State::Waiting, None, None, None, 1),
+            };
+            ids.push(run.id);
+            fences.push(run.fence);
+            states.push(state.name());
+            dues.push(due);
+            gaps.push(gap);
+            errors.push(error);
+            back.push(attempts_back);
+        }
+        fences_in(&self.query(SQL, &[&ids, &fences, &states, &dues, &gaps, &errors, &back])?)
     }
 }
 
-fn columns_of(runs: impl Iterator<Item = RunId>) -> (Vec<i64>, Vec<i64>) {
-    runs.map(|run| (run.id, run.fence)).unzip()
+fn columns_of(runs: &[RunId]) -> (Vec<i64>, Vec<i64>) {
+    runs.iter().map(|run| (run.id, run.fence)).unzip()
 }
 
 fn fences_in(rows: &[Row]) -> Result<Vec<i64>> {
@@ -760,7 +849,6 @@ struct Ear {
     client: Client,
     /// The schema of the tables. All schemas of a database share the channel.
     schema: String,
-    store: Postgres,
 }
 
 impl Listener for Ear {
@@ -778,16 +866,6 @@ impl Listener for Ear {
             return Err(Error::unreachable("the server has closed the connection"));
         }
         Ok(heard)
-    }
-
-    fn waker(&self) -> Box<dyn Fn() + Send + Sync> {
-        let (store, schema) = (self.store.clone(), self.schema.clone());
-        Box::new(move || {
-            let payload = format!("0 {schema}/");
-            if let Ok(mut client) = store.client() {
-                _ = client.execute("SELECT pg_notify('tickwheel_timers', $1)", &[&payload]);
-            }
-        })
     }
 }
 

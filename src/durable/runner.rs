@@ -1,5 +1,6 @@
 //! The threads that run handlers, and the one that writes what became of them.
 
+use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -7,8 +8,8 @@ use super::dispatcher::patience;
 use super::error::{Error, Result};
 use super::handler::{Failure, HandlerResult, Run, Work};
 use super::shared::{Cause, Job, Shared, Stage, count};
-use super::sight;
-use super::store::{Connection, Finish, Then, Transacted};
+use super::store::{Changed, Connection, Finish, Then, Transacted};
+use super::{Purpose, sight};
 
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     (0..shared.settings.threads).try_for_each(|_| start_handler(shared))?;
@@ -50,12 +51,13 @@ fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
             count(&shared.counters.lost, 1);
             continue;
         }
-        if let Some(held) = state.runs.get_mut(&fence) {
-            held.stage = Stage::Started;
-        }
-        drop(state);
         let kind = &shared.kinds[job.kind];
         let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
+        if let Some(held) = state.runs.get_mut(&fence) {
+            held.stage = Stage::Started;
+            held.tenure.start(limit, kind.handler.is_transactional());
+        }
+        drop(state);
         _ = shared.causes.insert(Cause::Limit(fence), (), limit);
         return Some((job, limit));
     }
@@ -103,8 +105,9 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     let mut work = Work { run, handler: &shared.kinds[job.kind].handler, result: None };
     let mut failures = 0;
     let transacted = loop {
-        let transacted =
-            shared.timers.with(|connection| connection.transact(&finish, limit, &mut work));
+        let transacted = shared
+            .timers
+            .lend(Purpose::Handler, |connection| connection.transact(&finish, limit, &mut work));
         match transacted {
             // A connection that was lost while nobody used it is no failure of the handler.
             Err(Error::Unreachable(_) | Error::Busy) if work.result.is_none() => {}
@@ -128,6 +131,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
         Err(error) => {
             shared.report(&error);
+            shared.look_now(); // in case it was a series
             Ended::Returned(Err(error.into()))
         }
     }
@@ -143,16 +147,17 @@ fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     };
     shared.causes.remove(&Cause::Limit(fence));
     let mut state = shared.state();
-    let weighed = state.average.map_or(took, |average| (average * 7 + took) / 8);
-    state.average = Some(weighed);
+    let average = state.averages.entry(job.kind).or_insert(took);
+    *average = (*average * 7 + took) / 8;
     let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
     if !is_mine {
         state.stuck -= 1;
-        if let Ended::Committed(_) = ended {
-            count(&shared.counters.done, 1); // it was in time for the database
-        }
         drop(state);
         shared.has_jobs.notify_all(); // there may be a thread too many
+        if let Ended::Committed(then) = ended {
+            count(&shared.counters.done, 1); // it was in time for the database
+            expect_next(shared, job.kind, &then);
+        }
         return;
     }
     let then = match ended {
@@ -199,56 +204,100 @@ fn expect_next(shared: &Shared, kind: usize, then: &Then) {
 
 /// Writes outcomes, all that have gathered at once.
 fn finisher(shared: &Arc<Shared>) {
-    let mut connection = None;
+    let mut finisher = Finisher { shared, connection: None, later: Vec::new() };
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
             if state.is_stopping && state.runs.is_empty() {
                 return;
             }
-            state = shared.has_outcomes.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let is_late = !finisher.later.is_empty();
+            let waited = shared.has_outcomes.wait_timeout(state, if is_late { BUSY } else { LONG });
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if is_late {
+                break;
+            }
         }
-        let outcomes = std::mem::take(&mut state.outcomes);
+        let mut outcomes = std::mem::take(&mut state.outcomes);
         drop(state);
-        write(shared, &mut connection, outcomes);
+        outcomes.append(&mut finisher.later);
+        finisher.write(outcomes);
     }
 }
 
-fn write(shared: &Shared, connection: &mut Option<Box<dyn Connection>>, outcomes: Vec<Finish>) {
-    let mut failures = 0;
-    let kept = loop {
-        let connected = match connection.take().filter(|connection| connection.is_open()) {
-            Some(open) => Ok(open),
-            None => shared.timers.shared.store.connect(),
-        };
-        let finished = connected.and_then(|mut connected| {
-            let finished = connected.finish(&outcomes);
-            *connection = Some(connected);
-            finished
-        });
-        match finished {
-            Ok(kept) => break kept,
-            Err(error) => shared.report(&error),
-        }
-        *connection = None;
-        // Until it is written, the dispatcher extends the leases, if it can.
-        std::thread::sleep(patience(failures));
-        failures += 1;
-    };
-    let kept: std::collections::HashSet<i64> = kept.into_iter().collect();
-    for Finish { run, then } in outcomes {
-        let held = shared.state().runs.remove(&run.fence);
-        // After an error, the outcome may have been written before, and then it is not kept now.
-        if kept.contains(&run.fence) || failures > 0 {
-            match then {
-                Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
-                Then::Release => count(&shared.counters.released, 1),
-                Then::Retry(..) | Then::Dead(_) => {}
+/// When a timer is tried again that another transaction holds.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// A wait that something else ends.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// How often an outcome is written that the database refuses, before its lease is left to end.
+const MOST_REFUSALS: u32 = 5;
+
+struct Finisher<'a> {
+    shared: &'a Shared,
+    connection: Option<Box<dyn Connection>>,
+    /// Outcomes of timers that other transactions hold.
+    later: Vec<Finish>,
+}
+
+impl Finisher<'_> {
+    /// Writes outcomes. If the database cannot be reached, it waits, and the dispatcher extends the leases, if it can. If
+    /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
+    /// written by itself.
+    fn write(&mut self, outcomes: Vec<Finish>) {
+        let mut failures = 0;
+        loop {
+            match self.try_write(&outcomes) {
+                Ok(finished) => return self.are_written(outcomes, &finished, failures > 0),
+                Err(error @ (Error::Unreachable(_) | Error::Busy)) => self.shared.report(&error),
+                Err(_) if outcomes.len() > 1 => {
+                    outcomes.into_iter().for_each(|outcome| self.write(vec![outcome]));
+                    return;
+                }
+                Err(error) => {
+                    self.shared.report(&error);
+                    if failures >= MOST_REFUSALS {
+                        return self.are_written(outcomes, &Changed::default(), false);
+                    }
+                }
             }
-            held.into_iter().for_each(|held| expect_next(shared, held.kind, &then));
-        } else {
-            count(&shared.counters.lost, 1);
+            std::thread::sleep(patience(failures));
+            failures += 1;
         }
     }
-    _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+
+    fn try_write(&mut self, outcomes: &[Finish]) -> Result<Changed> {
+        let open = self.connection.take().and_then(|mut open| open.is_open().then_some(open));
+        let mut connected = open.map_or_else(|| self.shared.timers.shared.store.connect(), Ok)?;
+        let finished = connected.finish(outcomes);
+        self.connection = Some(connected).filter(|_| finished.is_ok());
+        finished
+    }
+
+    /// Forgets runs of which the outcome was written, or that were another's. After an error, an outcome may have been
+    /// written before, and then it is not written now.
+    fn are_written(&mut self, outcomes: Vec<Finish>, finished: &Changed, after_an_error: bool) {
+        let written: HashSet<i64> = finished.changed.iter().copied().collect();
+        let shared = self.shared;
+        for outcome in outcomes {
+            let fence = outcome.run.fence;
+            if finished.busy.contains(&fence) {
+                self.later.push(outcome);
+                continue;
+            }
+            let held = shared.state().runs.remove(&fence);
+            if written.contains(&fence) || after_an_error {
+                match outcome.then {
+                    Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
+                    Then::Release => count(&shared.counters.released, 1),
+                    Then::Retry(..) | Then::Dead(_) => {}
+                }
+                held.into_iter().for_each(|held| expect_next(shared, held.kind, &outcome.then));
+            } else {
+                count(&shared.counters.lost, 1);
+            }
+        }
+        _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+    }
 }

@@ -147,8 +147,8 @@ pub(super) struct State {
     /// Handler threads, with those that are stuck.
     pub(super) handlers: usize,
     pub(super) stuck: usize,
-    /// How long handlers have taken, on average, with more weight on later ones.
-    pub(super) average: Option<Duration>,
+    /// How long the handler of each kind has taken, on average, with more weight on later runs.
+    pub(super) averages: HashMap<usize, Duration>,
 }
 
 #[derive(Default)]
@@ -187,11 +187,7 @@ pub(super) struct Shared {
     /// A thread has ended.
     has_ended: Condvar,
     pub(super) counters: Counters,
-    /// Ends the wait of the listener, if there is one.
-    hush: Mutex<Option<Hush>>,
 }
-
-type Hush = Box<dyn Fn() + Send + Sync>;
 
 /// No more than so many handler threads are replaced because they are stuck.
 pub(super) const MOST_STUCK: usize = 16;
@@ -221,18 +217,7 @@ impl Shared {
             has_outcomes: Condvar::new(),
             has_ended: Condvar::new(),
             counters: Counters::default(),
-            hush: Mutex::default(),
         }
-    }
-
-    pub(super) fn set_hush(&self, hush: Hush) {
-        *self.hush.lock().unwrap_or_else(PoisonError::into_inner) = Some(hush);
-    }
-
-    /// Tells the listener, and other workers, that this worker has stopped.
-    pub(super) fn hush(&self) {
-        let hush = self.hush.lock().unwrap_or_else(PoisonError::into_inner).take();
-        hush.into_iter().for_each(|hush| hush());
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -286,12 +271,16 @@ impl Shared {
         quietly(|| (self.settings.on_error)(error));
     }
 
-    /// How many more timers may be claimed.
-    pub(super) fn room(&self) -> u32 {
+    /// How many more timers of a kind may be claimed.
+    ///
+    /// Timers of which each has one attempt are not claimed ahead: a crash would cost them that attempt before they have
+    /// started.
+    pub(super) fn room(&self, kind: usize) -> u32 {
         let state = self.state();
         let threads = self.settings.threads + MOST_STUCK;
         let threads = threads.saturating_sub(state.stuck).min(self.settings.threads);
-        let ahead = state.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
+        let average = state.averages.get(&kind).filter(|_| self.retry_of(kind).max_attempts() > 1);
+        let ahead = average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
         let most = threads * ahead.clamp(1, MOST_AHEAD) as usize;
         most.saturating_sub(state.runs.len()) as u32
     }
@@ -409,21 +398,12 @@ impl Shared {
         work: impl FnOnce(&Arc<Shared>) + Send + 'static,
     ) -> Result<(), Error> {
         self.state().threads += 1;
-        let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name(format!("tickwheel-{name}"));
-        let spawned = thread.spawn(move || {
-            work(&shared);
-            shared.end_of_thread();
-        });
+        let thread = Thread(Arc::clone(self));
+        let builder = std::thread::Builder::new().name(format!("tickwheel-{name}"));
+        let spawned = builder.spawn(move || work(&thread.0));
         spawned.map(drop).map_err(|error| {
-            self.end_of_thread();
             Error::Invalid(format!("a thread of the worker cannot be started: {error}"))
         })
-    }
-
-    fn end_of_thread(&self) {
-        self.state().threads -= 1;
-        self.has_ended.notify_all();
     }
 
     pub(super) fn stats(&self) -> WorkerStats {
@@ -445,6 +425,23 @@ impl Shared {
             errors: of(&counters.errors),
             max_lateness: Duration::from_micros(of(&counters.max_lateness)),
         }
+    }
+}
+
+/// A thread of the worker. Its `Drop` is the thread's end, whether it was started or not.
+struct Thread(Arc<Shared>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A worker with a thread less would stand still. Others take its timers over.
+            self.0.report(&Error::Invalid(
+                "a thread of the worker has panicked, so it stops".to_owned(),
+            ));
+            self.0.stop();
+        }
+        self.0.state().threads -= 1;
+        self.0.has_ended.notify_all();
     }
 }
 

@@ -27,8 +27,8 @@ use super::clock::{LATEST, delay_micros, from_micros, micros};
 use super::error::{Error, Result};
 use super::handler::Work;
 use super::store::{
-    Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, RunId, SCHEMA_VERSION, Store,
-    Table, Then, Transacted, Transactions,
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, RunId,
+    SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
 };
 use super::timer::{Filter, KindCounts, NewTimer, Repetition, Scheduled, State, Timer, When};
 
@@ -171,6 +171,9 @@ fn begin(client: &mut Client) -> Result<Transaction<'_>> {
 
 fn failed(error: rusqlite::Error) -> Error {
     let code = error.sqlite_error_code();
+    if matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) {
+        return Error::Busy;
+    }
     let of_the_file = [
         ErrorCode::SystemIoFailure,
         ErrorCode::CannotOpen,
@@ -247,14 +250,15 @@ struct Shared {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn within(connection: &Client) -> Within<'_> {
-    Within { client: connection, now: micros(SystemTime::now()) / 1000 }
+    Within { client: connection, time: None }
 }
 
 /// A transaction of yours, as a [`Table`]. See [`within`].
 #[derive(Debug)]
 pub struct Within<'a> {
     client: &'a Client,
-    now: i64,
+    /// `None`: the system's clock is read in each call.
+    time: Option<i64>,
 }
 
 const COLUMNS: &str = "id, kind, key, payload, due, held_until, period_ms, rule, max_attempts, time_limit_ms, state, attempts, fence, owner, error";
@@ -265,12 +269,12 @@ fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
     let due: i64 = row.get("due")?;
     let held_until: Option<i64> = row.get("held_until")?;
     let period: Option<i64> = row.get("period_ms")?;
-    let rule: Option<String> = row.get("rule")?;
+    let rule = text(row, "rule")?;
     let time_limit: Option<i64> = row.get("time_limit_ms")?;
     Ok(Timer {
         id: row.get("id")?,
-        kind: row.get("kind")?,
-        key: row.get("key")?,
+        kind: text(row, "kind")?.unwrap_or_default(),
+        key: text(row, "key")?.unwrap_or_default(),
         payload: bytes(row.get("payload")?),
         due: time(due),
         wake: (state != State::Dead).then(|| time(held_until.unwrap_or(due))),
@@ -280,9 +284,15 @@ fn timer_in(row: &Row<'_>) -> rusqlite::Result<Timer> {
         state,
         attempts: small(row.get("attempts")?),
         fence: row.get("fence")?,
-        owner: row.get("owner")?,
-        error: row.get("error")?,
+        owner: text(row, "owner")?,
+        error: text(row, "error")?,
     })
+}
+
+/// Another program may have put in a text that is not UTF-8. That must not hold up others of its kind.
+fn text(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<String>> {
+    let bytes = row.get_ref(column)?.as_bytes_or_null()?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
 
 /// Another program may have put in a text.
@@ -325,12 +335,17 @@ fn whole_millis(duration: Duration) -> i64 {
 }
 
 impl Within<'_> {
+    fn now(&self) -> i64 {
+        self.time.unwrap_or_else(|| micros(SystemTime::now()) / 1000)
+    }
+
     /// The time of the call was rounded down, so a delay takes one millisecond more.
     fn due(&self, when: When) -> i64 {
         match when {
-            When::After(delay) if delay.is_zero() => self.now,
+            When::After(delay) if delay.is_zero() => self.now(),
             When::After(delay) => {
-                ((self.now + 1) * 1000 + delay_micros(delay)).min(LATEST).saturating_add(999) / 1000
+                ((self.now() + 1) * 1000 + delay_micros(delay)).min(LATEST).saturating_add(999)
+                    / 1000
             }
             When::At(time) => millis(time),
         }
@@ -357,6 +372,13 @@ impl Table for Within<'_> {
         existing: Existing,
     ) -> Result<Vec<Option<Scheduled>>> {
         timers.iter().try_for_each(NewTimer::check)?;
+        if self.client.is_autocommit() {
+            // A connection of the user's without a transaction. All are put in, or none.
+            let own = self.client.unchecked_transaction().map_err(failed)?;
+            let results = Within { client: &own, time: self.time }.schedule(timers, existing)?;
+            own.commit().map_err(failed)?;
+            return Ok(results);
+        }
         let sql = "SELECT fence FROM tickwheel_timers WHERE kind = ?1 AND key = ?2";
         let mut find = self.client.prepare_cached(sql).map_err(failed)?;
         let sql = "INSERT INTO tickwheel_timers (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
@@ -459,12 +481,13 @@ impl Table for Within<'_> {
 impl Shared {
     /// Reads without a transaction of its own.
     fn read<T>(&self, work: impl FnOnce(Within<'_>) -> Result<T>) -> Result<T> {
-        self.file.with(|client| work(Within { client, now: self.file.now() }))
+        self.file.with(|client| work(Within { client, time: Some(self.file.now()) }))
     }
 
     fn write<T>(&self, work: impl FnOnce(Within<'_>) -> Result<T>) -> Result<T> {
         // The clock is read once the file is ours.
-        self.file.write(|transaction| work(Within { client: transaction, now: self.file.now() }))
+        self.file
+            .write(|transaction| work(Within { client: transaction, time: Some(self.file.now()) }))
     }
 }
 
@@ -522,7 +545,7 @@ impl Connection for Shared {
             }
             let sql = "SELECT wake FROM tickwheel_timers WHERE kind = ?1 AND wake <= ?2 ORDER BY wake LIMIT ?3";
             let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
-            let until = table.now.saturating_add(whole_millis(horizon));
+            let until = table.now().saturating_add(whole_millis(horizon));
             let mut wakes = Vec::new();
             for (position, kind) in kinds.iter().enumerate() {
                 let rows = statement.query_map(params![kind, until, limit], |row| row.get(0));
@@ -530,7 +553,7 @@ impl Connection for Shared {
                     wakes.push((position, time(wake.map_err(failed)?)));
                 }
             }
-            Ok(Look { now: time(table.now), wakes })
+            Ok(Look { now: time(table.now()), wakes })
         })
     }
 
@@ -538,30 +561,30 @@ impl Connection for Shared {
         self.write(|table| table.claim(claim))
     }
 
-    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Vec<i64>> {
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
         self.write(|table| {
             let sql = "UPDATE tickwheel_timers SET held_until = ?3 WHERE id = ?1 AND fence = ?2 AND state = 'running'";
             let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
-            let until = table.now.saturating_add(whole_millis(lease));
-            let mut kept = Vec::with_capacity(runs.len());
+            let until = table.now().saturating_add(whole_millis(lease));
+            let mut extended = Changed::default();
             for run in runs {
                 if statement.execute((run.id, run.fence, until)).map_err(failed)? > 0 {
-                    kept.push(run.fence);
+                    extended.changed.push(run.fence);
                 }
             }
-            Ok(kept)
+            Ok(extended)
         })
     }
 
-    fn finish(&mut self, runs: &[Finish]) -> Result<Vec<i64>> {
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
         self.write(|table| {
-            let mut kept = Vec::with_capacity(runs.len());
+            let mut finished = Changed::default();
             for finish in runs {
                 if table.finish(finish)? {
-                    kept.push(finish.run.fence);
+                    finished.changed.push(finish.run.fence);
                 }
             }
-            Ok(kept)
+            Ok(finished)
         })
     }
 
@@ -573,7 +596,7 @@ impl Connection for Shared {
     ) -> Result<Transacted> {
         self.file.with(|client| {
             let transaction = begin(client)?;
-            let table = Within { client: &transaction, now: self.file.now() };
+            let table = Within { client: &transaction, time: Some(self.file.now()) };
             if !table.finish(finish)? {
                 return Ok(Transacted::Lost);
             }
@@ -603,7 +626,7 @@ impl Connection for Shared {
                     retrying: count(2)?,
                     running: count(3)?,
                     dead: count(4)?,
-                    lag: milliseconds(oldest.map_or(0, |due| table.now.saturating_sub(due))),
+                    lag: milliseconds(oldest.map_or(0, |due| table.now().saturating_sub(due))),
                 })
             });
             rows.map_err(failed)?.collect::<rusqlite::Result<_>>().map_err(failed)
@@ -617,8 +640,8 @@ impl Within<'_> {
             "SELECT {COLUMNS} FROM tickwheel_timers WHERE kind = ?1 AND wake <= ?2 ORDER BY wake, id LIMIT ?3"
         );
         let values =
-            vec![claim.kind.to_owned().into(), self.now.into(), i64::from(claim.limit).into()];
-        let mut claimed = Claimed { now: time(self.now), timers: Vec::new(), dead: 0 };
+            vec![claim.kind.to_owned().into(), self.now().into(), i64::from(claim.limit).into()];
+        let mut claimed = Claimed { now: time(self.now()), timers: Vec::new(), dead: 0 };
         let due = self.query(&sql, values)?;
         if due.is_empty() {
             return Ok(claimed);
@@ -627,7 +650,7 @@ impl Within<'_> {
         let sql = "UPDATE tickwheel_timers
             SET state = ?2, attempts = ?3, fence = ?4, owner = ?5, held_until = ?6, error = ?7 WHERE id = ?1";
         let mut update = self.client.prepare_cached(sql).map_err(failed)?;
-        let until = self.now.saturating_add(whole_millis(claim.lease));
+        let until = self.now().saturating_add(whole_millis(claim.lease));
         for (mut timer, fence) in due.into_iter().zip(first..) {
             let was_running = timer.state == State::Running;
             let is_dead =

@@ -1,10 +1,10 @@
 -- Timers of the crate tickwheel. All times are milliseconds since 1970, in UTC.
 CREATE TABLE tickwheel_timers (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    kind TEXT NOT NULL CHECK (length(kind) > 0),
+    kind TEXT NOT NULL CHECK (kind <> ''),
     key TEXT NOT NULL,
-    payload BLOB NOT NULL DEFAULT x'',
-    due INTEGER NOT NULL CHECK (typeof(due) = 'integer'),
+    payload ANY NOT NULL DEFAULT x'',
+    due INTEGER NOT NULL,
     period_ms INTEGER CHECK (period_ms > 0),
     rule TEXT,
     max_attempts INTEGER CHECK (max_attempts > 0),
@@ -18,6 +18,6 @@ CREATE TABLE tickwheel_timers (
     error TEXT,
     wake INTEGER GENERATED ALWAYS AS (coalesce(held_until, due)) VIRTUAL,
     UNIQUE (kind, key)
-);
+) STRICT;
 CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);
 INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);

@@ -9,7 +9,8 @@
 //!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other.
 //! - STORE-3 `finish`, `extend` and `transact` change a timer only if it is `Running` and has the fencing number that they
 //!   were given. So they may be repeated, and a worker that lost its lease changes nothing.
-//! - STORE-4 A timer that is replaced, reset, requeued or cancelled loses its fencing number in the same step.
+//! - STORE-4 A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
+//!   running are reset or requeued.
 //! - STORE-5 What returned `Ok` survives a crash of the process and of the database.
 
 use std::any::Any;
@@ -135,9 +136,19 @@ pub enum Transactions {
 
 /// One connection to a store, as workers use it.
 pub trait Connection: Table + Send {
-    /// Returns false if the connection cannot be used any more.
-    fn is_open(&self) -> bool {
+    /// Returns false if the connection cannot be used any more. It is asked before each use.
+    fn is_open(&mut self) -> bool {
         true
+    }
+
+    /// Makes the listeners of all processes look at what there is. A worker that stops says so, because it no longer waits
+    /// for what it was waiting for.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn announce(&mut self) -> Result<()> {
+        Ok(())
     }
 
     /// Returns true if another connection may have changed something since the last call of this method. It costs less
@@ -172,27 +183,27 @@ pub trait Connection: Table + Send {
     /// The errors of the database.
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
 
-    /// Makes leases last `lease` from now. Returns the fencing numbers of those that still were the caller's (STORE-3).
-    /// It may leave out one that another transaction is about to change, and should not wait for it, because the leases
-    /// of the others would end in the meantime.
+    /// Makes leases last `lease` from now (STORE-3). It should not wait for timers that other transactions hold, because the
+    /// leases of the others would end in the meantime.
     ///
     /// # Errors
     ///
     /// The errors of the database.
-    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Vec<i64>>;
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
 
-    /// Writes what became of runs. Returns the fencing numbers of those that still were the caller's (STORE-3).
+    /// Writes what became of runs (STORE-3). It should not wait for timers that other transactions hold.
     ///
     /// # Errors
     ///
     /// The errors of the database.
-    fn finish(&mut self, runs: &[Finish]) -> Result<Vec<i64>>;
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed>;
 
     /// Does the work of a handler, and what follows it, in one transaction: both or neither.
     ///
     /// It makes the change of `finish` first, so that the run is known to be still the caller's. Then it calls one of the
     /// methods of `work`, and commits if that returns true. If it returns false, the transaction is undone, and the result
-    /// is `Undone`. No transaction may last longer than `limit`, even if this process hangs.
+    /// is `Undone`. The database should end a transaction in which nothing happens for `limit`, because this process may
+    /// hang.
     ///
     /// # Errors
     ///
@@ -223,15 +234,12 @@ pub trait Listener: Send {
     ///
     /// [`Error::Unreachable`](super::Error::Unreachable) if the connection was lost.
     fn wait(&mut self, timeout: Duration) -> Result<Vec<News>>;
-
-    /// Returns a function that ends the wait of another thread.
-    fn waker(&self) -> Box<dyn Fn() + Send + Sync>;
 }
 
 /// A timer of this kind wakes at this time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// The kind.
+    /// The kind. Empty: look at all kinds ([`Connection::announce`]).
     pub kind: String,
     /// When it wakes, by the database's clock.
     pub wake: SystemTime,
@@ -304,7 +312,6 @@ pub struct Finish {
 
 /// What follows an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Then {
     /// It is done, and the timer is removed.
     Done,
@@ -316,6 +323,16 @@ pub enum Then {
     Dead(String),
     /// It was never started. The attempt does not count.
     Release,
+}
+
+/// What [`Connection::finish`] or [`Connection::extend`] has changed, by fencing numbers. What is in neither list was not
+/// the caller's any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Those that are changed.
+    pub changed: Vec<i64>,
+    /// Those that are not changed because another transaction holds them. To be tried again.
+    pub busy: Vec<i64>,
 }
 
 /// What became of [`Connection::transact`].

@@ -131,12 +131,14 @@ impl NewTimer {
     ///
     /// [`Error::Invalid`], which says what to change.
     pub fn check(&self) -> Result<()> {
+        let has_zero =
+            matches!(&self.repetition, Some(Repetition::Rule(rule)) if rule.contains('\0'));
         let problem = if self.kind.is_empty() || self.kind.len() > LONGEST_KIND {
             format!("a kind has 1 to {LONGEST_KIND} bytes, and this one has {}", self.kind.len())
         } else if self.key.len() > LONGEST_KEY {
             format!("a key has at most {LONGEST_KEY} bytes, and this one has {}", self.key.len())
-        } else if self.kind.contains('\0') || self.key.contains('\0') {
-            "a kind or a key contains the character 0, which PostgreSQL cannot store".to_owned()
+        } else if self.kind.contains('\0') || self.key.contains('\0') || has_zero {
+            "a text contains the character 0, which PostgreSQL cannot store".to_owned()
         } else if matches!(self.repetition, Some(Repetition::Every(period)) if period < MILLISECOND)
         {
             "the period is shorter than a millisecond".to_owned()
@@ -183,7 +185,7 @@ impl State {
 /// A timer as it stands in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timer {
-    /// The number that the store gave it. A timer that was scheduled later has a higher one.
+    /// The number that the store gave it. A timer whose key was new later has a higher one.
     pub id: i64,
     /// Says which handler runs it.
     pub kind: String,

@@ -9,8 +9,14 @@ use super::error::{Error, Result, with_causes};
 use super::handler::{Failure, Handler, HandlerResult, Retry, Run};
 use super::shared::{Kind, Settings, Shared};
 use super::store::Transactions;
-use super::{Timers, dispatcher, listener, runner};
+use super::{Timers, dispatcher, listener, outside_of_runtimes, runner};
 use crate::Scheduler;
+
+/// The longest lease, and the longest interval of polls: ten years.
+const LONGEST: Duration = Duration::from_secs(315_360_000);
+
+/// How often a store is polled that tells nobody of news.
+const POLL: Duration = Duration::from_secs(1);
 
 /// Collects handlers and settings, and starts a [`Worker`]. From [`Timers::worker`].
 #[must_use = "it does nothing until it is started"]
@@ -79,7 +85,6 @@ impl WorkerBuilder {
     }
 
     fn add(mut self, name: String, handler: Handler) -> WorkerBuilder {
-        self.kinds.retain(|kind| kind.name != name);
         self.kinds.push(Kind { name, handler, retry: None, time_limit: None });
         self
     }
@@ -122,18 +127,18 @@ impl WorkerBuilder {
     /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds. The
     /// worker extends a lease after each third of it, as long as the handler runs.
     pub fn lease(mut self, lease: Duration) -> WorkerBuilder {
-        self.settings.lease = lease;
+        self.settings.lease = lease.min(LONGEST);
         self
     }
 
-    /// Sets how often the worker asks the database whether it has new timers. By default it does not ask: it looks once a
-    /// minute two minutes ahead, and in between it is told of new timers, by PostgreSQL's server or by this process.
+    /// Sets how often the worker asks the database whether it has new timers. By default it asks SQLite once a second, and
+    /// PostgreSQL never: it looks once a minute two minutes ahead, and in between it is told of new timers, by PostgreSQL's
+    /// server or, through the same [`Timers`] and its clones, by this process.
     ///
-    /// Set it if other processes schedule in the same SQLite file, if the connection to PostgreSQL goes through a proxy
-    /// that keeps no sessions, or to take over timers sooner from processes that died. SQLite answers in microseconds if
-    /// nothing has changed.
+    /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
+    /// if nothing has changed. Set it for PostgreSQL if the connection goes through a proxy that keeps no sessions.
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
-        self.settings.poll = Some(interval.max(Duration::from_millis(1)));
+        self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
         self
     }
 
@@ -187,15 +192,25 @@ impl WorkerBuilder {
     /// scheduler is closed or a thread cannot be started. [`Error::Unreachable`] if the database cannot be reached now.
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
-        let connection = self.timers.shared.store.connect()?;
-        let shared = Arc::new(Shared::new(self.timers, self.kinds, self.settings, scheduler));
-        // From here on, the drop of the worker ends whatever was started.
-        let worker = Worker { shared };
-        runner::start(&worker.shared)?;
-        dispatcher::start(&worker.shared, connection)?;
-        listener::start(&worker.shared)?;
-        worker.shared.timers.add(&worker.shared);
-        Ok(worker)
+        outside_of_runtimes(|| {
+            let connection = self.timers.shared.store.connect()?;
+            let listener = self.timers.shared.store.listen()?;
+            let mut settings = self.settings;
+            if listener.is_none() {
+                settings.poll = settings.poll.or(Some(POLL));
+            }
+            let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
+            // From here on, the drop of the worker ends whatever was started. What is scheduled from here on is told, and the
+            // first look sees what was there before.
+            let worker = Worker { shared };
+            worker.shared.timers.add(&worker.shared);
+            if let Some(listener) = listener {
+                listener::start(&worker.shared, listener)?;
+            }
+            runner::start(&worker.shared)?;
+            dispatcher::start(&worker.shared, connection)?;
+            Ok(worker)
+        })
     }
 
     fn check(&self) -> Result<()> {
@@ -215,6 +230,18 @@ impl WorkerBuilder {
                 "the handler of {:?} works in another type of transaction than the store has: register it with `handle`",
                 kind.name
             )));
+        }
+        let names = || self.kinds.iter().map(|kind| &kind.name);
+        let twice = names()
+            .enumerate()
+            .find(|(index, name)| names().take(*index).any(|other| other == *name));
+        if let Some((_, name)) = twice {
+            return Err(Error::Invalid(format!(
+                "the kind {name:?} has two handlers: register one"
+            )));
+        }
+        if self.settings.name.contains('\0') {
+            return Err(Error::Invalid("the worker's name contains the character 0".to_owned()));
         }
         if self.kinds.is_empty() {
             return Err(Error::Invalid(

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::durable::Timers;
 
@@ -129,8 +129,9 @@ pub(crate) fn on_a_server(of: &str, checks: &[Check]) {
     println!("with {version}");
     let only = env::var("TICKWHEEL_ONLY").unwrap_or_default();
     for (name, check) in checks.iter().filter(|(name, _)| name.contains(&only)) {
-        println!("{name}");
+        let begin = Instant::now();
         check(&Database::schema(&server));
+        println!("{name}: {:?}", begin.elapsed());
     }
 }
 
