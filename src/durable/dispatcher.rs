@@ -218,6 +218,8 @@ impl Dispatcher<'_> {
         if self.learn(sent, claimed.now) {
             shared.look_now();
         }
+        // A batch, and the server's triggers, tell of the first of their timers only.
+        claimed.next.into_iter().for_each(|next| shared.expect(kind, next));
         let taken = claimed.timers.len() as u32 + claimed.dead;
         let mut came = 0;
         for wake in self.woken.remove(&kind).unwrap_or_default() {

@@ -597,9 +597,10 @@ impl Connection for Session {
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
         const SQL: &str = concat!(
-            "WITH due AS (
+            "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now),
+            due AS (
                 SELECT id, wake, state, owner, state = 'running' AND attempts >= coalesce(max_attempts, $5) AS is_over
-                FROM tickwheel_timers WHERE kind = $1 AND wake <= (SELECT tickwheel_now())
+                FROM tickwheel_timers WHERE kind = $1 AND wake <= (SELECT now FROM clock)
                 ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
             taken AS (
                 UPDATE tickwheel_timers t SET
@@ -615,8 +616,12 @@ impl Connection for Session {
                 RETURNING ",
             columns!("t."),
             ", due.wake AS woke, due.state AS before)
-            SELECT clock.now, taken.* FROM (SELECT tickwheel_now() AS now) clock LEFT JOIN taken ON true
-            ORDER BY taken.woke, taken.id"
+            SELECT clock.now,
+                (SELECT wake FROM tickwheel_timers
+                    WHERE kind = $1 AND wake > (SELECT now FROM clock) AND wake < 'infinity' AND state = 'waiting'
+                    ORDER BY wake LIMIT 1) AS next,
+                taken.*
+            FROM clock LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
         );
         let most = i32::try_from(claim.max_attempts).unwrap_or(i32::MAX);
         let rows = self.table().query(
@@ -629,8 +634,13 @@ impl Connection for Session {
                 &most,
             ],
         )?;
-        let now = rows.first().ok_or_else(no_row)?.try_get(0).map_err(failed)?;
-        let mut claimed = Claimed { now, timers: Vec::with_capacity(rows.len()), dead: 0 };
+        let first = rows.first().ok_or_else(no_row)?;
+        let mut claimed = Claimed {
+            now: first.try_get(0).map_err(failed)?,
+            timers: Vec::with_capacity(rows.len()),
+            dead: 0,
+            next: first.try_get(1).map_err(failed)?,
+        };
         for row in &rows {
             match row.try_get::<_, Option<&str>>("state").map_err(failed)? {
                 None => {} // nothing was due

@@ -641,8 +641,17 @@ impl Within<'_> {
         );
         let values =
             vec![claim.kind.to_owned().into(), self.now().into(), i64::from(claim.limit).into()];
-        let mut claimed = Claimed { now: time(self.now()), timers: Vec::new(), dead: 0 };
         let due = self.query(&sql, values)?;
+        let sql = "SELECT wake FROM tickwheel_timers
+            WHERE kind = ?1 AND wake > ?2 AND wake < ?3 AND state = 'waiting' ORDER BY wake LIMIT 1";
+        let mut next = self.client.prepare_cached(sql).map_err(failed)?;
+        let next = next.query_row(params![claim.kind, self.now(), NEVER], |row| row.get(0));
+        let mut claimed = Claimed {
+            now: time(self.now()),
+            timers: Vec::with_capacity(due.len()),
+            dead: 0,
+            next: next.optional().map_err(failed)?.map(time),
+        };
         if due.is_empty() {
             return Ok(claimed);
         }

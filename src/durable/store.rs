@@ -279,6 +279,9 @@ pub struct Claimed {
     pub timers: Vec<ClaimedTimer>,
     /// How many were made dead, because their lease had ended and no attempt was left.
     pub dead: u32,
+    /// When the next timer of the kind that waits wakes after `now`, if there is one. So a worker that was told of the
+    /// first of many comes to know of each of them.
+    pub next: Option<SystemTime>,
 }
 
 /// A timer that a claim has taken.
