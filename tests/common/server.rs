@@ -70,6 +70,7 @@ impl Server {
     }
 
     /// Returns the address of one schema of this server.
+    #[allow(dead_code, reason = "a bench makes databases instead")]
     pub(crate) fn url_of(&self, schema: &str) -> String {
         let url = &self.url;
         if !url.starts_with("postgres:") && !url.starts_with("postgresql:") {

@@ -1,0 +1,256 @@
+//! The measurements, each of which is bounded in time.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::engines::{Engine, Place, micros};
+use crate::server::Server;
+use crate::workers::{Crew, Handler};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// How long calls are repeated.
+    pub(crate) calls: Duration,
+    /// How many timers are due at once.
+    pub(crate) backlog: usize,
+    /// The longest time for a backlog.
+    pub(crate) patience: Duration,
+    /// Over which time due times are spread.
+    pub(crate) spread: Duration,
+    /// How many due times a second.
+    pub(crate) rates: [usize; 2],
+    /// How many timers workers run before they are measured.
+    pub(crate) warm_up: u32,
+    /// No more worker processes than so many.
+    pub(crate) processes: usize,
+}
+
+impl Size {
+    pub(crate) const FULL: Size = Size {
+        calls: Duration::from_secs(2),
+        backlog: 20_000,
+        patience: Duration::from_secs(10),
+        spread: Duration::from_secs(10),
+        rates: [200, 1000],
+        warm_up: 500,
+        processes: 4,
+    };
+
+    pub(crate) const QUICK: Size = Size {
+        calls: Duration::from_millis(100),
+        backlog: 500,
+        patience: Duration::from_secs(2),
+        spread: Duration::from_millis(100),
+        rates: [200, 1000],
+        warm_up: 20,
+        processes: 1,
+    };
+
+    /// How long calls are repeated before they are measured.
+    fn before(&self) -> Duration {
+        self.calls / 5
+    }
+}
+
+/// Threads that call at the same time.
+pub(crate) const CALLERS: usize = 4;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What calls cost, in timers each second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    /// One timer each, due in an hour.
+    pub(crate) far: f64,
+    /// One timer each, due in a minute.
+    pub(crate) near: f64,
+    pub(crate) batches_of_100: f64,
+    pub(crate) batches_of_1000: f64,
+    pub(crate) cancel: f64,
+}
+
+pub(crate) fn calls(engine: Engine, server: &Server, size: &Size) -> Calls {
+    Calls {
+        far: schedule(&Place::new(engine, server), 1, HOUR, size),
+        near: schedule(&Place::new(engine, server), 1, MINUTE, size),
+        batches_of_100: schedule(&Place::new(engine, server), 100, HOUR, size),
+        batches_of_1000: schedule(&Place::new(engine, server), 1000, HOUR, size),
+        cancel: cancel(&Place::new(engine, server), size),
+    }
+}
+
+/// Schedules from several threads for a while. Returns how many timers each second.
+fn schedule(place: &Place<'_>, batch: usize, delay: Duration, size: &Size) -> f64 {
+    let numbers = AtomicUsize::new(0);
+    from_threads(place, size, |caller| {
+        let first = numbers.fetch_add(batch, Ordering::Relaxed);
+        let due = SystemTime::now() + delay;
+        let timers: Vec<_> = (first..first + batch).map(|number| (key(number), due)).collect();
+        caller.schedule(&timers);
+        batch
+    })
+}
+
+fn cancel(place: &Place<'_>, size: &Size) -> f64 {
+    let due = SystemTime::now() + HOUR;
+    let all: Vec<_> = (0..size.backlog).map(|number| (key(number), due)).collect();
+    all.chunks(1000).for_each(|some| place.caller().schedule(some));
+    let numbers = AtomicUsize::new(0);
+    from_threads(place, size, |caller| {
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
+        if number >= size.backlog {
+            return 0;
+        }
+        caller.cancel(&key(number));
+        1
+    })
+}
+
+fn key(number: usize) -> String {
+    format!("key-{number:08}")
+}
+
+/// Calls from several threads, until the time is over or there is nothing left. Returns how many each second.
+fn from_threads(
+    place: &Place<'_>,
+    size: &Size,
+    call: impl Fn(&mut dyn crate::engines::Caller) -> usize + Sync,
+) -> f64 {
+    let barrier = Barrier::new(CALLERS);
+    let done = AtomicUsize::new(0);
+    let took = thread::scope(|scope| {
+        let threads: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut caller = place.caller();
+                    let warm = Instant::now() + size.before();
+                    while Instant::now() < warm && call(&mut *caller) > 0 {}
+                    barrier.wait();
+                    let start = Instant::now();
+                    while start.elapsed() < size.calls {
+                        let count = call(&mut *caller);
+                        if count == 0 {
+                            break;
+                        }
+                        done.fetch_add(count, Ordering::Relaxed);
+                    }
+                    start.elapsed()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).max()
+    });
+    rate(done.into_inner(), took.unwrap_or_default())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are small")]
+fn rate(count: usize, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64().max(1e-9)
+}
+
+/// How many timers of a backlog are run each second, until the last one is removed from the store.
+pub(crate) fn fire(
+    engine: Engine,
+    server: &Server,
+    processes: usize,
+    handler: Handler,
+    size: &Size,
+) -> f64 {
+    let place = Place::new(engine, server);
+    let crew = Crew::start(&place, processes, handler);
+    warm_up(&place, &crew, size);
+    let warmed = crew.count();
+    // All of them become due at once, when they have been put in.
+    let lead = Duration::from_millis(500) + Duration::from_micros(75) * size.backlog as u32;
+    let due = SystemTime::now() + lead;
+    put_in(&place, (0..size.backlog).map(|number| (key(number), due)).collect());
+    assert_eq!(crew.count(), warmed, "they were put in before they were due");
+    let left = due.duration_since(SystemTime::now()).unwrap_or_default();
+    thread::sleep(left); // they are due from here on
+    let start = Instant::now();
+    while crew.count() - warmed < size.backlog && start.elapsed() < size.patience {
+        thread::sleep(Duration::from_millis(1)); // the workers report each 5 ms
+    }
+    let count = crew.count() - warmed;
+    while count >= size.backlog && !place.is_empty() && start.elapsed() < size.patience {
+        thread::sleep(Duration::from_millis(1)); // the rest is written in a few milliseconds
+    }
+    let took = start.elapsed();
+    crew.stop();
+    rate(count.min(size.backlog), took)
+}
+
+fn put_in(place: &Place<'_>, timers: Vec<(String, SystemTime)>) {
+    let mut caller = place.caller();
+    timers.chunks(1000).for_each(|some| caller.schedule(some));
+}
+
+/// Runs some timers, so that connections are open and statements are known.
+fn warm_up(place: &Place<'_>, crew: &Crew, size: &Size) {
+    let now = SystemTime::now();
+    let count = size.warm_up;
+    let due = |number: u32| now + Duration::from_millis(200) + Duration::from_millis(1) * number;
+    put_in(place, (0..count).map(|number| (format!("warm-{number}"), due(number))).collect());
+    let start = Instant::now();
+    while crew.count() < count as usize {
+        assert!(start.elapsed() < Duration::from_secs(20), "the workers run something");
+        thread::sleep(Duration::from_millis(5)); // the workers report each 5 ms
+    }
+}
+
+/// How late handlers were called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lateness {
+    pub(crate) median: Duration,
+    pub(crate) p99: Duration,
+    pub(crate) max: Duration,
+}
+
+/// Runs timers with random due times.
+pub(crate) fn lateness(
+    engine: Engine,
+    server: &Server,
+    processes: usize,
+    rate: usize,
+    size: &Size,
+) -> Lateness {
+    let place = Place::new(engine, server);
+    let crew = Crew::start(&place, processes, Handler::Plain);
+    warm_up(&place, &crew, size);
+    let warmed = crew.count();
+    let start = SystemTime::now() + Duration::from_millis(800);
+    let spread = size.spread.as_micros() as u64;
+    let count = (size.spread.as_secs_f64() * rate as f64) as usize;
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let timers =
+        (0..count).map(|number| (key(number), start + Duration::from_micros(random() % spread)));
+    put_in(&place, timers.collect());
+    let end = start + size.spread + size.patience;
+    while crew.count() - warmed < count && SystemTime::now() < end {
+        thread::sleep(Duration::from_millis(20)); // this process is to take no time from the others
+    }
+    let mut late: Vec<i64> = crew
+        .stop()
+        .into_iter()
+        .filter(|(due, _)| *due >= micros(start))
+        .map(|(_, late)| late)
+        .collect();
+    assert!(late.iter().all(|late| *late >= 0), "{} is early", engine.name());
+    late.sort_unstable();
+    assert_eq!(late.len(), count, "{} has run all of them once", engine.name());
+    let at = |share: f64| {
+        let index = (late.len() as f64 * share) as usize;
+        Duration::from_micros(late[index.min(late.len() - 1)].unsigned_abs())
+    };
+    Lateness { median: at(0.5), p99: at(0.99), max: at(1.0) }
+}
