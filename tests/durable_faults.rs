@@ -31,7 +31,7 @@ mod storm;
 
 use kills::{
     a_halted_process_changes_nothing_when_it_comes_back, a_killed_worker_loses_nothing,
-    a_payload_that_kills_its_process_is_dead_in_the_end,
+    a_payload_that_kills_its_process_is_dead_in_the_end, a_process_that_was_halted_goes_on,
 };
 use storm::a_storm_of_kills_loses_nothing;
 
@@ -45,6 +45,7 @@ on_both! {
     "durable_faults":
     a_killed_worker_loses_nothing,
     a_halted_process_changes_nothing_when_it_comes_back,
+    a_process_that_was_halted_goes_on,
     a_payload_that_kills_its_process_is_dead_in_the_end,
     a_storm_of_kills_loses_nothing,
 }

@@ -46,9 +46,10 @@ fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
         };
         let fence = job.timer.fence;
         if !job.tenure.is_current() {
-            // Another worker may have it by now.
+            // Another worker may have it by now. If none has, a look finds it.
             shared.forget(&mut state, fence);
             count(&shared.counters.lost, 1);
+            shared.look_now();
             continue;
         }
         let kind = &shared.kinds[job.kind];

@@ -120,6 +120,7 @@ impl Client {
 ///
 /// - `fail 2`: the first two attempts fail before they book.
 /// - `slow`: takes a few milliseconds more at the end of the handler, so that a kill is likely to come there.
+/// - `quiet`: takes as long, and a plain handler books nothing.
 /// - `hold`: waits at the end of the handler, in a worker process.
 /// - `abort`: takes the whole process down, if it is a worker process.
 fn begin(run: &Run<'_>, gate: Option<&Gate>) -> HandlerResult {
@@ -133,7 +134,7 @@ fn begin(run: &Run<'_>, gate: Option<&Gate>) -> HandlerResult {
 
 fn end(run: &Run<'_>, gate: Option<&Gate>) {
     match run.payload() {
-        b"slow" => thread::sleep(Duration::from_millis(8)),
+        b"slow" | b"quiet" => thread::sleep(Duration::from_millis(8)),
         b"hold" => gate.into_iter().for_each(|gate| gate.pass(Point::InHandler)),
         _ => {}
     }
@@ -148,7 +149,7 @@ pub(crate) fn equipped(timers: &Timers, place: &Place, role: &Role) -> WorkerBui
         let client = Mutex::new(None);
         worker.handle("plain", move |run| {
             begin(run, gate.as_deref())?;
-            {
+            if run.payload() != b"quiet" {
                 let mut slot = client.lock().expect("no panic");
                 let mut open = slot.take().map_or_else(|| Client::open(&place), Ok)?;
                 open.book(run)?;

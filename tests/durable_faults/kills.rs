@@ -1,6 +1,7 @@
 //! Worker processes that die or hang at one point of their work.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
 use tickwheel::durable::{Filter, State, Timer, Timers, Worker};
@@ -134,6 +135,35 @@ pub(crate) fn a_halted_process_changes_nothing_when_it_comes_back(database: &Dat
     timers.schedule(&new("plain", "2", NOW)).expect("scheduled");
     until("it is done", || get(&timers, "plain", "2").is_none());
     assert_eq!(effects(database, "plain", "2"), 1);
+    nothing_was_early(database);
+}
+
+/// Nobody else is there, so the process that was halted comes back to what it had, although its leases have ended.
+pub(crate) fn a_process_that_was_halted_goes_on(database: &Database<'_>) {
+    const QUICK: usize = 100;
+    const QUIET: usize = 12;
+    let place = Place::with_book(database);
+    let timers = database.open();
+    let mut process = Process::start(&place, Point::Nowhere, LEASE);
+    process.await_line("ready");
+    let left = || timers.list(&Filter::new()).expect("a list").len();
+    let schedule = |count: usize, payload: &str| {
+        let all = (0..count).map(|n| new("plain", &n.to_string(), NOW).payload(payload));
+        timers.schedule_all(&all.collect::<Vec<_>>()).expect("scheduled");
+    };
+    // After many quick runs it claims more than it has threads for. The others write nothing of their own in the
+    // database, so nothing but the outcomes tells the process that something has changed.
+    schedule(QUICK, "");
+    until("the quick ones are done", || left() == 0);
+    schedule(QUIET, "quiet");
+    until("it is in the middle of it", || left() < QUIET);
+    process.halt();
+    thread::sleep(LEASE * 2); // longer than a lease is the subject
+    process.go_on();
+    let begin = Instant::now();
+    until("all are done", || left() == 0);
+    assert!(begin.elapsed() < Duration::from_secs(30), "before a look without a reason");
+    assert!(process.lost() > 0, "some waited for a thread when the process was halted");
     nothing_was_early(database);
 }
 

@@ -25,12 +25,16 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 9] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
     ("cut_connections_lose_nothing", cut_connections_lose_nothing),
     ("a_lost_connection_is_no_attempt", a_lost_connection_is_no_attempt),
+    (
+        "a_connection_that_the_server_has_ended_is_not_used_again",
+        a_connection_that_the_server_has_ended_is_not_used_again,
+    ),
     ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
     ("a_lock_that_nobody_holds_ends_no_lease", a_lock_that_nobody_holds_ends_no_lease),
     ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
@@ -258,6 +262,36 @@ fn a_lost_connection_is_no_attempt(server: &Server) {
     let dead = timers.list(&Filter::new()).expect("a list");
     assert!(dead.is_empty(), "{dead:?}");
     all_ran(&database, 40, &BTreeSet::new());
+}
+
+/// The server ends a transaction that takes too long, and with it the connection, which nobody gets after that.
+fn a_connection_that_the_server_has_ended_is_not_used_again(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let limit = Duration::from_millis(50);
+    let worker = timers.worker().handle_in_postgres("tx", move |run, _| {
+        if run.attempt() == 1 {
+            thread::sleep(limit * 4); // longer than its time is the subject
+        }
+        _ = tell.send(run.attempt());
+        Ok(())
+    });
+    let worker = worker.time_limit(limit).lease(LEASE).on_error(|_| {});
+    let worker = worker.poll_every(Duration::from_millis(20)).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    timers.schedule(&new("tx", "1", NOW)).expect("scheduled");
+    for attempt in [1, 2] {
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(attempt));
+    }
+    until("its thread has come back", || worker.stats().stuck == 0 && worker.stats().done == 1);
+    let later = ["2", "3", "4"].map(|key| new("tx", key, HOUR));
+    thread::scope(|scope| {
+        // At the same time, so that each takes another connection.
+        for timer in &later {
+            scope.spawn(|| timers.schedule(timer).expect("scheduled"));
+        }
+    });
 }
 
 fn an_outcome_from_behind_a_partition_is_void(server: &Server) {
