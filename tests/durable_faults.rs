@@ -9,6 +9,10 @@
 
 #![cfg(all(unix, feature = "sqlite", feature = "postgres"))]
 
+#[path = "durable_faults/changes.rs"]
+mod changes;
+#[path = "durable_faults/claims.rs"]
+mod claims;
 mod common;
 #[path = "common/databases.rs"]
 mod databases;
@@ -29,6 +33,11 @@ mod servers;
 #[path = "durable_faults/storm.rs"]
 mod storm;
 
+use changes::{
+    a_full_disk_loses_nothing, a_worker_stops_when_the_tables_become_too_new,
+    jumps_of_the_clock_under_load_lose_nothing,
+};
+use claims::a_thousand_workers_claim_ten_timers_once;
 use kills::{
     a_halted_process_changes_nothing_when_it_comes_back, a_killed_worker_loses_nothing,
     a_payload_that_kills_its_process_is_dead_in_the_end, a_process_that_was_halted_goes_on,
@@ -48,6 +57,15 @@ on_both! {
     a_process_that_was_halted_goes_on,
     a_payload_that_kills_its_process_is_dead_in_the_end,
     a_storm_of_kills_loses_nothing,
+    a_thousand_workers_claim_ten_timers_once,
+    a_worker_stops_when_the_tables_become_too_new,
+    jumps_of_the_clock_under_load_lose_nothing,
+}
+
+/// The disk of a server is not the workers', so this one is for a file.
+#[test]
+fn with_a_full_disk() {
+    a_full_disk_loses_nothing(&databases::Database::file());
 }
 
 #[test]

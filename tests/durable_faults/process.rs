@@ -82,6 +82,13 @@ impl Process {
         Process::start_by(Command::new(this_program()), place, point, lease)
     }
 
+    /// Like `start`, but the process ignores the signal for a file that is too large, and gets an error instead.
+    pub(crate) fn start_with_small_files(place: &Place, lease: Duration) -> Process {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(this_program());
+        Process::start_by(shell, place, Point::Nowhere, lease)
+    }
+
     fn start_by(mut command: Command, place: &Place, point: Point, lease: Duration) -> Process {
         let settings = [place.address.clone(), place.direct.clone(), format!("{point:?}")];
         let mut child = command
@@ -121,6 +128,11 @@ impl Process {
     /// Returns how many outcomes of its worker did not matter.
     pub(crate) fn lost(&mut self) -> u64 {
         self.ask("lost")
+    }
+
+    /// Returns how many errors of the database its worker has reported.
+    pub(crate) fn errors(&mut self) -> u64 {
+        self.ask("errors")
     }
 
     fn ask(&mut self, number: &str) -> u64 {
@@ -200,6 +212,7 @@ pub(crate) fn be_a_worker() {
     for line in io::stdin().lines().map_while(Result::ok) {
         match line.as_str() {
             "go" => gate.open(),
+            "errors" => println!("@errors={}", worker.stats().errors),
             "lost" => println!("@lost={}", worker.stats().lost),
             other => panic!("{other}"),
         }
