@@ -1,5 +1,5 @@
 //! `durable`: faults. Worker processes are killed, halted and aborted in each phase of their work; servers crash and
-//! hang; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-5, RUN-1 to RUN-6, PG-1 to PG-3).
+//! hang; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-5, LEASE-1 to LEASE-6, PG-1 to PG-3).
 //!
 //! In all of that nothing is lost and nothing is early. What a handler does in the timers' transaction exists exactly
 //! once. A plain handler runs twice only if a fault came between its start and the write of its outcome.

@@ -625,7 +625,7 @@ fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
         )),
     };
     let (worker, seen) = noting(&timers);
-    let _worker =
+    let worker =
         worker.poll_every(Duration::from_millis(20)).start(Scheduler::global()).expect("it starts");
     timers.schedule(&mail("in two hours", HOUR * 2)).expect("scheduled");
     timers.schedule(&mail("soon", SOON)).expect("scheduled");

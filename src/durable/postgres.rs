@@ -617,9 +617,9 @@ impl Connection for Session {
             columns!("t."),
             ", due.wake AS woke, due.state AS before)
             SELECT clock.now,
-                (SELECT wake FROM tickwheel_timers
+                CASE WHEN (SELECT count(*) FROM due) < $2 THEN (SELECT wake FROM tickwheel_timers
                     WHERE kind = $1 AND wake > (SELECT now FROM clock) AND wake < 'infinity' AND state = 'waiting'
-                    ORDER BY wake LIMIT 1) AS next,
+                    ORDER BY wake LIMIT 1) END AS next,
                 taken.*
             FROM clock LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
         );

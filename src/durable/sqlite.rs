@@ -645,12 +645,16 @@ impl Within<'_> {
         let sql = "SELECT wake FROM tickwheel_timers
             WHERE kind = ?1 AND wake > ?2 AND wake < ?3 AND state = 'waiting' ORDER BY wake LIMIT 1";
         let mut next = self.client.prepare_cached(sql).map_err(failed)?;
-        let next = next.query_row(params![claim.kind, self.now(), NEVER], |row| row.get(0));
+        let next = if due.len() < claim.limit as usize {
+            next.query_row(params![claim.kind, self.now(), NEVER], |row| row.get(0)).optional()
+        } else {
+            Ok(None)
+        };
         let mut claimed = Claimed {
             now: time(self.now()),
             timers: Vec::with_capacity(due.len()),
             dead: 0,
-            next: next.optional().map_err(failed)?.map(time),
+            next: next.map_err(failed)?.map(time),
         };
         if due.is_empty() {
             return Ok(claimed);

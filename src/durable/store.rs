@@ -280,7 +280,8 @@ pub struct Claimed {
     /// How many were made dead, because their lease had ended and no attempt was left.
     pub dead: u32,
     /// When the next timer of the kind that waits wakes after `now`, if there is one. So a worker that was told of the
-    /// first of many comes to know of each of them.
+    /// first of many comes to know of each of them. `None` also if the claim has reached its limit, because another one
+    /// follows then.
     pub next: Option<SystemTime>,
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tickwheel::durable::{
-    Claim, Claimed, Connection, Existing, Filter, Finish, Listener, Look, NewTimer, Result, RunId,
-    Scheduled, State, Store, Table, Timer, Transacted, Transactions, When, Work,
+    Changed, Claim, Claimed, Connection, Existing, Filter, Finish, Listener, Look, NewTimer,
+    Result, RunId, Scheduled, State, Store, Table, Timer, Transacted, Transactions, When, Work,
 };
 
 use super::process::{Gate, Point};
@@ -76,8 +76,12 @@ impl Table for Held {
 }
 
 impl Connection for Held {
-    fn is_open(&self) -> bool {
+    fn is_open(&mut self) -> bool {
         self.inner.is_open()
+    }
+
+    fn announce(&mut self) -> Result<()> {
+        self.inner.announce()
     }
 
     fn has_changed(&mut self) -> Result<bool> {
@@ -101,11 +105,11 @@ impl Connection for Held {
         Ok(claimed)
     }
 
-    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Vec<i64>> {
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
         self.inner.extend(runs, lease)
     }
 
-    fn finish(&mut self, runs: &[Finish]) -> Result<Vec<i64>> {
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
         self.gate.pass(Point::BeforeFinish);
         let kept = self.inner.finish(runs)?;
         self.gate.pass(Point::AfterFinish);

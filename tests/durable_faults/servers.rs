@@ -54,7 +54,7 @@ pub(crate) fn on_a_server_of_our_own() {
 
 /// The database under a name by which its connections can be told from others.
 fn as_client(database: &Database<'_>, name: &str) -> Timers {
-    let address = format!("{} application_name={name}", database.address());
+    let address = format!("{}&application_name={name}", database.address());
     Timers::open(&address).expect("it opens")
 }
 
