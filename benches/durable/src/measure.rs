@@ -147,7 +147,6 @@ fn from_threads(
     rate(done.into_inner(), took.unwrap_or_default())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts are small")]
 fn rate(count: usize, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64().max(1e-9)
 }

@@ -18,6 +18,9 @@ use crate::engines::{Engine, GRAPHILE_SCHEMA, KIND, Place, connect, micros, pool
 /// Handlers at the same time, in each process. What `tickwheel` has by default.
 const THREADS: usize = 4;
 
+/// A worker that stops writes what it has not started. A busy disk may hold that up for long.
+const STOP: Duration = Duration::from_secs(60);
+
 /// How many rows the polling loop takes at once.
 const BATCH: i64 = 100;
 
@@ -106,7 +109,7 @@ impl Crew {
             seen.append(&mut process.log.seen.lock().expect("no panic"));
         }
         if let Some((worker, log)) = self.inside.take() {
-            assert!(worker.stop(Duration::from_secs(10)), "the worker stops");
+            assert!(worker.stop(STOP), "the worker stops");
             seen.append(&mut log.seen.lock().expect("no panic"));
         }
         seen
@@ -167,7 +170,7 @@ pub(crate) fn main(arguments: &[String]) {
         Engine::Sqlite | Engine::Postgres => {
             let timers = Timers::open(&format!("postgres:{address}")).expect("the store opens");
             let worker = tickwheel(&timers, handler, &log, false);
-            Box::new(move || assert!(worker.stop(Duration::from_secs(10)), "the worker stops"))
+            Box::new(move || assert!(worker.stop(STOP), "the worker stops"))
         }
         Engine::Polling(interval) => poll(address, Duration::from_millis(interval), &log),
         Engine::Graphile => graphile(address, &log),
