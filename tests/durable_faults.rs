@@ -39,6 +39,7 @@ use changes::{
 };
 use claims::a_thousand_workers_claim_ten_timers_once;
 use kills::{
+    a_claim_that_comes_after_the_stop_is_given_back,
     a_halted_process_changes_nothing_when_it_comes_back, a_killed_worker_loses_nothing,
     a_payload_that_kills_its_process_is_dead_in_the_end, a_process_that_was_halted_goes_on,
 };
@@ -55,6 +56,7 @@ on_both! {
     a_killed_worker_loses_nothing,
     a_halted_process_changes_nothing_when_it_comes_back,
     a_process_that_was_halted_goes_on,
+    a_claim_that_comes_after_the_stop_is_given_back,
     a_payload_that_kills_its_process_is_dead_in_the_end,
     a_storm_of_kills_loses_nothing,
     a_thousand_workers_claim_ten_timers_once,

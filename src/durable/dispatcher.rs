@@ -43,7 +43,8 @@ struct Dispatcher<'a> {
 }
 
 pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Result<()> {
-    shared.spawn("timers", move |shared| {
+    shared.state().is_dispatching = true;
+    let started = shared.spawn("timers", move |shared| {
         let mut dispatcher = Dispatcher {
             shared,
             connection: Some(connection),
@@ -54,10 +55,25 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
             must_extend: false,
             failures: 0,
         };
+        let end = End(shared);
         dispatcher.run();
+        drop(end);
         // This ends the wait of this worker's listener, and makes others look.
         _ = dispatcher.connection().and_then(Connection::announce);
-    })
+    });
+    if started.is_err() {
+        shared.end_of_dispatcher();
+    }
+    started
+}
+
+/// The end of the dispatcher, also by a panic.
+struct End<'a>(&'a Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end_of_dispatcher();
+    }
 }
 
 /// How long to wait after so many failures.

@@ -209,7 +209,7 @@ fn finisher(shared: &Arc<Shared>) {
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
-            if state.is_stopping && state.runs.is_empty() {
+            if state.is_stopping && !state.is_dispatching && state.runs.is_empty() {
                 return;
             }
             let is_late = !finisher.later.is_empty();

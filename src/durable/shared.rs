@@ -30,7 +30,8 @@
 //!   dispatcher's at the time limit, or the one that stops the worker.
 //! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
 //! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
-//! - LEASE-5 After `stop`, nothing is claimed, and nothing queued starts. The threads end when `runs` is empty.
+//! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
+//!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
 //! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
 //!   `hungry`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 
@@ -142,6 +143,8 @@ pub(super) struct State {
     pub(super) runs: HashMap<i64, Held>,
     pub(super) outcomes: Vec<Finish>,
     pub(super) is_stopping: bool,
+    /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
+    pub(super) is_dispatching: bool,
     /// Threads of the worker that have not ended.
     pub(super) threads: usize,
     /// Handler threads, with those that are stuck.
@@ -372,6 +375,12 @@ impl Shared {
         }
         drop(state);
         self.has_jobs.notify_all();
+        self.has_outcomes.notify_all();
+    }
+
+    /// From here on, the finisher waits for those runs alone that are there (RUN-5).
+    pub(super) fn end_of_dispatcher(&self) {
+        self.state().is_dispatching = false;
         self.has_outcomes.notify_all();
     }
 

@@ -75,6 +75,14 @@ impl Database<'_> {
         }
     }
 
+    /// Returns false if somebody is in a transaction that writes in the file.
+    pub(crate) fn is_free(&self) -> bool {
+        let Database::File(path) = self else { return true };
+        let connection = rusqlite::Connection::open(path).expect("it opens");
+        connection.busy_timeout(Duration::from_millis(50)).expect("a timeout");
+        connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()
+    }
+
     /// Returns the number that SQL selects.
     pub(crate) fn number(&self, sql: &str) -> i64 {
         match self {

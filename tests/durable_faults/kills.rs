@@ -1,15 +1,17 @@
 //! Worker processes that die or hang at one point of their work.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
 use tickwheel::durable::{Filter, State, Timer, Timers, Worker};
 
-use super::common::until;
+use super::common::{PATIENCE, until};
 use super::databases::Database;
 use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_early};
-use super::process::{Point, Process};
+use super::holding::Holding;
+use super::process::{Gate, Point, Process};
 
 const NOW: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -94,7 +96,7 @@ fn kill_at(timers: &Timers, place: &Place, point: Point, kind: &str, key: &str, 
     let stats = worker.stats();
     assert_eq!(stats.taken_over, u64::from(running), "{kind} {key}: {stats:?}");
     assert_eq!((stats.lost, stats.errors, stats.dead), (0, 0, 0), "{kind} {key}: {stats:?}");
-    assert!(worker.stop(super::common::PATIENCE));
+    assert!(worker.stop(PATIENCE));
 }
 
 /// A process that waits for timers which are due later is killed, and another one waits for them from then on.
@@ -112,6 +114,19 @@ fn killed_while_idle(timers: &Timers, place: &Place, database: &Database<'_>) {
     }
 }
 
+/// Halts a process. One that is halted in a transaction holds up everybody else who writes in its file, until it goes on.
+/// That is no subject here, so it is halted again when it has no transaction.
+fn halt(process: &Process, database: &Database<'_>) {
+    until("it is halted between two transactions", || {
+        process.halt();
+        let is_free = database.is_free();
+        if !is_free {
+            process.go_on();
+        }
+        is_free
+    });
+}
+
 pub(crate) fn a_halted_process_changes_nothing_when_it_comes_back(database: &Database<'_>) {
     let place = Place::with_book(database);
     let timers = database.open();
@@ -120,7 +135,7 @@ pub(crate) fn a_halted_process_changes_nothing_when_it_comes_back(database: &Dat
     // It stays after its run, so an outcome that came too late would be seen in it.
     timers.schedule(&new("plain", "1", NOW).payload("hold").every(HOUR)).expect("scheduled");
     process.await_line("held");
-    process.halt();
+    halt(&process, database);
     let worker = survivor(&timers, &place);
     until("another one has done it", || worker.stats().done == 1);
     assert_eq!(worker.stats().taken_over, 1);
@@ -144,7 +159,7 @@ pub(crate) fn a_process_that_was_halted_goes_on(database: &Database<'_>) {
     const QUIET: usize = 12;
     let place = Place::with_book(database);
     let timers = database.open();
-    let mut process = Process::start(&place, Point::Nowhere, LEASE);
+    let process = Process::start(&place, Point::Nowhere, LEASE);
     process.await_line("ready");
     let left = || timers.list(&Filter::new()).expect("a list").len();
     let schedule = |count: usize, payload: &str| {
@@ -157,14 +172,33 @@ pub(crate) fn a_process_that_was_halted_goes_on(database: &Database<'_>) {
     until("the quick ones are done", || left() == 0);
     schedule(QUIET, "quiet");
     until("it is in the middle of it", || left() < QUIET);
-    process.halt();
+    halt(&process, database);
     thread::sleep(LEASE * 2); // longer than a lease is the subject
     process.go_on();
     let begin = Instant::now();
     until("all are done", || left() == 0);
     assert!(begin.elapsed() < Duration::from_secs(30), "before a look without a reason");
-    assert!(process.lost() > 0, "some waited for a thread when the process was halted");
     nothing_was_early(database);
+}
+
+/// A worker is stopped while a claim is on its way. What that brings is given back, and the worker ends.
+pub(crate) fn a_claim_that_comes_after_the_stop_is_given_back(database: &Database<'_>) {
+    let place = Place::with_book(database);
+    let timers = database.open();
+    let gate = Gate::new(Point::AfterClaim);
+    let held = Holding::new(place.store(), Arc::clone(&gate));
+    let worker = survivor(&Timers::with_store(held).expect("it opens"), &place);
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    let state = || get(&timers, "plain", "1").map(|timer| timer.state);
+    until("it is claimed", || state() == Some(State::Running));
+    // All of its threads that can end do so.
+    assert!(!worker.stop(Duration::from_millis(50)));
+    gate.open();
+    assert!(worker.stop(PATIENCE), "it ends");
+    let timer = get(&timers, "plain", "1").expect("there");
+    assert_eq!((timer.state, timer.attempts), (State::Waiting, 0));
+    assert_eq!((worker.stats().released, worker.stats().running), (1, 0));
+    assert_eq!(effects(database, "plain", "1"), 0);
 }
 
 pub(crate) fn a_payload_that_kills_its_process_is_dead_in_the_end(database: &Database<'_>) {

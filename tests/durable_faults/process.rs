@@ -65,7 +65,7 @@ impl Gate {
         }
     }
 
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         *self.is_open.lock().expect("no panic") = true;
         self.has_opened.notify_all();
     }

@@ -225,7 +225,7 @@ fn cut(server: &Server, name: &str) {
 }
 
 fn cut_connections_lose_nothing(server: &Server) {
-    const COUNT: usize = 400;
+    const COUNT: usize = 250;
     let database = Database::schema(server);
     let place = Place::with_book(&database);
     let timers = database.open();

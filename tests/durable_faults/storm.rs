@@ -34,7 +34,7 @@ pub(crate) fn a_storm_of_kills_loses_nothing(database: &Database<'_>) {
         (0..PROCESSES).map(|_| Process::start(&place, Point::Nowhere, LEASE)).collect();
     let mut scheduled = 0;
     for _ in 0..kills {
-        let next_kill = Instant::now() + Duration::from_millis(random.below(60));
+        let next_kill = Instant::now() + Duration::from_millis(random.below(40));
         while Instant::now() < next_kill || random.one_in(4) {
             schedule_some(&timers, &mut random, &mut scheduled);
         }
