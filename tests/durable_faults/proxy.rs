@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -71,7 +71,10 @@ impl Proxy {
 
     /// Returns the address of the server as seen through this proxy.
     pub(crate) fn address_of(&self, address: &str) -> String {
-        address.replace(&*self.server.to_string_lossy(), &self.folder.to_string_lossy())
+        let encoded = |folder: &Path| folder.to_string_lossy().replace('/', "%2F");
+        let through = address.replace(&encoded(&self.server), &encoded(&self.folder));
+        assert_ne!(through, address, "it names the folder of the server's socket");
+        through
     }
 
     /// Holds up what flows this way, until `flow`.
