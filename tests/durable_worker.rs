@@ -186,6 +186,24 @@ fn idle_costs_one_look_a_minute(database: &Database<'_>) {
     assert_eq!(worker.stats().looks, 1);
 }
 
+fn what_is_behind_a_backlog_comes_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    // As many as one look takes in, and one more, before there is a worker.
+    let new: Vec<_> = (0..1000).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    timers.schedule(&mail("behind", Duration::from_millis(400))).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let begin = Instant::now();
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    while next(&seen).key != "behind" {}
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "before the next look: {:?}",
+        begin.elapsed()
+    );
+    until("all are done", || worker.stats().done == 1001);
+}
+
 fn a_backlog_is_worked_off(database: &Database<'_>) {
     let timers = database.open();
     let new: Vec<_> = (0..3000).map(|n| mail(&n.to_string(), NOW)).collect();
@@ -573,6 +591,135 @@ fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
     assert_eq!(database.number("SELECT count(*) FROM effects"), 1);
 }
 
+fn a_statement_that_fails_in_its_transaction_fails_the_run(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute("CREATE TABLE effects (key TEXT PRIMARY KEY)");
+    let worker = timers.worker().retry(quick(2));
+    // The handler ignores the error of the second statement. PostgreSQL would undo the first one too, and call that a
+    // success. SQLite keeps the first.
+    let worker = if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", |run, transaction| {
+            for _ in 0..2 {
+                _ = transaction.execute("INSERT INTO effects VALUES (?1)", [run.key()]);
+            }
+            Ok(())
+        })
+    } else {
+        worker.handle_in_postgres("mail", |run, transaction| {
+            for _ in 0..2 {
+                _ = transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()]);
+            }
+            Ok(())
+        })
+    };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is over", || {
+        worker.stats().done + worker.stats().dead == 1 && worker.stats().running == 0
+    });
+    let is_done = is_gone(&timers, "1");
+    assert_eq!(is_done, database.is_sqlite());
+    assert_eq!(database.number("SELECT count(*) FROM effects"), i64::from(is_done));
+    if !is_done {
+        let error = timers.get("mail", "1").expect("no error").expect("there").error;
+        assert!(
+            error.as_deref().is_some_and(|error| error.contains("a statement has failed")),
+            "{error:?}"
+        );
+    }
+}
+
+// ----- others that hold or refuse --------------------------------------------------------------
+
+fn a_timer_that_somebody_holds_holds_up_no_other(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // a transaction holds the whole file
+    }
+    let timers = database.open();
+    let may_end = Arc::new(AtomicBool::new(false));
+    let (log, seen) = Log::new();
+    let worker = {
+        let may_end = Arc::clone(&may_end);
+        timers.worker().handle("mail", move |run| {
+            log.add(run);
+            if run.key().starts_with("held") {
+                until("it may end", || may_end.load(Ordering::Relaxed));
+                assert!(run.is_current(), "its lease was extended while the other was held");
+            }
+            Ok(())
+        })
+    };
+    let lease = Duration::from_millis(200);
+    let worker = worker.lease(lease).start(Scheduler::global()).expect("it starts");
+    timers.schedule_all(&[mail("held 1", NOW), mail("held 2", NOW)]).expect("scheduled");
+    _ = (next(&seen), next(&seen));
+    let mut mine = client(&database.url());
+    let mut transaction = mine.transaction().expect("begins");
+    let state = postgres::within(&mut transaction).cancel("mail", "held 1").expect("no error");
+    assert_eq!(state, Some(State::Running));
+    thread::sleep(lease * 2); // more than one extension, of which one timer is held
+    timers.schedule(&mail("other", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "other");
+    may_end.store(true, Ordering::Relaxed);
+    until("the others are done", || worker.stats().done == 2);
+    transaction.rollback().expect("ends");
+    until("it is done too", || is_gone(&timers, "held 1"));
+}
+
+fn an_outcome_that_is_refused_holds_up_no_other(database: &Database<'_>) {
+    let timers = database.open();
+    // A rule of the user's, against which one outcome is.
+    database.execute(if database.is_sqlite() {
+        "CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers WHEN OLD.key = 'kept'
+         BEGIN SELECT RAISE(ABORT, 'no'); END"
+    } else {
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF OLD.key = 'kept' THEN RAISE 'no'; END IF; RETURN OLD; END $$;
+         CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION refuse()"
+    });
+    let (worker, _seen) = noting(&timers);
+    let worker = worker.on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    let keys = (0..20).map(|n| n.to_string()).chain(["kept".to_owned()]);
+    timers.schedule_all(&keys.map(|key| mail(&key, NOW)).collect::<Vec<_>>()).expect("scheduled");
+    until("the others are done", || worker.stats().done == 20);
+    until("it is given up", || worker.stats().lost == 1);
+    assert!(worker.stop(PATIENCE));
+}
+
+fn batches_and_workers_do_not_deadlock(database: &Database<'_>) {
+    let timers = database.open();
+    let worker = timers
+        .worker()
+        .handle("mail", |run| if run.key().len() == 1 { Ok(()) } else { Err(Failure::new("no")) })
+        .retry(quick(3))
+        .start(Scheduler::global())
+        .expect("it starts");
+    thread::scope(|scope| {
+        for reverse in [false, true] {
+            let timers = &timers;
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let mut keys: Vec<_> = (0..40).map(|n| n.to_string()).collect();
+                    if reverse {
+                        keys.reverse();
+                    }
+                    let batch: Vec<_> = keys.iter().map(|key| mail(key, NOW)).collect();
+                    timers.schedule_all(&batch).expect("no deadlock");
+                    timers.requeue_all("mail", NOW).expect("no deadlock");
+                    for key in keys.iter().skip(round).take(3) {
+                        timers.cancel("mail", key).expect("no deadlock");
+                    }
+                }
+            });
+        }
+    });
+    until("it has come to rest", || {
+        let counts = timers.counts().expect("counts");
+        counts.iter().all(|of| of.waiting + of.retrying + of.running == 0)
+    });
+    assert_eq!(worker.stats().errors, 0);
+}
+
 // ----- clocks --------------------------------------------------------------------------------
 
 fn a_machine_whose_clock_is_off_sends_nothing_early(database: &Database<'_>) {
@@ -669,6 +816,31 @@ fn json_goes_in_and_comes_out(database: &Database<'_>) {
     );
 }
 
+fn the_longest_times_are_long_and_do_no_harm(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker.time_limit(Duration::MAX).lease(Duration::MAX).poll_every(Duration::MAX);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW).time_limit(Duration::MAX)).expect("scheduled");
+    timers.schedule(&mail("2", NOW).every(Duration::MAX)).expect("scheduled");
+    assert_eq!([next(&seen), next(&seen)].map(|seen| seen.attempt), [1, 1]);
+    until("both are written", || worker.stats().done == 2);
+    assert!(worker.stop(PATIENCE));
+}
+
+fn async_code_may_call_it(database: &Database<'_>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+    runtime.expect("a runtime").block_on(async {
+        let timers = database.open();
+        let (worker, seen) = noting(&timers);
+        let worker = worker.start(Scheduler::global()).expect("it starts");
+        timers.schedule(&mail("1", NOW)).expect("scheduled");
+        assert_eq!(next(&seen).key, "1");
+        assert!(worker.stop(PATIENCE));
+        drop((worker, timers)); // with their connections
+    });
+}
+
 fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
     let timers = database.open();
     let scheduler = Scheduler::new();
@@ -679,6 +851,8 @@ fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
     invalid(timers.worker());
     invalid(timers.worker().handle("mail", |_| Ok(())).lease(Duration::from_millis(1)));
     invalid(timers.worker().handle_in_transaction("mail", |_, _| Ok(())));
+    invalid(timers.worker().handle("mail", |_| Ok(())).handle("mail", |_| Ok(())));
+    invalid(timers.worker().handle("mail", |_| Ok(())).name("a\0b"));
     invalid(if database.is_sqlite() {
         timers.worker().handle_in_postgres("mail", |_, _| Ok(()))
     } else {
@@ -706,6 +880,13 @@ on_both! {
     a_cancelled_timer_never_runs,
     idle_costs_one_look_a_minute,
     a_backlog_is_worked_off,
+    what_is_behind_a_backlog_comes_on_time,
+    a_statement_that_fails_in_its_transaction_fails_the_run,
+    a_timer_that_somebody_holds_holds_up_no_other,
+    an_outcome_that_is_refused_holds_up_no_other,
+    batches_and_workers_do_not_deadlock,
+    the_longest_times_are_long_and_do_no_harm,
+    async_code_may_call_it,
     failures_are_tried_again_and_dead_in_the_end,
     a_handler_that_never_returns_holds_up_nobody,
     a_long_handler_keeps_its_lease,
