@@ -339,6 +339,7 @@ impl Dispatcher<'_> {
             // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
             // claims the timer again, or makes it dead.
             shared.forget(&mut state, fence);
+            shared.wake_after(Cause::Look, AFTER_OTHERS);
             Then::Retry(Duration::ZERO, failure.reason().to_owned())
         } else {
             let then = shared.after_failure(kind, &timer, &failure);

@@ -482,6 +482,7 @@ impl Timers {
 }
 
 /// What a connection is lent for. A handler may leave settings of its own behind, which should not meet other calls.
+#[derive(Clone, Copy)]
 enum Purpose {
     Call,
     Handler,

@@ -247,10 +247,10 @@ impl Finisher<'_> {
     /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
     /// written by itself.
     fn write(&mut self, outcomes: Vec<Finish>) {
-        let mut failures = 0;
+        let (mut failures, mut was_sent) = (0, false);
         loop {
-            match self.try_write(&outcomes) {
-                Ok(finished) => return self.are_written(outcomes, &finished, failures > 0),
+            match self.try_write(&outcomes, &mut was_sent) {
+                Ok(finished) => return self.are_written(outcomes, &finished, was_sent),
                 Err(error @ (Error::Unreachable(_) | Error::Busy)) => self.shared.report(&error),
                 Err(_) if outcomes.len() > 1 => {
                     outcomes.into_iter().for_each(|outcome| self.write(vec![outcome]));
@@ -268,17 +268,19 @@ impl Finisher<'_> {
         }
     }
 
-    fn try_write(&mut self, outcomes: &[Finish]) -> Result<Changed> {
+    /// Sets `was_sent` if it fails after it has sent the outcomes.
+    fn try_write(&mut self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
         let open = self.connection.take().and_then(|mut open| open.is_open().then_some(open));
         let mut connected = open.map_or_else(|| self.shared.timers.shared.store.connect(), Ok)?;
         let finished = connected.finish(outcomes);
+        *was_sent |= finished.is_err();
         self.connection = Some(connected).filter(|_| finished.is_ok());
         finished
     }
 
-    /// Forgets runs of which the outcome was written, or that were another's. After an error, an outcome may have been
-    /// written before, and then it is not written now.
-    fn are_written(&mut self, outcomes: Vec<Finish>, finished: &Changed, after_an_error: bool) {
+    /// Forgets runs of which the outcome was written, or that were another's. If the outcomes were sent before, an outcome
+    /// may have been written then, and not now.
+    fn are_written(&mut self, outcomes: Vec<Finish>, finished: &Changed, was_sent: bool) {
         let written: HashSet<i64> = finished.changed.iter().copied().collect();
         let shared = self.shared;
         for outcome in outcomes {
@@ -288,7 +290,7 @@ impl Finisher<'_> {
                 continue;
             }
             let held = shared.state().runs.remove(&fence);
-            if written.contains(&fence) || after_an_error {
+            if written.contains(&fence) || was_sent {
                 match outcome.then {
                     Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
                     Then::Release => count(&shared.counters.released, 1),
