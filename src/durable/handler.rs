@@ -241,7 +241,7 @@ impl Run<'_> {
 
     /// Returns the number of this attempt at this run, which counts from one.
     ///
-    /// Attempts count that were started, also those of workers that died in between.
+    /// Attempts count for which the timer was claimed, also those of workers that died in between.
     pub fn attempt(&self) -> u32 {
         self.timer.attempts
     }

@@ -85,6 +85,9 @@
 //! # Ok::<(), tickwheel::durable::Error>(())
 //! ```
 //!
+//! A timer that was replaced while it ran may run beside the old run, which nothing can stop. The fencing numbers tell them
+//! apart.
+//!
 //! A handler that fails is called again after a gap that grows ([`Retry`]). After the last attempt the timer is
 //! [`Dead`](State::Dead): it stays in the table with its error, to be listed, requeued or cancelled. So does a timer whose
 //! workers died in each attempt.
@@ -152,12 +155,23 @@
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
+//! A role that schedules needs `INSERT`, `SELECT`, `UPDATE` and `DELETE` on `tickwheel_timers`, `SELECT` on
+//! `tickwheel_schema`, and `USAGE` on the sequence `tickwheel_fence` if it has workers. [`Timers::open`] also creates the
+//! tables, unless they are there. Connections have TLS if you make them: `postgres::Postgres::with_connector`.
+//!
+//! # In async code
+//!
+//! All calls wait for the database. Call them from a thread that may wait, such as tokio's `spawn_blocking`. In a runtime's
+//! own thread they work too, but hold that thread up.
+//!
 //! # What this is not
 //!
 //! - A **workflow engine**. A timer has one step. A handler may schedule the next one in its transaction, but nothing
 //!   here remembers how steps belong together. Take Temporal, Restate or a state machine in a table.
 //! - A **broker**. There are no topics, no consumer groups, no replay, and no order between timers but their due times:
 //!   two workers may run neighbours at the same time. For messages that are consumed at once, take a broker.
+//! - A **job queue with all that belongs to one**. There are no priorities, no limits for each kind, no queues in which one
+//!   key waits for another, no history of what is done, and no web page. What it has is time.
 //! - A clock for **many short timeouts**. Each timer costs a write to schedule and two to run. Timeouts that most often are
 //!   cancelled, and that may die with the process, belong on a [`Scheduler`](crate::Scheduler).
 //!
@@ -268,7 +282,8 @@ impl Timers {
         Ok(Timers { shared: Arc::new(shared) })
     }
 
-    /// Schedules a timer. If its kind has one with this key, the new one takes its place.
+    /// Schedules a timer. If its kind has one with this key, the new one takes its place. If that one runs, its run goes on,
+    /// and its outcome is ignored. So the new one may start before that run has ended.
     ///
     /// # Errors
     ///
@@ -336,8 +351,8 @@ impl Timers {
 
     /// Removes a timer. Returns the state that it had, or `None` if it is not there.
     ///
-    /// One that was [`Waiting`](State::Waiting) never starts. If it was [`Running`](State::Running), the run in progress
-    /// goes on, and nothing follows it.
+    /// One that was [`Waiting`](State::Waiting) never starts. If it was [`Running`](State::Running), a worker has it: the
+    /// handler runs, or is about to, and nothing follows it.
     ///
     /// # Errors
     ///

@@ -160,7 +160,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 pub enum State {
     /// It waits for its time, or for the next attempt.
     Waiting,
-    /// A worker has it, until its lease ends.
+    /// A worker has claimed it, until its lease ends. Its handler runs, or is about to.
     Running,
     /// All its attempts have failed. It stays until somebody requeues or cancels it.
     Dead,
@@ -205,7 +205,7 @@ pub struct Timer {
     pub time_limit: Option<Duration>,
     /// Waiting, running or dead.
     pub state: State,
-    /// How many attempts of this run were started.
+    /// For how many attempts of this run it was claimed.
     pub attempts: u32,
     /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store.
     pub fence: i64,

@@ -61,8 +61,12 @@ impl WorkerBuilder {
     /// Registers a handler that does its work in a transaction of the timers' own database. What it writes there, and
     /// that the timer is done, are committed together or not at all. So each run is **exactly-once**.
     ///
-    /// The handler may schedule other timers with [`postgres::within`](super::postgres::within). The server ends a
-    /// transaction that exceeds the time limit.
+    /// The handler must schedule other timers with [`postgres::within`](super::postgres::within): another connection would
+    /// wait for this transaction. What has taken longer than the time limit is not committed. The server ends a transaction
+    /// in which one statement, or the pause between two, takes longer than that.
+    ///
+    /// A statement that has failed undoes the transaction, as always in PostgreSQL, and fails the run. The isolation is
+    /// READ COMMITTED.
     #[cfg(feature = "postgres")]
     pub fn handle_in_postgres(
         self,
@@ -126,6 +130,9 @@ impl WorkerBuilder {
 
     /// Sets for how long a timer is out of reach of other workers if this one dies or hangs. By default 30 seconds. The
     /// worker extends a lease after each third of it, as long as the handler runs.
+    ///
+    /// A worker claims some twenty milliseconds of work ahead of its threads. If the process dies, or ends without
+    /// [`Worker::stop`], the leases of these timers have to end too, and each has used up an attempt.
     pub fn lease(mut self, lease: Duration) -> WorkerBuilder {
         self.settings.lease = lease.min(LONGEST);
         self
@@ -266,7 +273,8 @@ impl fmt::Debug for WorkerBuilder {
 
 /// Runs the timers of its kinds when they are due, until it is stopped.
 ///
-/// Dropping it stops it without waiting.
+/// Dropping it stops it without waiting. At the end of a process call [`stop`](Worker::stop) instead, so that what was
+/// claimed is finished or given back, and other workers need not wait for the end of its lease.
 #[must_use = "a worker stops when it is dropped"]
 pub struct Worker {
     shared: Arc<Shared>,
