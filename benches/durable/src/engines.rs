@@ -104,7 +104,7 @@ impl<'a> Place<'a> {
         let mut timers = None;
         match engine {
             Engine::Postgres => {
-                timers = Some(Timers::open(&format!("postgres:{address}")).expect("tables"));
+                timers = Some(Timers::open(&address).expect("tables"));
             }
             Engine::Polling(_) => connect(&address).batch_execute(POLLING_TABLE).expect("a table"),
             _ => crate::workers::migrate_graphile(&address),

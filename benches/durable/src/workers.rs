@@ -168,7 +168,7 @@ pub(crate) fn main(arguments: &[String]) {
     let log = Log::default();
     let stop: Box<dyn FnOnce()> = match engine {
         Engine::Sqlite | Engine::Postgres => {
-            let timers = Timers::open(&format!("postgres:{address}")).expect("the store opens");
+            let timers = Timers::open(address).expect("the store opens");
             let worker = tickwheel(&timers, handler, &log, false);
             Box::new(move || assert!(worker.stop(STOP), "the worker stops"))
         }
