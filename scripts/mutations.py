@@ -35,6 +35,10 @@ def tests(*names):
     return TESTS + [part for name in names for part in ("--test", name)]
 
 
+def durable(*names):
+    return TESTS + ["--features", "sqlite,postgres,serde"] + [part for name in names for part in ("--test", f"durable_{name}")]
+
+
 # Name, file, what is replaced, by what, and the suite that has to notice.
 MUTATIONS = [
     # Time
@@ -756,6 +760,74 @@ MUTATIONS = [
      "let left = (left / 2).max(Duration::from_nanos(1));", TESTS + ["--lib"]),
     ("platform: a timer of zero never ends", "src/platform/sleep/linux.rs",
      "let left = left.max(Duration::from_nanos(1)); // zero would mean never", "", TESTS + ["--lib"]),
+    # Durable timers. PostgreSQL's plants need a server, as its tests do.
+    ("durable: SQLite gives out what is not due", "src/durable/sqlite.rs",
+     "WHERE kind = ?1 AND wake <= ?2 ORDER BY wake, id LIMIT ?3", "WHERE kind = ?1 AND wake <= ?2 + 60000 ORDER BY wake, id LIMIT ?3",
+     durable("store", "worker")),
+    ("durable: PostgreSQL gives out what is not due", "src/durable/postgres.rs",
+     "WHERE kind = $1 AND wake <= (SELECT now FROM clock)", "WHERE kind = $1 AND wake <= (SELECT now FROM clock) + interval '1 minute'",
+     durable("store", "worker")),
+    ("durable: SQLite's delays are a millisecond short", "src/durable/sqlite.rs",
+     "((self.now() + 1) * 1000 + delay_micros(delay))", "((self.now() - 1) * 1000 + delay_micros(delay))",
+     durable("store", "worker")),
+    ("durable: SQLite ends runs of others", "src/durable/sqlite.rs",
+     "DELETE FROM tickwheel_timers WHERE id = ?1 AND fence = ?2 AND state = 'running'",
+     "DELETE FROM tickwheel_timers WHERE id = ?1 AND ?2 > 0 AND state = 'running'", durable("store")),
+    ("durable: PostgreSQL ends runs of others", "src/durable/postgres.rs",
+     "DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence\";",
+     "DELETE FROM tickwheel_timers t USING unnest($1::bigint[], $2::bigint[]) AS run (id, fence) "
+     "WHERE t.id = run.id AND (SELECT count(*) FROM mine) >= 0 RETURNING t.fence\";",
+     durable("store")),
+    ("durable: a claim has no lease", "src/durable/sqlite.rs",
+     "let held_until = if is_dead { NEVER } else { until };", "let held_until = if is_dead { NEVER } else { self.now() };",
+     durable("store", "worker")),
+    ("durable: fencing numbers begin again", "src/durable/sqlite.rs",
+     "UPDATE tickwheel_schema SET fence = fence + ?1 RETURNING fence - ?1 + 1",
+     "UPDATE tickwheel_schema SET fence = ?1 RETURNING fence - ?1 + 1", durable("store")),
+    ("durable: a replaced timer goes on running", "src/durable/sqlite.rs",
+     "time_limit_ms = excluded.time_limit_ms, state = 'waiting', attempts = 0,", "time_limit_ms = excluded.time_limit_ms, attempts = 0,",
+     durable("store")),
+    ("durable: what kills its workers never dies", "src/durable/sqlite.rs",
+     "was_running && timer.attempts >= timer.max_attempts.unwrap_or(claim.max_attempts);", "false;", durable("store")),
+    ("durable: PostgreSQL commits what a failed statement has undone", "src/durable/postgres.rs",
+     "if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {", "if false {", durable("worker")),
+    ("durable: an extension waits for a lock", "src/durable/postgres.rs",
+     "WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)\n            UPDATE tickwheel_timers t SET held_until",
+     "WHERE t.state = 'running' FOR UPDATE OF t)\n            UPDATE tickwheel_timers t SET held_until", durable("worker")),
+    ("durable: nobody is told of timers that were moved", "src/durable/postgres.sql",
+     "    PERFORM tickwheel_tell(NEW.wake, TG_TABLE_SCHEMA, NEW.kind);\n", "", durable("worker")),
+    ("durable: a worker that stops says nothing", "src/durable/dispatcher.rs",
+     "_ = dispatcher.connection().and_then(Connection::announce);", "", durable("worker")),
+    ("durable: the next timer of a batch is not expected", "src/durable/dispatcher.rs",
+     "claimed.next.into_iter().for_each(|next| shared.expect(kind, next));", "", durable("worker")),
+    ("durable: a claim that came too early is forgotten", "src/durable/dispatcher.rs",
+     "                shared.expect(kind, wake); // it was too early\n", "", durable("worker")),
+    ("durable: leases are not extended", "src/durable/dispatcher.rs",
+     "Cause::Extend => self.must_extend = true,", "Cause::Extend => {}", durable("worker", "faults")),
+    ("durable: a run does not learn that its timer is gone", "src/durable/dispatcher.rs",
+     "                Some(held) => held.tenure.end(),\n", "                Some(held) => held.tenure.extend(sent + shared.settings.lease),\n",
+     durable("worker")),
+    ("durable: no thread stands in for one that is stuck", "src/durable/dispatcher.rs",
+     "let is_replaced = state.stuck <= MOST_STUCK && !state.is_stopping;", "let is_replaced = false;", durable("worker")),
+    ("durable: the finisher ends before a claim that is under way", "src/durable/runner.rs",
+     "state.is_stopping && !state.is_dispatching && state.runs.is_empty()", "state.is_stopping && state.runs.is_empty()",
+     durable("faults")),
+    ("durable: what was never started is not given back", "src/durable/shared.rs",
+     "        let mut state = self.state();\n        while let Some(job) = state.jobs.pop_front() {",
+     "        let mut state = self.state();\n        while let Some(job) = None::<Job> {", durable("worker")),
+    ("durable: an outcome that is refused holds up the others", "src/durable/runner.rs",
+     "if outcomes.len() > 1 =>", "if outcomes.len() > 1000 =>", durable("worker")),
+    ("durable: a lost connection costs an attempt", "src/durable/runner.rs",
+     "Err(Error::Unreachable(_) | Error::Busy) if work.result.is_none() => {}",
+     "Err(Error::Unreachable(_) | Error::Busy) if work.result.is_some() => {}", durable("faults")),
+    ("durable: a series loses its phase", "src/durable/shared.rs",
+     "from_micros(micros(due).saturating_add(period.saturating_mul(missed + 1)))", "from_micros(micros(now).saturating_add(period))",
+     TESTS + ["--features", "durable", "--lib", "durable"]),
+    ("durable: the clock that is guessed is early", "src/durable/clock.rs",
+     "let (low, high) = (read - received, read + RESOLUTION - sent);", "let (low, high) = (read - sent, read + RESOLUTION - sent);",
+     TESTS + ["--features", "durable", "--lib", "durable"]),
+    ("durable: PostgreSQL's client is used inside a runtime", "src/durable/mod.rs",
+     "if tokio::runtime::Handle::try_current().is_ok() {", "if false {", durable("worker")),
 ]
 
 
