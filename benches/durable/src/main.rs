@@ -25,7 +25,7 @@ struct Row {
     processes: usize,
     fire: Option<f64>,
     insert: Option<f64>,
-    lateness: Vec<Lateness>,
+    lateness: Vec<Option<Lateness>>,
 }
 
 fn main() {

@@ -65,8 +65,11 @@ pub(crate) fn text(
         let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), thousands);
         let mut cells =
             vec![row.engine.name(), row.processes.to_string(), rate(row.fire), rate(row.insert)];
-        for Lateness { median, p99, max } in &row.lateness {
-            cells.extend([*median, *p99, *max].map(millis));
+        for late in &row.lateness {
+            cells.extend(match late {
+                Some(Lateness { median, p99, max }) => [*median, *p99, *max].map(millis),
+                None => ["behind", "-", "-"].map(ToOwned::to_owned),
+            });
         }
         cells.resize(heads.len(), "-".to_owned());
         table.push(cells);
