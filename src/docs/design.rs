@@ -339,6 +339,17 @@
 //! are not taken away from other workers. Their outcomes are written by one thread, all that have gathered while the last
 //! transaction was under way. So the cost of a commit is shared more, the more there is to do.
 //!
+//! No worker waits for a row that somebody else has locked, but for the row of its own handler's transaction. The first
+//! version waited when it extended leases, and an open transaction of a user that held one timer ended the leases of all
+//! the others. To pass over a row has a price: a claim may lock, for the length of its own statement, a row that another
+//! claim has taken just before. So an outcome that finds its own row locked is tried again after 1, 2, 4 and 8 ms, and then
+//! each 100 ms.
+//!
+//! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
+//! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
+//! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of
+//! many is enough.
+//!
 //! # Scale
 //!
 //! The cost of a schedule and of a cancel does not depend on how many are pending. A tick of the bare wheel, with tasks
