@@ -802,6 +802,8 @@ MUTATIONS = [
      "claimed.next.into_iter().for_each(|next| shared.expect(kind, next));", "", durable("worker")),
     ("durable: a claim that came too early is forgotten", "src/durable/dispatcher.rs",
      "                shared.expect(kind, wake); // it was too early\n", "", durable("worker")),
+    ("durable: quick timers are claimed behind a slow one", "src/durable/shared.rs",
+     "state.runs.values().map(|held| held.kind).chain([kind])", "[kind].into_iter()", durable("worker")),
     ("durable: leases are not extended", "src/durable/dispatcher.rs",
      "Cause::Extend => self.must_extend = true,", "Cause::Extend => {}", durable("worker", "faults")),
     ("durable: a run does not learn that its timer is gone", "src/durable/dispatcher.rs",

@@ -426,6 +426,35 @@ fn workers_share_the_work(database: &Database<'_>) {
     assert!(who.len() > 1, "{who:?}");
 }
 
+fn a_slow_handler_keeps_no_quick_timers_behind_it(database: &Database<'_>) {
+    let timers = database.open();
+    let may_end = Arc::new(AtomicBool::new(false));
+    let slow = {
+        let may_end = Arc::clone(&may_end);
+        timers.worker().threads(1).handle("mail", |_| Ok(())).handle("slow", move |_| {
+            until("it may end", || may_end.load(Ordering::Relaxed));
+            Ok(())
+        })
+    };
+    let slow = slow.start(Scheduler::global()).expect("it starts");
+    // It learns that mails are quick, so it would claim many ahead.
+    timers
+        .schedule_all(&(0..50).map(|n| mail(&n.to_string(), NOW)).collect::<Vec<_>>())
+        .expect("scheduled");
+    until("they are done", || slow.stats().done == 50);
+    timers.schedule(&NewTimer::new("slow", "1", NOW)).expect("scheduled");
+    until("it runs", || slow.stats().running == 1);
+    timers
+        .schedule_all(&(0..20).map(|n| mail(&n.to_string(), NOW)).collect::<Vec<_>>())
+        .expect("scheduled");
+    let (quick, _seen) = noting(&timers);
+    let quick = quick.start(Scheduler::global()).expect("it starts");
+    until("the other worker has them all", || quick.stats().done == 20);
+    assert_eq!(slow.stats().claimed, 51);
+    may_end.store(true, Ordering::Relaxed);
+    assert!(slow.stop(PATIENCE) && quick.stop(PATIENCE));
+}
+
 fn a_worker_that_stops_gives_back_what_it_has_not_started(database: &Database<'_>) {
     let timers = database.open();
     let (tell, told) = mpsc::channel();
@@ -894,6 +923,7 @@ on_both! {
     a_series_keeps_its_phase,
     a_rule_says_when_the_next_run_is,
     workers_share_the_work,
+    a_slow_handler_keeps_no_quick_timers_behind_it,
     a_worker_that_stops_gives_back_what_it_has_not_started,
     others_take_over_at_once_what_a_stopped_worker_waited_for,
     a_handler_in_the_transaction_runs_exactly_once,

@@ -276,16 +276,22 @@ impl Shared {
 
     /// How many more timers of a kind may be claimed.
     ///
-    /// Timers of which each has one attempt are not claimed ahead: a crash would cost them that attempt before they have
-    /// started.
+    /// How far ahead is decided by the slowest of the kinds that would stand in one queue. One whose handler has not ended
+    /// yet may be slow. Timers of which each has one attempt are not claimed ahead: a crash would cost them that attempt
+    /// before they have started.
     pub(super) fn room(&self, kind: usize) -> u32 {
         let state = self.state();
         let threads = self.settings.threads + MOST_STUCK;
         let threads = threads.saturating_sub(state.stuck).min(self.settings.threads);
-        let average = state.averages.get(&kind).filter(|_| self.retry_of(kind).max_attempts() > 1);
-        let ahead = average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
-        let most = threads * ahead.clamp(1, MOST_AHEAD) as usize;
-        most.saturating_sub(state.runs.len()) as u32
+        let queued = state.runs.values().map(|held| held.kind).chain([kind]);
+        let ahead = |kind| match state.averages.get(&kind) {
+            Some(average) if self.retry_of(kind).max_attempts() > 1 => {
+                AHEAD.as_nanos() / average.as_nanos().max(1)
+            }
+            _ => 1,
+        };
+        let ahead = queued.map(ahead).min().unwrap_or(1).clamp(1, MOST_AHEAD);
+        (threads * ahead as usize).saturating_sub(state.runs.len()) as u32
     }
 
     /// How often a timer of a kind is tried.
@@ -378,7 +384,7 @@ impl Shared {
         self.has_outcomes.notify_all();
     }
 
-    /// From here on, the finisher waits for those runs alone that are there (RUN-5).
+    /// From here on, the finisher waits for those runs alone that are there (LEASE-5).
     pub(super) fn end_of_dispatcher(&self) {
         self.state().is_dispatching = false;
         self.has_outcomes.notify_all();
