@@ -438,6 +438,8 @@ fn a_replaced_timer_is_not_ended_by_the_old_run(database: &Database<'_>) {
         .schedule(&[mail("1", NOW).payload("new")], Existing::Replace)
         .expect("scheduled");
     assert!(scheduled[0].expect("put in").replaced);
+    let timer = connection.get("mail", "1").expect("no error").expect("there");
+    assert_eq!((timer.state, timer.attempts, timer.owner), (State::Waiting, 0, None));
     assert!(!finish(&mut *connection, id(&old, 0), Then::Done));
     let new = claim(&mut *connection, 9);
     assert_eq!(

@@ -300,7 +300,7 @@ fn a_handler_that_never_returns_holds_up_nobody(database: &Database<'_>) {
 
 fn a_long_handler_keeps_its_lease(database: &Database<'_>) {
     let timers = database.open();
-    let lease = Duration::from_millis(150);
+    let lease = Duration::from_millis(400);
     let runs = Arc::new(AtomicU32::new(0));
     let long = |timers: &Timers| {
         let runs = Arc::clone(&runs);
@@ -678,7 +678,7 @@ fn a_timer_that_somebody_holds_holds_up_no_other(database: &Database<'_>) {
             Ok(())
         })
     };
-    let lease = Duration::from_millis(200);
+    let lease = Duration::from_millis(500);
     let worker = worker.lease(lease).start(Scheduler::global()).expect("it starts");
     timers.schedule_all(&[mail("held 1", NOW), mail("held 2", NOW)]).expect("scheduled");
     _ = (next(&seen), next(&seen));
