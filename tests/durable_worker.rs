@@ -543,6 +543,37 @@ fn a_handler_in_the_transaction_runs_exactly_once(database: &Database<'_>) {
     assert!(after.len() == 20 && after.iter().all(|timer| timer.kind == "after"));
 }
 
+fn what_a_handler_schedules_in_its_transaction_comes_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    let (log, seen) = Log::new();
+    let after = |key: &str| [NewTimer::new("after", key, SOON)];
+    let worker = timers.worker().handle("after", move |run| {
+        log.add(run);
+        Ok(())
+    });
+    let worker = if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", move |run, transaction| {
+            sqlite::within(transaction).schedule(&after(run.key()), Existing::Keep)?;
+            Ok(())
+        })
+    } else {
+        worker.handle_in_postgres("mail", move |run, transaction| {
+            postgres::within(transaction).schedule(&after(run.key()), Existing::Keep)?;
+            Ok(())
+        })
+    };
+    let worker = worker.poll_every(HOUR).start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    let begin = Instant::now();
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "1");
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "before the next look: {:?}",
+        begin.elapsed()
+    );
+}
+
 fn a_series_in_transactions_goes_on(database: &Database<'_>) {
     let timers = database.open();
     database.execute(EFFECTS);
@@ -927,6 +958,7 @@ on_both! {
     a_worker_that_stops_gives_back_what_it_has_not_started,
     others_take_over_at_once_what_a_stopped_worker_waited_for,
     a_handler_in_the_transaction_runs_exactly_once,
+    what_a_handler_schedules_in_its_transaction_comes_on_time,
     a_series_in_transactions_goes_on,
     the_order_and_its_timer_are_written_together_or_not_at_all,
     a_transaction_that_never_ends_is_ended,

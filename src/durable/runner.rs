@@ -124,7 +124,13 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         failures += 1;
     };
     match transacted {
-        Ok(Transacted::Committed) => Ended::Committed(finish.then),
+        Ok(Transacted::Committed) => {
+            if !shared.settings.is_told {
+                // The handler may have scheduled others in its transaction.
+                shared.timers.each_worker(Shared::look_now);
+            }
+            Ended::Committed(finish.then)
+        }
         Ok(Transacted::Lost) => Ended::Lost,
         Ok(Transacted::Undone) => Ended::Returned(
             work.result.unwrap_or_else(|| Err(Failure::new("the handler was not called"))),

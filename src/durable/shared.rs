@@ -61,6 +61,8 @@ pub(super) struct Settings {
     pub(super) threads: usize,
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
+    /// The store tells of new timers itself.
+    pub(super) is_told: bool,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
     pub(super) rules: Option<Box<Rules>>,
@@ -75,6 +77,7 @@ impl Default for Settings {
             threads: 4,
             lease: Duration::from_secs(30),
             poll: None,
+            is_told: false,
             retry: Retry::default(),
             time_limit: Duration::from_secs(60),
             rules: None,

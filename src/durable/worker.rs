@@ -203,7 +203,8 @@ impl WorkerBuilder {
             let connection = self.timers.shared.store.connect()?;
             let listener = self.timers.shared.store.listen()?;
             let mut settings = self.settings;
-            if listener.is_none() {
+            settings.is_told = listener.is_some();
+            if !settings.is_told {
                 settings.poll = settings.poll.or(Some(POLL));
             }
             let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
