@@ -305,9 +305,10 @@ impl Handler {
 
     /// Calls a plain handler. Its panic is a failure.
     pub(super) fn call(&self, run: &Run<'_>) -> HandlerResult {
-        match self {
-            Handler::Plain(handle) => settled(|| handle(run)),
-            _ => Err(Failure::new("this handler needs a transaction")),
+        if let Handler::Plain(handle) = self {
+            settled(|| handle(run))
+        } else {
+            Err(Failure::new("this handler needs a transaction"))
         }
     }
 }

@@ -253,19 +253,21 @@ impl Timers {
     /// [`Error::Address`] if it is no address, or of a database whose feature is off. [`Error::Unreachable`] if the
     /// database cannot be opened. [`Error::Schema`] if its tables are from a later version of this crate.
     pub fn open(address: &str) -> Result<Timers> {
-        let (scheme, rest) = address.split_once(':').unwrap_or(("", address));
-        match scheme {
-            #[cfg(feature = "sqlite")]
-            "sqlite" if !rest.is_empty() => {
-                Timers::with_store(sqlite::Sqlite::new(rest.strip_prefix("//").unwrap_or(rest)))
-            }
-            #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => Timers::with_store(postgres::Postgres::new(address)?),
-            // An address may contain a password, so it is not repeated.
-            _ => Err(Error::Address(
-                "this is no address of a store, or the feature of its database is off".to_owned(),
-            )),
+        #[cfg(feature = "sqlite")]
+        if let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) {
+            return Timers::with_store(sqlite::Sqlite::new(
+                path.strip_prefix("//").unwrap_or(path),
+            ));
         }
+        #[cfg(feature = "postgres")]
+        if address.starts_with("postgres:") || address.starts_with("postgresql:") {
+            return Timers::with_store(postgres::Postgres::new(address)?);
+        }
+        // What follows the scheme may contain a password, so it is not repeated.
+        let scheme = address.split(':').next().unwrap_or_default();
+        Err(Error::Address(format!(
+            "{scheme:?} names no store, or the feature of its database is off"
+        )))
     }
 
     /// Opens a store that was built by hand, or one of your own.
