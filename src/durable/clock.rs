@@ -83,7 +83,7 @@ pub(super) fn from_micros(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", test))]
 /// A delay in microseconds, rounded up, and no longer than there are times.
 pub(super) fn delay_micros(delay: Duration) -> i64 {
     i64::try_from(delay.as_nanos().div_ceil(1000)).unwrap_or(LATEST).min(LATEST)
