@@ -83,12 +83,6 @@ pub(super) fn from_micros(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres", test))]
-/// A delay in microseconds, rounded up, and no longer than there are times.
-pub(super) fn delay_micros(delay: Duration) -> i64 {
-    i64::try_from(delay.as_nanos().div_ceil(1000)).unwrap_or(LATEST).min(LATEST)
-}
-
 /// The last moment of the year 9998. What is due later is due then.
 pub(super) const LATEST: i64 = 253_370_764_799_999_999;
 
@@ -128,7 +122,6 @@ mod tests {
     fn times_are_rounded_up_and_kept_in_range() {
         assert_eq!(micros(UNIX_EPOCH + Duration::from_nanos(1)), 1);
         assert_eq!(micros(UNIX_EPOCH - Duration::from_secs(1)), 0);
-        assert_eq!(delay_micros(Duration::MAX), LATEST);
         assert_eq!(micros(from_micros(LATEST)), LATEST);
     }
 }

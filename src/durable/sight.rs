@@ -1,14 +1,5 @@
-//! What is told to `tracing` and `metrics`. Without these features, this module does nothing.
-//!
-//! | metric | what it is |
-//! | --- | --- |
-//! | `tickwheel_durable_runs_total` | attempts that were started, by kind |
-//! | `tickwheel_durable_failed_total` | attempts that failed, by kind |
-//! | `tickwheel_durable_dead_total` | timers all of whose attempts have failed, by kind |
-//! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
-//! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
-//! | `tickwheel_durable_timers` | a gauge: timers in the store, by kind and state |
-//! | `tickwheel_durable_lag_seconds` | a gauge: how long ago the oldest was due that is due and not done, by kind |
+//! What is told to `tracing` and `metrics`, as the page of [`durable`](super#sight) lists it. Without these features, this
+//! module does nothing.
 
 use std::time::Duration;
 

@@ -1,16 +1,25 @@
-//! The public face of workers: [`WorkerBuilder`], [`Worker`] and its [`WorkerStats`].
+//! Workers: [`WorkerBuilder`], [`Worker`] and its [`WorkerStats`]. What its threads do is told in `shared.rs`.
+
+mod dispatcher;
+mod listener;
+mod outcome;
+mod runner;
+mod shared;
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::error::{Error, Result, with_causes};
-use super::handler::{Failure, Handler, HandlerResult, Retry, Run};
-use super::shared::{Kind, Settings, Shared};
-use super::store::Transactions;
-use super::{Timers, dispatcher, listener, outside_of_runtimes, runner};
+use self::shared::{Kind, Settings};
 use crate::Scheduler;
+use crate::durable::error::{Error, Result, with_causes};
+use crate::durable::failure::{Failure, HandlerResult, Retry};
+use crate::durable::handler::{Handler, Run};
+use crate::durable::store::Transactions;
+use crate::durable::timers::{Timers, outside_of_runtimes};
+
+pub(super) use self::shared::Shared;
 
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);
@@ -44,10 +53,10 @@ impl WorkerBuilder {
         self.add(kind.into(), Handler::Plain(Box::new(handler)))
     }
 
-    /// Registers a handler that does its work in a transaction of the timers' own database. What it writes there, and
-    /// that the timer is done, are committed together or not at all. So each run is **exactly-once**.
+    /// Registers a handler that does its work in a transaction of the timers' own database. Its writes, and the end of the
+    /// timer, are committed together or not at all. So each run is **exactly-once**.
     ///
-    /// The handler must schedule other timers with [`sqlite::within`](super::sqlite::within). The file is locked while it
+    /// The handler must schedule other timers with [`sqlite::within`](crate::durable::sqlite::within). The file is locked while it
     /// runs, so it should take milliseconds.
     #[cfg(feature = "sqlite")]
     pub fn handle_in_sqlite(
@@ -58,12 +67,12 @@ impl WorkerBuilder {
         self.add(kind.into(), Handler::Sqlite(Box::new(handler)))
     }
 
-    /// Registers a handler that does its work in a transaction of the timers' own database. What it writes there, and
-    /// that the timer is done, are committed together or not at all. So each run is **exactly-once**.
+    /// Registers a handler that does its work in a transaction of the timers' own database. Its writes, and the end of the
+    /// timer, are committed together or not at all. So each run is **exactly-once**.
     ///
-    /// The handler must schedule other timers with [`postgres::within`](super::postgres::within): another connection would
-    /// wait for this transaction. What has taken longer than the time limit is not committed. The server ends a transaction
-    /// in which one statement, or the pause between two, takes longer than that.
+    /// The handler must schedule other timers with [`postgres::within`](crate::durable::postgres::within): another connection would
+    /// wait for this transaction. A run that has taken longer than the time limit is not committed. The server ends a
+    /// transaction in which one statement, or the pause between two, takes longer than that.
     ///
     /// A statement that has failed undoes the transaction, as always in PostgreSQL, and fails the run. The isolation is
     /// READ COMMITTED.
@@ -79,7 +88,7 @@ impl WorkerBuilder {
         self.add(kind.into(), Handler::Postgres(Box::new(handler)))
     }
 
-    /// Registers a handler that gets the transaction of a store of your own. See [`Work::with`](super::Work::with).
+    /// Registers a handler that gets the transaction of a store of your own. See [`Work::with`](crate::durable::Work::with).
     pub fn handle_in_transaction(
         self,
         kind: impl Into<String>,
@@ -149,7 +158,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets what computes the next time of a timer with a [`rule`](super::NewTimer::rule): from the rule, and a time after
+    /// Sets what computes the next time of a timer with a [`rule`](crate::durable::NewTimer::rule): from the rule, and a time after
     /// which it is to be. `None` ends the series.
     ///
     /// ```
@@ -200,16 +209,16 @@ impl WorkerBuilder {
     pub fn start(self, scheduler: &Scheduler) -> Result<Worker> {
         self.check()?;
         outside_of_runtimes(|| {
-            let connection = self.timers.shared.store.connect()?;
-            let listener = self.timers.shared.store.listen()?;
+            let connection = self.timers.store().connect()?;
+            let listener = self.timers.store().listen()?;
             let mut settings = self.settings;
             settings.is_told = listener.is_some();
             if !settings.is_told {
                 settings.poll = settings.poll.or(Some(POLL));
             }
             let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
-            // From here on, the drop of the worker ends whatever was started. What is scheduled from here on is told, and the
-            // first look sees what was there before.
+            // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
+            // scheduled, while its first look sees what was there before.
             let worker = Worker { shared };
             worker.shared.timers.add(&worker.shared);
             if let Some(listener) = listener {
@@ -222,7 +231,7 @@ impl WorkerBuilder {
     }
 
     fn check(&self) -> Result<()> {
-        let has = self.timers.shared.store.transactions();
+        let has = self.timers.store().transactions();
         let needs = |handler: &Handler| match handler {
             Handler::Plain(_) => None,
             #[cfg(feature = "sqlite")]

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::clock::from_micros;
-use super::error::{Error, Result};
-use super::handler::{Failure, Tenure};
 use super::runner;
 use super::shared::{Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
-use super::store::{Claim, ClaimedTimer, Connection, Finish, RunId, Then};
+use crate::durable::clock::from_micros;
+use crate::durable::error::{Error, Result};
+use crate::durable::failure::Failure;
+use crate::durable::handler::Tenure;
+use crate::durable::store::{Claim, ClaimedTimer, Connection, Finish, RunId, Then};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -169,8 +170,7 @@ impl Dispatcher<'_> {
     }
 
     fn connection(&mut self) -> Result<&mut dyn Connection> {
-        let open = self.connection.take().and_then(|mut open| open.is_open().then_some(open));
-        let connected = open.map_or_else(|| self.shared.timers.shared.store.connect(), Ok)?;
+        let connected = self.shared.timers.connected(self.connection.take())?;
         Ok(&mut **self.connection.insert(connected))
     }
 

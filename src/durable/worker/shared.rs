@@ -12,7 +12,7 @@
 //! The **dispatcher** sleeps in a [`DelayQueue`] of causes to do something: a timer wakes, a lease must be extended, a
 //! handler has taken too long, it is time to look. When timers of a kind wake, it claims as many of that kind as there is
 //! room for. **Handler threads** run what was claimed. The **finisher** writes outcomes, all that have gathered in the
-//! meantime in one transaction. The **listener** hears of timers that other processes have scheduled.
+//! meantime at once. The **listener** hears of timers that other processes have scheduled.
 //!
 //! A run goes through these states, under the lock of [`State`]:
 //!
@@ -24,10 +24,10 @@
 //!                     └── stop ──────────────────────────────────────────────────^
 //! ```
 //!
-//! - LEASE-1 A run is in `runs` from its claim until its outcome is written. For so long the dispatcher extends its lease,
-//!   except for a started run in a transaction (PG-3).
-//! - LEASE-2 The step to `Settled` is made once, by the thread that then pushes the outcome: the handler's, the
-//!   dispatcher's at the time limit, or the one that stops the worker.
+//! - LEASE-1 A run is in `runs` from its claim until its outcome is written, or there is none to write. For so long the
+//!   dispatcher extends its lease, except for a started run in a transaction (PG-3).
+//! - LEASE-2 The step to `Settled` is made once, by the thread that then pushes the outcome or forgets the run: the
+//!   handler's, the dispatcher's at the time limit, or the one that stops the worker.
 //! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
 //! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
 //! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
@@ -41,17 +41,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::clock::{DatabaseClock, from_micros, micros};
 use super::dispatcher::HORIZON;
-use super::error::Error;
-use super::handler::{Failure, Follow, Handler, Retry, Tenure};
-use super::store::{Finish, Then};
-use super::timer::{Repetition, Timer};
-use super::worker::{WorkerStats, print_error};
-use super::{Timers, sight};
+use super::{WorkerStats, print_error};
 use crate::Scheduler;
 use crate::delay::DelayQueue;
-use crate::platform::panics::{caught, quietly};
+use crate::durable::clock::{DatabaseClock, from_micros, micros};
+use crate::durable::error::Error;
+use crate::durable::failure::{Failure, Retry};
+use crate::durable::handler::{Handler, Tenure};
+use crate::durable::sight;
+use crate::durable::store::{Finish, Then};
+use crate::durable::timer::Timer;
+use crate::durable::timers::Timers;
+use crate::platform::panics::quietly;
 
 type Rules =
     dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
@@ -178,7 +180,7 @@ pub(super) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-pub(super) struct Shared {
+pub(in crate::durable) struct Shared {
     pub(super) timers: Timers,
     pub(super) scheduler: Scheduler,
     pub(super) kinds: Vec<Kind>,
@@ -238,7 +240,7 @@ impl Shared {
         self.state().is_stopping
     }
 
-    pub(super) fn look_now(&self) {
+    pub(in crate::durable) fn look_now(&self) {
         _ = self.causes.insert(Cause::News, (), Duration::ZERO);
     }
 
@@ -251,7 +253,7 @@ impl Shared {
     }
 
     /// A timer of this kind wakes at this time. Later ones than the next look will see are left to it.
-    pub(super) fn expect(&self, kind: usize, wake: SystemTime) {
+    pub(in crate::durable) fn expect(&self, kind: usize, wake: SystemTime) {
         let wake = micros(wake).saturating_add(999) / 1000;
         let clock = self.clock();
         let instant = clock.is_known().then(|| clock.instant(from_micros(wake * 1000)));
@@ -263,12 +265,8 @@ impl Shared {
         }
     }
 
-    pub(super) fn kind_named(&self, name: &str) -> Option<usize> {
+    pub(in crate::durable) fn kind_named(&self, name: &str) -> Option<usize> {
         self.kinds.iter().position(|kind| kind.name == name)
-    }
-
-    pub(super) fn retry_of(&self, kind: usize) -> &Retry {
-        self.kinds[kind].retry.as_ref().unwrap_or(&self.settings.retry)
     }
 
     pub(super) fn report(&self, error: &Error) {
@@ -295,58 +293,6 @@ impl Shared {
         };
         let ahead = queued.map(ahead).min().unwrap_or(1).clamp(1, MOST_AHEAD);
         (threads * ahead as usize).saturating_sub(state.runs.len()) as u32
-    }
-
-    /// How often a timer of a kind is tried.
-    pub(super) fn max_attempts(&self, kind: usize, timer: &Timer) -> u32 {
-        timer.max_attempts.unwrap_or(self.retry_of(kind).max_attempts())
-    }
-
-    /// What follows a failed attempt.
-    pub(super) fn after_failure(&self, kind: usize, timer: &Timer, failure: &Failure) -> Then {
-        let is_last = timer.attempts >= self.max_attempts(kind, timer);
-        let reason = failure.reason().to_owned();
-        match failure.follow {
-            Follow::Never => Then::Dead(reason),
-            _ if is_last => Then::Dead(reason),
-            Follow::After(gap) => Then::Retry(gap, reason),
-            Follow::Policy => Then::Retry(self.retry_of(kind).gap(timer.attempts), reason),
-        }
-    }
-
-    /// Counts a failure and tells of it, with nothing locked (LEASE-4).
-    pub(super) fn tell_of_failure(&self, timer: &Timer, then: &Then) {
-        let (reason, is_dead) = match then {
-            Then::Retry(_, reason) => (reason, false),
-            Then::Dead(reason) => (reason, true),
-            _ => return,
-        };
-        count(&self.counters.failed, 1);
-        count(&self.counters.dead, is_dead.into());
-        sight::failed(timer, reason, is_dead);
-    }
-
-    /// What follows a successful attempt.
-    pub(super) fn after_success(&self, timer: &Timer) -> Result<Then, Failure> {
-        let now = self.clock().time(self.scheduler.now());
-        match &timer.repetition {
-            None => Ok(Then::Done),
-            Some(Repetition::Every(period)) => Ok(Then::Next(next_of(timer.due, *period, now))),
-            Some(Repetition::Rule(rule)) => {
-                let Some(rules) = &self.settings.rules else {
-                    let problem = format!("no `rules` are set for {rule:?}");
-                    return Err(Failure::new(problem));
-                };
-                let after = now.max(timer.due);
-                let next = caught(|| rules(rule, after));
-                match next.unwrap_or_else(|panic| Err(Failure::of_panic(panic)))? {
-                    Some(next) if next <= after => Err(Failure::for_good(format!(
-                        "the rule {rule:?} gives a time that has passed"
-                    ))),
-                    next => Ok(next.map_or(Then::Done, Then::Next)),
-                }
-            }
-        }
     }
 
     /// A run is over of which nothing is to be written.
@@ -460,29 +406,5 @@ impl Drop for Thread {
         }
         self.0.state().threads -= 1;
         self.0.has_ended.notify_all();
-    }
-}
-
-/// The first time after `now` that is a whole number of periods after `due`, and one period at least.
-fn next_of(due: SystemTime, period: Duration, now: SystemTime) -> SystemTime {
-    let period = micros(SystemTime::UNIX_EPOCH + period.min(Duration::from_secs(1 << 37))).max(1);
-    let missed = (micros(now) - micros(due)).max(0) / period;
-    from_micros(micros(due).saturating_add(period.saturating_mul(missed + 1)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_series_keeps_its_phase_and_skips_what_it_has_missed() {
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let minute = Duration::from_secs(60);
-        assert_eq!(next_of(at(100), minute, at(100)), at(160));
-        assert_eq!(next_of(at(100), minute, at(159)), at(160));
-        assert_eq!(next_of(at(100), minute, at(160)), at(220));
-        assert_eq!(next_of(at(100), minute, at(1000)), at(1060));
-        assert_eq!(next_of(at(100), minute, at(5)), at(160));
-        assert!(next_of(at(100), Duration::MAX, at(200)) > at(1 << 36));
     }
 }

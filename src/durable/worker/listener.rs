@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dispatcher::patience;
-use super::error::Result;
 use super::shared::Shared;
-use super::store::Listener;
+use crate::durable::error::Result;
+use crate::durable::store::Listener;
 
 /// After so long without news, the thread looks whether the worker stops.
 const QUIET: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
     let mut failures = 0;
     while !shared.is_stopping() {
         let Some(connected) = &mut listener else {
-            match shared.timers.shared.store.listen() {
+            match shared.timers.store().listen() {
                 Ok(Some(again)) => {
                     listener = Some(again);
                     failures = 0;

@@ -5,11 +5,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::dispatcher::patience;
-use super::error::{Error, Result};
-use super::handler::{Failure, HandlerResult, Run, Work};
 use super::shared::{Cause, Job, Shared, Stage, count};
-use super::store::{Changed, Connection, Finish, Then, Transacted};
-use super::{Purpose, sight};
+use crate::durable::error::{Error, Result};
+use crate::durable::failure::{Failure, HandlerResult};
+use crate::durable::handler::{Run, Work};
+use crate::durable::sight;
+use crate::durable::store::{Changed, Connection, Finish, Then, Transacted};
+use crate::durable::timers::Purpose;
 
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     (0..shared.settings.threads).try_for_each(|_| start_handler(shared))?;
@@ -276,8 +278,7 @@ impl Finisher<'_> {
 
     /// Sets `was_sent` if it fails after it has sent the outcomes.
     fn try_write(&mut self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
-        let open = self.connection.take().and_then(|mut open| open.is_open().then_some(open));
-        let mut connected = open.map_or_else(|| self.shared.timers.shared.store.connect(), Ok)?;
+        let mut connected = self.shared.timers.connected(self.connection.take())?;
         let finished = connected.finish(outcomes);
         *was_sent |= finished.is_err();
         self.connection = Some(connected).filter(|_| finished.is_ok());

@@ -1,0 +1,378 @@
+//! What workers do: look, claim, extend, and write what became of runs.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant, SystemTime};
+
+use postgres::error::SqlState;
+use postgres::{Client, GenericClient, Row, Statement};
+
+use super::table::{Within, columns, for_interval, timer_in};
+use super::{PATIENCE, failed};
+use crate::durable::clock::{from_micros, micros};
+use crate::durable::columns::delay_millis;
+use crate::durable::error::{Error, Result};
+use crate::durable::handler::Work;
+use crate::durable::store::{
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, RunId,
+    SCHEMA_VERSION, Table, Then, Transacted,
+};
+use crate::durable::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
+
+/// A connection that nobody has used for so long is tried before it is used.
+const STALE: Duration = Duration::from_secs(1);
+
+/// A connection of our own.
+pub(super) struct Session {
+    client: Client,
+    prepared: HashMap<&'static str, Statement>,
+    used: Instant,
+}
+
+impl Session {
+    pub(super) fn new(client: Client) -> Session {
+        Session { client, prepared: HashMap::new(), used: Instant::now() }
+    }
+
+    fn table(&mut self) -> Within<'_, Client> {
+        Within { client: &mut self.client, prepared: Some(&mut self.prepared) }
+    }
+}
+
+impl Table for Session {
+    fn schedule(
+        &mut self,
+        timers: &[NewTimer],
+        existing: Existing,
+    ) -> Result<Vec<Option<Scheduled>>> {
+        self.table().schedule(timers, existing)
+    }
+
+    fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
+        self.table().reset(kind, key, when)
+    }
+
+    fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {
+        self.table().cancel(kind, key)
+    }
+
+    fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>> {
+        self.table().get(kind, key)
+    }
+
+    fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
+        self.table().list(filter)
+    }
+
+    fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
+        self.table().requeue(kind, key, when)
+    }
+}
+
+impl Connection for Session {
+    /// A client notices only when it is used that the server has closed the connection.
+    fn is_open(&mut self) -> bool {
+        let is_stale = self.used.elapsed() > STALE;
+        self.used = Instant::now();
+        !self.client.is_closed() && (!is_stale || self.client.is_valid(PATIENCE).is_ok())
+    }
+
+    fn announce(&mut self) -> Result<()> {
+        let sql = "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        self.client.batch_execute(sql).map_err(failed)
+    }
+
+    fn now(&mut self) -> Result<SystemTime> {
+        let rows = self.table().query("SELECT tickwheel_now()", &[])?;
+        let row = rows.first().ok_or_else(no_row)?;
+        row.try_get(0).map_err(failed)
+    }
+
+    fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look> {
+        // The answer has at least one row, with the time and the version.
+        const SQL: &str = "SELECT tickwheel_now(), schema.oldest, found.position, found.wake
+            FROM tickwheel_schema schema LEFT JOIN (
+                SELECT k.position, w.wake FROM unnest($1::text[]) WITH ORDINALITY AS k (kind, position)
+                CROSS JOIN LATERAL (
+                    SELECT wake FROM tickwheel_timers t
+                    WHERE t.kind = k.kind
+                        AND wake <= (SELECT tickwheel_now() + $2::float8 * interval '1 millisecond')
+                    ORDER BY wake LIMIT $3) w) found ON true
+            ORDER BY found.position, found.wake";
+        let rows = self.table().query(SQL, &[&kinds, &for_interval(horizon), &i64::from(limit)])?;
+        let first = rows.first().ok_or_else(no_row)?;
+        let oldest: i32 = first.try_get(1).map_err(failed)?;
+        if oldest > SCHEMA_VERSION {
+            return Err(Error::Schema(oldest));
+        }
+        let mut wakes = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let position: Option<i64> = row.try_get(2).map_err(failed)?;
+            if let Some(position) = position.and_then(|position| usize::try_from(position - 1).ok())
+            {
+                wakes.push((position, row.try_get(3).map_err(failed)?));
+            }
+        }
+        Ok(Look { now: first.try_get(0).map_err(failed)?, wakes })
+    }
+
+    fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
+        const SQL: &str = concat!(
+            "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now),
+            due AS (
+                SELECT id, wake, state, owner, state = 'running' AND attempts >= coalesce(max_attempts, $5) AS is_over
+                FROM tickwheel_timers WHERE kind = $1 AND wake <= (SELECT now FROM clock)
+                ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
+            taken AS (
+                UPDATE tickwheel_timers t SET
+                    state = CASE WHEN due.is_over THEN 'dead' ELSE 'running' END,
+                    attempts = t.attempts + CASE WHEN due.is_over THEN 0 ELSE 1 END,
+                    fence = nextval('tickwheel_fence'),
+                    owner = CASE WHEN due.is_over THEN NULL ELSE $3 END,
+                    held_until = CASE WHEN due.is_over THEN 'infinity'
+                        ELSE tickwheel_now() + $4::float8 * interval '1 millisecond' END,
+                    error = CASE WHEN due.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
+                        || ' ended: it died, hung, or lost the database' ELSE t.error END
+                FROM due WHERE t.id = due.id
+                RETURNING ",
+            columns!("t."),
+            ", due.wake AS woke, due.state AS before)
+            SELECT clock.now,
+                CASE WHEN (SELECT count(*) FROM due) < $2 THEN (SELECT wake FROM tickwheel_timers
+                    WHERE kind = $1 AND wake > (SELECT now FROM clock) AND wake < 'infinity' AND state = 'waiting'
+                    ORDER BY wake LIMIT 1) END AS next,
+                taken.*
+            FROM clock LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
+        );
+        let most = i32::try_from(claim.max_attempts).unwrap_or(i32::MAX);
+        let rows = self.table().query(
+            SQL,
+            &[
+                &claim.kind,
+                &i64::from(claim.limit),
+                &claim.owner,
+                &for_interval(claim.lease),
+                &most,
+            ],
+        )?;
+        let first = rows.first().ok_or_else(no_row)?;
+        let mut claimed = Claimed {
+            now: first.try_get(0).map_err(failed)?,
+            timers: Vec::with_capacity(rows.len()),
+            dead: 0,
+            next: first.try_get(1).map_err(failed)?,
+        };
+        for row in &rows {
+            match row.try_get::<_, Option<&str>>("state").map_err(failed)? {
+                None => {} // nothing was due
+                Some("running") => claimed.timers.push(ClaimedTimer {
+                    timer: timer_in(row)?,
+                    woke: row.try_get("woke").map_err(failed)?,
+                    was_running: row.try_get::<_, &str>("before").map_err(failed)? == "running",
+                }),
+                Some(_) => claimed.dead += 1,
+            }
+        }
+        Ok(claimed)
+    }
+
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
+        const SQL: &str = "WITH mine AS (
+                SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
+                    ON t.id = run.id AND t.fence = run.fence
+                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
+            UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
+            FROM mine WHERE t.id = mine.id RETURNING t.fence";
+        self.table().try_again(runs.to_vec(), |table, runs| {
+            let (ids, fences) = ids_and_fences(runs);
+            fences_in(&table.query(SQL, &[&ids, &fences, &for_interval(lease)])?)
+        })
+    }
+
+    /// Each outcome is for itself, so those of one kind may be committed before the others.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        self.table().finish(runs)
+    }
+
+    fn transact(
+        &mut self,
+        finish: &Finish,
+        limit: Duration,
+        work: &mut Work<'_>,
+    ) -> Result<Transacted> {
+        let mut transaction = self.client.transaction().map_err(failed)?;
+        let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
+        // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait.
+        let begin = format!(
+            "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
+             SELECT 1 FROM tickwheel_timers WHERE id = {} FOR UPDATE; SET LOCAL lock_timeout = 0",
+            finish.run.id
+        );
+        transaction.batch_execute(&begin).map_err(failed)?;
+        let mut table = Within { client: &mut transaction, prepared: Some(&mut self.prepared) };
+        let finished = table.finish(std::slice::from_ref(finish))?;
+        if finished.changed.is_empty() {
+            return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
+        }
+        if !work.with_postgres(&mut transaction) {
+            return Ok(Transacted::Undone);
+        }
+        // After a statement that has failed, the server answers COMMIT with a ROLLBACK, and calls that a success.
+        if let Err(error) = transaction.batch_execute("SELECT 1") {
+            if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
+                work.fail(
+                    "a statement has failed in its transaction, and the handler has returned `Ok`",
+                );
+                return Ok(Transacted::Undone);
+            }
+            return Err(failed(error));
+        }
+        transaction.commit().map_err(failed)?;
+        Ok(Transacted::Committed)
+    }
+
+    fn counts(&mut self) -> Result<Vec<KindCounts>> {
+        let sql = "SELECT kind,
+                count(*) FILTER (WHERE state = 'waiting' AND attempts = 0),
+                count(*) FILTER (WHERE state = 'waiting' AND attempts > 0),
+                count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'dead'),
+                (extract(epoch FROM tickwheel_now() - min(due) FILTER (WHERE state <> 'dead')))::float8
+            FROM tickwheel_timers GROUP BY kind ORDER BY kind";
+        let rows = self.table().query(sql, &[])?;
+        let counts = rows.iter().map(|row| {
+            let count = |column: usize| {
+                row.try_get(column).map(|count: i64| count.unsigned_abs()).map_err(failed)
+            };
+            let lag: Option<f64> = row.try_get(5).map_err(failed)?;
+            Ok(KindCounts {
+                kind: row.try_get(0).map_err(failed)?,
+                waiting: count(1)?,
+                retrying: count(2)?,
+                running: count(3)?,
+                dead: count(4)?,
+                lag: Duration::try_from_secs_f64(lag.unwrap_or(0.0)).unwrap_or_default(),
+            })
+        });
+        counts.collect()
+    }
+}
+
+impl<C: GenericClient> Within<'_, C> {
+    /// Changes runs whose timers are not locked, and tries the others again for some milliseconds: a claim of another worker
+    /// may look at them.
+    fn try_again(
+        &mut self,
+        mut runs: Vec<RunId>,
+        change: impl Fn(&mut Self, &[RunId]) -> Result<Vec<i64>>,
+    ) -> Result<Changed> {
+        let running = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
+                ON t.id = run.id AND t.fence = run.fence WHERE t.state = 'running'";
+        let mut all = Changed::default();
+        for pause in [1, 2, 4, 8] {
+            let changed = change(self, &runs)?;
+            runs.retain(|run| !changed.contains(&run.fence));
+            all.changed.extend(changed);
+            if !runs.is_empty() {
+                let (ids, fences) = ids_and_fences(&runs);
+                all.busy = fences_in(&self.query(running, &[&ids, &fences])?)?;
+                runs.retain(|run| all.busy.contains(&run.fence));
+            }
+            if runs.is_empty() {
+                all.busy.clear();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+        }
+        Ok(all)
+    }
+
+    /// Writes what became of runs.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        let (done, others): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.then == Then::Done);
+        let ids = |runs: &[&Finish]| runs.iter().map(|finish| finish.run).collect::<Vec<_>>();
+        let mut all = Changed::default();
+        if !done.is_empty() {
+            all = self.try_again(ids(&done), Self::remove)?;
+        }
+        if !others.is_empty() {
+            let changed = self.try_again(ids(&others), |table, left| {
+                let left: HashSet<i64> = left.iter().map(|run| run.fence).collect();
+                table.change(
+                    others.iter().copied().filter(|finish| left.contains(&finish.run.fence)),
+                )
+            })?;
+            all.changed.extend(changed.changed);
+            all.busy.extend(changed.busy);
+        }
+        Ok(all)
+    }
+
+    fn remove(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
+        const SQL: &str = "WITH mine AS (
+                SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
+                    ON t.id = run.id AND t.fence = run.fence
+                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
+            DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence";
+        let (ids, fences) = ids_and_fences(runs);
+        fences_in(&self.query(SQL, &[&ids, &fences])?)
+    }
+
+    fn change<'f>(&mut self, runs: impl Iterator<Item = &'f Finish>) -> Result<Vec<i64>> {
+        // `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that
+        // the trigger tells the other workers of it.
+        const SQL: &str = "WITH mine AS (
+                SELECT t.id, run.* FROM tickwheel_timers t
+                JOIN unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[],
+                        $7::integer[])
+                    AS run (run_id, run_fence, new_state, new_due, gap_ms, new_error, attempts_back)
+                    ON t.id = run.run_id AND t.fence = run.run_fence
+                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
+            UPDATE tickwheel_timers t SET
+                state = mine.new_state,
+                due = coalesce(mine.new_due, t.due),
+                held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
+                    ELSE tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
+                attempts = CASE WHEN mine.new_due IS NOT NULL THEN 0 ELSE t.attempts - mine.attempts_back END,
+                fence = CASE WHEN mine.attempts_back > 0 THEN 0 ELSE t.fence END,
+                owner = NULL,
+                error = mine.new_error
+            FROM mine WHERE t.id = mine.id RETURNING mine.run_fence";
+        let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut dues, mut gaps) = (Vec::new(), Vec::new());
+        let (mut errors, mut back) = (Vec::new(), Vec::new());
+        for Finish { run, then } in runs {
+            let text = |error: &String| Some(error.replace('\0', " "));
+            let (state, due, gap, error, attempts_back) = match then {
+                Then::Next(due) => (State::Waiting, Some(from_micros(micros(*due))), None, None, 0),
+                Then::Retry(gap, error) => {
+                    (State::Waiting, None, Some(for_interval(*gap)), text(error), 0)
+                }
+                Then::Dead(error) => (State::Dead, None, None, text(error), 0),
+                Then::Release | Then::Done => (State::Waiting, None, None, None, 1),
+            };
+            ids.push(run.id);
+            fences.push(run.fence);
+            states.push(state.name());
+            dues.push(due);
+            gaps.push(gap);
+            errors.push(error);
+            back.push(attempts_back);
+        }
+        fences_in(&self.query(SQL, &[&ids, &fences, &states, &dues, &gaps, &errors, &back])?)
+    }
+}
+
+fn ids_and_fences(runs: &[RunId]) -> (Vec<i64>, Vec<i64>) {
+    runs.iter().map(|run| (run.id, run.fence)).unzip()
+}
+
+fn fences_in(rows: &[Row]) -> Result<Vec<i64>> {
+    rows.iter().map(|row| row.try_get(0).map_err(failed)).collect()
+}
+
+fn no_row() -> Error {
+    Error::refused(
+        "the table `tickwheel_schema` is empty: open the store again, which makes the tables",
+    )
+}
