@@ -16,8 +16,8 @@ use crate::durable::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 
 /// Schedules, resets and cancels inside a transaction of yours, on a connection of yours to the same file.
 ///
-/// What it returns is a [`Table`]. Workers of this process do not see your commit. Call
-/// [`Timers::tell`](crate::durable::Timers::tell) after it if a timer is due within the next two minutes.
+/// What it returns is a [`Table`]. Workers see your commit when they poll next, by default within a second. If a timer is due
+/// sooner, call [`Timers::tell`](crate::durable::Timers::tell) after the commit.
 ///
 /// ```
 /// use std::time::Duration;
