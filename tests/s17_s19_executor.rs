@@ -556,8 +556,10 @@ fn s19_a_flood_for_a_pool_that_is_slow_is_held_back() {
         is_over.store(true, Ordering::Relaxed);
     });
     let most = most.load(Ordering::Relaxed);
-    // 32,768, and the tasks that come in until that is noticed. Without a limit it would be one or two million.
-    assert!(most < 200_000, "{most} tasks were pending");
+    // On their way in, due and not handed over, and with the executor: the bounds are in `docs/design.rs`. Some 170,000 of
+    // them come in until the last one is noticed, and without it 1,700,000 in a second.
+    let bound = 262_144 + 65_536 + 32_768;
+    assert!(most < bound, "{most} tasks were pending, more than {bound}");
     drop(scheduler.close());
 }
 
