@@ -85,7 +85,7 @@ fn fill(scheduler: &Scheduler, watch: &Arc<Watch>, tasks: usize, seed: u64) {
 }
 
 pub(crate) fn child_stall(lanes: usize) -> Figures {
-    let each = count(400_000, 10_000_000) / lanes;
+    let each = count(200_000, 10_000_000) / lanes;
     let tasks = each * lanes;
     let due = lanes * (0..each).filter(|id| id % ONE_IS_DUE_IN == ONE_IS_DUE_IN / 2).count();
     let watch = Watch::new(tasks + 1);
