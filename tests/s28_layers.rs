@@ -166,7 +166,7 @@ fn s28_a_series_that_is_moved_all_the_time_goes_on() {
                 let (series, runs) = (&series, &runs);
                 scope.spawn(move || {
                     let mut random = Random(seed);
-                    let enough = count(300, 3_000);
+                    let enough = count(100, 3_000);
                     while runs.load(Ordering::Relaxed) < enough {
                         assert!(series.reset(random.below(20) as u32 * MS / 1_000), "{name}");
                     }
@@ -589,7 +589,7 @@ fn s28_a_storm_of_resets_and_disposals() {
     let _alone = alone();
     let timers = Scheduler::new();
     let workers = ExecutorScheduler::new(ThreadPool::new(2), &timers);
-    for round in 0..count(300, 5_000) as u64 {
+    for round in 0..count(200, 5_000) as u64 {
         let (worker, held) = (workers.worker(), Arc::new(()));
         let tasks: Vec<_> = (0..8)
             .map(|_| {
