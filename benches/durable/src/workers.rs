@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use graphile_worker::{IntoTaskHandlerResult, LocalQueueConfig, TaskHandler, WorkerContext};
 use graphile_worker::{WorkerOptions, WorkerUtils};
 use serde::{Deserialize, Serialize};
-use tickwheel::Scheduler;
 use tickwheel::durable::{Timers, Worker};
+use tickwheel::{Precision, Scheduler};
 
 use crate::engines::{Engine, GRAPHILE_SCHEMA, KIND, Place, connect, micros, pool};
 
@@ -20,6 +20,9 @@ const THREADS: usize = 4;
 
 /// A worker that stops writes what it has not started. A busy disk may hold that up for long.
 const STOP: Duration = Duration::from_secs(60);
+
+/// If this is set, the workers of `tickwheel` use the global scheduler, which is exact to the millisecond.
+const TICKS: &str = "TICKWHEEL_BENCH_TICKS";
 
 /// How many rows the polling loop takes at once.
 const BATCH: i64 = 100;
@@ -224,7 +227,11 @@ fn tickwheel(timers: &Timers, handler: Handler, log: &Log, is_sqlite: bool) -> W
             Ok(())
         }),
     };
-    worker.start(Scheduler::global()).expect("the worker starts")
+    if std::env::var_os(TICKS).is_some() {
+        return worker.start(Scheduler::global()).expect("the worker starts");
+    }
+    let exact = Scheduler::builder().precision(Precision::Exact).build().expect("a tick thread");
+    worker.start(&exact).expect("the worker starts")
 }
 
 /// A loop as programs write it that have no timers: it takes what is due, handles it, and sleeps.

@@ -177,10 +177,10 @@ impl Listener for Ear {
     }
 }
 
-/// The time in milliseconds, the schema and the kind, as the triggers write them.
+/// The time in microseconds, the schema and the kind, as the triggers write them.
 fn news_in(payload: &str, schema: &str) -> Option<News> {
     let (wake, of) = payload.split_once(' ')?;
     let kind = of.strip_prefix(schema)?.strip_prefix('/')?;
-    let wake = wake.parse::<i64>().ok()?.saturating_mul(1000).min(LATEST);
+    let wake = wake.parse::<i64>().ok()?.min(LATEST);
     Some(News { kind: kind.to_owned(), wake: from_micros(wake) })
 }

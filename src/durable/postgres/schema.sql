@@ -31,7 +31,7 @@ SET search_path FROM CURRENT AS $$
 BEGIN
     IF wake < tickwheel_now() + interval '150 seconds' THEN
         PERFORM pg_notify('tickwheel_timers',
-            ceil(extract(epoch FROM wake) * 1000)::bigint || ' ' || of_schema || '/' || kind);
+            (extract(epoch FROM wake) * 1000000)::bigint || ' ' || of_schema || '/' || kind);
     END IF;
 END $$;
 CREATE FUNCTION tickwheel_tell_of_new() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$

@@ -118,7 +118,7 @@ impl Dispatcher<'_> {
         match cause {
             Cause::Due(kind, wake) => {
                 self.is_hungry(kind);
-                self.woken.entry(kind).or_default().push(from_micros(wake.saturating_mul(1000)));
+                self.woken.entry(kind).or_default().push(from_micros(wake));
             }
             Cause::Look | Cause::News => self.must_look = true,
             Cause::Poll => self.must_poll = true,

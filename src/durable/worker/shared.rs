@@ -99,7 +99,7 @@ pub(super) struct Kind {
 /// Why the dispatcher wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cause {
-    /// A timer of this kind wakes, at this time of the database in milliseconds.
+    /// A timer of this kind wakes, at this time of the database in microseconds.
     Due(usize, i64),
     /// It is time to look. Only the dispatcher sets this, so nobody moves the time of a look that somebody else needs.
     Look,
@@ -197,6 +197,9 @@ pub(in crate::durable) struct Shared {
     pub(super) counters: Counters,
 }
 
+/// Timers that wake within so many microseconds wake the dispatcher once.
+const GRAIN: i64 = 250;
+
 /// No more than so many handler threads are replaced because they are stuck.
 pub(super) const MOST_STUCK: usize = 16;
 
@@ -254,9 +257,9 @@ impl Shared {
 
     /// A timer of this kind wakes at this time. Later ones than the next look will see are left to it.
     pub(in crate::durable) fn expect(&self, kind: usize, wake: SystemTime) {
-        let wake = micros(wake).saturating_add(999) / 1000;
+        let wake = micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN;
         let clock = self.clock();
-        let instant = clock.is_known().then(|| clock.instant(from_micros(wake * 1000)));
+        let instant = clock.is_known().then(|| clock.instant(from_micros(wake)));
         drop(clock);
         // The first look may be under way, and may not have seen it.
         let Some(instant) = instant else { return self.look_now() };
