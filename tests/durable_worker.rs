@@ -657,6 +657,44 @@ fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
     assert_eq!(database.number("SELECT count(*) FROM effects"), 1);
 }
 
+/// PostgreSQL keeps the plans of prepared statements. With those that a worker made while the table was empty it would read the
+/// whole table for each timer, once that has grown.
+fn a_table_that_grows_is_not_read_for_each_timer(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // it looks at the tables anew for each statement
+    }
+    let address = format!("{}&application_name=grows", database.url());
+    let timers = Timers::open(&address).expect("it opens");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let run_some = |from: u64, count: u64| {
+        for key in from..from + count {
+            timers.schedule(&mail(&key.to_string(), NOW)).expect("scheduled");
+            assert_eq!(next(&seen).key, key.to_string());
+        }
+        until("they are written", || worker.stats().done == from + count);
+    };
+    run_some(0, 10);
+    database.execute("VACUUM ANALYZE tickwheel_timers"); // the server knows that there is nothing
+    run_some(10, 20);
+    let (many, count) = (100_000, 200);
+    let later: Vec<_> = (0..many).map(|key| mail(&format!("later {key}"), HOUR)).collect();
+    timers.schedule_all(&later).expect("scheduled");
+    run_some(30, count);
+    assert!(worker.stop(PATIENCE));
+    drop((worker, timers));
+    // A connection counts what it has read when it ends.
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'grows'";
+    until("they have ended", || database.number(connections) == 0);
+    let counted = |what: &str| {
+        let of = "FROM pg_stat_user_tables WHERE relid = 'tickwheel_timers'::regclass";
+        database.number(&format!("SELECT coalesce({what}, 0) {of}"))
+    };
+    until("it is counted", || counted("idx_scan") > 0);
+    let read = counted("seq_tup_read");
+    assert!(read < many * 20, "{read} rows were read to run {count} timers");
+}
+
 fn a_statement_that_fails_in_its_transaction_fails_the_run(database: &Database<'_>) {
     let timers = database.open();
     database.execute("CREATE TABLE effects (key TEXT PRIMARY KEY)");
@@ -947,6 +985,7 @@ on_both! {
     idle_costs_one_look_a_minute,
     a_backlog_is_worked_off,
     what_is_behind_a_backlog_comes_on_time,
+    a_table_that_grows_is_not_read_for_each_timer,
     a_statement_that_fails_in_its_transaction_fails_the_run,
     a_timer_that_somebody_holds_holds_up_no_other,
     an_outcome_that_is_refused_holds_up_no_other,

@@ -21,6 +21,16 @@ use crate::durable::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Time
 /// A connection that nobody has used for so long is tried before it is used.
 const STALE: Duration = Duration::from_secs(1);
 
+/// Joins the timer of each `run`, if it still is that run's, and locks it, unless somebody else has. Whatever the server
+/// knows of the size of the table, it can only ask the index, once for each run.
+macro_rules! locked {
+    () => {
+        " CROSS JOIN LATERAL (
+            SELECT id FROM tickwheel_timers
+            WHERE id = run.id AND fence = run.fence AND state = 'running' FOR UPDATE SKIP LOCKED) t"
+    };
+}
+
 /// A connection of our own.
 pub(super) struct Session {
     client: Client,
@@ -178,12 +188,12 @@ impl Connection for Session {
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
-        const SQL: &str = "WITH mine AS (
-                SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
-                    ON t.id = run.id AND t.fence = run.fence
-                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
-            UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
-            FROM mine WHERE t.id = mine.id RETURNING t.fence";
+        const SQL: &str = concat!(
+            "WITH mine AS (SELECT t.id FROM unnest($1::bigint[], $2::bigint[]) AS run (id, fence)",
+            locked!(),
+            ") UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
+            FROM mine WHERE t.id = mine.id RETURNING t.fence"
+        );
         self.table().try_again(runs.to_vec(), |table, runs| {
             let (ids, fences) = ids_and_fences(runs);
             fences_in(&table.query(SQL, &[&ids, &fences, &for_interval(lease)])?)
@@ -309,26 +319,35 @@ impl<C: GenericClient> Within<'_, C> {
     }
 
     fn remove(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
-        const SQL: &str = "WITH mine AS (
-                SELECT t.id FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
-                    ON t.id = run.id AND t.fence = run.fence
-                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
-            DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence";
+        macro_rules! remove {
+            ($runs:literal) => {
+                concat!(
+                    "WITH mine AS (SELECT t.id FROM ",
+                    $runs,
+                    " AS run (id, fence)",
+                    locked!(),
+                    ") DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence"
+                )
+            };
+        }
+        // The server can keep one plan for all single runs, but not for all lists of them.
+        const ONE: &str = remove!("(VALUES ($1::bigint, $2::bigint))");
+        const ALL: &str = remove!("unnest($1::bigint[], $2::bigint[])");
+        if let [run] = runs {
+            return fences_in(&self.query(ONE, &[&run.id, &run.fence])?);
+        }
         let (ids, fences) = ids_and_fences(runs);
-        fences_in(&self.query(SQL, &[&ids, &fences])?)
+        fences_in(&self.query(ALL, &[&ids, &fences])?)
     }
 
     fn change<'f>(&mut self, runs: impl Iterator<Item = &'f Finish>) -> Result<Vec<i64>> {
         // `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that
         // the trigger tells the other workers of it.
-        const SQL: &str = "WITH mine AS (
-                SELECT t.id, run.* FROM tickwheel_timers t
-                JOIN unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[],
-                        $7::integer[])
-                    AS run (run_id, run_fence, new_state, new_due, gap_ms, new_error, attempts_back)
-                    ON t.id = run.run_id AND t.fence = run.run_fence
-                WHERE t.state = 'running' FOR UPDATE OF t SKIP LOCKED)
-            UPDATE tickwheel_timers t SET
+        const SQL: &str = concat!(
+            "WITH mine AS (SELECT run.* FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[],
+                    $6::text[], $7::integer[]) AS run (id, fence, new_state, new_due, gap_ms, new_error, attempts_back)",
+            locked!(),
+            ") UPDATE tickwheel_timers t SET
                 state = mine.new_state,
                 due = coalesce(mine.new_due, t.due),
                 held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
@@ -337,7 +356,8 @@ impl<C: GenericClient> Within<'_, C> {
                 fence = CASE WHEN mine.attempts_back > 0 THEN 0 ELSE t.fence END,
                 owner = NULL,
                 error = mine.new_error
-            FROM mine WHERE t.id = mine.id RETURNING mine.run_fence";
+            FROM mine WHERE t.id = mine.id RETURNING mine.fence"
+        );
         let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
         let (mut dues, mut gaps) = (Vec::new(), Vec::new());
         let (mut errors, mut back) = (Vec::new(), Vec::new());

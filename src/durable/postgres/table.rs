@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use postgres::types::ToSql;
 use postgres::{GenericClient, Row, Statement};
@@ -38,6 +38,10 @@ use crate::durable::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 pub fn within<C: GenericClient>(client: &mut C) -> Within<'_, C> {
     Within { client, prepared: None }
 }
+
+/// A statement that has taken longer than so long, and so long for each row, is prepared anew: the server keeps plans, and this
+/// one may be from a time when the table was small.
+const SLOW: (Duration, Duration) = (Duration::from_millis(5), Duration::from_micros(100));
 
 /// A transaction of yours, as a [`Table`]. See [`within`].
 pub struct Within<'a, C> {
@@ -159,7 +163,12 @@ impl<C: GenericClient> Within<'_, C> {
             let statement = self.client.prepare(sql).map_err(failed)?;
             prepared.entry(sql).or_insert(statement).clone()
         };
-        self.client.query(&statement, values).map_err(failed)
+        let began = Instant::now();
+        let rows = self.client.query(&statement, values).map_err(failed)?;
+        if began.elapsed() > SLOW.0 + SLOW.1 * rows.len() as u32 {
+            prepared.remove(sql);
+        }
+        Ok(rows)
     }
 }
 
