@@ -21,13 +21,11 @@ use crate::durable::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Time
 /// A connection that nobody has used for so long is tried before it is used.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Joins the timer of each `run`, if it still is that run's, and locks it, unless somebody else has. Whatever the server
-/// knows of the size of the table, it can only ask the index, once for each run.
+/// Joins the timer of each `run`, if it still is that run's, and locks it, unless somebody else has.
 macro_rules! locked {
     () => {
-        " CROSS JOIN LATERAL (
-            SELECT id FROM tickwheel_timers
-            WHERE id = run.id AND fence = run.fence AND state = 'running' FOR UPDATE SKIP LOCKED) t"
+        " JOIN tickwheel_timers t ON t.id = run.id AND t.fence = run.fence AND t.state = 'running'
+            FOR UPDATE OF t SKIP LOCKED"
     };
 }
 
