@@ -325,8 +325,8 @@
 //! the next attempt after a failure, the end of the lease while a worker has it, and never when it is dead. So one index, on
 //! kind, `wake` and number, serves claims, looks ahead, takeovers and lists, and a claim is one condition: `wake` has come.
 //!
-//! The wheel has no rows. It has times: a look ahead gives the worker the next two minutes of `wake` times, to the
-//! millisecond, and they lie in a [`DelayQueue`](crate::delay::DelayQueue) beside the other causes for which the dispatcher
+//! The wheel has no rows. It has times: a look ahead gives the worker the next two minutes of `wake` times, to a quarter
+//! of a millisecond, and they lie in a [`DelayQueue`](crate::delay::DelayQueue) beside the other causes for which the dispatcher
 //! wakes. When one comes, the dispatcher claims what is due of that kind, whichever rows these are. So a timer that was moved
 //! or cancelled in the meantime leaves nothing behind in other processes but a claim that finds nothing, and a time that is
 //! missed costs lateness and never a timer: the next look finds it.
@@ -349,6 +349,18 @@
 //! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
 //! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of
 //! many is enough.
+//!
+//! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on
+//! doing so when the table has grown, until the server next counts the rows, which may take a minute. So with 20,000 rows
+//! a finish took 8.6 ms in place of 0.03. A statement that takes long for the rows that it returns is now prepared anew. A
+//! limit of 2 ms, whatever the number of rows, was too eager: it made batches plan anew each time, and cost half of the
+//! throughput.
+//!
+//! | backlog of 20,000, in thousand runs a second; 1, 2 and 4 processes | plain handlers | in transactions |
+//! | --- | --- | --- |
+//! | plans are kept | 30, 22, 14 | 1.0, 1.6, 1.5 |
+//! | prepared anew after 2 ms | 22, 32, 33 | 3.7, 3.5, 2.7 |
+//! | after 5 ms, and 0.1 ms for each row | 48, 55, 45 | 3.8, 3.9, 3.2 |
 //!
 //! # Scale
 //!

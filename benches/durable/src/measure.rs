@@ -164,7 +164,7 @@ pub(crate) fn fire(
     warm_up(&place, &crew, size);
     let warmed = crew.count();
     // All of them become due at once, when they have been put in.
-    let lead = Duration::from_millis(500) + Duration::from_micros(75) * size.backlog as u32;
+    let lead = Duration::from_millis(500) + Duration::from_micros(150) * size.backlog as u32;
     let due = SystemTime::now() + lead;
     put_in(&place, (0..size.backlog).map(|number| (key(number), due)).collect());
     assert_eq!(crew.count(), warmed, "they were put in before they were due");
