@@ -182,12 +182,11 @@
 //!
 //! All workers of a kind claim from the front of one index, and each run costs some row versions that vacuum must
 //! clear. Two cores, for the server and the workers, did 42,000 to 52,000 runs a second with one, two and four workers
-//! (`benches/durable`).
-//! Before that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that floods a database of
-//! its own, or several databases by a hash of the key, each with its `Timers`. Partitioning the table by kind keeps each index small, but the unique
-//! constraint must contain the partition key, as it does. Beyond that take a broker's delayed delivery: RabbitMQ with a
-//! dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They give up the cancel by key, the reset, and
-//! the common transaction.
+//! (`benches/durable`). Before that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that
+//! floods a database of its own, or several databases by a hash of the key, each with its `Timers`. Partitioning the table
+//! by kind keeps each index small, but the unique constraint must contain the partition key, as it does. Beyond that take a
+//! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
+//! give up the cancel by key, the reset, and the common transaction.
 //!
 //! # Another store
 //!
