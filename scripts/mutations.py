@@ -778,6 +778,8 @@ MUTATIONS = [
      durable("store")),
     ("durable: an old plan is kept", "src/durable/postgres/table.rs",
      "            prepared.remove(sql);\n", "", durable("worker")),
+    ("durable: of many who open a new file one fails", "src/durable/sqlite/mod.rs",
+     "if !matches!(mode, Err(Error::Busy)) || Instant::now() > deadline {", "if true {", durable("store")),
     ("durable: a claim has no lease", "src/durable/sqlite/session.rs",
      "let held_until = if is_dead { NEVER } else { until };", "let held_until = if is_dead { NEVER } else { self.now() };",
      durable("store", "worker")),

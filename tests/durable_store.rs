@@ -537,3 +537,11 @@ fn what_is_no_address_is_said_to_be_none() {
     let error = Timers::open(&format!("sqlite:{}", missing.display())).expect_err("no folder");
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
 }
+
+/// SQLite does not wait for others who set the mode of a new file, so it takes some rounds to meet them.
+#[test]
+fn a_new_file_may_be_opened_by_many_at_once() {
+    for _ in 0..20 {
+        tables_are_made_once_by_many(&Database::file());
+    }
+}

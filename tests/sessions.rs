@@ -32,7 +32,9 @@ impl Sessions {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tickwheel_test_sessions_{}_{number}.jsonl", process::id());
-        Sessions(env::temp_dir().join(name))
+        let path = env::temp_dir().join(name);
+        _ = fs::remove_file(&path); // of a process that had the same number, and was killed
+        Sessions(path)
     }
 
     /// Returns the users in the file, each with the milliseconds that are left.

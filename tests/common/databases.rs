@@ -6,14 +6,12 @@ use std::env;
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tickwheel::durable::Timers;
 
 use super::common;
-use super::server::Server;
+use super::server::{Server, new_name};
 
 /// A database without any tables of ours.
 pub(crate) enum Database<'a> {
@@ -21,20 +19,14 @@ pub(crate) enum Database<'a> {
     Schema { server: &'a Server, name: String },
 }
 
-/// The number of the next database of this process.
-fn new_name() -> String {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    format!("tickwheel_test_{}_{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
-}
-
 impl Database<'_> {
     pub(crate) fn file() -> Database<'static> {
-        Database::File(env::temp_dir().join(format!("{}.sqlite3", new_name())))
+        Database::File(env::temp_dir().join(new_name("test") + ".sqlite3"))
     }
 
     /// A schema of its own, so that no other tables are touched.
     pub(crate) fn schema(server: &Server) -> Database<'_> {
-        let name = new_name();
+        let name = new_name("test");
         execute_on(server.url(), &format!("CREATE SCHEMA {name}"));
         Database::Schema { server, name }
     }

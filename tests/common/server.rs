@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 /// The reason why there is no server.
 pub(crate) type Reason = String;
@@ -81,6 +82,15 @@ impl Server {
     }
 }
 
+/// Returns a name that nothing has yet. It has the time, because numbers of processes come again, and what a process had that
+/// was killed is still there. It is short, because the path of a socket may have no more than a hundred characters.
+pub(crate) fn new_name(of: &str) -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs();
+    format!("tickwheel_{of}_{}_{count}_{now:x}", std::process::id())
+}
+
 /// Returns the folder of `initdb`: one in the path, or the folder where Debian keeps the programs of a version.
 fn programs() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -103,10 +113,7 @@ struct Private {
 
 impl Private {
     fn start(programs: PathBuf) -> Result<Private, Reason> {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        // The name is short, because the path of a socket may have no more than a hundred characters.
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = env::temp_dir().join(format!("tickwheel-pg-{}-{count}", std::process::id()));
+        let folder = env::temp_dir().join(new_name("pg"));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         // From here on, the `Drop` of the value clears up.
         let server = Private { programs, owner: Owner::of(&folder)?, folder };

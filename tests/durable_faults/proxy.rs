@@ -7,11 +7,11 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use super::server::Server;
+use super::server::{Server, new_name};
 
 /// The name that PostgreSQL gives to its socket.
 const SOCKET: &str = ".s.PGSQL.5432";
@@ -46,10 +46,7 @@ struct Connection {
 
 impl Proxy {
     pub(crate) fn before(server: &Server) -> Proxy {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tickwheel-proxy-{}-{count}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let folder = std::env::temp_dir().join(new_name("proxy"));
         fs::create_dir(&folder).expect("a new folder");
         let listener = UnixListener::bind(folder.join(SOCKET)).expect("it binds");
         let shared = Arc::new(Shared::default());

@@ -22,6 +22,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{
@@ -102,9 +103,7 @@ impl File {
     fn open(&self) -> Result<Client> {
         let client = Client::open(&self.path).map_err(failed)?;
         client.busy_timeout(PATIENCE).map_err(failed)?;
-        // The answer is the mode, which stays `memory` for a database without a file.
-        let mode = "PRAGMA journal_mode = WAL";
-        client.query_row(mode, [], |row| row.get::<_, String>(0)).map_err(failed)?;
+        set_wal(&client)?;
         client.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
         client.set_prepared_statement_cache_capacity(32);
         self.opened.fetch_add(1, Ordering::Relaxed); // the place of the connection orders it
@@ -152,6 +151,19 @@ impl File {
             transaction.commit().map_err(failed)?;
             Ok(result)
         })
+    }
+}
+
+/// Several processes may do this to a new file at the same time, and then SQLite does not wait as it does elsewhere.
+fn set_wal(client: &Client) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The answer is the mode, which stays `memory` for a database without a file.
+        let mode = client.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(failed);
+        if !matches!(mode, Err(Error::Busy)) || Instant::now() > deadline {
+            return mode;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
