@@ -154,7 +154,7 @@ impl File {
     }
 }
 
-/// Several processes may do this to a new file at the same time, and then SQLite does not wait as it does elsewhere.
+/// SQLite does not wait here, as it does elsewhere, for somebody who writes: another process, say, that opens a new file.
 fn set_wal(client: &Client) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
