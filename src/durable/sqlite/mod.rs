@@ -12,8 +12,8 @@
 //!
 //! - SQLITE-1 A transaction that writes begins with `BEGIN IMMEDIATE`. One that read first and wrote later could fail in
 //!   between, because another process has written.
-//! - SQLITE-2 The connection is not in its place while a thread uses it, and nothing is locked. So a handler that calls the store from inside
-//!   its own transaction gets an error after some seconds, and not a deadlock.
+//! - SQLITE-2 The connection is not in its place while a thread uses it, and nothing is locked. So a handler that calls
+//!   the store from inside its own transaction gets an error after some seconds, and not a deadlock.
 
 mod session;
 mod table;
