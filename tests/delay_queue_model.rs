@@ -366,11 +366,48 @@ fn run(seed: u64) {
     pair.check();
 }
 
+/// One long life: the size goes up and down between nothing and thousands.
+fn live_long(seed: u64) {
+    let mut random = Random(seed);
+    let mut pair = Pair::new(&mut random);
+    (pair.keys, pair.limit, pair.hashes) = (5_000, usize::MAX, Hashes::Many);
+    pair.queue = DelayQueue::new(&pair.scheduler);
+    for _ in 0..30 {
+        let goal = [0, 0, 3, 60, 1_100, 3_000][random.below(6) as usize];
+        while pair.model.len() < goal {
+            pair.insert(&mut random);
+            if random.one_in(8) {
+                pair.reset(&mut random);
+            }
+        }
+        pair.check();
+        while pair.model.len() > goal {
+            pair.remove(&mut random);
+            if random.one_in(100) {
+                pair.advance(&mut random);
+                pair.take_some(&mut random);
+            }
+        }
+        pair.check();
+    }
+    pair.close();
+    pair.check();
+}
+
+#[test]
+fn a_size_that_goes_up_and_down_leaves_the_queue_whole() {
+    for_each_seed(env("TICKWHEEL_RUNS").map_or(3, |runs| runs / 100 + 1), live_long);
+}
+
 #[test]
 fn the_queue_does_what_a_sorted_map_does() {
+    for_each_seed(env("TICKWHEEL_RUNS").unwrap_or(100), run);
+}
+
+fn for_each_seed(runs: u64, run: impl Fn(u64)) {
     let seeds = match env("TICKWHEEL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..env("TICKWHEEL_RUNS").unwrap_or(100),
+        None => 0..runs,
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {

@@ -81,7 +81,11 @@ impl Pair {
 
     fn insert(&mut self, random: &mut Random) {
         let deadline = self.deadline(random);
-        for _ in 0..if random.below(20) == 0 { 100 } else { 1 } {
+        self.insert_at(deadline, if random.below(20) == 0 { 100 } else { 1 });
+    }
+
+    fn insert_at(&mut self, deadline: u64, count: u64) {
+        for _ in 0..count {
             let id = self.steps;
             self.steps += 1;
             let key = self.wheel.insert(deadline, id);
@@ -106,6 +110,14 @@ impl Pair {
             assert_eq!(self.wheel.contains(key), is_there);
             assert_eq!(self.wheel.remove(key), is_there.then_some(id));
         }
+    }
+
+    /// Removes a value that is there.
+    fn remove_live(&mut self, random: &mut Random) {
+        let at = self.keys.len() as u64 - 1 - random.below(self.keys.len().min(64) as u64);
+        let known = self.keys.swap_remove(at as usize);
+        let place = known.place.filter(|place| self.model.remove(place).is_some());
+        assert_eq!(self.wheel.remove(known.key), place.map(|_| known.id));
     }
 
     fn reset(&mut self, random: &mut Random) {
@@ -170,17 +182,76 @@ fn run(seed: u64) {
     pair.drain();
 }
 
-#[test]
-fn the_wheel_does_what_a_sorted_map_does() {
+fn for_each_seed(runs: u64, run: impl Fn(u64)) {
     let seeds = match env("TICKWHEEL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..env("TICKWHEEL_RUNS").unwrap_or(300),
+        None => 0..runs,
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
             eprintln!("repeat with TICKWHEEL_SEED={seed}");
             resume_unwind(panic);
         }
+    }
+}
+
+#[test]
+fn the_wheel_does_what_a_sorted_map_does() {
+    for_each_seed(env("TICKWHEEL_RUNS").unwrap_or(300), run);
+}
+
+/// One long life: the size goes up and down between nothing and thousands, so that memory is given back while a sweep
+/// stands anywhere in its round.
+fn live_long(seed: u64, phases: u64) {
+    let mut random = Random(seed);
+    let mut pair = Pair::new(&mut random);
+    for _ in 0..phases {
+        let goal = [0, 0, 3, 60, 1_100, 3_000][random.below(6) as usize];
+        let near = 1 + random.of_any_size(40);
+        while pair.model.len() < goal {
+            let deadline = pair.wheel.now().saturating_add(random.below(near));
+            pair.insert_at(deadline, 1);
+            match random.below(8) {
+                0 => pair.reset(&mut random),
+                1 => pair.remove(&mut random),
+                _ => {}
+            }
+        }
+        let by_time = random.below(3) == 0;
+        while pair.model.len() > goal {
+            if by_time && random.below(4) == 0 {
+                pair.pop(&mut random);
+            } else {
+                pair.remove_live(&mut random);
+            }
+        }
+        pair.keys.retain(|known| known.place.is_some() || random.below(20) == 0);
+        pair.wheel.check_invariants();
+        let first = pair.model.keys().next().map(|(deadline, _)| *deadline);
+        assert_eq!(pair.wheel.next_expiry(), first, "the next expiry");
+        pair.wheel.check_invariants();
+    }
+    pair.drain();
+}
+
+#[test]
+fn s09_a_size_that_goes_up_and_down_leaves_the_wheel_whole() {
+    let lives = env("TICKWHEEL_RUNS").map_or(6, |runs| runs / 50 + 1);
+    for_each_seed(lives, |seed| live_long(seed, 40));
+}
+
+/// The sweep stands in the middle of its round when the last value goes.
+#[test]
+fn s09_memory_that_is_given_back_in_the_middle_of_a_sweep_leaves_no_entry_behind() {
+    let mut wheel = Wheel::new(64);
+    for round in 0..50 {
+        // Those that the sweep comes to first are removed last.
+        let keys: Vec<_> = (0..3_000).map(|at| wheel.insert(round + 1 + at, at)).collect();
+        assert!(keys.into_iter().rev().all(|key| wheel.remove(key).is_some()));
+        wheel.check_invariants();
+        wheel.insert(round, 0);
+        assert_eq!(wheel.next_expiry(), Some(round));
+        assert_eq!(wheel.advance(round).count(), 1);
     }
 }
 

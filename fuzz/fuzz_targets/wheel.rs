@@ -20,8 +20,10 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The most values at once, more than a block of the wheel holds.
+/// So many values at once are more than a block of the wheel holds.
 const CROWD: usize = 40;
+/// So many are a peak, after which an empty wheel gives its memory back.
+const PEAK: usize = 1500;
 
 /// A value's deadline and number, which are its position in the order.
 type Place = (u64, u64);
@@ -46,7 +48,11 @@ impl Pair {
 
     fn step(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let choice = bytes.byte()?;
-        let times = if choice < 0xE0 { 1 } else { CROWD };
+        let times = match choice {
+            0..0xE0 => 1,
+            0xE0..0xF8 => CROWD,
+            _ => PEAK,
+        };
         match choice % 8 {
             0..=2 => self.insert(bytes, times)?,
             3 | 4 => self.remove(bytes, times)?,
@@ -64,7 +70,10 @@ impl Pair {
             few @ 64..160 => now.saturating_add(u64::from(few - 64)),
             _ => now.saturating_add(bytes.number()?),
         };
-        for _ in 0..times {
+        // A peak is spread over the buckets, so that a sweep has a round to go.
+        let spread = if times == PEAK { 1 + u64::from(bytes.byte()?) } else { 1 };
+        for at in 0..times as u64 {
+            let deadline = deadline.saturating_add(at % spread);
             let number = self.keys.len() as u64;
             let key = self.wheel.insert(deadline, number);
             self.model.insert((deadline, number), key);
@@ -75,6 +84,7 @@ impl Pair {
 
     fn remove(&mut self, bytes: &mut Bytes<'_>, times: usize) -> Option<()> {
         let first = usize::from(bytes.byte()?) << 8 | usize::from(bytes.byte()?);
+        let times = if times == PEAK { self.keys.len() } else { times };
         for at in first..first + times {
             let Some((key, place)) = self.keys.get(at % self.keys.len().max(1)) else { break };
             let expected = self.model.remove(place).map(|_| place.1);

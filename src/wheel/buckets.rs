@@ -305,17 +305,16 @@ impl<E: Timed> Buckets<E> {
 
     /// Takes all entries out, in no order of deadlines. Entries of equal deadlines stay in the order of insertion.
     pub(crate) fn drain(&mut self, out: &mut Vec<E>) {
-        out.append(&mut self.overdue);
-        for chain in &mut self.ring {
-            self.pool.take_all(chain, out);
-        }
-        while let Some(half) = self.far.first_from(0) {
-            if let Some(half_turn) = self.far.get_mut(half) {
-                self.pool.take_all(&mut half_turn.chain, out);
-                half_turn.len = 0;
-            }
-            self.far.remove(half);
-        }
+        out.extend(self.iter());
+        self.clear();
+    }
+
+    /// Drops all entries, and frees their memory. A sweep would not do: it goes from where the last one stopped to the
+    /// end of its round, and leaves the chains before that.
+    pub(crate) fn clear(&mut self) {
+        self.overdue = Vec::new();
+        self.ring.fill(Chain::new());
+        self.far = Far::new(self.present_half(), self.ring.len());
         self.occupancy = Occupancy::new(self.ring.len());
         self.pool = Pool::new(self.ring.len());
         self.sweep = Sweep::START;

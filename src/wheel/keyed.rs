@@ -363,8 +363,7 @@ impl<T> Wheel<T> {
         (self.slots, self.free) = (Vec::new(), Vec::new());
         (self.ready, self.behind) = (VecDeque::new(), BinaryHeap::new());
         (self.given_out, self.batch) = (Vec::new(), Vec::new());
-        self.buckets.sweep(usize::MAX, |_| false);
-        self.buckets.give_back(usize::MAX);
+        self.buckets.clear();
     }
 
     /// Returns the key of the value that has this [index](WheelKey::index).
