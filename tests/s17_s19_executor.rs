@@ -142,6 +142,26 @@ fn s18_a_task_that_is_refused_again_keeps_its_place() {
     assert_eq!(*order.lock().expect("whole"), [0, 1, 2, 3, 4]);
 }
 
+/// An executor that has recovered gets twice as much each time, and there is more than so often twice as much. Among the
+/// live ones are cancelled ones, so that an offer may come together from many looks.
+#[test]
+fn s18_however_many_were_refused_all_of_them_run_in_one_turn() {
+    let is_full = Arc::new(AtomicBool::new(true));
+    let full = Arc::clone(&is_full);
+    let (scheduler, driver) = Scheduler::builder()
+        .executor(Moody(move || full.load(Ordering::Relaxed)))
+        .build_driven()
+        .expect("the defaults are good");
+    let tasks = (0..40_000).map(|_| scheduler.schedule_once(MILLI, || ()).expect("open"));
+    let tasks: Vec<_> = tasks.collect();
+    driver.advance(MILLI * 10);
+    assert_eq!(scheduler.pending(), tasks.len());
+    let cancelled = tasks[..20_000].iter().step_by(2).filter(|task| task.cancel()).count();
+    is_full.store(false, Ordering::Relaxed);
+    assert_eq!(driver.advance(SECOND), tasks.len() - cancelled);
+    assert_eq!((scheduler.pending(), driver.next_deadline()), (0, None));
+}
+
 #[test]
 fn s18_a_rejected_task_can_be_cancelled_and_is_among_the_leftovers() {
     let (scheduler, driver) = Scheduler::builder()

@@ -3,7 +3,7 @@
 mod common;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
@@ -499,4 +499,59 @@ fn s28_a_series_is_moved_to_now_at_the_earliest() {
     }
     assert!(series.cancel());
     drop(driver);
+}
+
+/// Refuses while it is told to, and notes how long before its deadline it sees a task.
+#[derive(Clone, Default)]
+struct Noting {
+    is_full: Arc<AtomicBool>,
+    early: Arc<Mutex<Vec<Duration>>>,
+    calls: Arc<AtomicUsize>,
+    scheduler: Arc<OnceLock<Scheduler>>,
+}
+
+impl Executor for Noting {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        let now = self.scheduler.get().expect("it is set").now();
+        let early = task.deadline().saturating_duration_since(now);
+        self.early.lock().expect("whole").extend((early > Duration::ZERO).then_some(early));
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(Rejected::new(task));
+        }
+        task.run();
+        Ok(())
+    }
+}
+
+/// S28 beside S18 and S30: what was refused and then put off is not offered before its new deadline, whether it is the
+/// first of the refused tasks or in their middle, and `next_deadline` tells the deadlines that are left.
+#[test]
+fn s28_a_refused_task_that_is_put_off_is_not_offered_before_its_new_deadline() {
+    for (own, recovers) in [(false, false), (false, true), (true, false), (true, true)] {
+        let executor = Noting::default();
+        executor.is_full.store(true, Ordering::Relaxed);
+        let (scheduler, driver) = if own {
+            let (scheduler, driver) = driven();
+            (scheduler.with_executor(executor.clone()), driver)
+        } else {
+            driven_by(Scheduler::builder().executor(executor.clone()))
+        };
+        assert!(executor.scheduler.set(scheduler.clone()).is_ok());
+        let tasks = [1, 2, 3, 4].map(|delay| noting(&scheduler, delay * MS));
+        driver.advance(10 * MS);
+        assert!(tasks[0].0.reset(SECOND) && tasks[2].0.reset(HOUR));
+        let second = scheduler.now() - 8 * MS;
+        assert_eq!(driver.next_deadline(), Some(second), "what waits for a retry counts");
+        executor.is_full.store(!recovers, Ordering::Relaxed);
+        let before = executor.calls.load(Ordering::Relaxed);
+        driver.advance(500 * MS);
+        assert!(executor.calls.load(Ordering::Relaxed) > before, "the others are offered");
+        executor.is_full.store(false, Ordering::Relaxed);
+        driver.advance(2 * HOUR);
+        assert_eq!(*executor.early.lock().expect("whole"), [], "it has seen a task too early");
+        assert_eq!(ran_at(&tasks[0].1), [1010]);
+        assert_eq!(ran_at(&tasks[2].1), [3_600_010]);
+        assert!(tasks.iter().all(|(_, runs)| ran_at(runs).len() == 1));
+    }
 }

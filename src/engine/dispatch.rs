@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::retry_queue::LONGEST_PAUSE_NANOS;
-use super::{BATCH, Engine, HAND_OVER, SHARE_NANOS, TAKE_IN};
+use super::{BATCH, Engine, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, Due};
 use crate::engine::slots::holder::Repetition;
@@ -45,8 +45,7 @@ impl Engine {
     /// Hands over what is due: at least [`HAND_OVER`] tasks, and then as many as have just been taken in, unless that
     /// takes longer than [`SHARE_NANOS`]. So a flood of tasks that are due at once does not pile up here.
     pub(super) fn hand_over(&mut self, taken_in: usize) {
-        // Only if deadlines are moved is this worth a look at each holder: who claims the task looks anyway.
-        let (now, looks) = (self.now, self.shared.has_resets());
+        let now = self.now;
         let (mut target, mut left, mut more) = (Target::Default, HAND_OVER, taken_in);
         let mut is_refusing = self.outboxes.is_refusing(&target);
         loop {
@@ -59,6 +58,9 @@ impl Engine {
             }
             let Some(entry) = self.ready.pop(now) else { break };
             left -= 1;
+            // Only where deadlines are moved is this worth a look at each holder: the claim of the task looks anyway. A task
+            // of this very batch may be the first to move one.
+            let looks = self.shared.has_resets();
             let entry = if looks { self.still_due(entry) } else { Some(entry) };
             let Some(entry) = entry else { continue };
             let is_for_target = match (&target, entry.runner()) {
@@ -228,17 +230,15 @@ impl Engine {
         }
     }
 
-    /// Offers an executor one task, then two, four and so on while it takes them all. If it takes only some, it is
-    /// offered one again. If it refuses the first one, or a later one twice, it gets a pause (RETRY-2).
+    /// Offers an executor one task, then two, four and so on up to a batch while it takes them all. If it takes only
+    /// some, it is offered one again. If it refuses the first one, or a later one twice, it gets a pause (RETRY-2).
     fn retry(&mut self, target: &Target) {
-        let (mut offer, mut took, mut is_second_try, mut tasks) = (1, 0, false, Vec::new());
+        let (mut offer, mut took, mut is_second_try) = (1, 0, false);
         while took < TAKE_IN && (took < HAND_OVER || !self.is_out_of_time()) {
-            self.outboxes.of(target).retries.next(offer, &mut tasks);
-            let offered = tasks.len();
+            let offered = self.offer(target, offer);
             if offered == 0 {
                 return;
             }
-            tasks.drain(..).for_each(|entry| self.batch.push(entry));
             let refused = self.flush(target).min(offered);
             took += offered - refused;
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
@@ -246,9 +246,26 @@ impl Engine {
                 return self.outboxes.of(target).retries.rest(took, now, first_pause);
             }
             is_second_try = offered == 1 && refused == 1;
-            offer = if refused > 0 { 1 } else { 2 * offer };
+            offer = if refused > 0 { 1 } else { BATCH.min(2 * offer) };
         }
         self.outboxes.of(target).retries.retry_soon(self.now);
+    }
+
+    /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are.
+    /// A task that was put off meanwhile is filed again, so the executor does not see it early (S28).
+    fn offer(&mut self, target: &Target, most: usize) -> usize {
+        let mut passed_over = 0;
+        while self.batch.len() < most && passed_over < SKIP {
+            let Some(entry) = self.outboxes.of(target).retries.pop() else { break };
+            match self.still_due(entry) {
+                Some(entry) => self.batch.push(entry),
+                None => passed_over += 1,
+            }
+        }
+        if self.batch.is_empty() {
+            self.outboxes.of(target).retries.recover();
+        }
+        self.batch.len()
     }
 
     fn first_pause(&self) -> u64 {

@@ -157,8 +157,9 @@ impl Engine {
             };
             self.ready.skip(usize::MAX, |entry| !is_valid(entry));
             let first = self.wheel.first(usize::MAX, |entry| is_valid(*entry)).map(Moment);
+            let refused = self.outboxes.first_refused(is_valid);
             if moved.is_empty() {
-                let first = [first, self.ready.next(), self.outboxes.first_refused()];
+                let first = [first, self.ready.next(), refused];
                 return first.into_iter().flatten().min().filter(|first| *first != Moment::NEVER);
             }
             moved.into_iter().for_each(|entry| self.file_again(entry));

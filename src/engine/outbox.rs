@@ -163,9 +163,12 @@ impl Outboxes {
         targets
     }
 
-    /// Returns the earliest deadline of a task that an executor has refused.
-    pub(super) fn first_refused(&mut self) -> Option<Moment> {
-        self.all_mut().filter_map(|outbox| outbox.retries.first()).min()
+    /// Returns the earliest deadline of a refused task whose entry `is_valid`. Drops the others before it.
+    pub(super) fn first_refused(
+        &mut self,
+        mut is_valid: impl FnMut(Entry) -> bool,
+    ) -> Option<Moment> {
+        self.all_mut().filter_map(|outbox| outbox.retries.first(&mut is_valid)).min()
     }
 
     /// Returns how many entries wait in all retry queues, stale ones included.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BATCH, SKIP, is_live};
+use super::is_live;
 use crate::engine::slots::deadline;
 use crate::time::tick::Moment;
 use crate::wheel::entry::Entry;
@@ -93,11 +93,11 @@ impl RetryQueue {
         self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
     }
 
-    /// Returns the earliest deadline, after it has dropped the stale entries before it.
-    pub(super) fn first(&mut self) -> Option<Moment> {
+    /// Returns the earliest deadline of an entry that `is_valid`, after it has dropped the others before it.
+    pub(super) fn first(&mut self, mut is_valid: impl FnMut(Entry) -> bool) -> Option<Moment> {
         while let Some(first) = self.tasks.first_entry() {
             let entry = *first.get();
-            if is_live(entry) {
+            if is_valid(entry) {
                 return deadline::deadline(entry.key()).or(Some(entry.moment()));
             }
             first.remove();
@@ -105,18 +105,14 @@ impl RetryQueue {
         None
     }
 
-    /// Moves up to `most` of the first tasks that are still to run out of the queue. If nothing is left, the executor
-    /// takes no pause any more.
-    pub(super) fn next(&mut self, most: usize, into: &mut Vec<Entry>) {
-        let mut stale = 0;
-        while into.len() < most.min(BATCH) && stale < SKIP {
-            match self.tasks.pop_first() {
-                Some((_, entry)) if is_live(entry) => into.push(entry),
-                Some(_) => stale += 1,
-                None => break,
-            }
-        }
-        if into.is_empty() && self.tasks.is_empty() {
+    /// Takes out the first entry, which may be stale, or of a task that was put off.
+    pub(super) fn pop(&mut self) -> Option<Entry> {
+        self.tasks.pop_first().map(|(_, entry)| entry)
+    }
+
+    /// If nothing is left, the executor takes no pause any more.
+    pub(super) fn recover(&mut self) {
+        if self.tasks.is_empty() {
             (self.pause, self.retry_at) = (0, None);
         }
     }
