@@ -9,17 +9,30 @@ use super::this_thread::TurningMark;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::{Phase, holder};
 use crate::engine::termination::Leftover;
-use crate::platform::panics::quietly;
+use crate::observe::TaskPanic;
+use crate::platform::panics::{Payload, caught, discard, quietly};
 use crate::wheel::entry::TaskKey;
 
 impl Engine {
     /// Closes the intake, collects what is pending, and fulfils the termination. Does nothing the second time.
     pub(super) fn shut_down(&mut self) {
         let Some(executor) = self.executor.take() else { return };
-        let (in_flight, mut entries, series) = self.outboxes.drain();
-        self.ready.drain(&mut entries);
-        self.wheel.drain(&mut entries);
-        self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
+        let (mut in_flight, mut entries, mut series) = (Vec::new(), Vec::new(), Vec::new());
+        let hooks = &self.shared.hooks;
+        // Each part by itself: if a fault of ours has broken one, what is in the others still comes back (S17).
+        let part = |drain: &mut dyn FnMut()| {
+            caught(drain).err().into_iter().for_each(|fault| hooks.report(fault));
+        };
+        part(&mut || (in_flight, entries, series) = self.outboxes.drain());
+        part(&mut || self.ready.drain(&mut entries));
+        part(&mut || self.wheel.drain(&mut entries));
+        part(&mut || {
+            self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
+        });
+        // These three are empty unless a turn was broken off. A task that is met twice is given back once.
+        entries.append(&mut self.incoming);
+        entries.append(&mut self.given_out);
+        entries.extend_from_slice(self.batch.entries());
         let is_waker = |entry: &Entry| entry.runner() == Runner::TickThread;
         let (wakers, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_waker);
         let mut wakers = self.shared.take_wakers(wakers.into_iter());
@@ -35,6 +48,18 @@ impl Engine {
         // The waker of the bell may be a user's, and the lanes keep the bell alive.
         quietly(|| self.shared.bell.wakes(None));
         drop(self.trims.take());
+    }
+
+    /// Ends the scheduler after a panic that is a fault of ours: what was pending waits for a `close`, and the hook is told
+    /// (S17).
+    pub(super) fn fail(&mut self, fault: Payload) {
+        self.shared.termination.want();
+        self.shared.stop();
+        self.shut_down();
+        let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
+        let text = format!("the scheduler is closed, and `close` returns what was pending: {text}");
+        discard(fault);
+        self.shared.hooks.on_panic.report_named("the tick thread of tickwheel", Box::new(text));
     }
 
     /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.

@@ -7,7 +7,7 @@ use super::shared::Shared;
 use super::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::observe::Observer;
-use crate::platform::panics::quietly;
+use crate::platform::panics::{caught, quietly};
 use crate::platform::sleep::wake_on_time;
 use crate::platform::sync;
 use crate::time::parking::Sleeper;
@@ -34,6 +34,13 @@ impl Ticker {
     fn run(mut self) {
         // What observers and clocks do between the turns is on the tick thread as well (S21).
         let _mark = TurningMark::new(&self.shared);
+        // User code does not unwind to here (S17), so a panic is a fault of ours.
+        if let Err(fault) = caught(|| self.turn_until_the_end()) {
+            self.engine.fail(fault);
+        }
+    }
+
+    fn turn_until_the_end(&mut self) {
         loop {
             let cut = self.engine.cut();
             match self.engine.turn(cut) {
@@ -62,5 +69,66 @@ impl Ticker {
         self.shared.bell.disarm();
         self.shared.wakeups.add(1);
         self.shared.hooks.observe(Observer::woke);
+    }
+}
+
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::mpsc;
+    use std::task::Waker;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::SystemClock;
+    use crate::engine::Precision;
+    use crate::engine::error::ScheduleError;
+    use crate::engine::shared::Settings;
+    use crate::engine::slots::OneShot;
+    use crate::engine::slots::holder::Repetition;
+    use crate::executor::Inline;
+    use crate::observe::{Hooks, PanicHook};
+    use crate::time::parking::Doorbell;
+    use crate::time::timeline::Timeline;
+
+    /// A turn that leaves a waker behind is a fault that the checks at its end find.
+    #[test]
+    fn s17_a_fault_of_ours_is_told_once_closes_the_scheduler_and_loses_nothing() {
+        let (report, reports) = mpsc::channel();
+        let on_panic = PanicHook::new(move |panic| {
+            drop(report.send((panic.name(), panic.message().map(str::to_owned))));
+        });
+        let sleeper = Sleeper::new();
+        let bell = Doorbell::new(Some(sleeper.waker()));
+        let tick = Duration::from_millis(1);
+        let settings = Settings {
+            timeline: Timeline::new(Instant::now(), tick).expect("above zero"),
+            clock: Box::new(SystemClock),
+            has_system_clock: true,
+            hooks: Hooks { on_panic, observer: None },
+            max_pending: None,
+            shutdown_timeout: Duration::from_secs(60),
+            has_a_thread: true,
+            tick: NonZeroU64::MIN.get(),
+        };
+        let shared = Shared::new(settings, bell);
+        let schedule = |delay| {
+            let times = shared.after(Duration::from_secs(delay));
+            let admitted = shared.admit(times, OneShot(|| ()), Repetition::NONE, None);
+            admitted.map(|_| ()).map_err(|(reason, _)| reason)
+        };
+        let mut engine = Engine::new(Arc::clone(&shared), Box::new(Inline), Precision::Tick, 64);
+        (1..=3).for_each(|delay| schedule(delay * 1_000).expect("open"));
+        engine.wakers.push(Waker::noop().clone());
+        spawn(engine, sleeper, "faulty").expect("a thread");
+
+        let leftovers = shared.termination.wait(None).expect("it comes to its end");
+        assert_eq!(leftovers.len(), 3);
+        assert!(matches!(schedule(1), Err(ScheduleError::Closed)));
+        let (name, message) = reports.recv().expect("it is told");
+        let message = message.expect("a text");
+        assert!(name.contains("tick thread") && message.contains("TURN-1"), "{name}: {message}");
+        leftovers.into_iter().for_each(|task| shared.drop_leftover(task.key));
+        assert_eq!(reports.try_iter().count(), 0, "once");
     }
 }

@@ -132,6 +132,9 @@ impl Builder {
 
     /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, and of an executor, on the
     /// thread where it happened.
+    ///
+    /// Should the tick thread ever end because of a fault in this crate, the hook is told that too, once. The scheduler is
+    /// closed then, and [`Scheduler::close`] returns what was pending.
     pub fn on_panic(mut self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> Builder {
         self.hooks.on_panic = PanicHook::new(hook);
         self
