@@ -361,3 +361,70 @@ fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
     );
     assert!(peak > 200_000 * 16 && left < peak / 4, "{peak}, then {left}");
 }
+
+// ----- a system without memory -------------------------------------------------------------
+
+/// Returns how many bytes of addresses this process has.
+#[cfg(target_os = "linux")]
+fn addresses() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").expect("a table of sizes");
+    let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+    pages.expect("a number") * 4096
+}
+
+/// Bounds the addresses of this process, so that the system has no memory for it.
+#[cfg(target_os = "linux")]
+fn bound_addresses(bytes: libc::rlim_t) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the call reads `limit`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+}
+
+/// The child of the next test, in a process of its own, whose addresses are bounded for a while.
+#[cfg(target_os = "linux")]
+#[test]
+fn child_without_memory() {
+    if std::env::var_os("TICKWHEEL_CHILD").is_none() {
+        return;
+    }
+    let full = tickwheel::ScheduleError::Full;
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
+    let schedule = || scheduler.schedule_once(HOUR, || ());
+    // The system is asked for sixteen blocks at a time, so this leaves half a block of them.
+    let most = (16 << 15) - (1 << 14) - 500;
+    let mut handles: Vec<_> = (0..most).map(|_| schedule().expect("memory")).collect();
+    bound_addresses(addresses() + 1_000_000);
+    // Each turn of the tick thread would like a further block.
+    for _ in 0..12_000 {
+        let refused = loop {
+            match schedule() {
+                Ok(handle) => handles.push(handle),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(refused, full);
+        assert!(handles.pop().expect("many").cancel());
+        let ran = Arc::new(AtomicUsize::new(0));
+        scheduler.schedule_once(Duration::ZERO, counted(&ran)).expect("the slot that is free");
+        until("it ran", || ran.load(Ordering::Relaxed) == 1);
+    }
+    bound_addresses(libc::RLIM_INFINITY);
+    let more: Vec<_> = (0..100_000).map(|_| schedule().expect("there is memory again")).collect();
+    assert!(more.iter().all(Cancellable::cancel));
+    println!("\nwhole again");
+}
+
+/// While the system has no memory schedules are refused, and when it has some again they are accepted.
+#[cfg(target_os = "linux")]
+#[test]
+fn s20_a_time_without_memory_refuses_and_leaves_nothing_broken() {
+    let _alone = alone();
+    let child = std::process::Command::new(std::env::current_exe().expect("it has a path"))
+        .args(["--exact", "child_without_memory", "--nocapture"])
+        .env("TICKWHEEL_CHILD", "1")
+        .output()
+        .expect("it starts");
+    let told = String::from_utf8_lossy(&child.stdout);
+    let wrong = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && told.contains("whole again"), "{told}{wrong}");
+}

@@ -63,17 +63,25 @@ pub(crate) fn prefetch(slot: u32) {
     cpu::prefetch(block.wrapping_add(index_of(slot)));
 }
 
-/// Maps a block of holders that never held a task. Returns false if the system has no memory.
-///
-/// If `is_ahead`, nobody needs the block yet. Then it is touched here, as one large page if the system has one: with a
-/// million timers, which fire in no order of addresses, that saves a sixth of the cost of a fire. Otherwise it has
-/// small pages, each of which comes when it is touched.
-pub(crate) fn add_block(number: usize, is_ahead: bool) -> bool {
-    let Some((block, annex)) = pages::block(is_ahead) else { return false };
+/// Memory for a block of holders that never held a task, without a number.
+pub(crate) struct Block(pages::Mapped);
+
+impl Block {
+    /// Maps a block. Returns `None` if the system has no memory.
+    ///
+    /// If `is_ahead`, nobody needs the block yet. Then it is touched here, as one large page if the system has one: with
+    /// a million timers, which fire in no order of addresses, that saves a sixth of the cost of a fire. Otherwise it has
+    /// small pages, each of which comes when it is touched.
+    pub(crate) fn map(is_ahead: bool) -> Option<Block> {
+        pages::block(is_ahead).map(Block)
+    }
+}
+
+/// Puts a block into the directory, where it stays (SLOT-2).
+pub(crate) fn publish(number: usize, Block((block, annex)): Block) {
     ANNEXES[number].store(annex.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
     let before = DIRECTORY[number].swap(block.as_ptr().cast(), Ordering::Relaxed); // as in `holder`
     debug_assert!(before.is_null(), "a block stays (SLOT-2)");
-    true
 }
 
 /// Returns the highest generation that went back with pages of the block of a slot (SLOT-4).

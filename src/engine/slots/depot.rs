@@ -18,11 +18,16 @@
 //! takes 0.3 to 8 ms, and would delay one schedule by so much. So the tick thread does it: when the free slots are fewer
 //! than half a block, it adds the next block and touches it before anybody uses it. A caller that finds no free slot
 //! before that adds a block itself, of small pages, and touches one page at a time.
+//!
+//! A block gets its number only once its memory is there. While the system has none, callers that find no slot are
+//! refused, each asks the system anew, and the tick thread asks ever less often.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex as StdMutex, TryLockError};
+use std::time::{Duration, Instant};
 
-use super::blocks;
+use super::blocks::{self, Block};
 use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock};
 
 /// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
@@ -52,8 +57,6 @@ pub(crate) struct Depot {
     /// All words of `open` before this one are zero.
     lowest: usize,
     blocks: usize,
-    /// Blocks that have a number, but for which the system had no memory.
-    lost: usize,
     /// Free slots of pages that are not absent.
     free: usize,
     /// All slots of pages that are not absent.
@@ -76,15 +79,43 @@ pub(crate) fn depot() -> MutexGuard<'static, Depot> {
     lock(&DEPOT)
 }
 
+/// When the tick thread may ask the system for memory again, after it had none.
+struct Ahead {
+    pause: Duration,
+    again_at: Option<Instant>,
+}
+
+/// Only one thread adds a block ahead at a time.
+static AHEAD: StdMutex<Ahead> = StdMutex::new(Ahead { pause: Duration::ZERO, again_at: None });
+
+/// The first and the longest pause after the system has had no memory.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
+
 /// Adds a block if one will soon be needed. Tick threads call this. The depot is not locked while the system works.
 pub(crate) fn add_block_ahead() {
-    if !IS_SHORT.load(Ordering::Relaxed) || !IS_SHORT.swap(false, Ordering::Relaxed) {
+    if !IS_SHORT.load(Ordering::Relaxed) {
         return;
     }
-    let reserved = depot().reserve_block();
-    let Some(block) = reserved else { return };
-    let is_there = blocks::add_block(block, true);
-    depot().open_block(block, is_there);
+    let mut ahead = match AHEAD.try_lock() {
+        Ok(ahead) => ahead,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return, // another tick thread is at it
+    };
+    if ahead.again_at.is_some_and(|at| Instant::now() < at) {
+        return;
+    }
+    IS_SHORT.store(false, Ordering::Relaxed); // a taker sets it again if this is not enough
+    if !depot().is_short() {
+        return;
+    }
+    if let Some(block) = Block::map(true) {
+        depot().add_block(block);
+        *ahead = Ahead { pause: Duration::ZERO, again_at: None };
+    } else {
+        IS_SHORT.store(true, Ordering::Relaxed);
+        ahead.pause = (2 * ahead.pause).clamp(PAUSES.0, PAUSES.1);
+        ahead.again_at = Some(Instant::now() + ahead.pause);
+    }
 }
 
 impl Depot {
@@ -94,7 +125,6 @@ impl Depot {
         absent: Vec::new(),
         lowest: 0,
         blocks: 0,
-        lost: 0,
         free: 0,
         resident: 0,
         least_free: 0,
@@ -148,10 +178,9 @@ impl Depot {
                 }
                 self.lowest += 1;
             }
-            if self.blocks == BLOCKS || !blocks::add_block(self.blocks, false) {
+            if self.blocks == BLOCKS || !self.add_block(Block::map(false)?) {
                 return None;
             }
-            self.add_pages(u64::MAX);
         }
     }
 
@@ -183,37 +212,37 @@ impl Depot {
 
     // ----- the next block ------------------------------------------------------------------
 
-    /// Returns true if fewer slots are left than half a block has.
+    /// Returns true if fewer slots are left than half a block has, and another block can be added.
     fn is_short(&self) -> bool {
-        let left = ((self.blocks - self.lost) << BLOCK_BITS) - self.resident + self.free;
-        left < (1 << BLOCK_BITS) / 2
+        let left = (self.blocks << BLOCK_BITS) - self.resident + self.free;
+        left < (1 << BLOCK_BITS) / 2 && self.blocks < BLOCKS
     }
 
-    /// Returns the number for a further block, if few slots are left. None of its slots is free before
-    /// [`Depot::open_block`].
-    fn reserve_block(&mut self) -> Option<usize> {
-        (self.is_short() && self.blocks < BLOCKS).then(|| self.add_pages(0))
-    }
-
-    /// Makes the slots of a reserved block free, if there was memory for it.
-    fn open_block(&mut self, block: usize, is_there: bool) {
-        if !is_there {
-            self.lost += 1;
-            return;
+    /// Makes the slots of a new block free. Returns false if there are all blocks already, or no memory to list the pages
+    /// of this one. Its addresses stay unused then.
+    fn add_block(&mut self, block: Block) -> bool {
+        let has_room = self.blocks < BLOCKS && self.add_pages();
+        if has_room {
+            blocks::publish(self.blocks - 1, block);
         }
-        for page in block * PAGES_PER_BLOCK..(block + 1) * PAGES_PER_BLOCK {
-            self.pages[page] = u64::MAX;
-            self.set_open(page);
-        }
+        has_room
     }
 
-    /// Makes room for a new block, with these bits in each of its words. Returns its number.
-    fn add_pages(&mut self, free: u64) -> usize {
+    /// Lists the pages of a further block, all of whose slots are free. Returns false if there is no memory for the list.
+    fn add_pages(&mut self) -> bool {
+        let pages = (self.blocks + 1) * PAGES_PER_BLOCK;
+        let bits = [(&mut self.open, pages / 64), (&mut self.absent, pages / 64)];
+        for (list, len) in [(&mut self.pages, pages)].into_iter().chain(bits) {
+            let more = len - list.len();
+            if list.try_reserve(more).or_else(|_| list.try_reserve_exact(more)).is_err() {
+                return false;
+            }
+        }
+        self.pages.resize(pages, u64::MAX);
+        self.open.resize(pages / 64, u64::MAX);
+        self.absent.resize(pages / 64, u64::MAX);
         self.blocks += 1;
-        self.pages.resize(self.blocks * PAGES_PER_BLOCK, free);
-        self.open.resize(self.pages.len() / 64, free);
-        self.absent.resize(self.pages.len() / 64, u64::MAX);
-        self.blocks - 1
+        true
     }
 
     // ----- what could go back --------------------------------------------------------------
@@ -347,7 +376,7 @@ mod tests {
     /// Returns a depot of one block, of which no page has ever been used.
     fn of_one_block() -> Depot {
         let mut depot = Depot::EMPTY;
-        depot.add_pages(u64::MAX);
+        assert!(depot.add_pages());
         depot
     }
 
@@ -396,16 +425,15 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_reserved_has_no_slots_before_it_is_opened() {
+    fn a_block_is_added_when_less_than_half_of_one_is_left() {
         let mut depot = of_one_block();
-        assert_eq!(depot.reserve_block(), None, "there are enough");
+        assert!(!depot.is_short(), "there are enough");
         let half = take_ones(&mut depot, (1 << BLOCK_BITS) / 2 + 1);
-        assert_eq!(depot.reserve_block(), Some(1));
-        assert_eq!(depot.reserve_block(), None, "half of it and a whole one are enough");
+        assert!(depot.is_short());
         let rest = take_ones(&mut depot, (1 << BLOCK_BITS) - half.len());
         assert_eq!(rest.last(), Some(&((1 << BLOCK_BITS) - 1)));
         depot.lowest = depot.open.len(); // it has been looked through
-        depot.open_block(1, true);
+        assert!(depot.add_pages() && !depot.is_short());
         assert_eq!(depot.take_one(), Some(1 << BLOCK_BITS));
         assert_eq!((depot.free, depot.resident), (PAGE - 1, (1 << BLOCK_BITS) + PAGE));
     }

@@ -81,8 +81,8 @@ impl Magazines {
 
     #[inline]
     fn give(&mut self, slot: u32) {
-        if self.loaded.len() == self.loaded.capacity() {
-            self.unload();
+        if self.loaded.len() == self.loaded.capacity() && !self.unload() {
+            return depot().put(&[slot]);
         }
         // A look at a few: the depot looks at each slot that reaches it.
         debug_assert!(!self.loaded.iter().rev().take(AHEAD).any(|free| *free == slot), "SLOT-1");
@@ -92,21 +92,22 @@ impl Magazines {
     #[cold]
     fn load(&mut self) {
         swap(&mut self.loaded, &mut self.spare);
-        if self.loaded.is_empty() {
-            self.loaded.reserve_exact(MAGAZINE);
+        // Without memory for a magazine there is no slot, and the caller is refused.
+        if self.loaded.is_empty() && self.loaded.try_reserve_exact(MAGAZINE).is_ok() {
             depot().take(&mut self.loaded);
             touch_pages(&self.loaded);
         }
     }
 
+    /// Makes room for a slot. Returns false if there is no memory for it.
     #[cold]
-    fn unload(&mut self) {
+    fn unload(&mut self) -> bool {
         swap(&mut self.loaded, &mut self.spare);
-        self.loaded.reserve_exact(MAGAZINE - self.loaded.len().min(MAGAZINE));
         if self.loaded.len() >= MAGAZINE {
             depot().put(&self.loaded);
             self.loaded.clear();
         }
+        self.loaded.try_reserve_exact(MAGAZINE - self.loaded.len()).is_ok()
     }
 
     fn flush(&mut self) {
