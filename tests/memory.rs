@@ -362,6 +362,34 @@ fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
     assert!(peak > 200_000 * 16 && left < peak / 4, "{peak}, then {left}");
 }
 
+/// Nobody turns the engine, as if a task held it up. However often tasks are reset to an earlier deadline, each has a few
+/// records on its way.
+#[test]
+fn s28_resets_to_earlier_deadlines_of_an_engine_that_is_held_up_take_no_memory() {
+    let _alone = alone();
+    let builder = Scheduler::builder().max_pending(10);
+    let (scheduler, driver) = builder.build_driven().expect("the settings are good");
+    let (ran, resets) = (Arc::new(AtomicUsize::new(0)), count(300_000, 3_000_000) as u64);
+    let later = |nanos| scheduler.now() + HOUR + Duration::from_nanos(nanos);
+    for past in [false, true] {
+        let task = scheduler.schedule_at(later(resets), counted(&ran)).expect("open");
+        driver.turn();
+        let before = LIVE.load(Ordering::Relaxed);
+        for nanos in (0..resets).rev() {
+            let earlier = if past { later(nanos) - HOUR - HOUR } else { later(nanos) };
+            assert!(task.reset_at(earlier));
+        }
+        let taken = (LIVE.load(Ordering::Relaxed) - before) as usize;
+        println!("{} resets take {}", digits(resets as usize), megabytes(taken));
+        assert!(taken < 2_000_000, "{taken}");
+        let due = if past { Duration::ZERO } else { HOUR };
+        assert_eq!(driver.advance(due.saturating_sub(Duration::from_millis(1))), usize::from(past));
+        driver.advance(Duration::from_millis(2));
+        assert!(task.is_done());
+    }
+    assert_eq!((ran.load(Ordering::Relaxed), scheduler.pending()), (2, 0));
+}
+
 // ----- a system without memory -------------------------------------------------------------
 
 /// Returns how many bytes of addresses this process has.

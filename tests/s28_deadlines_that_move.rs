@@ -555,3 +555,39 @@ fn s28_a_refused_task_that_is_put_off_is_not_offered_before_its_new_deadline() {
         assert!(tasks.iter().all(|(_, runs)| ran_at(runs).len() == 1));
     }
 }
+
+/// The engine has much to take in, so resets do not announce each new deadline. The deadlines are kept all the same.
+#[test]
+fn s28_resets_of_an_engine_that_is_far_behind_are_kept() {
+    let mut random = common::Random(15);
+    for round in 0..8 {
+        let precision = if round % 2 == 0 { Precision::Tick } else { Precision::Exact };
+        let (scheduler, driver) = driven_by(Scheduler::builder().precision(precision));
+        let start = scheduler.now();
+        let tasks: Vec<_> = (0..20).map(|_| noting(&scheduler, HOUR)).collect();
+        let mut deadlines = vec![start + HOUR; tasks.len()];
+        for _ in 0..4 {
+            let dummy = scheduler.schedule_once(2 * HOUR, || ()).expect("open");
+            (0..10_000).for_each(|_| assert!(dummy.reset(Duration::ZERO) && dummy.reset(HOUR)));
+            assert!(dummy.cancel());
+            for _ in 0..100 {
+                let at = random.below(20) as usize;
+                if tasks[at].0.is_done() {
+                    continue;
+                }
+                let to = scheduler.now() + random.below(200) as u32 * MS;
+                let to = if random.one_in(4) { to - 50 * MS } else { to };
+                assert!(tasks[at].0.reset_at(to));
+                assert_eq!(tasks[at].0.deadline(), Some(to));
+                deadlines[at] = to.max(scheduler.now());
+            }
+            driver.advance(random.below(150) as u32 * MS);
+        }
+        driver.advance(2 * HOUR);
+        for ((_, runs), deadline) in tasks.iter().zip(deadlines) {
+            let due = (deadline - start).as_millis();
+            let ran = ran_at(runs);
+            assert!(ran.len() == 1 && (due..=due + 1).contains(&ran[0]), "{ran:?}, due {due}");
+        }
+    }
+}

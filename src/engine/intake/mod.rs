@@ -281,6 +281,11 @@ impl Intake {
         Flow { ahead, passed: signals.looks.get() }
     }
 
+    /// Returns true if writers have filled so much that the reader was woken for it, and has not taken it.
+    pub(crate) fn is_far_ahead(&self) -> bool {
+        self.flow().ahead > BLOCKS_ASLEEP
+    }
+
     pub(crate) fn pressure(&self) -> &Backpressure {
         &self.signals.pressure
     }

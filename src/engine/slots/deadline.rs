@@ -32,6 +32,7 @@
 //! - RESET-5 A look at an entry that does not hold the task may take a void entry for valid, and never a valid one for
 //!   void: the entry was pushed while the task was held, so a look that finds the task not held sees what was filed then,
 //!   or later.
+//! - RESET-6 A task has a few records in the lanes at most, however often it is reset while the engine does not turn.
 //!
 //! **Equal deadlines** (S3). A task whose deadline moves counts as scheduled at that moment, but its entry is filed at
 //! the new deadline later, perhaps after an entry of the same deadline that was scheduled in the meantime. Where tasks
@@ -199,12 +200,13 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
 }
 
 /// Moves the deadline of a task of this scheduler. The engine has given out all entries that were filed up to
-/// `out_until`, or will do so before it files a new one. `announce` pushes the record of a new entry, and returns false if
-/// the engine is closed.
+/// `out_until`, or will do so before it files a new one. `is_far_behind`: much is in the lanes that the engine has not
+/// taken. `announce` pushes the record of a new entry, and returns false if the engine is closed.
 pub(crate) fn reset(
     key: TaskKey,
     Times { now, deadline: to }: Times,
     out_until: Moment,
+    is_far_behind: bool,
     stamp: Option<u64>,
     scheduler: SchedulerId,
     mut announce: impl FnMut(Entry) -> bool,
@@ -230,11 +232,16 @@ pub(crate) fn reset(
         let to = if word.is_series() { to.max(now) } else { to };
         if from == Phase::Pending {
             let filed = if word.was_reset() { annex.filed() } else { holder.deadline() };
+            // While the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when it
+            // comes out, and until then all further resets find it early enough (RESET-6).
+            let new = if is_far_behind { now.min(to) } else { to };
+            let is_early_enough = filed <= if is_far_behind { now.max(to) } else { to };
             // An entry that has come out is on its way to a run, and the run looks at the deadline.
-            let is_too_late = out_until < filed && (to < filed || to <= now);
-            let entry = Entry::new(key, to, to <= now, runner(word), word.turn());
+            let is_too_late =
+                out_until < filed && (!is_early_enough || (to <= now && !is_far_behind));
+            let entry = Entry::new(key, new, new <= now, runner(word), word.turn());
             let is_filed = is_too_late && announce(entry); // RESET-4
-            annex.set_filed(if is_filed { to } else { filed });
+            annex.set_filed(if is_filed { new } else { filed });
         }
         stamp.into_iter().for_each(|stamp| annex.set_stamp(key.generation, stamp));
         holder.set_deadline(to);
