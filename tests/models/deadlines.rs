@@ -358,7 +358,8 @@ fn models_postpone_against_claim() {
             Running::claim_checked(entry, SchedulerId::FIRST, || Some(Moment(5)), announce)
         };
         let times = Times { now: Moment(0), deadline: Moment(5) };
-        let first = deadline::reset(key, times, Moment(0), None, SchedulerId::FIRST, |_| false);
+        let first =
+            deadline::reset(key, times, Moment(0), false, None, SchedulerId::FIRST, |_| false);
         assert_eq!(first, Reset::Done);
         let resetter = thread::spawn(move || deadline::postpone(key, Moment(9)));
         let mut filed = None;
