@@ -194,7 +194,7 @@ mod tests {
         let reset = |deadline| {
             let times = Times { now: Moment(1), deadline: Moment(deadline) };
             let key = waiting.key();
-            deadline::reset(key, times, Moment(0), None, SchedulerId::FIRST, |_| true)
+            deadline::reset(key, times, Moment(0), false, None, SchedulerId::FIRST, |_| true)
         };
         assert_eq!((reset(9), in_flight.forget_over(1)), (Reset::Done, 0), "it is due later");
         assert_eq!((reset(3), in_flight.forget_over(1)), (Reset::Done, 1), "another entry counts");
