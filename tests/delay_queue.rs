@@ -315,6 +315,13 @@ fn s04_a_clock_at_the_end_of_its_time_stops_nothing() {
         assert!(queue.try_next().is_none() && queue.recv_timeout(MS).is_none());
         queue.insert("at once", (), Duration::ZERO).expect("open");
         queue.check_invariants();
+        queue.insert_at("now", (), driver.now()).expect("open");
+        queue.insert_at("before", (), driver.now() - HOUR).expect("open");
+        queue.insert("never", (), MS).expect("open");
+        assert_eq!(due(&queue).len(), 3, "an instant that has passed is due");
+        assert!(queue.reset_at(&"never", driver.now()));
+        assert_eq!(due(&queue), ["never"]);
+        queue.insert("at once", (), Duration::ZERO).expect("open");
         let task = Poller::new();
         assert!(task.poll(&mut queue.next()).is_ready());
         assert!(task.poll(&mut queue.next()).is_pending());

@@ -191,6 +191,56 @@ fn s04_any_duration_and_any_instant() {
     assert_eq!(driver.close().len(), 4);
 }
 
+/// A clock that stands at the end of its range goes no further. What it has passed is due, and all else is never.
+#[test]
+fn s04_s05_at_the_end_of_the_range_what_has_passed_is_due_and_the_rest_is_never() {
+    for (precision, tick) in [
+        (Precision::Tick, MILLI),
+        (Precision::Exact, MILLI),
+        (Precision::Tick, HOUR),
+        (Precision::Tick, Duration::from_nanos(1)),
+    ] {
+        let builder = Scheduler::builder().precision(precision).tick(tick);
+        let (scheduler, driver) = builder.build_driven().expect("good settings");
+        let log = Log::new(&scheduler);
+        let start = scheduler.now();
+        let never = scheduler.schedule_once(Duration::MAX, log.task(99)).expect("open");
+        // The last nanoseconds of the range: 2^64 less 2^59, rounded up to a tick, from the start.
+        let bias = (1_u64 << 59).div_ceil(tick.as_nanos() as u64) * tick.as_nanos() as u64;
+        let last = start + Duration::from_nanos(u64::MAX - 1 - bias);
+        let edge: Vec<_> = (0..4)
+            .map(|ahead| last.checked_sub(Duration::from_nanos(ahead)).expect("in the range"))
+            .map(|at| scheduler.schedule_at(at, log.task(1)).expect("open"))
+            .collect();
+        driver.advance(last - start - HOUR * 2);
+        assert!(log.names().is_empty(), "{precision:?}, {tick:?}: too early");
+        driver.advance(Duration::MAX);
+        assert_eq!(log.names(), [1; 4], "{precision:?}, {tick:?}: the edge of the range");
+        assert!(edge.iter().all(tickwheel::Cancellable::is_done));
+
+        let now = scheduler.now();
+        assert!(now.checked_add(SECOND).is_none(), "the clock has gone all the way");
+        for past in [now, now - YEAR, start, last] {
+            scheduler.schedule_at(past, log.task(2)).expect("open");
+        }
+        scheduler.schedule_once(Duration::ZERO, log.task(2)).expect("open");
+        let moved = scheduler.schedule_once(SECOND, log.task(2)).expect("open");
+        let far = scheduler.schedule_once(SECOND, log.task(99)).expect("open");
+        assert!(moved.reset_at(now));
+        let woken = Poller::new();
+        for mut sleep in [scheduler.sleep(Duration::ZERO), scheduler.sleep_until(now - SECOND)] {
+            assert!(woken.poll(&mut sleep).is_ready(), "{precision:?}, {tick:?}");
+        }
+        let mut timer = scheduler.sleep(SECOND);
+        assert!(woken.poll(&mut timer).is_pending(), "it lies ahead");
+        drop(timer);
+        driver.advance(Duration::ZERO);
+        assert_eq!(log.names(), [1, 1, 1, 1, 2, 2, 2, 2, 2, 2], "{precision:?}, {tick:?}");
+        assert_eq!((scheduler.pending(), driver.turn()), (2, None), "never does not come");
+        assert!(never.cancel() && far.cancel());
+    }
+}
+
 #[test]
 fn s04_ten_years_of_uptime_change_nothing() {
     let (scheduler, driver) = driven();

@@ -131,10 +131,9 @@ impl<K, V> Shared<K, V> {
         }
     }
 
-    /// Reads the clock, which may be user code, so nothing may be locked (SHARD-4). The present is never "never", however
-    /// far the clock is moved: what never comes is not due then either (S4).
+    /// Reads the clock, which may be user code, so nothing may be locked (SHARD-4).
     pub(super) fn now(&self) -> Moment {
-        self.timeline.moment(self.scheduler.now()).min(Moment(Moment::NEVER.0 - 1))
+        self.timeline.present(self.scheduler.now())
     }
 
     pub(super) fn expired(&self, (deadline, key, value): Out<K, V>) -> Expired<K, V> {
@@ -168,7 +167,9 @@ impl<K, V> Shared<K, V> {
 
     /// Returns the place of an item that is due at an instant, with its stamp.
     pub(super) fn due_at(&self, instant: Instant) -> Due {
-        (self.timeline.moment(instant), self.count().unwrap_or_else(|| self.now().0))
+        let reading = self.scheduler.now();
+        let stamp = self.count().unwrap_or_else(|| self.timeline.present(reading).0);
+        (self.timeline.deadline(instant, reading), stamp)
     }
 
     fn count(&self) -> Option<u64> {

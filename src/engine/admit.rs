@@ -64,7 +64,9 @@ impl Shared {
 
     /// Returns the times of a task that is to run at an instant.
     pub(crate) fn at(&self, instant: Instant) -> Times {
-        Times { now: self.now(), deadline: self.timeline.moment(instant) }
+        let reading = self.clock.now();
+        let deadline = self.timeline.deadline(instant, reading);
+        Times { now: self.timeline.present(reading), deadline }
     }
 
     /// Takes a task in, or gives it back with the reason (TASK-1).

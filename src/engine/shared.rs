@@ -137,11 +137,10 @@ impl Shared {
         self.id
     }
 
-    /// Returns the present. It is never "never", however far the clock is moved: what never comes is not due then
-    /// either (S4).
+    /// Returns the present.
     #[inline]
     pub(crate) fn now(&self) -> Moment {
-        self.timeline.moment(self.clock.now()).min(Moment(Moment::NEVER.0 - 1))
+        self.timeline.present(self.clock.now())
     }
 
     /// Returns a lane for a thread that has none.

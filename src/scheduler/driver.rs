@@ -14,6 +14,7 @@ use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::scheduler::leftovers::Leftovers;
 use crate::time::parking::Sleeper;
 use crate::time::tick::Moment;
+use crate::time::timeline::short_of_never;
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
 /// the scheduler.
@@ -184,6 +185,7 @@ impl Driver {
         let before = self.shared.fired();
         let target = self.now().checked_add(by);
         let target = target.unwrap_or_else(|| self.shared.timeline.instant(Moment::NEVER));
+        let target = short_of_never(target);
         loop {
             match self.turn() {
                 Some(next) if next <= target => self.advance_clock(next),

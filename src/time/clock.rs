@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 pub use crate::time::parking::Sleeper;
+use crate::time::timeline::short_of_never;
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
 ///
@@ -220,7 +221,7 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let mut manual = self.lock();
         if let Some(later) = manual.now.checked_add(by) {
-            manual.now = later;
+            manual.now = short_of_never(later);
         }
         Self::wake_all(manual);
     }
@@ -257,7 +258,7 @@ impl Clock for ManualClock {
 
     fn advance_to(&self, instant: Instant) -> bool {
         let mut manual = self.lock();
-        manual.now = manual.now.max(instant);
+        manual.now = manual.now.max(short_of_never(instant));
         Self::wake_all(manual);
         true
     }

@@ -11,6 +11,9 @@
 //!
 //! - TIME-1 Rounding goes up, never down: a deadline's tick ends at or after the deadline (S1).
 //! - TIME-2 Arithmetic saturates: a moment after the end of the timeline is [`Moment::NEVER`] (S4).
+//! - TIME-3 A clock that is moved to the end of the timeline, or beyond it, shows [`Moment::LAST`] from then on. There the
+//!   last tick ends, and an instant that the clock has passed is due. All that lies further ahead is never. The farthest
+//!   [`Instant`](std::time::Instant) stands for never, so no clock of this crate is moved there.
 
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -26,6 +29,9 @@ pub(crate) struct Moment(pub(crate) u64);
 impl Moment {
     /// The moment that is later than all others. No clock reaches it.
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
+
+    /// The latest moment that a clock shows (TIME-3).
+    pub(crate) const LAST: Moment = Moment(u64::MAX - 1);
 
     /// Returns the moment that is this long after, at most [`Moment::NEVER`] (TIME-2).
     pub(crate) fn after(self, delay: Duration) -> Moment {

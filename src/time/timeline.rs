@@ -65,6 +65,20 @@ impl Timeline {
         }
     }
 
+    /// Returns the present by a reading of the clock (TIME-3).
+    #[inline]
+    pub(crate) fn present(&self, reading: Instant) -> Moment {
+        self.moment(reading).min(Moment::LAST)
+    }
+
+    /// Returns the deadline of what is to happen at an instant, by a reading of the clock (TIME-3).
+    #[inline]
+    pub(crate) fn deadline(&self, instant: Instant, reading: Instant) -> Moment {
+        let deadline = self.moment(instant);
+        let has_passed = || instant <= reading && short_of_never(instant) == instant;
+        if deadline == Moment::NEVER && has_passed() { Moment::LAST } else { deadline }
+    }
+
     /// Returns the instant of a moment, or the latest possible [`Instant`] if the moment is beyond it.
     pub(crate) fn instant(&self, moment: Moment) -> Instant {
         if moment == Moment::NEVER {
@@ -79,9 +93,9 @@ impl Timeline {
         instant.unwrap_or_else(|| if moment >= built { farthest(self.built) } else { self.built })
     }
 
-    /// Returns the last tick that has ended by `now`.
+    /// Returns the last tick that has ended by `now` (TIME-3).
     pub(crate) fn passed(&self, now: Moment) -> Tick {
-        Tick(now.0 / self.tick)
+        if now >= Moment::LAST { self.covering(Moment::LAST) } else { Tick(now.0 / self.tick) }
     }
 
     /// Returns the first tick that ends at or after a moment (TIME-1).
@@ -89,9 +103,9 @@ impl Timeline {
         Tick(moment.0.div_ceil(self.tick.get()))
     }
 
-    /// Returns when a tick ends. The tasks that it covers may run then.
+    /// Returns when a tick ends (TIME-3). The tasks that it covers may run then.
     pub(crate) fn end_of(&self, tick: Tick) -> Moment {
-        Moment(tick.0.saturating_mul(self.tick.get()))
+        Moment(tick.0.saturating_mul(self.tick.get())).min(Moment::LAST)
     }
 }
 
@@ -162,6 +176,12 @@ impl Parts {
         let nanos = seconds * 1_000_000_000 + i64::from(self.nanos) - i64::from(origin.nanos);
         u64::try_from(nanos).ok()
     }
+}
+
+/// Returns this instant, or the one before it if it is the farthest, which stands for never (TIME-3).
+pub(crate) fn short_of_never(instant: Instant) -> Instant {
+    let step = Duration::from_nanos(1);
+    if instant.checked_add(step).is_some() { instant } else { instant - step }
 }
 
 /// Returns the latest possible instant. It adds ever smaller steps for as long as they fit.
