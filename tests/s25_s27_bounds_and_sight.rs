@@ -80,6 +80,33 @@ impl tickwheel::Executor for Moody {
     }
 }
 
+/// It takes real threads: what they schedule and cancel is in lanes of their own, which nobody can read at one moment.
+#[test]
+fn s25_s26_what_is_pending_is_never_more_than_the_limit() {
+    const MOST: usize = 3;
+    let scheduler = Scheduler::builder().max_pending(MOST).build().expect("a tick thread");
+    let looks = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while looks.load(Ordering::Relaxed) < 20_000 {
+                    let tasks: Vec<_> =
+                        (0..2).map_while(|_| scheduler.schedule_once(HOUR, || ()).ok()).collect();
+                    assert!(tasks.iter().all(Cancellable::cancel));
+                }
+            });
+        }
+        while looks.fetch_add(1, Ordering::Relaxed) < 20_000 {
+            let pending = (scheduler.pending(), scheduler.stats().pending() as usize);
+            if pending.0.max(pending.1) > MOST {
+                looks.store(usize::MAX / 2, Ordering::Relaxed); // the threads end
+                panic!("{pending:?} are pending, of at most {MOST}");
+            }
+        }
+    });
+    assert_eq!((scheduler.pending(), scheduler.stats().pending()), (0, 0));
+}
+
 #[test]
 fn s26_every_number_is_exact() {
     let queue = Arc::new(Mutex::new(Vec::<DueTask>::new()));

@@ -175,26 +175,35 @@ impl Shared {
         let mut stats = Stats::default();
         self.intake.each_lane(|lane| stats.add_what_left(&lane.counts));
         self.intake.each_lane(|lane| stats.add_what_came(&lane.counts));
-        if self.is_closing() {
-            let pending = self.termination.in_run(|| stats.scheduled.saturating_sub(stats.left));
-            stats.left = stats.scheduled.saturating_sub(pending);
-        }
+        let (came, left) = (stats.scheduled, stats.left);
+        let count = || self.counted().unwrap_or_else(|| came.saturating_sub(left));
+        let pending = if self.is_closing() { self.termination.in_run(count) } else { count() };
+        stats.left = came.saturating_sub(pending);
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();
         stats
     }
 
-    /// Returns how many tasks are pending: what came less what left, read in the opposite order, so that a task which
-    /// passes in the meantime is counted rather than missed.
+    /// Returns how many tasks are pending by the count of the limit, if there is one. It is never above the limit, which a
+    /// sum over lanes may be that change in the meantime (S25).
+    fn counted(&self) -> Option<u64> {
+        Some(self.limit.as_ref()?.pending()? as u64)
+    }
+
+    /// Returns how many tasks are pending. Without a limit this is what came less what left, read in the opposite order,
+    /// so that a task which passes in the meantime is counted rather than missed.
     pub(crate) fn pending(&self) -> usize {
         // A series in its run is a leftover already (S29), and what is refused now is counted for a moment.
         if self.is_closing() && self.termination.has_come() {
             return 0;
         }
-        let (mut left, mut came) = (0, 0);
-        self.intake.each_lane(|lane| left += lane.counts.left.get());
-        self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
-        usize::try_from(came.saturating_sub(left)).unwrap_or(usize::MAX)
+        let pending = self.counted().unwrap_or_else(|| {
+            let (mut left, mut came) = (0, 0);
+            self.intake.each_lane(|lane| left += lane.counts.left.get());
+            self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
+            came.saturating_sub(left)
+        });
+        usize::try_from(pending).unwrap_or(usize::MAX)
     }
 
     /// Describes how the scheduler stands, in lines, for a person who looks at a hang. The numbers are read one after

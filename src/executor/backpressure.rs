@@ -160,6 +160,11 @@ impl PendingLimit {
         }
     }
 
+    /// Returns how many tasks are pending, or `None` if nothing is counted.
+    pub(crate) fn pending(&self) -> Option<usize> {
+        self.limit.map(|_| self.pending.load(Ordering::Relaxed))
+    }
+
     /// Counts one pending task less.
     #[inline]
     pub(crate) fn leave(&self) {
