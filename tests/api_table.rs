@@ -125,12 +125,14 @@ fn conversions_and_defaults() -> Result<(), Box<dyn Error>> {
     let kinds = [
         io::Error::from(CloseError::Timeout).kind(),
         io::Error::from(CloseError::OnTickThread).kind(),
+        io::Error::from(CloseError::Global).kind(),
         io::Error::from(BuildError::ZeroTick).kind(),
         io::Error::from(BuildError::Thread(io::ErrorKind::OutOfMemory.into())).kind(),
     ];
     let expected = [
         io::ErrorKind::TimedOut,
         io::ErrorKind::Deadlock,
+        io::ErrorKind::Unsupported,
         io::ErrorKind::InvalidInput,
         io::ErrorKind::OutOfMemory,
     ];

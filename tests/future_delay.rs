@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use common::told::Poller;
 use common::{driven, driven_by, until};
 use tickwheel::future::{Delay, block_on};
-use tickwheel::{ManualClock, Precision, ScheduleError, Scheduler};
+use tickwheel::{CloseError, ManualClock, Precision, ScheduleError, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -238,6 +238,22 @@ fn a_reset_moves_a_delay_that_waits_elsewhere() {
     let before = task.woken();
     delay.reset(scheduler.now());
     assert_eq!((task.woken() - before, task.poll(&mut delay)), (1, Poll::Ready(())));
+}
+
+/// It waits on the global scheduler, which nobody can close under it.
+#[test]
+fn a_delay_outlives_its_scheduler_and_whoever_closes_the_global_one() {
+    let ((scheduler, _driver), task) = (driven(), Poller::new());
+    close(&scheduler);
+    let start = Instant::now();
+    let (mut delay, mut far) =
+        (waiting(&scheduler, &task, REST), waiting(Scheduler::global(), &task, HOUR));
+    assert_eq!(Scheduler::global().close().unwrap_err(), CloseError::Global);
+    assert!(Scheduler::global().stop().wait().is_empty());
+    assert!(task.poll(&mut far).is_pending());
+    let polls = task.polls_until_ready(&mut delay);
+    assert!(start.elapsed() >= REST && polls <= 3, "{polls} polls in {:?}", start.elapsed());
+    assert!(task.poll(&mut far).is_pending(), "nothing has ended it");
 }
 
 /// It is another thread that wakes it then.

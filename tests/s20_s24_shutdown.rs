@@ -147,6 +147,30 @@ fn s08_a_returned_task_can_be_cancelled_and_then_does_nothing() {
     assert_eq!((stats.cancelled(), stats.fired(), stats.pending()), (2, 1, 0));
 }
 
+/// Whatever library of the process tries it: the others go on.
+#[test]
+fn s21_the_global_scheduler_is_closed_by_nobody() {
+    let global = Scheduler::global();
+    let waits = global.schedule_once(HOUR, || ()).expect("open");
+    let (clone, own) = (global.clone(), global.with_executor(Inline));
+    let upgraded = global.downgrade().upgrade().expect("it lives");
+    for handle in [global, &clone, &own, &upgraded] {
+        assert_eq!(handle.close().map(drop), Err(CloseError::Global));
+        assert_eq!(handle.close_and_run(), Err(CloseError::Global));
+        assert!(handle.stop().wait().is_empty());
+        assert!(handle.stop().wait_timeout(HOUR).expect("at once").is_empty());
+        let mut stopping = handle.stop();
+        assert!(matches!(Poller::new().poll(&mut stopping), Poll::Ready(left) if left.is_empty()));
+        drop(handle.stop());
+        assert!(!handle.is_closed());
+    }
+    let (sender, receiver) = mpsc::channel();
+    let task = move || sender.send(Scheduler::global().close().map(drop)).expect("a receiver");
+    own.schedule_once(Duration::ZERO, task).expect("open");
+    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(Err(CloseError::Global)), "on its tick thread");
+    assert!(!waits.is_done() && waits.cancel());
+}
+
 #[test]
 fn s21_close_wakes_the_tick_thread_and_the_second_one_is_empty() {
     let builder = Scheduler::builder().executor(Inline).shutdown_timeout(PATIENCE * 2);

@@ -350,6 +350,7 @@ fn s27_errors_say_what_to_do() {
         (ScheduleError::ZeroPeriod.to_string(), "at least one nanosecond"),
         (CloseError::Timeout.to_string(), "call `close` again"),
         (CloseError::OnTickThread.to_string(), "call `stop`"),
+        (CloseError::Global.to_string(), "build a scheduler of your own"),
         (BuildError::ZeroTick.to_string(), "above zero"),
         (BuildError::WheelSize(1000).to_string(), "1024"),
         (Rejected::new(DueTask::new(Instant::now(), || ())).to_string(), "into_task().run()"),

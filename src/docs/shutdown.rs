@@ -28,6 +28,8 @@
 //! | a drop | for nothing | everywhere | nothing |
 //! | [`await_termination`](crate::Scheduler::await_termination) | until it is closed and no run is in progress, at most for the given time | everywhere; inside the scheduler's own tasks it returns `false` at once | `true` if that is so |
 //!
+//! - The [global](crate::Scheduler::global) scheduler never ends: `close` is [`CloseError::Global`](crate::CloseError::Global),
+//!   and `stop` gives a `Stopping` that is ready at once, without leftovers.
 //! - From the call on, nothing is accepted: every `schedule_*` returns
 //!   [`ScheduleError::Closed`](crate::ScheduleError::Closed).
 //! - After the call, [`pending`](crate::Scheduler::pending) is 0.

@@ -233,16 +233,24 @@ pub enum CloseError {
         "`close` was called on the tick thread, which would wait for itself: call `stop` there, or `close` from another thread"
     )]
     OnTickThread,
+    /// `close` was called on the [global](crate::Scheduler::global) scheduler, which other parts of the program use.
+    /// Nothing was closed.
+    #[error(
+        "the global scheduler is not closed, because other parts of the program use it: cancel your own tasks, or build a scheduler of your own"
+    )]
+    Global,
 }
 
 /// Converts the error for a function that returns [`io::Result`]. The kinds are [`TimedOut`](io::ErrorKind::TimedOut)
-/// for [`Timeout`](CloseError::Timeout), and [`Deadlock`](io::ErrorKind::Deadlock) for
-/// [`OnTickThread`](CloseError::OnTickThread).
+/// for [`Timeout`](CloseError::Timeout), [`Deadlock`](io::ErrorKind::Deadlock) for
+/// [`OnTickThread`](CloseError::OnTickThread), and [`Unsupported`](io::ErrorKind::Unsupported) for
+/// [`Global`](CloseError::Global).
 impl From<CloseError> for io::Error {
     fn from(error: CloseError) -> io::Error {
         let kind = match error {
             CloseError::Timeout => io::ErrorKind::TimedOut,
             CloseError::OnTickThread => io::ErrorKind::Deadlock,
+            CloseError::Global => io::ErrorKind::Unsupported,
         };
         io::Error::new(kind, error)
     }

@@ -10,8 +10,7 @@
 //!                               '---------------> ready <-----------------'
 //! ```
 //!
-//! The fallback is the global scheduler. If that is closed too, it is a reserve that nobody can close, and in the end a
-//! nap of the thread that polls.
+//! The fallback is the global scheduler. If that takes nothing either, it is a nap of the thread that polls.
 //!
 //! - FALLBACK-1 A poll that returns `Pending` leaves its waker with whatever keeps the time at that moment, or has
 //!   woken it already. A delay that waits for nothing keeps the waker itself, for a reset.
@@ -28,10 +27,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use once_cell::sync::OnceCell;
-
 use super::{Sleep, after};
-use crate::{Inline, Scheduler};
+use crate::Scheduler;
 
 /// A future that is ready when its deadline has come, and has no error. Made by [`Scheduler::delay`].
 ///
@@ -60,10 +57,8 @@ use crate::{Inline, Scheduler};
 /// In a [`Driver::block_on`](crate::Driver::block_on) such a wait is one for another thread: use
 /// [`block_on_patiently`](crate::Driver::block_on_patiently) if the code under test goes on after a close.
 ///
-/// If the global scheduler refuses too, because some part of the program has closed it, a scheduler takes its place
-/// that nobody can close. It is made on first use. If even that cannot be, because the system starts no thread or all
-/// slots of the process are in use, a poll of the delay puts its thread to sleep for up to 10 ms, and then wakes its
-/// task.
+/// If the global scheduler refuses too, because the system starts no thread or all slots of the process are in use, a
+/// poll of the delay puts its thread to sleep for up to 10 ms, and then wakes its task.
 ///
 /// # Polls after the end
 ///
@@ -284,14 +279,12 @@ impl Fallback {
     fn poll_with(&mut self, waker: &Waker) -> Poll<()> {
         if let Some(sleep) = &mut self.sleep {
             match sleep.poll_with(waker) {
-                Poll::Ready(Err(_)) => self.sleep = None, // it has been closed in the meantime
+                Poll::Ready(Err(_)) => self.sleep = None, // no slot is free for another waker
                 polled => return polled.map(drop),
             }
         }
-        let keepers: [fn() -> Option<&'static Scheduler>; 2] =
-            [|| Scheduler::try_global().ok(), reserve];
-        for scheduler in keepers.into_iter().filter_map(|keeper| keeper()) {
-            let mut sleep = scheduler.sleep_until(self.until);
+        if let Ok(global) = Scheduler::try_global() {
+            let mut sleep = global.sleep_until(self.until);
             match sleep.poll_with(waker) {
                 Poll::Ready(Err(_)) => {}
                 Poll::Ready(Ok(())) => return Poll::Ready(()),
@@ -314,14 +307,6 @@ impl Fallback {
         waker.wake_by_ref();
         Poll::Pending
     }
-}
-
-/// Returns a scheduler that nobody can close, because its handle is only here. Returns `None` if the system does not
-/// start its thread.
-fn reserve() -> Option<&'static Scheduler> {
-    static RESERVE: OnceCell<Scheduler> = OnceCell::new();
-    let build = || Scheduler::builder().thread_name("tickwheel-reserve").executor(Inline).build();
-    RESERVE.get_or_try_init(build).ok()
 }
 
 #[cfg(all(test, not(loom)))]

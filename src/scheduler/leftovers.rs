@@ -56,11 +56,18 @@ pub struct Stopping {
     shared: Arc<Shared>,
     /// The number by which the end knows the waker of the last poll.
     waiter: Option<u64>,
+    /// It may still take the leftovers.
+    is_taker: bool,
 }
 
 impl Stopping {
     pub(crate) fn new(shared: &Arc<Shared>) -> Stopping {
-        Stopping { shared: Arc::clone(shared), waiter: None }
+        Stopping { shared: Arc::clone(shared), waiter: None, is_taker: true }
+    }
+
+    /// Makes a `Stopping` that is ready without leftovers, for a scheduler that does not stop.
+    pub(super) fn of_nothing(shared: &Arc<Shared>) -> Stopping {
+        Stopping { shared: Arc::clone(shared), waiter: None, is_taker: false }
     }
 
     /// Waits for the end without a timeout, and returns the leftovers.
@@ -68,7 +75,7 @@ impl Stopping {
     /// Inside a task on the tick thread, it would wait for itself. There it returns no leftovers, at once, and another
     /// thread can take them.
     pub fn wait(self) -> Leftovers {
-        if self.shared.is_turned_here() {
+        if !self.is_taker || self.shared.is_turned_here() {
             return Leftovers::new(Arc::clone(&self.shared), Vec::new());
         }
         let leftovers = self.shared.termination.wait(None).unwrap_or_default();
@@ -81,6 +88,9 @@ impl Stopping {
     ///
     /// Returns itself if the end has not come in time. On the tick thread, it does so at once.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
+        if !self.is_taker {
+            return Ok(self.wait());
+        }
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
         match self.shared.termination.wait(termination::after(timeout)) {
             Some(leftovers) => Ok(Leftovers::new(Arc::clone(&self.shared), leftovers)),
@@ -93,7 +103,10 @@ impl Future for Stopping {
     type Output = Leftovers;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
-        let Stopping { shared, waiter } = self.get_mut();
+        let Stopping { shared, waiter, is_taker } = self.get_mut();
+        if !*is_taker {
+            return Poll::Ready(Leftovers::new(Arc::clone(shared), Vec::new()));
+        }
         let leftovers = shared.termination.poll(waiter, context.waker());
         leftovers.map(|leftovers| Leftovers::new(Arc::clone(shared), leftovers))
     }

@@ -110,14 +110,16 @@ impl Scheduler {
         Builder::new()
     }
 
-    /// Returns a scheduler for the whole process, with the defaults. It is made on first use and never dropped. Do not
-    /// close it, because other parts of the program may use it.
+    /// Returns a scheduler for the whole process, with the defaults. It is made on first use, and never ends, because
+    /// other parts of the program may use it: [`close`](Scheduler::close) is an error, and [`stop`](Scheduler::stop) does
+    /// nothing.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tickwheel::Scheduler;
+    /// use tickwheel::{CloseError, Scheduler};
     ///
     /// Scheduler::global().schedule_once(Duration::from_secs(1), || println!("one second"))?;
+    /// assert_eq!(Scheduler::global().close().unwrap_err(), CloseError::Global);
     /// # Ok::<(), tickwheel::ScheduleError>(())
     /// ```
     ///
@@ -236,9 +238,12 @@ impl Scheduler {
     ///
     /// [`CloseError::Timeout`] if the tick thread or the run of a series is still busy. The scheduler is closed all the
     /// same, and a later close returns the leftovers. [`CloseError::OnTickThread`] if it was called on the tick thread.
-    /// Then nothing is closed.
+    /// [`CloseError::Global`] if this is the [global](Scheduler::global) scheduler. In both cases nothing is closed.
     pub fn close(&self) -> Result<Leftovers, CloseError> {
         let shared = self.shared();
+        if self.is_global() {
+            return Err(CloseError::Global);
+        }
         if shared.is_turned_here() {
             return Err(CloseError::OnTickThread);
         }
@@ -260,9 +265,18 @@ impl Scheduler {
 
     /// Stops the service without waiting. From now on no task is accepted. The [`Stopping`] that it returns can be
     /// waited for, and gives the tasks that were pending. `stop` may be called everywhere, also inside a task.
+    ///
+    /// The [global](Scheduler::global) scheduler does not stop. Its `Stopping` is ready at once, without leftovers.
     pub fn stop(&self) -> Stopping {
+        if self.is_global() {
+            return Stopping::of_nothing(self.shared());
+        }
         self.begin_stop();
         Stopping::new(self.shared())
+    }
+
+    fn is_global(&self) -> bool {
+        GLOBAL.get().is_some_and(|global| Arc::ptr_eq(global.shared(), self.shared()))
     }
 
     /// Waits until the scheduler is closed and no run of its tasks is in progress. Returns false if that is not so
