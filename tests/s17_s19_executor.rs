@@ -5,13 +5,14 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::PATIENCE;
+use common::{Grenade, PATIENCE, panic_on_purpose, silence};
 use tickwheel::{
-    CloseError, DueBatch, DueTask, Executor, Inline, ManualClock, Observer, Precision, Rejected,
-    Scheduler, ThreadPool,
+    Clock, CloseError, Driver, DueBatch, DueTask, Executor, Inline, ManualClock, Observer,
+    Precision, Rejected, Scheduler, Sleeper, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -94,6 +95,99 @@ fn s17_an_executor_that_panics_loses_only_the_task_that_it_held() {
     driver.advance(SECOND * 2);
     assert_eq!((runs.load(Ordering::Relaxed), scheduler.stats().dropped()), (4, 1));
     assert_eq!(scheduler.pending(), 0);
+}
+
+/// A waker that takes itself out of its driver when it is woken, so that the call which wakes it drops the last of it.
+struct TakesItselfOut(Mutex<Option<Arc<Mutex<Driver>>>>);
+
+impl Wake for TakesItselfOut {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(driver) = self.0.lock().expect("no panic").take() {
+            driver.lock().expect("no panic").wake_with(None);
+        }
+    }
+}
+
+impl Drop for TakesItselfOut {
+    fn drop(&mut self) {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+        panic_on_purpose();
+    }
+}
+
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn s17_a_waker_that_panics_when_it_is_dropped_unwinds_out_of_no_call() {
+    silence();
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let driver = Arc::new(Mutex::new(driver));
+    let arm = || {
+        let waker = TakesItselfOut(Mutex::new(Some(Arc::clone(&driver))));
+        let driver = driver.lock().expect("no panic");
+        driver.wake_with(Some(Waker::from(Arc::new(waker))));
+        driver.turn(); // now an earlier deadline rings
+    };
+    arm();
+    let task = scheduler.schedule_once(MILLI, || ()).expect("accepted, and the handle is here");
+    assert_eq!((DROPPED.load(Ordering::Relaxed), scheduler.pending()), (1, 1));
+    arm();
+    let ring = scheduler.clone();
+    let run = DueTask::new(Instant::now(), move || {
+        ring.schedule_once(Duration::ZERO, || ()).expect("accepted");
+    });
+    run.run();
+    assert_eq!((DROPPED.load(Ordering::Relaxed), scheduler.pending()), (2, 2));
+    arm();
+    driver.lock().expect("no panic").wake_with(None);
+    assert_eq!(DROPPED.load(Ordering::Relaxed), 3, "nor out of the exchange");
+    arm();
+    let stopping = scheduler.stop();
+    assert_eq!((DROPPED.load(Ordering::Relaxed), stopping.wait().len()), (4, 1));
+    assert!(task.is_done());
+}
+
+/// The last one that knows a scheduler may be a task in an executor's queue. Its run drops what the user gave the builder.
+#[test]
+fn s17_hooks_and_a_clock_that_panic_when_they_are_dropped_unwind_out_of_no_run() {
+    struct Clockwork(ManualClock, Grenade);
+    impl Clock for Clockwork {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+        fn advance_to(&self, instant: Instant) -> bool {
+            self.0.advance_to(instant)
+        }
+    }
+    struct Watches(Grenade);
+    impl Observer for Watches {}
+    silence();
+    let (queue, tasks) = mpsc::channel();
+    let (hook, alive) = (Grenade, Arc::new(()));
+    let held = Arc::clone(&alive);
+    let (scheduler, driver) = Scheduler::builder()
+        .executor_fn(move |task: DueTask| queue.send(task).expect("the receiver lives"))
+        .clock(Clockwork(ManualClock::new(), Grenade))
+        .observer(Watches(Grenade))
+        .on_panic(move |_| _ = (&hook, &held))
+        .build_driven()
+        .expect("good settings");
+    for _ in 0..2 {
+        scheduler.schedule_once(SECOND, || ()).expect("open");
+    }
+    driver.advance(SECOND);
+    let first = tasks.recv().expect("handed over");
+    drop((scheduler, driver));
+    first.run();
+    assert_eq!(Arc::strong_count(&alive), 2, "the second task keeps them");
+    tasks.recv().expect("handed over").run();
+    assert_eq!(Arc::strong_count(&alive), 1);
 }
 
 #[test]

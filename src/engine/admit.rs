@@ -18,6 +18,7 @@ use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, holder};
 use crate::executor::backpressure::Flow;
 use crate::executor::own_executor::OwnExecutor;
+use crate::platform::panics::quietly;
 use crate::time::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -148,7 +149,10 @@ impl Shared {
             return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(None) };
         }
         let admitted = self.admit(times, waker(), Repetition::NONE, None);
-        admitted.map(Some).map_err(|(reason, _)| reason)
+        admitted.map(Some).map_err(|(reason, waker)| {
+            quietly(|| drop(waker)); // it is a user's, and its panic must not cost the caller the reason
+            reason
+        })
     }
 
     /// Like `wake_at`, for a caller that has read the clock a moment ago. A clock that does not run by itself is read

@@ -35,9 +35,9 @@ use crate::executor::backpressure::{Backlog, PendingLimit};
 use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
-use crate::platform::panics::discard;
+use crate::platform::panics::{discard, quietly};
 use crate::platform::sync::{AtomicBool, InOrder, Ordering};
-use crate::time::clock::Clock;
+use crate::time::clock::{Clock, SystemClock};
 use crate::time::parking::Doorbell;
 use crate::time::tick::Moment;
 use crate::time::timeline::Timeline;
@@ -258,6 +258,10 @@ impl Drop for Shared {
         }
         registry().alive.remove(&self.id);
         trim::at_the_end();
+        // What is left of the user's: the last `Arc` may be that of a `DueTask`, whose run never unwinds (S17).
+        let clock = std::mem::replace(&mut self.clock, Box::new(SystemClock));
+        quietly(|| drop(clock));
+        self.hooks.drop_all();
     }
 }
 

@@ -10,7 +10,7 @@ use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::{Phase, holder};
 use crate::engine::termination::Leftover;
 use crate::observe::TaskPanic;
-use crate::platform::panics::{Payload, caught, discard, quietly};
+use crate::platform::panics::{Payload, caught, discard};
 use crate::wheel::entry::TaskKey;
 
 impl Engine {
@@ -44,9 +44,10 @@ impl Engine {
         let count = self.fulfil(leftovers, running, &series);
         self.shared.wake(&mut wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
-        quietly(|| drop(executor));
-        // The waker of the bell may be a user's, and the lanes keep the bell alive.
-        quietly(|| self.shared.bell.wakes(None));
+        if let Err(panic) = caught(|| drop(executor)) {
+            self.shared.hooks.report(panic);
+        }
+        self.shared.bell.wakes(None); // it may be a user's, and the lanes keep the bell alive
         drop(self.trims.take());
     }
 

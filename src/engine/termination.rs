@@ -274,7 +274,7 @@ impl Termination {
         let decided = at.map(|at| state.series.swap_remove(at));
         state.last_runs.retain(|one| *one != key);
         self.notify(state);
-        drop(decided); // it may hold the last handle to another scheduler
+        quietly(|| drop(decided)); // it may hold the last handle to another scheduler, or to a user's executor
     }
 
     /// Counts the run of a leftover, or its end.
@@ -381,6 +381,7 @@ impl Termination {
         if state.is_ready() {
             let leftovers = state.take();
             self.notify(state);
+            quietly(|| drop(mine)); // its panic must not cost the caller the leftovers
             return Poll::Ready(leftovers);
         }
         waits_from_now_on();
@@ -390,7 +391,7 @@ impl Termination {
         });
         let replaced = state.wakers.insert(number, mine);
         drop(state);
-        drop(replaced);
+        quietly(|| drop(replaced));
         Poll::Pending
     }
 

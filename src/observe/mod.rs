@@ -389,6 +389,13 @@ impl Hooks {
         self.on_panic.report(payload);
     }
 
+    /// Drops the hooks, one after the other, also if some of them panic.
+    pub(crate) fn drop_all(&mut self) {
+        let Hooks { on_panic, observer } = std::mem::take(self);
+        quietly(|| drop(observer));
+        quietly(|| drop(on_panic));
+    }
+
     /// Calls the observer, if there is one, and catches its panic (HOOK-1).
     pub(crate) fn observe(&self, tell: impl FnOnce(&(dyn Observer + 'static))) {
         if let Some(observer) = &self.observer {

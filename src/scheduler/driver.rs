@@ -9,7 +9,6 @@ use crate::engine::shared::Shared;
 use crate::engine::termination;
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
-use crate::platform::panics::quietly;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::scheduler::leftovers::Leftovers;
 use crate::time::parking::Sleeper;
@@ -294,7 +293,7 @@ impl Driver {
 impl Drop for Driver {
     /// Drops the user's waker, because threads that have scheduled tasks may keep the bell for longer.
     fn drop(&mut self) {
-        quietly(|| self.shared.bell.wakes(None));
+        self.shared.bell.wakes(None);
     }
 }
 

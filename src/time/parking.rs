@@ -193,8 +193,8 @@ const AWAKE: u64 = 0;
 pub(crate) struct Doorbell {
     /// What is due before this wakes the sleeper, as a [`Moment`]; [`AWAKE`] if nobody sleeps.
     threshold: AtomicU64,
-    /// What is woken.
-    /// Behind an `Arc`, so that no user's `clone` runs under the lock (S11).
+    /// What is woken. Behind an `Arc`, so that no user's `clone` runs under the lock (S11). Whoever drops the last `Arc`
+    /// drops a user's waker, whose panic is nobody's business here: a task that rings would lose its handle by it (S17).
     wakes: Mutex<Option<Arc<Waker>>>,
 }
 
@@ -209,7 +209,7 @@ impl Doorbell {
     /// Sets the waker that is woken from now on.
     pub(crate) fn wakes(&self, waker: Option<Waker>) {
         let before = std::mem::replace(&mut *lock(&self.wakes), waker.map(Arc::new));
-        drop(before); // a waker's `Drop` is user code, so it runs with the lock released (S11)
+        quietly(|| drop(before)); // it is user code, so it runs with the lock released (S11)
     }
 
     /// Lets everything ring from now on that is due before `threshold`: the sleeper's first step. It must look for
@@ -260,7 +260,8 @@ impl Doorbell {
     pub(crate) fn ring(&self) {
         let waker = lock(&self.wakes).clone();
         if let Some(waker) = waker {
-            quietly(|| waker.wake_by_ref()); // if it is a user's and panics, that is not the caller's business
+            quietly(|| waker.wake_by_ref());
+            quietly(|| drop(waker)); // the last one, if the waker was exchanged in the meantime
         }
     }
 
