@@ -1,44 +1,29 @@
-//! How do I run tasks on my own threads? Any `Fn(DueTask)` is an executor. An executor that can be full implements the
-//! trait. The tasks that it rejects are handed over again, unless it rejects them for good.
+//! How do I run tasks on my own threads? Any `Fn(DueTask)` is an executor, and so is a channel. The tasks that an executor
+//! rejects are handed over again, unless it rejects them for good.
 
 use std::error::Error;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use tickwheel::{DueTask, Executor, Rejected, Scheduler};
+use tickwheel::{DueTask, Scheduler};
 
-/// A pool of threads that take tasks from a bounded channel.
-struct Bounded {
-    queue: SyncSender<DueTask>,
-}
-
-impl Bounded {
-    fn new(threads: usize, room: usize) -> Bounded {
-        let (queue, tasks) = sync_channel::<DueTask>(room);
-        let tasks = Arc::new(Mutex::new(tasks));
-        for _ in 0..threads {
-            let tasks = Arc::clone(&tasks);
-            thread::spawn(move || {
-                loop {
-                    let next = tasks.lock().expect("tasks do not panic outwards").recv();
-                    let Ok(task) = next else { return };
-                    task.run();
-                }
-            });
-        }
-        Bounded { queue }
+/// Starts threads that take tasks from a bounded channel. Its sending end is an executor, which rejects what has no room.
+fn bounded_pool(threads: usize, room: usize) -> SyncSender<DueTask> {
+    let (queue, tasks) = sync_channel::<DueTask>(room);
+    let tasks = Arc::new(Mutex::new(tasks));
+    for _ in 0..threads {
+        let tasks = Arc::clone(&tasks);
+        thread::spawn(move || {
+            loop {
+                let next = tasks.lock().expect("tasks do not panic outwards").recv();
+                let Ok(task) = next else { return };
+                task.run();
+            }
+        });
     }
-}
-
-impl Executor for Bounded {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.queue.try_send(task).map_err(|refused| match refused {
-            TrySendError::Full(task) => Rejected::new(task),
-            TrySendError::Disconnected(task) => Rejected::for_good(task), // the threads are gone
-        })
-    }
+    queue
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -54,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("rayon:    ran on thread {:?} of the rayon pool", answers.recv()?);
 
     // The same wheel, and a bounded pool for some of its tasks: two threads, room for four.
-    let bounded = scheduler.with_executor(Bounded::new(2, 4));
+    let bounded = scheduler.with_executor(bounded_pool(2, 4));
     let (sender, answers) = mpsc::channel();
     for n in 0..40 {
         let sender = sender.clone();

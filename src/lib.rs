@@ -195,7 +195,7 @@ pub use engine::error::{BuildError, CloseError, ScheduleError, Stalled, TrySched
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
 #[cfg(feature = "std")]
-pub use executor::{DueBatch, DueTask, Executor, Inline, Rejected, ThreadPool};
+pub use executor::{DueBatch, DueTask, ExecuteOutcome, Executor, Inline, Rejected, ThreadPool};
 #[cfg(feature = "metrics")]
 pub use observe::MetricsReporter;
 #[cfg(feature = "std")]

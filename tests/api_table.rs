@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,12 @@ fn the_builder_by_value() -> Result<(), BuildError> {
         .executor(Inline)
         .executor_fn(|task: DueTask| task.run())
         .executor_fn(DueTask::run)
+        .executor_fn(|_| panic!("a closure that never returns"))
+        .executor_fn(|task| if task.is_repeating() { Err(Rejected::new(task)) } else { Ok(()) })
+        .executor_fn(|task| Err(Rejected::for_good(task)))
+        .executor(|task: DueTask| Inline.execute(task))
+        .executor(mpsc::channel::<DueTask>().0)
+        .executor(mpsc::sync_channel::<DueTask>(1).0)
         .clock(SystemClock)
         .thread_name("named")
         .thread_name(String::from("named"))

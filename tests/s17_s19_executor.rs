@@ -97,6 +97,47 @@ fn s17_an_executor_that_panics_loses_only_the_task_that_it_held() {
     assert_eq!(scheduler.pending(), 0);
 }
 
+/// Their receiver goes after the first task.
+#[test]
+fn s18_s30_a_channel_without_a_receiver_refuses_for_good_and_no_task_is_lost() {
+    let (unbounded, bounded, closure) =
+        (mpsc::channel(), mpsc::sync_channel(9), mpsc::channel::<DueTask>());
+    let send = move |task| closure.0.send(task).map_err(|refused| Rejected::for_good(refused.0));
+    let executors: [(Arc<dyn Executor>, _); 3] = [
+        (Arc::new(unbounded.0), unbounded.1),
+        (Arc::new(bounded.0), bounded.1),
+        (Arc::new(send), closure.1),
+    ];
+    for (executor, tasks) in executors {
+        let (scheduler, driver) =
+            Scheduler::builder().executor(executor).build_driven().expect("good settings");
+        let handles = [1, 2, 3].map(|n| scheduler.schedule_once(SECOND * n, || ()).expect("open"));
+        driver.advance(SECOND);
+        tasks.recv().expect("handed over").run();
+        drop(tasks);
+        driver.advance(HOUR);
+        let stats = scheduler.stats();
+        assert_eq!((stats.fired(), stats.rejected(), stats.dropped()), (1, 1, 0));
+        assert!(handles[0].is_done() && !handles[1].is_done() && !handles[2].is_done());
+        assert_eq!(driver.turn(), None, "it is not asked again");
+        assert_eq!(driver.close().run_all(), 2);
+    }
+}
+
+#[test]
+fn s18_a_channel_that_is_full_is_asked_again() {
+    let (queue, tasks) = mpsc::sync_channel(2);
+    let (scheduler, driver) =
+        Scheduler::builder().executor(queue).build_driven().expect("good settings");
+    (0..5).for_each(|_| drop(scheduler.schedule_once(SECOND, || ()).expect("open")));
+    let mut ran = 0;
+    for _ in 0..20 {
+        driver.advance(SECOND);
+        ran += tasks.try_iter().map(DueTask::run).count();
+    }
+    assert_eq!((ran, scheduler.pending()), (5, 0));
+}
+
 /// A waker that takes itself out of its driver when it is woken, so that the call which wakes it drops the last of it.
 struct TakesItselfOut(Mutex<Option<Arc<Mutex<Driver>>>>);
 

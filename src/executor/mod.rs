@@ -21,6 +21,7 @@ mod runtimes;
 pub(crate) mod thread_pool;
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, SendError, TrySendError};
 
 use crate::executor::deadlock::PoolThreads;
 
@@ -40,20 +41,36 @@ pub use thread_pool::ThreadPool;
 /// 25 ms while the executor takes a few tasks each time. An executor that takes many is asked more often. An executor
 /// that will never run anything again says so by [`Rejected::for_good`].
 ///
-/// Every `Fn(DueTask) + Send + Sync + 'static` is an executor:
+/// A channel is an executor: `mpsc::Sender<DueTask>`, or `mpsc::SyncSender<DueTask>`, which refuses while it is full. When
+/// its receiver is gone it refuses for good, so a close returns the tasks.
 ///
 /// ```
 /// use std::sync::mpsc;
 /// use std::time::Duration;
-/// use tickwheel::{DueTask, Scheduler};
+/// use tickwheel::Scheduler;
 ///
 /// let (queue, tasks) = mpsc::channel();
-/// let scheduler = Scheduler::builder()
-///     .executor_fn(move |task: DueTask| drop(queue.send(task)))
-///     .build()?;
+/// let scheduler = Scheduler::builder().executor(queue).build()?;
 /// scheduler.schedule_once(Duration::from_millis(1), || println!("on the main thread"))?;
 /// tasks.recv()?.run();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Every `Fn(DueTask) + Send + Sync + 'static` is an executor too. It returns `()`, or `Result<(), Rejected>` if it may
+/// refuse a task (see [`ExecuteOutcome`]). A task that it drops is lost, so do not write `drop(queue.send(task))`:
+///
+/// ```
+/// use std::sync::mpsc;
+/// use tickwheel::{Rejected, Scheduler};
+///
+/// # #[derive(Debug)]
+/// # struct Job(tickwheel::DueTask);
+/// let (queue, jobs) = mpsc::channel();
+/// let scheduler = Scheduler::builder()
+///     .executor_fn(move |task| queue.send(Job(task)).map_err(|back| Rejected::for_good(back.0.0)))
+///     .build()?;
+/// # drop(jobs);
+/// # Ok::<(), tickwheel::BuildError>(())
 /// ```
 pub trait Executor: Send + Sync + 'static {
     /// Takes one task.
@@ -84,10 +101,79 @@ pub trait Executor: Send + Sync + 'static {
     }
 }
 
-impl<F: Fn(DueTask) + Send + Sync + 'static> Executor for F {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self(task);
+/// A value that a closure may return which is an [`Executor`]: `()` if it takes every task, or `Result<(), Rejected>` if it
+/// may refuse some. The trait is sealed.
+#[diagnostic::on_unimplemented(
+    message = "a closure that is an executor cannot return `{Self}`",
+    label = "it must return `()` or `Result<(), Rejected>`",
+    note = "an error of a channel holds the task: `queue.send(task).map_err(|back| Rejected::for_good(back.0))`"
+)]
+pub trait ExecuteOutcome: sealed::Sealed {
+    #[doc(hidden)]
+    fn outcome(self) -> Result<(), Rejected>;
+}
+
+impl ExecuteOutcome for () {
+    fn outcome(self) -> Result<(), Rejected> {
         Ok(())
+    }
+}
+
+impl ExecuteOutcome for Result<(), Rejected> {
+    fn outcome(self) -> Result<(), Rejected> {
+        self
+    }
+}
+
+/// For a closure that never returns, such as `|_| unreachable!()`.
+impl ExecuteOutcome for sealed::Never {
+    fn outcome(self) -> Result<(), Rejected> {
+        self
+    }
+}
+
+mod sealed {
+    use super::Rejected;
+
+    pub trait Sealed {}
+    impl Sealed for () {}
+    impl Sealed for Result<(), Rejected> {}
+    impl Sealed for Never {}
+
+    /// What a function returns.
+    pub trait Returns {
+        type Type;
+    }
+
+    impl<R> Returns for fn() -> R {
+        type Type = R;
+    }
+
+    /// The type `!`, which has no name of its own outside of a signature.
+    pub(super) type Never = <fn() -> ! as Returns>::Type;
+}
+
+impl<R: ExecuteOutcome, F: Fn(DueTask) -> R + Send + Sync + 'static> Executor for F {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        self(task).outcome()
+    }
+}
+
+/// Sends each task to whoever receives. If the receiver is gone, it refuses for good.
+impl Executor for mpsc::Sender<DueTask> {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        self.send(task).map_err(|SendError(task)| Rejected::for_good(task))
+    }
+}
+
+/// Sends each task to whoever receives. It refuses while the channel is full, and for good if the receiver is gone. It never
+/// waits, so of a channel without room it takes only what somebody waits for.
+impl Executor for mpsc::SyncSender<DueTask> {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        self.try_send(task).map_err(|refused| match refused {
+            TrySendError::Full(task) => Rejected::new(task),
+            TrySendError::Disconnected(task) => Rejected::for_good(task),
+        })
     }
 }
 

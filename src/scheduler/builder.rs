@@ -10,7 +10,7 @@ use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
-use crate::executor::{DueTask, Executor, Inline, ThreadPool};
+use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::scheduler::driver::{Driver, EngineCell};
 use crate::time::clock::{Clock, ManualClock, SystemClock};
@@ -96,8 +96,24 @@ impl Builder {
         self
     }
 
-    /// Like [`executor`](Builder::executor), for a closure, whose argument then needs no type annotation.
-    pub fn executor_fn(self, executor: impl Fn(DueTask) + Send + Sync + 'static) -> Builder {
+    /// Like [`executor`](Builder::executor), for a closure, whose argument then needs no type annotation. It returns `()`, or
+    /// `Result<(), Rejected>` if it may refuse a task. A task that the closure drops is lost.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use tickwheel::{Rejected, Scheduler};
+    ///
+    /// let (queue, tasks) = mpsc::channel();
+    /// let scheduler = Scheduler::builder()
+    ///     .executor_fn(move |task| queue.send(task).map_err(|back| Rejected::for_good(back.0)))
+    ///     .build()?;
+    /// # drop(tasks);
+    /// # Ok::<(), tickwheel::BuildError>(())
+    /// ```
+    pub fn executor_fn<R: ExecuteOutcome>(
+        self,
+        executor: impl Fn(DueTask) -> R + Send + Sync + 'static,
+    ) -> Builder {
         self.executor(executor)
     }
 
