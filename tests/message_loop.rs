@@ -7,14 +7,14 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::log::Log;
 use common::{Grenade, OnDrop, panic_on_purpose, silence};
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, LocalTaskRunner, MessageLoop, Next, NotBound, RunLoop, TaskRunner,
 };
-use tickwheel::{Cancellable, Clock, ManualClock, Period, ScheduleError, ScheduleExt};
+use tickwheel::{Cancellable, Clock, ManualClock, Period, ScheduleError, ScheduleExt, Sleeper};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -880,4 +880,42 @@ fn run_or_post_on_the_loop_s_thread_runs_here_and_now() {
     assert_eq!(log.all(), [1, 2]);
     assert_eq!(looper.run_until_idle(), 1);
     assert_eq!(log.all(), [1, 2, 3]);
+}
+
+/// A clock is user code, so it may call the loop that reads it (S11).
+#[test]
+fn s01_no_task_is_early_if_the_clock_runs_the_loop_that_reads_it() {
+    thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+    struct Runs(ManualClock);
+    impl Clock for Runs {
+        fn now(&self) -> Instant {
+            DEPTH.set(DEPTH.get() + 1);
+            if DEPTH.get() == 1 {
+                // Once for each reading, and not for those of the nested run.
+                let nested = RunLoop::new();
+                nested.iter().for_each(|nested| {
+                    nested.quit_handle().quit_when_idle();
+                    nested.run();
+                });
+            }
+            DEPTH.set(DEPTH.get() - 1);
+            self.0.now()
+        }
+
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+            self.0.sleep(sleeper, until);
+        }
+    }
+    let (clock, log) = (ManualClock::new(), Log::default());
+    let looper = MessageLoop::builder().clock(Runs(clock.clone())).prepare().expect("no other one");
+    let (runner, one, two) = (looper.runner(), log.task(1), log.task(2));
+    runner.post_delayed(SECOND, one).expect("open");
+    runner.post_delayed(2 * SECOND, two).expect("open");
+    assert_eq!(looper.run_until_idle(), 0);
+    clock.advance(SECOND);
+    looper.run_until_idle();
+    assert_eq!((log.all(), looper.turn()), (vec![1], Next::At(clock.now() + SECOND)));
+    clock.advance(SECOND);
+    looper.run_until_idle();
+    assert_eq!((log.all(), looper.turn()), (vec![1, 2], Next::Idle));
 }

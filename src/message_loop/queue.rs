@@ -135,13 +135,13 @@ impl LoopQueue {
 
     /// Returns true if the first of the delayed tasks may start now.
     fn has_delayed(&self) -> bool {
-        let Some(deadline) = self.queues.borrow().next_deadline() else { return false };
-        self.quit.get().lets_start(deadline, || {
-            if deadline > self.last_reading.get() {
-                self.last_reading.set(self.shared.now());
-            }
-            deadline <= self.last_reading.get()
-        })
+        let first = || self.queues.borrow().next_deadline();
+        let is_due = |deadline| deadline <= self.last_reading.get();
+        if first().is_some_and(|deadline| !is_due(deadline)) && self.quit.get().takes_posts() {
+            self.last_reading.set(self.shared.now());
+        }
+        // Another task may be the first one by now, because the clock is a user's, and may run the loop.
+        first().is_some_and(|deadline| self.quit.get().lets_start(deadline, || is_due(deadline)))
     }
 
     /// Files a task that has come out, under a deadline. Called with the job's lock held.
