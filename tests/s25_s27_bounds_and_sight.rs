@@ -2,17 +2,29 @@
 
 mod common;
 
+use std::fmt::{self, Debug, Write};
+use std::future::pending;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::until;
+use common::{PATIENCE, panic_on_purpose, silence, until};
+use tickwheel::delay::DelayQueue;
+use tickwheel::future::FutureTimeExt;
+use tickwheel::message_loop::{LoopThread, MessageLoop, RunLoop};
+use tickwheel::pool::{DelayedWorkQueue, ScheduledThreadPool};
+use tickwheel::rx::{
+    self, CompositeCancellable, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
+    TrampolineScheduler, Worker,
+};
 use tickwheel::wheel::Wheel;
 use tickwheel::{
-    BuildError, Cancellable, CloseError, DueTask, Inline, ManualClock, Observer, Period, Precision,
-    Rejected, ScheduleError, Scheduler, SystemClock, ThreadPool, TryScheduleError, WheelView,
+    BuildError, Cancellable, CloseError, DueBatch, DueTask, Executor, Inline, ManualClock,
+    Observer, PanicHook, Period, Precision, Rejected, Schedule, ScheduleError, Scheduler, Sleeper,
+    SystemClock, ThreadPool, TryScheduleError, WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -340,6 +352,231 @@ fn s27_everything_public_can_be_printed() {
     assert!(format!("{leftovers:?}").contains("len: 1"));
     let task = leftovers.into_iter().next().expect("one");
     assert!(format!("{task:?}").contains("remaining"));
+}
+
+/// Prints a value to a writer that calls back for each piece of text, as one that logs, sends or counts may do.
+fn print_with(value: &dyn Debug, call_back: &dyn Fn()) {
+    struct CallsBack<'a>(&'a dyn Fn());
+    impl Write for CallsBack<'_> {
+        fn write_str(&mut self, _text: &str) -> fmt::Result {
+            (self.0)();
+            Ok(())
+        }
+    }
+    write!(CallsBack(call_back), "{value:?} {value:#?}").expect("it writes");
+}
+
+/// S11: a writer is user code. So it may call each method of the value that is printed, while the value is printed.
+#[test]
+fn s27_nothing_is_locked_while_something_is_printed() {
+    let (began, printing) = mpsc::channel();
+    let thread = thread::spawn(move || print_all(&began));
+    let mut last = "nothing";
+    loop {
+        match printing.recv_timeout(PATIENCE) {
+            Ok(name) => last = name,
+            Err(RecvTimeoutError::Disconnected) => break thread.join().expect("it prints all"),
+            Err(RecvTimeoutError::Timeout) => panic!("it hangs while it prints {last}"),
+        }
+    }
+}
+
+fn print_all(began: &mpsc::Sender<&'static str>) {
+    let print = |name, value: &dyn Debug, call_back: &dyn Fn()| {
+        began.send(name).expect("somebody listens");
+        print_with(value, call_back);
+    };
+    print_core(&print);
+    print_hooks(&print);
+    print_layers(&print);
+    print_loops(&print);
+}
+
+type Print<'a> = &'a dyn Fn(&'static str, &dyn Debug, &dyn Fn());
+
+fn print_core(print: Print<'_>) {
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+    let use_scheduler = || {
+        let handle = scheduler.schedule_once(SECOND, || ()).expect("open");
+        assert!(scheduler.pending() > 0 && scheduler.stats().pending() > 0 && handle.cancel());
+    };
+    print("Scheduler", &scheduler, &use_scheduler);
+    print("WeakScheduler", &scheduler.downgrade(), &use_scheduler);
+    print("dyn Schedule", &(&scheduler as &dyn Schedule), &use_scheduler);
+    print("Driver", &driver, &|| {
+        use_scheduler();
+        _ = (driver.turn(), driver.next_deadline(), driver.now());
+    });
+    print("Stats", &scheduler.stats(), &use_scheduler);
+    print("Builder", &Scheduler::builder(), &use_scheduler);
+    let handle = scheduler.schedule_once(HOUR, || ()).expect("open");
+    let use_handle = || assert!(handle.reset(HOUR) && !handle.is_done());
+    print("Cancellable", &handle, &use_handle);
+    let guard = handle.clone().cancel_on_drop();
+    print("CancelOnDrop", &guard, &use_handle);
+    let waker = Waker::noop();
+    let alarm = scheduler.wake_at(scheduler.now() + HOUR, waker).expect("open").expect("later");
+    print("Alarm", &alarm, &|| assert!(alarm.is_pending() && alarm.will_wake(waker)));
+    let sleep = scheduler.sleep(HOUR);
+    print("Sleep", &sleep, &|| assert!(!sleep.is_elapsed()));
+    let delay = scheduler.delay(HOUR);
+    print("Delay", &delay, &|| assert!(!delay.is_elapsed()));
+    print("Interval", &scheduler.interval(SECOND), &use_scheduler);
+    print("Timeout", &pending::<()>().timeout(&scheduler, HOUR), &use_scheduler);
+    let call = scheduler.call_after(HOUR, || 1);
+    print("ScheduledFuture", &call, &|| assert!(!call.is_done() && call.remaining() > SECOND));
+
+    let clock = ManualClock::new();
+    print("ManualClock", &clock, &|| clock.advance(MILLI));
+    let sleeper = Sleeper::new();
+    print("Sleeper", &sleeper, &|| sleeper.waker().wake());
+    print("Wheel", &Wheel::<()>::new(4), &use_scheduler);
+    let pool = ThreadPool::new(1);
+    print("ThreadPool", &pool, &|| {
+        pool.execute(DueTask::new(Instant::now(), || ())).expect("it has a thread");
+    });
+
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    let stopping = scheduler.stop();
+    print("Stopping", &stopping, &|| assert!(scheduler.is_closed()));
+    let leftovers = stopping.wait();
+    print("Leftovers", &leftovers, &|| assert!(!leftovers.is_empty()));
+    let mut leftovers = leftovers.into_iter();
+    let task = leftovers.next().expect("one is left");
+    print("PendingTask", &task, &|| assert!(!task.name().is_empty() && task.period().is_none()));
+    print("IntoIter", &leftovers, &|| assert_eq!(scheduler.pending(), 0));
+}
+
+/// What only hooks, observers and executors get to see.
+fn print_hooks(print: Print<'_>) {
+    struct Prints;
+    impl Observer for Prints {
+        fn turned(&self, wheel: WheelView<'_>) {
+            print_with(&wheel, &|| assert!(wheel.hand() < wheel.buckets()));
+        }
+    }
+    impl Executor for Prints {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            print_with(&task, &|| assert!(!task.name().is_empty()));
+            let rejected = Rejected::new(task);
+            print_with(&rejected, &|| assert!(!rejected.is_for_good()));
+            rejected.into_task().run();
+            Ok(())
+        }
+
+        fn execute_batch(&self, batch: &mut DueBatch) {
+            print_with(batch, &|| assert!(!batch.is_empty()));
+            batch.by_ref().for_each(|task| assert!(self.execute(task).is_ok()));
+        }
+    }
+    silence();
+    print("what a hook, an observer and an executor get", &(), &|| ());
+    let shared = Arc::new(Mutex::new(None::<Scheduler>));
+    let own = Arc::clone(&shared);
+    let builder = Scheduler::builder().observer(Prints).executor(Prints).on_panic(move |panic| {
+        let scheduler = own.lock().expect("no panic").clone().expect("it is there");
+        print_with(&panic, &|| assert!(panic.message().is_some() && scheduler.pending() == 0));
+    });
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    *shared.lock().expect("no panic") = Some(scheduler.clone());
+    scheduler.schedule_once(SECOND, || panic_on_purpose()).expect("open");
+    assert_eq!((driver.advance(SECOND), scheduler.stats().panicked()), (1, 1));
+    *shared.lock().expect("no panic") = None;
+    let hook = PanicHook::new(|_| ());
+    print("PanicHook", &hook, &|| assert_eq!(hook.catch(|| 1), Some(1)));
+}
+
+fn print_layers(print: Print<'_>) {
+    struct Nothing;
+    impl ContextCapture for Nothing {
+        type Context = ();
+        fn capture(&self) {}
+        fn replace(&self, (): ()) {}
+    }
+    let (scheduler, _driver) = Scheduler::builder().build_driven().expect("good settings");
+    for handles in 0..2 {
+        let set = CompositeCancellable::new();
+        let later = || scheduler.schedule_once(HOUR, || ()).expect("open");
+        (0..handles).for_each(|_| _ = set.add(later()));
+        let use_set = || {
+            assert!(!set.is_cancelled() && set.len() == handles);
+            let key = set.add(later());
+            assert!(set.remove(key).is_some_and(|handle| handle.cancel()));
+        };
+        print("CompositeCancellable", &set, &use_set);
+        print("CompositeKey", &set.add(Cancellable::already_cancelled()), &use_set);
+        print("a handle of a set", &Cancellable::from(Arc::new(set.clone())), &use_set);
+    }
+    let workers = ExecutorScheduler::new(Inline, &scheduler);
+    let in_context = ContextAwareScheduler::new(workers.clone(), Nothing);
+    let all = [
+        workers.worker(),
+        in_context.worker(),
+        TrampolineScheduler::new().worker(),
+        rx::single(),
+        Worker::new(ScheduledThreadPool::new(1)),
+    ];
+    let use_workers =
+        || all.iter().for_each(|worker| assert!(!worker.schedule(|| ()).is_cancelled()));
+    all.iter().for_each(|worker| print("Worker", worker, &use_workers));
+    print("ExecutorScheduler", &workers, &|| drop(workers.worker()));
+    print("ContextAwareScheduler", &in_context, &|| drop(in_context.worker()));
+    print("TrampolineScheduler", &TrampolineScheduler::new(), &use_workers);
+    let debounced = rx::debounce(scheduler.clone(), SECOND, |()| ());
+    print("Debounced", &debounced, &|| assert!(debounced.call(()).is_ok() && debounced.flush()));
+    let throttled = rx::throttle(scheduler.clone(), SECOND, |()| ());
+    print("Throttled", &throttled, &|| {
+        assert!(throttled.call(()).is_ok() && throttled.is_pending())
+    });
+
+    let pool = ScheduledThreadPool::new(1);
+    let use_pool = || assert!(pool.submit(|| ()).is_ok() && pool.pending() < 1000);
+    print("ScheduledThreadPool", &pool, &use_pool);
+    print("PoolBuilder", &ScheduledThreadPool::builder(), &use_pool);
+    let future = pool.schedule(HOUR, || 1).expect("open");
+    print("ScheduledFuture", &future, &|| {
+        assert!(!future.is_done() && future.remaining() > SECOND)
+    });
+    pool.shutdown_now().iter().for_each(|task| {
+        print("Unstarted", task, &|| assert!(task.deadline() < Instant::now() + 2 * HOUR));
+    });
+    let queue = DelayedWorkQueue::new();
+    queue.offer(Instant::now(), 1).expect("open");
+    print("DelayedWorkQueue", &queue, &|| assert!(queue.next_deadline().is_some()));
+
+    let delays = DelayQueue::new(&scheduler);
+    assert!(delays.insert(1, 1, HOUR).is_ok());
+    let use_delays = || assert!(delays.insert(2, 2, HOUR).is_ok() && delays.len() == 2);
+    print("DelayQueue", &delays, &use_delays);
+    print("Next", &delays.next(), &use_delays);
+    print("Expirations", &delays.stream(), &use_delays);
+    delays.close();
+    let refused = delays.insert(3, 3, HOUR).expect_err("closed");
+    print("InsertError", &refused, &|| assert_eq!(refused.reason(), ScheduleError::Closed));
+    scheduler.stop().wait().run_all();
+    let refused = scheduler.try_schedule_once(HOUR, || ()).expect_err("closed");
+    print("TryScheduleError", &refused, &|| assert!(scheduler.is_closed()));
+}
+
+fn print_loops(print: Print<'_>) {
+    print("LoopBuilder", &MessageLoop::builder(), &|| ());
+    let looper = MessageLoop::prepare().expect("the first one");
+    let (runner, local) = (looper.runner(), looper.local_runner());
+    let use_loop = || {
+        assert!(runner.post(|| ()).is_ok() && local.post(|| ()).is_ok());
+        assert_eq!(looper.run_until_idle(), 2);
+    };
+    print("MessageLoop", &looper, &use_loop);
+    print("TaskRunner", &runner, &use_loop);
+    print("LocalTaskRunner", &local, &use_loop);
+    let future = local.spawn_local(pending::<()>()).expect("open");
+    looper.run_until_idle();
+    print("LocalJoinHandle", &future, &use_loop);
+    let run = RunLoop::new().expect("there is a loop");
+    print("RunLoop", &run, &use_loop);
+    print("QuitHandle", &run.quit_handle(), &use_loop);
+    let thread = LoopThread::spawn("printed").expect("a thread");
+    print("LoopThread", &thread, &|| assert!(thread.runner().post(|| ()).is_ok()));
 }
 
 #[test]

@@ -167,12 +167,12 @@ impl Drop for ThreadPool {
 
 impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queue = self.shared.lock();
+        let Queue { threads, idle, .. } = *self.shared.lock(); // not locked while the formatter, user code, runs
         f.debug_struct("ThreadPool")
             .field("name", &self.shared.name)
             .field("limit", &self.shared.threads.limit())
-            .field("threads", &queue.threads)
-            .field("idle", &queue.idle)
+            .field("threads", &threads)
+            .field("idle", &idle)
             .finish_non_exhaustive()
     }
 }

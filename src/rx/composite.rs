@@ -180,9 +180,12 @@ impl Cancel for CompositeCancellable {
 
 impl fmt::Debug for CompositeCancellable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = self.set();
+        let (len, is_cancelled) = (set.handles.len(), set.is_cancelled);
+        drop(set); // because the formatter may be user code
         f.debug_struct("CompositeCancellable")
-            .field("len", &self.set().handles.len())
-            .field("is_cancelled", &self.is_cancelled())
+            .field("len", &len)
+            .field("is_cancelled", &is_cancelled)
             .finish()
     }
 }

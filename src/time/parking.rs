@@ -29,7 +29,6 @@ use crate::time::tick::Moment;
 /// A thread that is about to sleep on the timer sets it and `is_on_timer` under the lock, and waits after that. So an
 /// `unpark` either comes before, and the thread finds the token, or it ends the timer that was set. An end that comes
 /// late makes a later sleep return early.
-#[derive(Debug)]
 pub(crate) struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
@@ -37,7 +36,6 @@ pub(crate) struct Parker {
     timer: OnceLock<KernelTimer>,
 }
 
-#[derive(Debug)]
 struct ParkerState {
     token: bool,
     is_on_timer: bool,
@@ -133,7 +131,6 @@ impl Parker {
 ///
 /// A sleeper keeps a token: a wake that comes before the sleep ends it at once. So a clock that
 /// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up. One thread at a time sleeps with it.
-#[derive(Debug)]
 pub struct Sleeper {
     parker: Arc<ParkerWaker>,
 }
@@ -172,8 +169,14 @@ impl Default for Sleeper {
     }
 }
 
+impl fmt::Debug for Sleeper {
+    /// Prints nothing of the token, because its lock would be held while the formatter, which may be user code, runs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleeper").finish_non_exhaustive()
+    }
+}
+
 /// A [`Parker`] as a [`Waker`].
-#[derive(Debug)]
 struct ParkerWaker(Parker);
 
 impl Wake for ParkerWaker {
