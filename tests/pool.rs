@@ -439,6 +439,25 @@ fn a_policy_can_be_changed_after_the_shutdown() {
     assert!(pool.await_termination(PATIENCE));
 }
 
+/// What is due is not delayed any more: a thread that is busy takes nothing away from it.
+#[test]
+fn a_policy_without_delayed_tasks_runs_what_is_due() {
+    let clock = ManualClock::new();
+    let pool = pool_on(&clock, 1);
+    pool.set_shutdown_policy(ShutdownPolicy::default().run_delayed(false));
+    let gate = block(&pool);
+    let at_once = pool.submit(|| 1).expect("open");
+    let due = pool.schedule(SECOND, || 2).expect("open");
+    let later = pool.schedule(2 * SECOND, || 3).expect("open");
+    clock.advance(SECOND);
+    pool.shutdown();
+    assert!(is_cancelled(later));
+    pool.set_shutdown_policy(ShutdownPolicy::default().run_delayed(false)); // asks again
+    drop(gate);
+    assert_eq!((at_once.join().ok(), due.join().ok()), (Some(1), Some(2)));
+    assert!(pool.await_termination(PATIENCE));
+}
+
 #[test]
 fn shutdown_now_gives_back_what_waits() {
     let clock = ManualClock::new();

@@ -199,7 +199,8 @@ impl fmt::Debug for PoolBuilder {
 
 /// What happens to waiting tasks at a [`shutdown`](super::ScheduledThreadPool::shutdown).
 ///
-/// By default, one-shots still run, and series end. The policy can be changed at any time, even after the shutdown.
+/// By default, one-shots still run, and series end. The policy can be changed at any time, even after the shutdown. It
+/// does not concern a one-shot that is due already.
 ///
 /// ```
 /// use tickwheel::pool::{ScheduledThreadPool, ShutdownPolicy};
@@ -214,7 +215,8 @@ pub struct ShutdownPolicy {
 }
 
 impl ShutdownPolicy {
-    /// Sets if waiting one-shots still run. By default, they do.
+    /// Sets if one-shots that wait for their time still run. By default, they do. One-shots that are due at the shutdown,
+    /// and wait for a thread, run in any case.
     #[doc(alias = "setExecuteExistingDelayedTasksAfterShutdownPolicy")]
     #[must_use]
     pub fn run_delayed(self, yes: bool) -> Self {

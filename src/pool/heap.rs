@@ -274,9 +274,9 @@ impl<T> Heap<T> {
         std::mem::replace(self, empty)
     }
 
-    /// Returns all items, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().map(|item| &item.value)
+    /// Returns all items with their deadlines, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Instant, &T)> {
+        self.slots.iter().map(|item| (item.deadline, &item.value))
     }
 
     /// Returns all items with their deadlines, by deadline and sequence number.

@@ -447,12 +447,13 @@ impl<T> DelayedWorkQueue<T> {
         self.lock().heap.deadline_of(key)
     }
 
-    /// Returns clones of all items, in no order. `clone` runs under the lock, so it must not be user code (QUEUE-4).
-    pub(super) fn snapshot(&self) -> Vec<T>
+    /// Returns clones of all items with their deadlines, in no order. `clone` runs under the lock, so it must not be user
+    /// code (QUEUE-4).
+    pub(super) fn snapshot(&self) -> Vec<(Instant, T)>
     where
         T: Clone,
     {
-        self.lock().heap.iter().cloned().collect()
+        self.lock().heap.iter().map(|(deadline, item)| (deadline, item.clone())).collect()
     }
 
     /// Checks the whole data structure, for tests.

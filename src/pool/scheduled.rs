@@ -270,12 +270,17 @@ impl ScheduledThreadPool {
         deadline: Instant,
         work: W,
     ) -> Result<Arc<PoolTask<W>>, (ScheduleError, W)> {
-        let (task, head) = self.enqueue_without_waiting(deadline, work)?;
+        let (task, head) = self.enqueue_without_waiting(now, deadline, work)?;
         head.into_iter().for_each(|head| self.shared().hold_back(head, now));
         Ok(task)
     }
 
-    fn enqueue_without_waiting<W: Callable>(&self, deadline: Instant, work: W) -> Enqueued<W> {
+    fn enqueue_without_waiting<W: Callable>(
+        &self,
+        now: Instant,
+        deadline: Instant,
+        work: W,
+    ) -> Enqueued<W> {
         let shared = self.shared();
         if !shared.enter() {
             return Err((ScheduleError::Closed, work));
@@ -287,7 +292,7 @@ impl ScheduledThreadPool {
         let task = PoolTask::new(shared, work);
         let offered = task.offer(deadline);
         // If a shutdown came in between, it may have searched the queue before the task was there.
-        let may_run = shared.lifecycle.may_run(W::IS_PERIODIC);
+        let may_run = shared.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
             Some(_) if !may_run && W::IS_PERIODIC => {
                 task.withdraw(); // it may have run, so it was accepted
@@ -325,7 +330,8 @@ impl ScheduledThreadPool {
         self.shared().set_policy(policy);
     }
 
-    /// Refuses further tasks. By default, waiting one-shots still run, and series end: see [`ShutdownPolicy`].
+    /// Refuses further tasks. By default, waiting one-shots still run, and series end: see [`ShutdownPolicy`]. A one-shot
+    /// that is due, and waits for a thread, runs in any case.
     ///
     /// It does not wait for the tasks: see [`await_termination`](ScheduledThreadPool::await_termination).
     pub fn shutdown(&self) {
@@ -387,7 +393,8 @@ impl Executor for ScheduledThreadPool {
     ///
     /// The calling thread, which is often a tick thread, is never held back.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        let enqueued = self.enqueue_without_waiting(self.now(), task);
+        let now = self.now();
+        let enqueued = self.enqueue_without_waiting(now, now, task);
         enqueued.map(drop).map_err(|(reason, task)| match reason {
             ScheduleError::Closed => Rejected::for_good(task), // because nothing reopens a pool (S30)
             _ => Rejected::new(task),

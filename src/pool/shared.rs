@@ -105,8 +105,11 @@ impl Shared {
     }
 
     fn withdraw_what_may_not_run(&self) {
-        for task in self.workers.queue.snapshot() {
-            let is_unwanted = !self.lifecycle.may_run(task.is_periodic());
+        // If the clock panics, nothing counts as due.
+        let now = self.on_panic.catch(|| self.now());
+        for (deadline, task) in self.workers.queue.snapshot() {
+            let is_due = now.is_some_and(|now| deadline <= now);
+            let is_unwanted = !self.lifecycle.may_run(task.is_periodic(), is_due);
             // If it has run in the meantime, the last reference to its result may be dropped here.
             self.on_panic.catch(move || {
                 is_unwanted.then(|| task.withdraw());
@@ -184,13 +187,20 @@ impl Lifecycle {
         self.word.load(Ordering::SeqCst) & SHUT != 0
     }
 
-    /// Returns true if a task that waits may still run.
+    /// Returns true if a task that waits may still run. A one-shot that is due is not delayed any more, so the policy
+    /// does not stop it.
     #[inline]
-    pub(super) fn may_run(&self, is_periodic: bool) -> bool {
+    pub(super) fn may_run(&self, is_periodic: bool, is_due: bool) -> bool {
         let word = self.word.load(Ordering::SeqCst);
         let policy = self.policy();
-        let is_left = if is_periodic { policy.continue_periodic } else { policy.run_delayed };
+        let is_left =
+            if is_periodic { policy.continue_periodic } else { policy.run_delayed || is_due };
         word & SHUT == 0 || word & NOW == 0 && is_left
+    }
+
+    /// Returns true if a series may run again.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.may_run(true, false)
     }
 
     #[inline]

@@ -161,7 +161,7 @@ impl Owner for Shared {
     fn has_moved(&self, (): ()) {}
 
     fn repeats(&self) -> bool {
-        self.lifecycle.may_run(true)
+        self.lifecycle.may_repeat()
     }
 }
 
@@ -204,7 +204,7 @@ impl<W: Callable> PoolTask<W> {
             Ok(ControlFlow::Break(value)) => return ControlFlow::Break(Ok(value)),
             Err(panic) => return panicked(panic),
         }
-        let (Some(work), true) = (work, shared.lifecycle.may_run(W::IS_PERIODIC)) else {
+        let (Some(work), true) = (work, shared.lifecycle.may_repeat()) else {
             return ControlFlow::Break(Err(JoinError::Cancelled));
         };
         let possible = || {
@@ -235,7 +235,7 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
             Ran::Not | Ran::Later => {}
             Ran::ForTheLastTime => self.resolve(result),
             // A shutdown may have searched the queue while this task ran.
-            Ran::Again if is_in && shared.lifecycle.may_run(W::IS_PERIODIC) => {}
+            Ran::Again if is_in && shared.lifecycle.may_repeat() => {}
             Ran::Again => self.withdraw(),
         }
         // If nobody has taken the result, it is dropped here, with the task. The memory of the task is freed after
