@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use common::log::Log;
 use common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::rx::{
-    CompositeCancellable, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
+    self, CompositeCancellable, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
 };
 use tickwheel::{
-    Cancel, Cancellable, Inline, Period, Schedule, ScheduleError, ScheduleExt, Scheduler,
-    ThreadPool,
+    Cancel, Cancellable, DueTask, Executor, Inline, Period, Schedule, ScheduleError, ScheduleExt,
+    Scheduler, ThreadPool,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -361,6 +361,46 @@ fn a_context_that_cannot_be_captured_is_its_caller_s_panic() {
     let schedule = std::panic::AssertUnwindSafe(|| worker.schedule(move || drop(grenade)));
     assert!(std::panic::catch_unwind(schedule).is_err());
     assert_eq!((told.load(Ordering::Relaxed), worker.pending()), (1, 0));
+}
+
+/// A caller whose task would be refused anyway does not pay for a context, and does not get its panics.
+#[test]
+fn no_context_is_captured_for_a_task_that_is_refused() {
+    struct Once(AtomicUsize);
+    impl ContextCapture for Once {
+        type Context = ();
+        fn capture(&self) {
+            assert_eq!(self.0.fetch_add(1, Ordering::Relaxed), 0, "on purpose: captured again");
+        }
+        fn replace(&self, (): ()) {}
+    }
+    silence();
+    let (timers, _driver) = Scheduler::builder().build_driven().expect("good");
+    let refuses = |worker: &Worker, reason| {
+        assert_eq!(worker.try_schedule(|| ()).expect_err("refused").reason(), reason);
+        let handles = [
+            worker.schedule(|| ()),
+            worker.schedule_after(SECOND, || ()),
+            worker.schedule_periodically(SECOND, SECOND, || ()),
+        ];
+        assert!(handles.iter().all(Cancellable::is_cancelled));
+        let rejected = worker.execute(DueTask::new(Instant::now(), || ())).expect_err("refused");
+        assert_eq!(rejected.is_for_good(), reason == ScheduleError::Closed);
+    };
+    let once = || Once(AtomicUsize::new(0));
+    let plain = ExecutorScheduler::new(Inline, &timers).max_pending(1);
+    let worker = ContextAwareScheduler::new(plain, once()).worker();
+    worker.schedule_after(SECOND, || ());
+    refuses(&worker, ScheduleError::Full);
+    worker.dispose();
+    refuses(&worker, ScheduleError::Closed);
+    let trampoline = || TrampolineScheduler::new().worker();
+    for workers in [trampoline, rx::single] {
+        let worker = ContextAwareScheduler::over(workers, once()).worker();
+        worker.schedule(|| ());
+        worker.dispose();
+        refuses(&worker, ScheduleError::Closed);
+    }
 }
 
 #[test]

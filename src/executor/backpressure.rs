@@ -153,6 +153,11 @@ impl PendingLimit {
         self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
+    /// Returns true if [`enter`](PendingLimit::enter) would refuse a task at this moment.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.limit.is_some_and(|limit| self.pending.load(Ordering::Relaxed) >= limit)
+    }
+
     /// Counts one more pending task, beyond the limit if need be. It is for a task that cannot be refused.
     pub(crate) fn enter_anyway(&self) {
         if self.limit.is_some() {

@@ -44,7 +44,7 @@ pub trait ContextCapture: Send + Sync + 'static {
     type Context: Clone + Send + 'static;
 
     /// Returns the context of the calling thread. It is called when a task is scheduled, on the thread that schedules
-    /// it.
+    /// it. A worker that is disposed or full refuses the task without calling it.
     fn capture(&self) -> Self::Context;
 
     /// Installs a context on the calling thread, and returns the one before. The thread that runs a task calls it twice

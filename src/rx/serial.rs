@@ -500,6 +500,11 @@ impl TaskQueue for SerialQueue {
         self.state().executor.is_none()
     }
 
+    fn refusal(&self) -> Option<ScheduleError> {
+        let is_full = || self.limit.is_reached().then_some(ScheduleError::Full);
+        if self.is_disposed() { Some(ScheduleError::Closed) } else { is_full() }
+    }
+
     fn pending(&self) -> usize {
         let outgoing = lock(&self.outgoing);
         let state = self.state();

@@ -39,6 +39,11 @@ pub(super) trait TaskQueue:
 
     fn is_disposed(&self) -> bool;
 
+    /// Returns why the next job would be refused, if that is known before it is made.
+    fn refusal(&self) -> Option<ScheduleError> {
+        self.is_disposed().then_some(ScheduleError::Closed)
+    }
+
     /// Returns how many jobs wait, for their time or for their turn.
     fn pending(&self) -> usize;
 }
@@ -238,6 +243,9 @@ impl Worker {
         work: W,
     ) -> Result<(Cancellable, bool), (ScheduleError, Option<W>)> {
         let Some(context) = &self.context else { return self.submit(when, work) };
+        if let Some(reason) = self.queue.refusal() {
+            return Err((reason, Some(work))); // before a user's code runs in vain
+        }
         let scope = match catch_unwind(AssertUnwindSafe(|| context.capture())) {
             Ok(scope) => scope,
             Err(panic) => {
