@@ -3,17 +3,18 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::log::Log;
-use common::{Random, count, panic_on_purpose, silence, until};
-use tickwheel::message_loop::MessageLoop;
-use tickwheel::pool::ScheduledThreadPool;
+use common::{PATIENCE, Random, count, panic_on_purpose, silence, until};
+use tickwheel::message_loop::{LoopThread, MessageLoop, TaskRunner};
+use tickwheel::pool::{ScheduledThreadPool, ShutdownPolicy};
 use tickwheel::rx::{ExecutorScheduler, Worker};
 use tickwheel::{
-    Cancellable, Driver, DueTask, Executor, Inline, Rejected, Schedule, ScheduleError, Scheduler,
+    Cancellable, Driver, DueTask, Executor, Inline, ManualClock, Rejected, Schedule, ScheduleError,
+    Scheduler,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -388,4 +389,270 @@ fn s30_a_worker_on_a_pool_that_was_shut_down_disposes_itself() {
     drop(pool.shutdown_now());
     assert!(worker.schedule(|| unreachable!("it is shut down")).is_cancelled());
     assert!(worker.is_disposed() && timers.pending() == 0);
+}
+
+// ----- stops of what a worker runs on -----------------------------------------------------------
+
+/// More than a drain runs in one go.
+const MANY: usize = 1000;
+
+/// Something that runs tasks and keeps time, with one way to stop it.
+struct Host {
+    worker: Worker,
+    stop: Box<dyn FnOnce()>,
+    /// Waits until it has ended.
+    ends: Box<dyn FnOnce()>,
+}
+
+/// The pools and loops of this crate, with each way to stop them that lets run what they have accepted. A worker's delays
+/// are kept by the host itself, or by a scheduler.
+fn hosts(timers: &Scheduler) -> Vec<(String, Host)> {
+    fn workers<E: Executor + Schedule + Clone>(on: &E, timers: &Scheduler) -> [Worker; 4] {
+        let below = Worker::new(on.clone());
+        [
+            Worker::new(on.clone()),
+            ExecutorScheduler::over(on.clone(), on.clone()).worker(),
+            ExecutorScheduler::new(on.clone(), timers).worker(),
+            ExecutorScheduler::new(below, timers).worker(),
+        ]
+    }
+    let mut all = Vec::new();
+    for run_delayed in [true, false] {
+        for number in 0..4 {
+            let policy = ShutdownPolicy::default().run_delayed(run_delayed);
+            let pool = ScheduledThreadPool::builder().threads(1).shutdown_policy(policy).build();
+            let pool = pool.expect("one thread");
+            let worker = workers(&pool, timers)[number].clone();
+            let other = pool.clone();
+            let host = Host {
+                worker,
+                stop: Box::new(move || pool.shutdown()),
+                ends: Box::new(move || assert!(other.await_termination(PATIENCE))),
+            };
+            all.push((format!("shutdown, {run_delayed}, {number}"), host));
+        }
+    }
+    type Quit = fn(&TaskRunner);
+    let quits: [(&str, Quit); 3] = [
+        ("quit", TaskRunner::quit),
+        ("quit_safely", TaskRunner::quit_safely),
+        ("quit_when_idle", TaskRunner::quit_when_idle),
+    ];
+    for (name, quit) in quits {
+        for number in 0..4 {
+            let thread = LoopThread::spawn("host").expect("a thread");
+            let runner = thread.runner();
+            let worker = workers(&runner, timers)[number].clone();
+            let host = Host {
+                worker,
+                stop: Box::new(move || quit(&runner)),
+                ends: Box::new(move || thread.join().expect("no panic")),
+            };
+            all.push((format!("{name}, {number}"), host));
+        }
+    }
+    for number in 0..4 {
+        let thread = LoopThread::spawn("host").expect("a thread");
+        let runner = thread.runner();
+        let worker = workers(&runner, timers)[number].clone();
+        let ends = move || {
+            until("it takes no posts", || runner.post(|| ()).is_err());
+        };
+        let host = Host { worker, stop: Box::new(move || drop(thread)), ends: Box::new(ends) };
+        all.push((format!("a dropped thread, {number}"), host));
+    }
+    all
+}
+
+/// Schedules a task that runs until the sender is dropped, and waits until it does.
+fn block(worker: &Worker) -> mpsc::Sender<()> {
+    let ((release, wait), (tell, told)) = (mpsc::channel::<()>(), mpsc::channel());
+    worker.schedule(move || {
+        tell.send(()).expect("awaited");
+        _ = wait.recv();
+    });
+    told.recv_timeout(PATIENCE).expect("it runs");
+    release
+}
+
+/// Many tasks that count themselves, in order.
+fn queue_many(worker: &Worker, ran: &Arc<AtomicUsize>) -> Vec<Cancellable> {
+    let task = |number| {
+        let ran = Arc::clone(ran);
+        worker.schedule(move || assert_eq!(ran.fetch_add(1, Ordering::Relaxed), number))
+    };
+    (0..MANY).map(task).collect()
+}
+
+#[test]
+fn s30_what_a_worker_has_accepted_runs_before_a_graceful_stop_ends() {
+    let timers = Scheduler::new();
+    for (name, Host { worker, stop, ends }) in hosts(&timers) {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let gate = block(&worker);
+        let handles = queue_many(&worker, &ran);
+        stop();
+        drop(gate);
+        until(&name, || handles.iter().all(Cancellable::is_done));
+        assert_eq!(ran.load(Ordering::Relaxed), MANY, "{name}");
+        assert!(!handles.iter().any(Cancellable::is_cancelled), "{name}");
+        ends();
+        assert!(worker.schedule(|| unreachable!("it is over")).is_cancelled(), "{name}");
+        assert!(worker.is_disposed() && worker.pending() == 0, "{name}");
+    }
+}
+
+/// The tasks that the scheduler has handed over run. Those that come later stay with it.
+#[test]
+fn s30_what_a_scheduler_has_handed_to_a_worker_runs_before_a_graceful_stop_ends() {
+    let timers = Scheduler::new();
+    for (name, Host { worker, stop, ends }) in hosts(&timers) {
+        let scheduler = Scheduler::builder().executor(worker.clone()).build().expect("a thread");
+        let ran = Arc::new(AtomicUsize::new(0));
+        let gate = block(&worker);
+        for _ in 0..MANY {
+            let ran = Arc::clone(&ran);
+            let task = move || _ = ran.fetch_add(1, Ordering::Relaxed);
+            scheduler.schedule_once(Duration::ZERO, task).expect("open");
+        }
+        until("all are handed over", || worker.pending() == MANY);
+        stop();
+        drop(gate);
+        until(&name, || ran.load(Ordering::Relaxed) == MANY);
+        ends();
+        scheduler
+            .schedule_once(Duration::ZERO, || unreachable!("its executor is gone"))
+            .expect("open");
+        until("it is refused", || scheduler.stats().rejected() > 0);
+        assert_eq!(
+            (scheduler.stats().fired(), scheduler.stats().dropped()),
+            (MANY as u64, 0),
+            "{name}"
+        );
+        assert_eq!(scheduler.close().expect("in time").len(), 1, "{name}");
+    }
+}
+
+/// A stop at once may come while a drain runs: then the rest of its batch still runs.
+#[test]
+fn s30_a_hard_stop_cancels_what_a_worker_has_accepted() {
+    let timers = Scheduler::new();
+    for is_on_timers in [false, true] {
+        let on = |pool: &ScheduledThreadPool| match is_on_timers {
+            true => ExecutorScheduler::new(pool.clone(), &timers).worker(),
+            false => Worker::new(pool.clone()),
+        };
+        // Also after a graceful one, in its midst.
+        for is_graceful_before in [false, true] {
+            let (pool, ran) = (ScheduledThreadPool::new(1), Arc::new(AtomicUsize::new(0)));
+            let worker = on(&pool);
+            let gate = block(&worker);
+            let (now, at_once) = (pool.clone(), is_graceful_before.then_some(300));
+            let mut handles = Vec::new();
+            for number in 0..MANY {
+                let (ran, now) = (Arc::clone(&ran), now.clone());
+                handles.push(worker.schedule(move || {
+                    ran.fetch_add(1, Ordering::Relaxed);
+                    if at_once == Some(number) {
+                        drop(now.shutdown_now());
+                    }
+                }));
+            }
+            let delayed = worker.schedule_after(SECOND, || unreachable!("it is stopped"));
+            match is_graceful_before {
+                true => pool.shutdown(),
+                false => drop(pool.shutdown_now()),
+            }
+            drop((gate, now));
+            until("all are over", || handles.iter().all(Cancellable::is_done));
+            let (ran, first) = (ran.load(Ordering::Relaxed), at_once.unwrap_or(0));
+            assert!((first..first + 100).contains(&ran), "{ran}");
+            let cancelled = handles.iter().filter(|handle| handle.is_cancelled()).count();
+            assert_eq!((ran + cancelled, worker.pending()), (MANY, 0));
+            assert!(delayed.is_done() && worker.is_disposed() && pool.await_termination(PATIENCE));
+        }
+    }
+    let looper = MessageLoop::prepare().expect("the first one");
+    let (worker, ran) = (Worker::new(looper.runner()), Arc::new(AtomicUsize::new(0)));
+    worker.schedule(|| MessageLoop::current().expect("in a task").quit());
+    let handles = queue_many(&worker, &ran);
+    looper.run();
+    let ran = ran.load(Ordering::Relaxed);
+    let cancelled = handles.iter().filter(|handle| handle.is_cancelled()).count();
+    assert!(worker.is_disposed() && ran < 100, "{ran}");
+    assert_eq!(ran + cancelled, MANY);
+}
+
+/// The pool keeps the time of such a worker, so its policy decides.
+#[test]
+fn s30_the_policy_of_a_pool_holds_for_the_delayed_tasks_of_a_worker() {
+    type Make = fn(&ScheduledThreadPool) -> Worker;
+    let makes: [Make; 2] = [
+        |pool| Worker::new(pool.clone()),
+        |pool| ExecutorScheduler::over(pool.clone(), pool.clone()).worker(),
+    ];
+    for make in makes {
+        for run_delayed in [true, false] {
+            let (clock, log) = (ManualClock::new(), Log::default());
+            let policy = ShutdownPolicy::default().run_delayed(run_delayed);
+            let builder = ScheduledThreadPool::builder().threads(2).clock(clock.clone());
+            let pool = builder.shutdown_policy(policy).build().expect("threads");
+            let worker = make(&pool);
+            let series = worker.schedule_periodically(SECOND, SECOND, || ());
+            let delayed = [3, 1, 2].map(|n| worker.schedule_after(SECOND * n, log.task(n)));
+            pool.shutdown();
+            // A new task is refused, and harms nobody.
+            assert!(worker.schedule(|| unreachable!("it is shut down")).is_cancelled());
+            assert!(worker.is_disposed());
+            assert!(delayed.iter().all(|handle| handle.is_done() != run_delayed));
+            assert_eq!(delayed[0].reset(4 * SECOND), run_delayed, "it still waits");
+            clock.advance(4 * SECOND);
+            assert!(pool.await_termination(PATIENCE));
+            assert!(delayed.iter().all(Cancellable::is_done) && series.is_done());
+            assert_eq!(log.all(), if run_delayed { vec![1, 2, 3] } else { Vec::new() });
+            assert_eq!(worker.pending(), 0);
+        }
+    }
+}
+
+#[test]
+fn s30_quit_safely_runs_the_delayed_tasks_of_a_worker_that_are_due() {
+    let (clock, log) = (ManualClock::new(), Log::default());
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the first one");
+    let worker = Worker::new(looper.runner());
+    worker.schedule_after(SECOND, log.task(2));
+    let later = worker.schedule_after(2 * SECOND, || unreachable!("it is not due"));
+    worker.schedule(log.task(1));
+    clock.advance(SECOND);
+    looper.runner().quit_safely();
+    looper.run();
+    assert_eq!(log.all(), [1, 2]);
+    drop(looper);
+    assert!(later.is_done() && worker.pending() == 0);
+}
+
+/// A task that schedules the next one, and a series that lags, end with their pool.
+#[test]
+fn s30_a_worker_that_is_never_done_does_not_keep_its_pool_from_its_end() {
+    fn again(worker: &Worker, cancelled: &Arc<AtomicBool>) {
+        let (own, told) = (worker.clone(), Arc::clone(cancelled));
+        if worker.schedule(move || again(&own, &told)).is_cancelled() {
+            cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+    let timers = Scheduler::new();
+    for is_on_timers in [false, true] {
+        let pool = ScheduledThreadPool::new(2);
+        let new = || match is_on_timers {
+            true => ExecutorScheduler::new(pool.clone(), &timers).worker(),
+            false => Worker::new(pool.clone()),
+        };
+        let (chain, lags, cancelled) = (new(), new(), Arc::new(AtomicBool::new(false)));
+        again(&chain, &cancelled);
+        let nano = Duration::from_nanos(1);
+        let series = lags.schedule_periodically(Duration::ZERO, nano, || ());
+        pool.shutdown();
+        assert!(pool.await_termination(PATIENCE));
+        until("both are over", || cancelled.load(Ordering::Relaxed) && series.is_done());
+    }
 }

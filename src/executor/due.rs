@@ -184,17 +184,29 @@ impl fmt::Debug for DueTask {
 #[must_use = "it holds the task, which is dropped with it: return it, or call `into_task`"]
 pub struct Rejected {
     task: DueTask,
-    for_good: bool,
+    refusal: Refusal,
+}
+
+/// For how long an executor refuses, and what becomes of the tasks that it has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    ForNow,
+    ForGood,
+    /// For good, but what was accepted before still runs.
+    Finishing {
+        goes_on_here: bool,
+    },
 }
 
 impl Rejected {
     /// Refuses this task for now: the executor is asked again, after a pause that grows from a tick to 100 ms.
     pub fn new(task: DueTask) -> Rejected {
-        Rejected { task, for_good: false }
+        Rejected { task, refusal: Refusal::ForNow }
     }
 
     /// Refuses this task and all that would follow: the executor will never run anything again. It is not asked any
-    /// more, and its tasks stay pending until they are cancelled, or returned by a close.
+    /// more, and its tasks stay pending until they are cancelled, or returned by a close. A
+    /// [worker](crate::rx::Worker) over it disposes itself.
     ///
     /// ```
     /// use std::time::Duration;
@@ -217,12 +229,54 @@ impl Rejected {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn for_good(task: DueTask) -> Rejected {
-        Rejected { task, for_good: true }
+        Rejected { task, refusal: Refusal::ForGood }
+    }
+
+    /// Refuses this task and all that would follow, as [`for_good`](Rejected::for_good) does, but says that the executor
+    /// still runs what it has accepted: it was stopped gracefully.
+    ///
+    /// `goes_on_here` says that the calling thread is one of the executor's own. Then work that it has begun may go on
+    /// there, if it comes in parts. A [worker](crate::rx::Worker) hands itself over again after some of its tasks. With
+    /// this answer it runs the rest of them in the same call, instead of cancelling them.
+    ///
+    /// ```
+    /// use std::thread::{self, ThreadId};
+    /// use tickwheel::{DueTask, Executor, Rejected};
+    ///
+    /// /// An event loop that was told to quit, and still runs what is in its queue.
+    /// struct Quitting {
+    ///     thread: ThreadId,
+    /// }
+    ///
+    /// impl Executor for Quitting {
+    ///     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+    ///         Err(Rejected::finishing(task, thread::current().id() == self.thread))
+    ///     }
+    /// }
+    ///
+    /// let events = Quitting { thread: thread::current().id() };
+    /// let refused = events.execute(DueTask::new(std::time::Instant::now(), || ())).unwrap_err();
+    /// assert!(refused.is_for_good() && refused.is_finishing() && refused.goes_on_here());
+    /// ```
+    pub fn finishing(task: DueTask, goes_on_here: bool) -> Rejected {
+        Rejected { task, refusal: Refusal::Finishing { goes_on_here } }
     }
 
     /// Returns true if the executor will never run anything again.
     pub fn is_for_good(&self) -> bool {
-        self.for_good
+        self.refusal != Refusal::ForNow
+    }
+
+    /// Returns true if the executor takes nothing more, but runs what it has accepted: see
+    /// [`finishing`](Rejected::finishing).
+    pub fn is_finishing(&self) -> bool {
+        matches!(self.refusal, Refusal::Finishing { .. })
+    }
+
+    /// Returns true if work that the executor has begun may go on, on the calling thread: see
+    /// [`finishing`](Rejected::finishing).
+    pub fn goes_on_here(&self) -> bool {
+        self.refusal == Refusal::Finishing { goes_on_here: true }
     }
 
     /// Returns the task.
@@ -236,7 +290,7 @@ impl fmt::Display for Rejected {
         f.write_str(
             "the executor refused the task: run it by `into_task().run()`, or hand it over again",
         )?;
-        if self.for_good {
+        if self.is_for_good() {
             f.write_str(" to another one: this one will never run anything again")?;
         }
         Ok(())

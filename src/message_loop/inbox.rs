@@ -339,6 +339,11 @@ impl Shared {
         self.inbox().quit.takes_posts()
     }
 
+    /// Returns true if no task may start any more.
+    pub(super) fn quits_now(&self) -> bool {
+        self.inbox().quit == Quit::Now
+    }
+
     // ----- for the loop's thread -----------------------------------------------------------
 
     /// Returns true if something other than an immediate task has come (INBOX-5).

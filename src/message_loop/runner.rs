@@ -393,7 +393,8 @@ impl Executor for TaskRunner {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let posted = self.shared.post(None, true, Origin::Scheduler, task).map(drop);
         posted.map_err(|(reason, task)| match reason {
-            ScheduleError::Closed => Rejected::for_good(task),
+            ScheduleError::Closed if self.shared.quits_now() => Rejected::for_good(task),
+            ScheduleError::Closed => Rejected::finishing(task, self.belongs_to_current_thread()),
             _ => Rejected::new(task),
         })
     }

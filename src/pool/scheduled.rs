@@ -396,7 +396,13 @@ impl Executor for ScheduledThreadPool {
         let now = self.now();
         let enqueued = self.enqueue_without_waiting(now, now, task);
         enqueued.map(drop).map_err(|(reason, task)| match reason {
-            ScheduleError::Closed => Rejected::for_good(task), // because nothing reopens a pool (S30)
+            // For good, because nothing reopens a pool (S30).
+            ScheduleError::Closed if self.shared().lifecycle.is_shut_now() => {
+                Rejected::for_good(task)
+            }
+            ScheduleError::Closed => {
+                Rejected::finishing(task, self.shared().workers.threads.has_this_thread())
+            }
             _ => Rejected::new(task),
         })
     }

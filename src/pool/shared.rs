@@ -187,6 +187,11 @@ impl Lifecycle {
         self.word.load(Ordering::SeqCst) & SHUT != 0
     }
 
+    /// Returns true if no task may start any more.
+    pub(super) fn is_shut_now(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & NOW != 0
+    }
+
     /// Returns true if a task that waits may still run. A one-shot that is due is not delayed any more, so the policy
     /// does not stop it.
     #[inline]

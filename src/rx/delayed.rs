@@ -187,9 +187,9 @@ impl Delayed {
         self.remove(ticket)
     }
 
-    /// Moves the deadline of a task. Its timer has to follow (DELAY-3).
-    pub(super) fn move_to(&mut self, ticket: u64, deadline: Instant) {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return };
+    /// Moves the deadline of a task. Its timer has to follow (DELAY-3). Returns false if the task has left.
+    pub(super) fn move_to(&mut self, ticket: u64, deadline: Instant) -> bool {
+        let Some(task) = self.by_ticket.get_mut(&ticket) else { return false };
         let before = task.deadline.replace(deadline);
         task.was_moved = true;
         if let (Some(before), Some(turn)) = (before, task.turn) {
@@ -198,6 +198,7 @@ impl Delayed {
             task.turn = Some(self.last_ticket);
             self.by_deadline.insert((deadline, self.last_ticket), ticket);
         }
+        true
     }
 
     /// Takes the timer of a task out, for the caller to move it to this deadline and put it back.

@@ -26,6 +26,10 @@
 //! - DRAIN-4 A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
+//! - DRAIN-5 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
+//!   that hands a drain over is the executor's own, the drain stays there and runs the queue to its end. After each batch
+//!   it is offered again, because the executor may have been stopped at once in the meantime. The queue is closed by
+//!   then (WORKER-7), so that end comes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -64,11 +68,13 @@ pub(super) struct ThreadState {
     pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
     hands_over: bool,
+    /// The address of a queue whose drain is about to be dropped because it stays with the caller (DRAIN-5), or 0.
+    kept: usize,
 }
 
 local!(
     STATE: Cell<ThreadState> =
-        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false })
+        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false, kept: 0 })
 );
 
 local!(
@@ -78,6 +84,11 @@ local!(
 
 pub(super) fn this_thread() -> ThreadState {
     STATE.try_with(Cell::get).unwrap_or_default()
+}
+
+/// Returns a number that no other thread has at this time.
+pub(super) fn thread_number() -> usize {
+    STATE.try_with(|own| std::ptr::from_ref(own).addr()).unwrap_or(0)
 }
 
 /// Calls `act` while the calling thread has this state.
@@ -94,26 +105,51 @@ pub(super) struct Drain(pub(super) Option<Arc<SerialQueue>>);
 impl Drain {
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
-    /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned.
+    /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
+    /// finishes, the drain may run here, before this returns (DRAIN-5).
     pub(super) fn hand_over(
         self,
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let (Some(executor), Some(queue)) = (executor, self.0.clone()) else { return None };
+        let queue = self.0.clone();
+        match self.offer(executor, newest) {
+            Offered::StaysHere => {
+                Drain(queue).run();
+                None
+            }
+            Offered::HasLeft(back) => back,
+        }
+    }
+
+    fn offer(self, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> Offered {
+        let (Some(executor), Some(queue)) = (executor, self.0.clone()) else {
+            return Offered::HasLeft(None);
+        };
         let task = DueTask::new(Instant::now(), move || self.run());
         let execute = || queue.hook.catch(|| executor.execute(task));
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
-        let mut back = None;
+        let mut offered = Offered::HasLeft(None);
         if let Some(Err(rejected)) = answer {
-            if rejected.is_for_good() {
-                // Before the drain in it is dropped, which would wait for another attempt.
-                back = queue.executor_is_gone(newest);
+            // Before the drain in it is dropped, which would wait for another attempt.
+            let mut kept = 0;
+            if rejected.goes_on_here() && newest.is_none() {
+                queue.close();
+                kept = Arc::as_ptr(&queue).addr();
+            } else if rejected.is_for_good() {
+                let back = queue.executor_is_gone(newest, rejected.is_finishing());
+                offered = Offered::HasLeft(back);
             }
-            queue.hook.catch(|| drop(rejected));
+            with_state(ThreadState { kept, ..this_thread() }, || {
+                queue.hook.catch(|| drop(rejected));
+                // An executor may have run the drain, and refuse another task in its place.
+                if this_thread().kept != kept {
+                    offered = Offered::StaysHere;
+                }
+            });
         }
         queue.hook.catch(|| drop(executor)); // this may be its last owner
-        back
+        offered
     }
 
     fn run(self) {
@@ -123,7 +159,7 @@ impl Drain {
         }
         // A thread that ends may have dropped `WAITING` already.
         let is_inline = before.hands_over && WAITING.try_with(|_| ()).is_ok();
-        let state = ThreadState { drains: before.drains + 1, is_inline, hands_over: false };
+        let state = ThreadState { drains: before.drains + 1, is_inline, ..ThreadState::default() };
         with_state(state, || {
             let mut next = Some(self);
             while let Some(drain) = next {
@@ -139,33 +175,59 @@ impl Drain {
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_batch(mut self) {
         let Some(queue) = self.0.take() else { return };
+        queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
+        let mut is_finishing = false;
+        while queue.run_batch() {
+            let executor = queue.state().executor.clone();
+            match Drain(Some(Arc::clone(&queue))).offer(executor, None) {
+                Offered::StaysHere => is_finishing = true,
+                Offered::HasLeft(_) => return,
+            }
+        }
+        if is_finishing && queue.timers.keep_the_order() {
+            queue.dispose(); // what is delayed would not find a thread: the tick thread is not the executor's
+        }
+    }
+}
+
+/// Where a drain is that was offered to an executor.
+enum Offered {
+    /// With the executor or in the retry queue, or its queue has ended. Then the newest task is returned.
+    HasLeft(Option<Entry>),
+    /// With the caller, which is to run it (DRAIN-5).
+    StaysHere,
+}
+
+impl SerialQueue {
+    /// Runs the next tasks. Returns false if there are no more, and so no drain.
+    fn run_batch(&self) -> bool {
         for _ in 0..BATCH {
-            let job = match queue.next() {
+            let job = match self.next() {
                 Some(Taken::Due(job)) => job,
-                Some(Taken::Postponed(job)) if queue.take_postponed(&job) => job,
+                Some(Taken::Postponed(job)) if self.take_postponed(&job) => job,
                 Some(Taken::Postponed(_)) => continue,
-                None => return,
+                None => return false,
             };
-            let passed = || queue.passed.load(Ordering::Relaxed);
+            let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
             let mut put_back = None;
-            let mut place = |next: Next| put_back = Some(queue.put_back(&job, next));
-            if job.run(&*queue, &mut place) == Ran::Again {
-                put_back.into_iter().for_each(|put_back| queue.settle(&job, put_back));
+            let mut place = |next: Next| put_back = Some(self.put_back(&job, next));
+            if job.run(self, &mut place) == Ran::Again {
+                put_back.into_iter().for_each(|put_back| self.settle(&job, put_back));
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
-        if queue.has_more() {
-            let executor = queue.state().executor.clone();
-            Drain(Some(queue)).hand_over(executor, None);
-        }
+        self.has_more()
     }
 }
 
 impl Drop for Drain {
     fn drop(&mut self) {
         let Some(queue) = self.0.take() else { return };
+        if this_thread().kept == Arc::as_ptr(&queue).addr() {
+            return STATE.with(|own| own.set(ThreadState { kept: 0, ..own.get() })); // it runs on (DRAIN-5)
+        }
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
         hook.catch(|| {

@@ -26,9 +26,12 @@
 //!   no lock held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks
 //!   hold nobody back before they are due. A thread that drains this queue or another is never held back, because the
 //!   executor may have no other thread.
-//! - WORKER-7 A disposed queue has no executor. It takes no task, and none waits in it. A queue disposes itself when
-//!   its executor is gone for good, or when only the retry queue still holds it and its executor has failed 1024 times
-//!   in a row to run a drain (DRAIN-2).
+//! - WORKER-7 A closed queue takes no task, and queues no series again. A queue closes when its executor finishes: that
+//!   one accepts nothing more, but runs what it has accepted. The drain then runs what is queued (DRAIN-5), and a delayed
+//!   task still runs if its timer fires on a thread of the executor. A disposed queue is closed, has no executor, and
+//!   nothing waits in it. A queue disposes itself when its executor is gone for good, or finishes and has no thread for
+//!   it, or when only the retry queue still holds the queue and its executor has failed 1024 times in a row to run a drain
+//!   (DRAIN-2).
 //! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its
 //!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
 //!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
@@ -75,6 +78,9 @@ pub(super) struct SerialQueue {
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
     pub(super) passed: AtomicU64,
+    /// The thread that has drained last, as [`drain::this_thread`] numbers it. Relaxed suffices, because a thread only
+    /// looks for itself.
+    pub(super) drained_by: AtomicUsize,
     /// How many entries in both queues are of cancelled tasks (WORKER-8). An entry is counted before its position says
     /// that the task has gone, so the count is never too low. Relaxed suffices, because the position publishes it.
     cancelled: AtomicUsize,
@@ -89,6 +95,8 @@ pub(super) struct SerialQueue {
 pub(super) struct State {
     incoming: VecDeque<Entry>,
     pub(super) delayed: Delayed,
+    /// It takes no more tasks (WORKER-7).
+    is_closed: bool,
     /// `None` once the queue is disposed (WORKER-7).
     pub(super) executor: Option<Arc<dyn Executor>>,
     /// Tells whether there is a [`Drain`] (WORKER-1).
@@ -127,6 +135,7 @@ impl SerialQueue {
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
+            drained_by: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
@@ -147,11 +156,10 @@ impl SerialQueue {
     /// Locks the queue for one more task, and counts it as pending.
     fn admit(&self) -> Result<MutexGuard<'_, State>, ScheduleError> {
         let state = self.state();
-        match state.executor {
-            None => Err(ScheduleError::Closed),
-            Some(_) if !self.limit.enter() => Err(ScheduleError::Full),
-            Some(_) => Ok(state),
+        if state.is_closed {
+            return Err(ScheduleError::Closed);
         }
+        if self.limit.enter() { Ok(state) } else { Err(ScheduleError::Full) }
     }
 
     /// Hands a drain to the executor, unless there is one (WORKER-1). Returns `newest`, the task that was just queued,
@@ -192,8 +200,8 @@ impl SerialQueue {
                 Timers::Any(_) => true, // perhaps
             };
         let mut state = self.state();
-        if state.executor.is_none() {
-            PutBack::Disposed
+        if state.is_closed {
+            PutBack::Closed
         } else if is_overdue && !is_needed_elsewhere {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
             PutBack::Queued
@@ -207,7 +215,7 @@ impl SerialQueue {
     pub(super) fn settle(&self, job: &Entry, put_back: PutBack) {
         match put_back {
             PutBack::Queued => {}
-            PutBack::Disposed => _ = job.cancel(),
+            PutBack::Closed => _ = job.cancel(),
             PutBack::Delayed(ticket, due) => {
                 self.hook.catch(|| _ = self.set_first_timer(job, ticket, When::At(due)));
             }
@@ -246,11 +254,11 @@ impl SerialQueue {
         };
         let due = self.epoch.instant(nanos);
         let is_due = nanos == 0 || now.is_some_and(|now| due <= now);
-        if is_due || state.executor.is_none() {
+        if is_due || state.is_closed {
             job.position().leave();
             drop(state);
             if !is_due {
-                job.cancel(); // the disposal may not have come to it yet (WORKER-7)
+                job.cancel(); // nobody would keep its time (WORKER-7)
             }
             return is_due;
         }
@@ -315,6 +323,7 @@ impl SerialQueue {
         state.delayed.check_invariants();
         let is_empty = outgoing.tasks.is_empty() && state.delayed.len() == 0;
         assert!(state.executor.is_some() || is_empty, "nothing waits after a disposal (WORKER-7)");
+        assert!(state.executor.is_some() || state.is_closed, "WORKER-7");
     }
 
     /// Removes the entries of cancelled tasks, if they are more than half of all (WORKER-8).
@@ -334,11 +343,20 @@ impl SerialQueue {
         }
     }
 
-    /// Disposes the queue, because its executor is gone for good. The caller holds the drain.
+    /// Disposes the queue, because its executor is gone for good, or finishes and has no thread for it. The caller holds
+    /// the drain.
     ///
     /// Before that, it takes out `newest`, the task that has just come, and returns it for its caller. It returns
     /// `None` if the task has left: a disposal has cancelled it, or the executor has run the drain that it refused.
-    pub(super) fn executor_is_gone(&self, newest: Option<Entry>) -> Option<Entry> {
+    ///
+    /// If the executor finishes and refuses no more than a new task, the delayed tasks may stay: the executor may be the
+    /// one that keeps their time. The tick thread of a scheduler never is.
+    pub(super) fn executor_is_gone(
+        &self,
+        newest: Option<Entry>,
+        is_finishing: bool,
+    ) -> Option<Entry> {
+        let keeps_delayed = is_finishing && newest.is_some() && !self.timers.keep_the_order();
         let newest = newest.and_then(|job| {
             let mut state = self.state();
             // An incoming task has not started, and nobody has a handle yet to cancel it.
@@ -349,8 +367,34 @@ impl SerialQueue {
         if newest.is_some() {
             self.limit.leave();
         }
-        self.dispose();
+        self.end(keeps_delayed);
         newest
+    }
+
+    /// Takes no more tasks, because the executor finishes (WORKER-7).
+    pub(super) fn close(&self) {
+        self.state().is_closed = true;
+    }
+
+    /// Closes the queue and cancels what is queued. Unless it keeps what is delayed, this disposes it.
+    fn end(&self, keeps_delayed: bool) {
+        let mut outgoing = lock(&self.outgoing);
+        let mut state = self.state();
+        state.is_closed = true;
+        let queued = [std::mem::take(&mut outgoing.tasks), std::mem::take(&mut state.incoming)];
+        let (mut executor, mut delayed) = (None, Delayed::default());
+        if !keeps_delayed {
+            (executor, delayed) = (state.executor.take(), std::mem::take(&mut state.delayed));
+        }
+        let running = outgoing.running.clone();
+        drop((state, outgoing));
+        running.into_iter().chain(queued.into_iter().flatten()).for_each(|job| _ = job.cancel());
+        for (job, timer) in delayed.into_all() {
+            job.cancel(); // before its timer, which would only withdraw it
+            timer.into_iter().for_each(|timer| _ = timer.cancel());
+        }
+        self.retries.remove(self);
+        self.hook.catch(|| drop(executor));
     }
 }
 
@@ -367,8 +411,8 @@ pub(super) enum PutBack {
     Queued,
     /// Under this ticket, until then. It needs a timer.
     Delayed(u64, Instant),
-    /// Nowhere, because the queue is disposed.
-    Disposed,
+    /// Nowhere, because the queue is closed.
+    Closed,
 }
 
 impl Owner for SerialQueue {
@@ -423,14 +467,13 @@ impl Owner for SerialQueue {
         let mut state = self.state();
         loop {
             match position.get() {
-                _ if state.executor.is_none() => return None, // it is about to be cancelled
                 Position::Gone => return None,
+                // If it has left, it is about to be cancelled.
                 Position::Delayed(ticket) => {
-                    state.delayed.move_to(ticket, deadline);
-                    return Some(Some(ticket));
+                    return state.delayed.move_to(ticket, deadline).then_some(Some(ticket));
                 }
                 // If nobody keeps the time any more, the task stays where it is.
-                _ if self.timers.are_closed() => return None,
+                _ if state.is_closed || self.timers.are_closed() => return None,
                 queued => {
                     let postponed = Position::Postponed(self.epoch.nanos(deadline));
                     if position.change(queued, postponed) {
@@ -446,7 +489,7 @@ impl Owner for SerialQueue {
     }
 
     fn repeats(&self) -> bool {
-        self.state().executor.is_some()
+        !self.state().is_closed
     }
 }
 
@@ -481,23 +524,18 @@ impl TaskQueue for SerialQueue {
     }
 
     fn dispose(&self) {
-        let mut outgoing = lock(&self.outgoing);
-        let mut state = self.state();
-        let executor = state.executor.take();
-        let queued = [std::mem::take(&mut outgoing.tasks), std::mem::take(&mut state.incoming)];
-        let (delayed, running) = (std::mem::take(&mut state.delayed), outgoing.running.clone());
-        drop((state, outgoing));
-        running.into_iter().chain(queued.into_iter().flatten()).for_each(|job| _ = job.cancel());
-        for (job, timer) in delayed.into_all() {
-            job.cancel(); // before its timer, which would only withdraw it
-            timer.into_iter().for_each(|timer| _ = timer.cancel());
-        }
-        self.retries.remove(self);
-        self.hook.catch(|| drop(executor));
+        self.end(false);
     }
 
     fn is_disposed(&self) -> bool {
-        self.state().executor.is_none()
+        self.state().is_closed
+    }
+
+    fn finishes(&self) -> Option<bool> {
+        let state = self.state();
+        let is_here =
+            || state.has_drain && self.drained_by.load(Ordering::Relaxed) == drain::thread_number();
+        state.executor.is_some().then(is_here)
     }
 
     fn refusal(&self) -> Option<ScheduleError> {

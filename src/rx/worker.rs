@@ -39,6 +39,11 @@ pub(super) trait TaskQueue:
 
     fn is_disposed(&self) -> bool;
 
+    /// Returns `Some` if it runs what it has, also if it is closed: true if the calling thread runs it.
+    fn finishes(&self) -> Option<bool> {
+        None
+    }
+
     /// Returns why the next job would be refused, if that is known before it is made.
     fn refusal(&self) -> Option<ScheduleError> {
         self.is_disposed().then_some(ScheduleError::Closed)
@@ -70,6 +75,25 @@ pub(super) trait TaskQueue:
 /// thousand of them cost the executor no more than one. If the executor says that it is gone for good
 /// ([`Rejected::for_good`]), the worker disposes itself. A worker without any handle also disposes itself if its
 /// executor has run nothing for about a minute.
+///
+/// # When a pool or a loop stops under it
+///
+/// A worker runs up to 64 tasks, and then hands the rest to its executor again, so that others have their turn.
+///
+/// | stop | queued tasks | delayed tasks |
+/// | --- | --- | --- |
+/// | [`ScheduledThreadPool::shutdown`](crate::pool::ScheduledThreadPool::shutdown) | run, all of them | the pool's [policy](crate::pool::ShutdownPolicy) decides, if the pool keeps their time |
+/// | [`TaskRunner::quit`](crate::message_loop::TaskRunner::quit) on another thread, a dropped [`LoopThread`](crate::message_loop::LoopThread) | run, all of them | dropped |
+/// | [`quit_safely`](crate::message_loop::TaskRunner::quit_safely) | run, all of them | those run that are due at the call, if the loop keeps their time |
+/// | [`quit_when_idle`](crate::message_loop::TaskRunner::quit_when_idle) | run, all of them | those run that are due by then |
+/// | [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now), [`quit`](crate::message_loop::TaskRunner::quit) on the loop's own thread | those of the 64 run that the worker has in hand; the others are cancelled | dropped |
+///
+/// From then on the worker takes no task, and series end. Queued tasks are cancelled only if the executor has not begun
+/// with the worker's work when it stops, because it is full or has panicked.
+///
+/// A pool or a loop keeps the time of a worker that [`Worker::new`] has made for it. If a [`Scheduler`](crate::Scheduler)
+/// keeps the time, the pool does not know of the delayed tasks, and does not wait for them: a task that becomes due while
+/// the worker still runs queued tasks joins them, and the others are cancelled.
 ///
 /// ```
 /// use std::time::Duration;
@@ -288,7 +312,8 @@ impl Worker {
         self.queue.dispose();
     }
 
-    /// Returns true if the worker takes no more tasks: it was disposed, or its executor is gone for good.
+    /// Returns true if the worker takes no more tasks: it was disposed, or its executor is gone for good or about to end.
+    /// In the last case, tasks that it has accepted may still run.
     #[doc(alias = "isDisposed")]
     pub fn is_disposed(&self) -> bool {
         self.queue.is_disposed()
@@ -386,7 +411,10 @@ impl Executor for Worker {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         match self.give_without_wait(NOW, task) {
             Err((ScheduleError::Full, Some(task))) => Err(Rejected::new(task)),
-            Err((_, Some(task))) => Err(Rejected::for_good(task)),
+            Err((_, Some(task))) => Err(match self.queue.finishes() {
+                Some(is_here) => Rejected::finishing(task, is_here),
+                None => Rejected::for_good(task),
+            }),
             Ok(_) | Err((_, None)) => Ok(()),
         }
     }
