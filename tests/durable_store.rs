@@ -9,13 +9,15 @@ mod databases;
 mod server;
 
 use std::collections::BTreeSet;
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
+use std::{env, fs, thread};
 
 use databases::{Database, apart};
 use tickwheel::durable::{
     Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, NewTimer, Repetition,
-    RunId, SCHEMA_VERSION, State, Store, Then, Timers, When, postgres::Postgres, sqlite::Sqlite,
+    RunId, SCHEMA_VERSION, State, Store, Then, Timers, When, postgres, postgres::Postgres, sqlite,
+    sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -473,6 +475,86 @@ fn an_insert_by_another_program_is_a_timer(database: &Database<'_>) {
     assert!(timers.get("mail", "2").expect("no error").expect("there").payload.is_empty());
 }
 
+/// The page of `durable` says how another program moves a timer.
+fn an_update_by_another_program_moves_what_waits_for_another_attempt(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let retry = Then::Retry(HOUR, "it failed".to_owned());
+    assert!(finish(&mut *connection, id(&claimed, 0), retry));
+    let waits = || timers.get("mail", "1").expect("no error").expect("there");
+    assert!(waits().wake > Some(waits().due), "{:?}", waits());
+    let update = |due: &str| {
+        database.execute(&format!(
+            "UPDATE tickwheel_timers SET due = {due} WHERE kind = 'mail' AND key = '1' AND state = 'waiting'"
+        ));
+    };
+    let tomorrow = match database {
+        Database::File(_) => "1000 * (unixepoch() + 86400)",
+        Database::Schema { .. } => "now() + interval '1 day'",
+    };
+    update("due");
+    assert!(waits().wake > Some(waits().due), "an update that moves nothing changes nothing");
+    update(tomorrow);
+    let moved = waits();
+    assert_eq!((moved.wake, moved.attempts, moved.error), (Some(moved.due), 0, None));
+    update(tomorrow);
+    let now = match database {
+        Database::File(_) => "1000 * unixepoch()",
+        Database::Schema { .. } => "now()",
+    };
+    update(now);
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["1"], 1));
+    // The workers' own changes of due times are no moves.
+    let due = timers.now().expect("a time") + HOUR;
+    assert!(finish(&mut *connection, id(&claimed, 0), Then::Next(due)));
+    assert_eq!((waits().wake, waits().attempts), (Some(waits().due), 0));
+}
+
+/// The definition that is published is enough for an empty database, with the tools that people have.
+fn the_published_definition_makes_the_tables(database: &Database<'_>) {
+    let sql = match database {
+        Database::File(_) => sqlite::SCHEMA,
+        Database::Schema { .. } => postgres::SCHEMA,
+    };
+    match database {
+        Database::File(_) => database.execute(&format!("BEGIN; {sql} COMMIT")),
+        Database::Schema { .. } => {
+            let file = env::temp_dir().join(server::new_name("schema") + ".sql");
+            fs::write(&file, sql).expect("it is written");
+            let mut psql = Command::new("psql");
+            psql.args(["--quiet", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-1", "-f"]).arg(&file);
+            let output = psql.arg(database.url()).output();
+            fs::remove_file(&file).expect("it was there");
+            match output {
+                Err(error) => {
+                    databases::say(&format!("durable_store, with psql: skipped: {error}"));
+                    database.execute(sql);
+                }
+                Ok(output) => assert!(output.status.success(), "{output:?}"),
+            }
+        }
+    }
+    database.open().schedule(&mail("1", NOW)).expect("scheduled");
+    assert_eq!(keys(&claim(&mut *connect(database), 9)), ["1"]);
+}
+
+fn tables_of_the_first_version_are_brought_up_to_date(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("1", HOUR)).expect("scheduled");
+    let of_tables = if database.is_sqlite() { "" } else { "ON tickwheel_timers" };
+    database.execute(&format!(
+        "DROP TRIGGER tickwheel_timers_anew {of_tables}; UPDATE tickwheel_schema SET version = 1"
+    ));
+    an_update_by_another_program_moves_what_waits_for_another_attempt(database);
+    assert_eq!(
+        database.number("SELECT CAST(version AS bigint) FROM tickwheel_schema"),
+        i64::from(SCHEMA_VERSION)
+    );
+}
+
 fn tables_are_made_once_by_many(database: &Database<'_>) {
     thread::scope(|scope| {
         for n in 0..6 {
@@ -522,6 +604,9 @@ on_both! {
     claims_at_the_same_time_never_take_the_same,
     a_replaced_timer_is_not_ended_by_the_old_run,
     an_insert_by_another_program_is_a_timer,
+    an_update_by_another_program_moves_what_waits_for_another_attempt,
+    the_published_definition_makes_the_tables,
+    tables_of_the_first_version_are_brought_up_to_date,
     tables_are_made_once_by_many,
     a_later_version_that_allows_it_is_worked_with_and_others_are_refused,
 }
@@ -533,7 +618,7 @@ fn what_is_no_address_is_said_to_be_none() {
         assert!(matches!(error, Error::Address(_)), "{error:?}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
-    let missing = std::env::temp_dir().join("no such folder").join("timers.db");
+    let missing = env::temp_dir().join("no such folder").join("timers.db");
     let error = Timers::open(&format!("sqlite:{}", missing.display())).expect_err("no folder");
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
 }

@@ -139,8 +139,9 @@
 //!
 //! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts`, `fence`,
 //! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
-//! looks at the timer next. A timer that is done is deleted. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole
-//! definition. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may
+//! looks at the timer next. A timer that is done is deleted. One that waits for another attempt begins anew when its `due`
+//! is changed, as with [`Timers::reset`]. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole definition, and an empty
+//! database needs nothing else. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may
 //! still work with them: a worker that is older than that stops.
 //!
 //! # Coming from

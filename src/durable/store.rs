@@ -21,7 +21,7 @@ use super::handler::Work;
 use super::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 
 /// The version of the tables that this crate makes.
-pub const SCHEMA_VERSION: i32 = 1;
+pub const SCHEMA_VERSION: i32 = 2;
 
 /// What to do if the kind has a timer with the same key already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

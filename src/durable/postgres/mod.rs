@@ -29,8 +29,12 @@ use super::clock::{LATEST, from_micros};
 use super::error::{Error, Result};
 use super::store::{Connection, Listener, News, SCHEMA_VERSION, Store, Transactions};
 
-/// The tables, as other programs may use them. The page of the module [`durable`](super#the-tables) explains them.
-pub const SCHEMA: &str = include_str!("schema.sql");
+/// The tables, as other programs may use them. The page of the module [`durable`](super#the-tables) explains them. An empty
+/// schema needs nothing else: `psql -1 -f` with this text does what [`Timers::open`](super::Timers::open) does.
+pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+
+/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
+const UPDATE: &str = include_str!("triggers.sql");
 
 /// Any number, but the same for all processes that create the tables: one at a time does.
 const MAKING_TABLES: i64 = 0x7469_636b_7768;
@@ -122,16 +126,22 @@ impl Store for Postgres {
         transaction
             .execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])
             .map_err(failed)?;
-        let versions = "CREATE TABLE IF NOT EXISTS tickwheel_schema (version integer NOT NULL, oldest integer NOT NULL)";
         let exists = "SELECT to_regclass('tickwheel_schema') IS NOT NULL";
-        if !transaction.query_one(exists, &[]).map_err(failed)?.get::<_, bool>(0) {
-            transaction.batch_execute(versions).map_err(failed)?;
-        }
-        let version = "SELECT version, oldest FROM tickwheel_schema";
-        match transaction.query_opt(version, &[]).map_err(failed)? {
+        let exists: bool = transaction.query_one(exists, &[]).map_err(failed)?.get(0);
+        let versions = "SELECT version, oldest FROM tickwheel_schema";
+        let versions =
+            if exists { transaction.query_opt(versions, &[]).map_err(failed)? } else { None };
+        match versions.map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))) {
             None => transaction.batch_execute(SCHEMA).map_err(failed)?,
-            Some(row) if row.get::<_, i32>(1) > SCHEMA_VERSION => {
-                return Err(Error::Schema(row.get(1)));
+            Some((_, oldest)) if oldest > SCHEMA_VERSION => return Err(Error::Schema(oldest)),
+            Some((version, _)) if version < SCHEMA_VERSION => {
+                match transaction.batch_execute(UPDATE) {
+                    // Somebody else's tables do without, until their owner comes.
+                    Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                        return Ok(());
+                    }
+                    updated => updated.map_err(failed)?,
+                }
             }
             Some(_) => {}
         }

@@ -1,4 +1,6 @@
 -- Timers of the crate tickwheel.
+CREATE TABLE IF NOT EXISTS tickwheel_schema (version integer NOT NULL, oldest integer NOT NULL);
+INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
 CREATE SEQUENCE tickwheel_fence;
 CREATE TABLE tickwheel_timers (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -24,31 +26,3 @@ CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);
 
 -- The clock that all processes go by.
 CREATE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE AS 'SELECT clock_timestamp()';
-
--- Workers look ahead once a minute. They are told of what is due before their next look.
-CREATE FUNCTION tickwheel_tell(wake timestamptz, of_schema text, kind text) RETURNS void LANGUAGE plpgsql
-SET search_path FROM CURRENT AS $$
-BEGIN
-    IF wake < tickwheel_now() + interval '150 seconds' THEN
-        PERFORM pg_notify('tickwheel_timers',
-            (extract(epoch FROM wake) * 1000000)::bigint || ' ' || of_schema || '/' || kind);
-    END IF;
-END $$;
-CREATE FUNCTION tickwheel_tell_of_new() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
-BEGIN
-    PERFORM tickwheel_tell(min(added.wake), TG_TABLE_SCHEMA, added.kind) FROM new_timers added
-    WHERE added.state = 'waiting' GROUP BY added.kind;
-    RETURN NULL;
-END $$;
-CREATE FUNCTION tickwheel_tell_of_moved() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
-BEGIN
-    PERFORM tickwheel_tell(NEW.wake, TG_TABLE_SCHEMA, NEW.kind);
-    RETURN NULL;
-END $$;
-CREATE TRIGGER tickwheel_timers_new AFTER INSERT ON tickwheel_timers
-    REFERENCING NEW TABLE AS new_timers FOR EACH STATEMENT EXECUTE FUNCTION tickwheel_tell_of_new();
--- Not when a worker sets its own series to the next run: it knows of that, and the others will see it.
-CREATE TRIGGER tickwheel_timers_moved AFTER UPDATE OF due ON tickwheel_timers FOR EACH ROW
-    WHEN (NEW.state = 'waiting' AND (OLD.state <> 'running' OR NEW.fence <> OLD.fence))
-    EXECUTE FUNCTION tickwheel_tell_of_moved();
-INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);

@@ -35,8 +35,12 @@ use super::clock::micros;
 use super::error::{Error, Result};
 use super::store::{Connection, SCHEMA_VERSION, Store, Transactions};
 
-/// The tables, as other programs may use them. The page of the module [`durable`](super#the-tables) explains them.
-pub const SCHEMA: &str = include_str!("schema.sql");
+/// The tables, as other programs may use them. The page of the module [`durable`](super#the-tables) explains them. An empty
+/// file needs nothing else.
+pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+
+/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
+const UPDATE: &str = include_str!("triggers.sql");
 
 /// How long to wait for the transactions of other threads and processes, which take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -211,15 +215,22 @@ impl Store for Sqlite {
 
     fn migrate(&self) -> Result<()> {
         self.file.write(|transaction| {
-            transaction.execute_batch("CREATE TABLE IF NOT EXISTS tickwheel_schema (version INTEGER NOT NULL, oldest INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0)").map_err(failed)?;
-            let version = "SELECT version, oldest FROM tickwheel_schema";
-            let version: Option<(i32, i32)> = transaction
-                .query_row(version, [], |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()
-                .map_err(failed)?;
-            match version {
+            let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'tickwheel_schema'";
+            let exists: i64 =
+                transaction.query_row(exists, [], |row| row.get(0)).map_err(failed)?;
+            let versions = "SELECT version, oldest FROM tickwheel_schema";
+            let versions = || {
+                let found =
+                    transaction.query_row(versions, [], |row| Ok((row.get(0)?, row.get(1)?)));
+                found.optional().map_err(failed)
+            };
+            let versions: Option<(i32, i32)> = if exists > 0 { versions()? } else { None };
+            match versions {
                 None => transaction.execute_batch(SCHEMA).map_err(failed),
                 Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
+                Some((version, _)) if version < SCHEMA_VERSION => {
+                    transaction.execute_batch(UPDATE).map_err(failed)
+                }
                 Some(_) => Ok(()),
             }
         })

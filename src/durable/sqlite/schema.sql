@@ -1,4 +1,6 @@
 -- Timers of the crate tickwheel. All times are milliseconds since 1970, in UTC.
+CREATE TABLE IF NOT EXISTS tickwheel_schema (version INTEGER NOT NULL, oldest INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0);
+INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);
 CREATE TABLE tickwheel_timers (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT NOT NULL CHECK (kind <> ''),
@@ -20,4 +22,3 @@ CREATE TABLE tickwheel_timers (
     UNIQUE (kind, key)
 ) STRICT;
 CREATE INDEX tickwheel_timers_wake ON tickwheel_timers (kind, wake, id);
-INSERT INTO tickwheel_schema (version, oldest) VALUES (1, 1);

@@ -1,0 +1,10 @@
+-- What follows is executed again on tables of an earlier version.
+
+-- A timer that waits for another attempt, and is moved, begins anew.
+CREATE TRIGGER IF NOT EXISTS tickwheel_timers_anew AFTER UPDATE OF due ON tickwheel_timers
+WHEN OLD.state = 'waiting' AND NEW.state = 'waiting' AND NEW.held_until IS NOT NULL AND NEW.due <> OLD.due
+BEGIN
+    UPDATE tickwheel_timers SET held_until = NULL, attempts = 0, error = NULL WHERE id = NEW.id;
+END;
+
+UPDATE tickwheel_schema SET version = 2;
