@@ -35,7 +35,7 @@ mod storm;
 
 use changes::{
     a_full_disk_loses_nothing, a_worker_stops_when_the_tables_become_too_new,
-    jumps_of_the_clock_under_load_lose_nothing,
+    jumps_of_the_clock_under_load_lose_nothing, what_a_long_transaction_has_put_in_is_on_time,
 };
 use claims::a_thousand_workers_claim_ten_timers_once;
 use kills::{
@@ -62,6 +62,7 @@ on_both! {
     a_thousand_workers_claim_ten_timers_once,
     a_worker_stops_when_the_tables_become_too_new,
     jumps_of_the_clock_under_load_lose_nothing,
+    what_a_long_transaction_has_put_in_is_on_time,
 }
 
 /// The disk of a server is not the workers', so this one is for a file.

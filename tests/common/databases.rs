@@ -67,6 +67,23 @@ impl Database<'_> {
         }
     }
 
+    /// Executes SQL that begins a transaction. What is returned commits it.
+    pub(crate) fn begin(&self, sql: &str) -> Box<dyn FnOnce()> {
+        match self {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(common::PATIENCE).expect("a timeout");
+                connection.execute_batch(sql).expect("valid SQL");
+                Box::new(move || connection.execute_batch("COMMIT").expect("it commits"))
+            }
+            Database::Schema { .. } => {
+                let mut client = client(&self.url());
+                client.batch_execute(sql).expect("valid SQL");
+                Box::new(move || client.batch_execute("COMMIT").expect("it commits"))
+            }
+        }
+    }
+
     /// Returns false if somebody is in a transaction that writes in the file.
     pub(crate) fn is_free(&self) -> bool {
         let Database::File(path) = self else { return true };

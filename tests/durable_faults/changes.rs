@@ -11,11 +11,15 @@ use tickwheel::durable::{Error, Filter, State, Timers, sqlite::Sqlite};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, say};
-use super::handlers::{KINDS, Place, Role, effects, equipped, new};
+use super::handlers::{KINDS, Place, Role, effects, equipped, micros, new};
 use super::process::Process;
 
 const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
 const LEASE: Duration = Duration::from_millis(300);
+
+/// Before this has passed, no look without a reason has helped.
+const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 // ----- the tables ----------------------------------------------------------------------------
 
@@ -150,6 +154,40 @@ pub(crate) fn jumps_of_the_clock_under_load_lose_nothing(database: &Database<'_>
         assert!(effects(database, "plain", &n.to_string()) >= 1, "{n}");
     }
     assert!(workers.iter().all(|worker| worker.stop(PATIENCE)));
+}
+
+/// The statement is too early to say whether a timer comes before the workers look next. The end of its transaction is not.
+pub(crate) fn what_a_long_transaction_has_put_in_is_on_time(database: &Database<'_>) {
+    let jumps = Jumps::new();
+    let timers = jumps.open(database);
+    let (tell, told) = mpsc::channel();
+    let worker = jumps.open(database).worker().handle("mail", move |run| {
+        _ = tell.send(run.key().to_owned());
+        Ok(())
+    });
+    let worker = if database.is_sqlite() { worker } else { worker.poll_every(HOUR) };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&new("mail", "moved", HOUR * 5)).expect("scheduled");
+    until("it has looked", || worker.stats().looks > 0);
+    let soon = micros(timers.now().expect("a time") + HOUR + Duration::from_secs(2));
+    let soon = match database {
+        Database::File(_) => format!("{}", soon / 1000),
+        Database::Schema { .. } => format!("to_timestamp({soon} / 1000000.0)"),
+    };
+    let statements = format!(
+        "BEGIN; INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', 'new', {soon});
+         UPDATE tickwheel_timers SET due = {soon} WHERE kind = 'mail' AND key = 'moved' AND state = 'waiting'"
+    );
+    let commit = database.begin(&statements);
+    thread::sleep(Duration::from_millis(1500)); // a transaction that takes long is the subject
+    jumps.set(database, 1);
+    let begin = Instant::now();
+    commit();
+    let mut keys = [(); 2].map(|()| told.recv_timeout(PATIENCE).expect("it runs"));
+    keys.sort();
+    assert_eq!(keys, ["moved", "new"]);
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    assert!(worker.stop(PATIENCE));
 }
 
 // ----- the disk ------------------------------------------------------------------------------
