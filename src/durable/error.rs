@@ -16,11 +16,12 @@ pub enum Error {
         "{0}: give a path as in `sqlite:timers.db`, or a server as in `postgres://user@host/database`"
     )]
     Address(String),
-    /// The database cannot be reached, or the connection was lost. A later call opens a new one, so it may be repeated.
-    #[error("the database cannot be reached: check that it runs, and try again")]
+    /// The database cannot be reached, or the connection was lost, or the disk is full. A later call opens a new connection,
+    /// so it may be repeated.
+    #[error("the database cannot be reached or used: {}", with_causes(&**.0))]
     Unreachable(#[source] Box<dyn StdError + Send + Sync>),
     /// The database refused a statement.
-    #[error("the database refused")]
+    #[error("the database refused: {}", with_causes(&**.0))]
     Refused(#[source] Box<dyn StdError + Send + Sync>),
     /// A transaction has held a timer, or a whole SQLite file, for more than ten seconds.
     #[error(
@@ -39,7 +40,7 @@ pub enum Error {
     Invalid(String),
     /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
     #[cfg(feature = "serde")]
-    #[error("the payload and its type do not fit")]
+    #[error("the payload and its type do not fit: {0}")]
     Json(#[from] serde_json::Error),
 }
 

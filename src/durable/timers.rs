@@ -1,8 +1,9 @@
 //! [`Timers`]: a store that was opened, its idle connections, and the workers of this process.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::error::{Error, Result};
 use super::sight;
@@ -10,8 +11,12 @@ use super::store::{Connection, Existing, Store};
 use super::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 use super::worker::{Shared, WorkerBuilder};
 
-/// No more connections than so many are kept, for calls of [`Timers`], and for handlers in transactions.
-const MOST_IDLE: usize = 16;
+/// A connection that was idle for so long is closed when another one comes back. So as many are kept as there are calls at
+/// the same time, or handlers in transactions.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Idle connections, the last one that was used at the end, with the times since which they are idle.
+type Idle = Mutex<VecDeque<(Instant, Box<dyn Connection>)>>;
 
 /// A store of timers. A clone is a handle of the same one.
 #[derive(Clone)]
@@ -21,8 +26,8 @@ pub struct Timers {
 
 struct Opened {
     store: Box<dyn Store>,
-    idle: Mutex<Vec<Box<dyn Connection>>>,
-    idle_for_handlers: Mutex<Vec<Box<dyn Connection>>>,
+    idle: Idle,
+    idle_for_handlers: Idle,
     workers: Mutex<Vec<Weak<Shared>>>,
 }
 
@@ -277,8 +282,8 @@ impl Timers {
             Purpose::Handler => &self.shared.idle_for_handlers,
         };
         let idle = || idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = std::iter::from_fn(|| idle().pop())
-            .find_map(|mut connection| connection.is_open().then_some(connection));
+        let open = std::iter::from_fn(|| idle().pop_back())
+            .find_map(|(_, mut connection)| connection.is_open().then_some(connection));
         let mut connection = open.map_or_else(|| self.store().connect(), Ok)?;
         let result = work(&mut *connection);
         if matches!(result, Err(Error::Unreachable(_))) {
@@ -286,10 +291,13 @@ impl Timers {
             drop(lost); // with nothing locked
         }
         if result.is_ok() {
+            let now = Instant::now();
             let mut idle = idle();
-            if idle.len() < MOST_IDLE {
-                idle.push(connection);
-            }
+            idle.push_back((now, connection));
+            let is_old = idle.front().is_some_and(|(since, _)| now - *since > IDLE);
+            let old = if is_old { idle.pop_front() } else { None };
+            drop(idle);
+            drop(old); // with nothing locked
         }
         result
     }
@@ -315,7 +323,7 @@ pub(super) fn outside_of_runtimes<T: Send>(work: impl FnOnce() -> T + Send) -> T
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let take = |idle: &mut Mutex<Vec<_>>| {
+        let take = |idle: &mut Idle| {
             std::mem::take(idle.get_mut().unwrap_or_else(PoisonError::into_inner))
         };
         let idle = (take(&mut self.idle), take(&mut self.idle_for_handlers));

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
+use tickwheel::durable::postgres::Postgres;
 use tickwheel::durable::{Error, Failure, Filter, Result, State, Timers, Worker};
 
 use super::common::{PATIENCE, until};
@@ -25,7 +26,7 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 11] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
@@ -38,6 +39,8 @@ const CHECKS: [Check; 9] = [
     ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
     ("a_lock_that_nobody_holds_ends_no_lease", a_lock_that_nobody_holds_ends_no_lease),
     ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
+    ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
+    ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
 ];
 
 pub(crate) fn on_a_server_of_our_own() {
@@ -437,4 +440,62 @@ fn a_server_that_refuses_to_write_loses_nothing(server: &Server) {
     assert!(done < worker.stats().done && worker.stats().dead == 0);
     all_ran(&database, COUNT, &BTreeSet::new());
     assert_eq!(effects(&database, "plain", "refused"), 0);
+}
+
+fn what_cannot_be_reached_says_why(server: &Server) {
+    let role = "CREATE ROLE crowded LOGIN CONNECTION LIMIT 0";
+    client(server.url()).batch_execute(role).expect("it is created");
+    let with = |from: &str, to: &str| {
+        let (before, after) = server.url().rsplit_once(from).expect("it has this part");
+        format!("{before}{to}{after}")
+    };
+    let cases = [
+        (with("/postgres", "/missing"), "database \"missing\" does not exist"),
+        (with("postgres@", "nobody@"), "role \"nobody\" does not exist"),
+        (with("postgres@", "crowded@"), "too many connections"),
+        (with("/postgres", "/postgres?sslmode=require"), "TLS"),
+        (with("%2F", "%2Fmissing"), "No such file"),
+    ];
+    for (url, cause) in cases {
+        let error = Timers::open(&url).expect_err("it cannot be reached");
+        assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+        assert!(error.to_string().contains(cause), "{cause}: {error}");
+    }
+    client(server.url()).batch_execute("DROP ROLE crowded").expect("it is dropped");
+}
+
+fn as_many_connections_are_kept_as_are_used(server: &Server) {
+    const THREADS: usize = 24;
+    const COUNT: usize = 20 * THREADS;
+    let database = Database::schema(server);
+    let opened = Arc::new(AtomicU32::new(0));
+    let store = {
+        let (opened, url) = (Arc::clone(&opened), database.url());
+        Postgres::with_connector(move || {
+            opened.fetch_add(1, Ordering::Relaxed);
+            postgres::Client::connect(&url, postgres::NoTls)
+        })
+    };
+    let timers = Timers::with_store(store).expect("it opens");
+    let worker = timers.worker().threads(THREADS).handle_in_postgres("tx", |_, transaction| {
+        transaction.batch_execute("SELECT pg_sleep(0.002)")?; // so that all threads are busy
+        Ok(())
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let timers = &timers;
+            scope.spawn(move || {
+                for n in 0..COUNT / THREADS {
+                    let key = format!("{thread} {n}");
+                    timers.schedule(&new("tx", &key, NOW)).expect("scheduled");
+                }
+            });
+        }
+    });
+    until("all are done", || worker.stats().done == COUNT as u64);
+    // Each thread that schedules or runs has one, and the worker has some.
+    let opened = opened.load(Ordering::Relaxed) as usize;
+    assert!(opened <= 2 * THREADS + 8, "{opened} connections");
+    assert!(worker.stop(PATIENCE));
 }
