@@ -16,6 +16,9 @@ mod claims;
 mod common;
 #[path = "common/databases.rs"]
 mod databases;
+#[cfg(target_os = "linux")]
+#[path = "durable_faults/full_disk.rs"]
+mod full_disk;
 #[path = "durable_faults/handlers.rs"]
 mod handlers;
 #[path = "durable_faults/holding.rs"]
@@ -69,6 +72,12 @@ on_both! {
 #[test]
 fn with_a_full_disk() {
     a_full_disk_loses_nothing(&databases::Database::file());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn with_a_full_disk_and_a_reader() {
+    changes::a_full_disk_is_forgotten_when_a_reader_goes(&databases::Database::file());
 }
 
 #[test]

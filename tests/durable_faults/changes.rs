@@ -227,3 +227,47 @@ pub(crate) fn a_full_disk_loses_nothing(database: &Database<'_>) {
         }
     }
 }
+
+/// A log that cannot grow, and that a reader keeps from being emptied, is emptied when the reader has gone.
+#[cfg(target_os = "linux")]
+pub(crate) fn a_full_disk_is_forgotten_when_a_reader_goes(database: &Database<'_>) {
+    const COUNT: usize = 40;
+    let Database::File(path) = database else { panic!("a file") };
+    let timers = database.open();
+    // Room in the file itself, so that the log can be emptied into it.
+    database.execute(
+        "CREATE TABLE slack (bytes BLOB); INSERT INTO slack VALUES (zeroblob(1000000)); DROP TABLE slack;
+         PRAGMA wal_checkpoint(TRUNCATE)",
+    );
+    // The last one that closes the file would empty the log. Here another one stays.
+    let [reader, _other] = [(); 2].map(|()| {
+        let connection = rusqlite::Connection::open(path).expect("it opens");
+        connection.execute_batch("SELECT * FROM tickwheel_schema").expect("it reads");
+        connection
+    });
+    reader.execute_batch("BEGIN; SELECT * FROM tickwheel_schema").expect("it reads");
+    for n in 0..COUNT {
+        timers.schedule(&new("plain", &n.to_string(), NOW)).expect("scheduled");
+    }
+    let log = path.with_extension("sqlite3-wal");
+    super::full_disk::fill(&[path.as_path(), &log]);
+    let refused = timers.schedule(&new("plain", "refused", NOW)).expect_err("the disk is full");
+    assert!(matches!(refused, Error::Unreachable(_)), "{refused:?}");
+    assert!(refused.to_string().contains("full"), "{refused}");
+    let told = Arc::new(AtomicU32::new(0));
+    let worker = timers.worker().handle("plain", |_| Ok(()));
+    let worker = {
+        let told = Arc::clone(&told);
+        worker.on_error(move |_| _ = told.fetch_add(1, Ordering::Relaxed))
+    };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it says so", || told.load(Ordering::Relaxed) > 0);
+    thread::sleep(Duration::from_secs(1)); // the disk stays full for a while
+    assert_eq!(worker.stats().done, 0);
+    assert!(worker.stats().errors < 20, "{:?}", worker.stats());
+    drop(reader);
+    until("all are done", || timers.list(&Filter::new()).is_ok_and(|left| left.is_empty()));
+    until("they are counted", || worker.stats().done == COUNT as u64);
+    super::full_disk::fill(&[]);
+    assert!(worker.stop(PATIENCE));
+}

@@ -26,7 +26,7 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
@@ -39,6 +39,7 @@ const CHECKS: [Check; 11] = [
     ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
     ("a_lock_that_nobody_holds_ends_no_lease", a_lock_that_nobody_holds_ends_no_lease),
     ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
+    ("a_server_without_room_loses_no_outcome", a_server_without_room_loses_no_outcome),
     ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
     ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
 ];
@@ -440,6 +441,33 @@ fn a_server_that_refuses_to_write_loses_nothing(server: &Server) {
     assert!(done < worker.stats().done && worker.stats().dead == 0);
     all_ran(&database, COUNT, &BTreeSet::new());
     assert_eq!(effects(&database, "plain", "refused"), 0);
+}
+
+/// An outcome that one table or trigger is against is given up after some tries. A disk that is full is none of these.
+fn a_server_without_room_loses_no_outcome(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    database.execute(
+        "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$;
+         CREATE TRIGGER no_room BEFORE DELETE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION no_room()",
+    );
+    let runs = Arc::new(AtomicU32::new(0));
+    let worker = {
+        let runs = Arc::clone(&runs);
+        timers.worker().handle("plain", move |_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    };
+    let worker = worker.on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    until("it was tried many times", || worker.stats().errors > 6);
+    database.execute("DROP TRIGGER no_room ON tickwheel_timers");
+    until("it is written", || is_empty(&timers));
+    until("it is counted", || worker.stats().done == 1);
+    assert_eq!((runs.load(Ordering::Relaxed), worker.stats().lost), (1, 0));
+    assert!(worker.stop(PATIENCE));
 }
 
 fn what_cannot_be_reached_says_why(server: &Server) {

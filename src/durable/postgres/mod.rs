@@ -99,15 +99,15 @@ impl fmt::Debug for Postgres {
     }
 }
 
-/// An error without an answer of the server is one of the connection. So are answers of a server that goes down, or
-/// that has become a standby.
+/// An error without an answer of the server is one of the connection. So are answers of a server that goes down, that has
+/// become a standby, or that has no room on its disk or in its memory.
 fn failed(error: postgres::Error) -> Error {
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
         return Error::Busy;
     }
     let is_answer = error.code().is_some_and(|code| {
-        let class = &code.code()[..2];
-        class != "08" && class != "57" && *code != SqlState::READ_ONLY_SQL_TRANSACTION
+        let is_of_the_server = ["08", "53", "57", "58"].contains(&&code.code()[..2]);
+        !is_of_the_server && *code != SqlState::READ_ONLY_SQL_TRANSACTION
             || *code == SqlState::QUERY_CANCELED
     });
     if is_answer { Error::refused(error) } else { Error::unreachable(error) }

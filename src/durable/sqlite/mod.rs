@@ -110,6 +110,9 @@ impl File {
         set_wal(&client)?;
         client.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
         client.set_prepared_statement_cache_capacity(32);
+        // SQLite empties the log after a commit. On a full disk there is none before the log is empty, which it can be once
+        // those have gone who read in it. If it fails, so will a write.
+        _ = client.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         self.opened.fetch_add(1, Ordering::Relaxed); // the place of the connection orders it
         Ok(client)
     }
@@ -199,6 +202,9 @@ fn failed(error: rusqlite::Error) -> Error {
         ErrorCode::CannotOpen,
         ErrorCode::DatabaseCorrupt,
         ErrorCode::NotADatabase,
+        ErrorCode::DiskFull,
+        ErrorCode::ReadOnly,
+        ErrorCode::OutOfMemory,
     ];
     if code.is_some_and(|code| of_the_file.contains(&code)) {
         Error::unreachable(error)
