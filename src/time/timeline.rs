@@ -181,7 +181,8 @@ impl Parts {
 /// Returns this instant, or the one before it if it is the farthest, which stands for never (TIME-3).
 pub(crate) fn short_of_never(instant: Instant) -> Instant {
     let step = Duration::from_nanos(1);
-    if instant.checked_add(step).is_some() { instant } else { instant - step }
+    let is_farthest = instant.checked_add(step).is_none();
+    if is_farthest { instant.checked_sub(step).unwrap_or(instant) } else { instant }
 }
 
 /// Returns the latest possible instant. It adds ever smaller steps for as long as they fit.
