@@ -3,6 +3,8 @@
 #![allow(clippy::wildcard_imports, clippy::similar_names, reason = "pairs of ends of channels")]
 
 mod common;
+#[path = "s29_crossings/pairs.rs"]
+mod pairs;
 
 use common::{PATIENCE, until};
 use std::collections::VecDeque;
