@@ -3,16 +3,17 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Grenade, PATIENCE, panic_on_purpose, silence};
+use common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::{
     Clock, CloseError, Driver, DueBatch, DueTask, Executor, Inline, ManualClock, Observer,
-    Precision, Rejected, Scheduler, Sleeper, ThreadPool,
+    Precision, Rejected, Scheduler, Sleeper, SystemClock, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -95,6 +96,241 @@ fn s17_an_executor_that_panics_loses_only_the_task_that_it_held() {
     driver.advance(SECOND * 2);
     assert_eq!((runs.load(Ordering::Relaxed), scheduler.stats().dropped()), (4, 1));
     assert_eq!(scheduler.pending(), 0);
+}
+
+// ----- a task that panics on a driver --------------------------------------------------------
+
+/// Returns the text of the panic with which a call unwinds.
+fn panic_of<R>(call: impl FnOnce() -> R) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(call)).err()?;
+    panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or(Some(String::new()))
+}
+
+/// A test whose task fails must fail. The step in which it failed is done to its end, and a further call goes on.
+#[test]
+fn s17_a_driver_without_a_hook_resumes_the_first_panic_and_nothing_is_lost() {
+    silence();
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let ran = Arc::new(AtomicUsize::new(0));
+    let start = scheduler.now();
+    let schedule = |seconds, panics: Option<&'static str>| {
+        let ran = Arc::clone(&ran);
+        let task = move || {
+            ran.fetch_add(1, Ordering::Relaxed);
+            panics.into_iter().for_each(|text| std::panic::panic_any(text));
+        };
+        scheduler.schedule_once(SECOND * seconds, task).expect("open")
+    };
+    let tasks = [
+        schedule(1, None),
+        schedule(1, Some("on purpose: first")),
+        schedule(1, Some("on purpose: second")),
+        schedule(1, None),
+        schedule(2, None),
+        schedule(3, Some("on purpose: third")),
+    ];
+    let after = |seconds| (scheduler.now() - start, ran.load(Ordering::Relaxed)) == seconds;
+    assert_eq!(panic_of(|| driver.advance(HOUR)).as_deref(), Some("on purpose: first"));
+    assert!(after((SECOND, 4)), "the step is done, and the time stands there");
+    assert_eq!(panic_of(|| driver.advance(SECOND)), None, "one is resumed of those of a step");
+    assert!(after((SECOND * 2, 5)));
+    assert_eq!(panic_of(|| driver.advance(HOUR)).as_deref(), Some("on purpose: third"));
+    assert!(after((SECOND * 3, 6)) && tasks.iter().all(tickwheel::Cancellable::is_done));
+
+    schedule(0, Some("on purpose: in a turn"));
+    assert_eq!(panic_of(|| driver.turn()).as_deref(), Some("on purpose: in a turn"));
+    schedule(1, Some("on purpose: beside a future"));
+    let future = scheduler.sleep(SECOND * 2);
+    assert_eq!(
+        panic_of(|| driver.block_on(future)).as_deref(),
+        Some("on purpose: beside a future")
+    );
+    let (stops, inner) = (schedule(1, None), scheduler.clone());
+    assert!(stops.cancel());
+    let stop = move || {
+        drop(inner.stop());
+        panic_on_purpose();
+    };
+    scheduler.schedule_once(SECOND, stop).expect("open");
+    let waits = schedule(9, None);
+    assert_eq!(panic_of(|| driver.advance(SECOND)).as_deref(), Some("on purpose"));
+    assert!(scheduler.is_closed() && scheduler.pending() == 0 && !waits.is_cancelled());
+    assert_eq!((scheduler.stats().panicked(), driver.turn()), (6, None));
+}
+
+#[test]
+fn s17_a_driver_with_a_hook_tells_the_hook_and_resumes_nothing() {
+    silence();
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let builder = Scheduler::builder().on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    (1..4).for_each(|n| {
+        _ = scheduler.schedule_once(SECOND * n, || panic_on_purpose()).expect("open")
+    });
+    assert_eq!((driver.advance(HOUR), told.load(Ordering::Relaxed)), (3, 3));
+}
+
+/// What a thread of a pool has thrown is resumed by the call that comes next.
+#[test]
+fn s17_a_driver_resumes_what_another_thread_has_thrown() {
+    silence();
+    let builder = Scheduler::builder().executor(ThreadPool::new(1));
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let task = scheduler.schedule_once(SECOND, || panic_on_purpose()).expect("open");
+    let early = panic_of(|| driver.advance(SECOND));
+    until("the task has run", || task.is_done());
+    let late = || {
+        (0..1_000).find_map(|_| {
+            thread::sleep(MILLI); // the pool's thread reports it behind the run
+            panic_of(|| driver.turn())
+        })
+    };
+    assert_eq!(early.or_else(late).as_deref(), Some("on purpose"));
+}
+
+/// A call inside of a task returns. It is the outer one that unwinds.
+#[test]
+fn s17_a_call_of_a_driver_inside_of_a_task_resumes_nothing() {
+    silence();
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("the defaults are good");
+    let driver = Arc::new(driver);
+    let (inner, ran) = (Arc::downgrade(&driver), Arc::new(AtomicUsize::new(0)));
+    scheduler.schedule_once(SECOND, || panic_on_purpose()).expect("open");
+    let count = Arc::clone(&ran);
+    let task = move || {
+        let driver = inner.upgrade().expect("it lives");
+        assert_eq!(driver.advance(HOUR), 0);
+        driver.turn();
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    scheduler.schedule_once(SECOND, task).expect("open");
+    assert_eq!(panic_of(|| driver.advance(SECOND)).as_deref(), Some("on purpose"));
+    assert_eq!(ran.load(Ordering::Relaxed), 1);
+}
+
+// ----- a clock that panics -------------------------------------------------------------------
+
+/// The system's clock, which panics while it is told to: whenever it is asked the time, or for a sleep.
+#[derive(Clone, Default)]
+struct Broken {
+    now: Arc<AtomicBool>,
+    sleep: Arc<AtomicBool>,
+}
+
+impl Clock for Broken {
+    fn now(&self) -> Instant {
+        if self.now.load(Ordering::SeqCst) { panic_on_purpose() } else { Instant::now() }
+    }
+    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        if self.sleep.load(Ordering::SeqCst) {
+            panic_on_purpose();
+        }
+        SystemClock.sleep(sleeper, until);
+    }
+}
+
+#[test]
+fn s17_a_clock_that_panics_takes_the_tick_thread_not_down_and_is_asked_again() {
+    silence();
+    for breaks in [[true, false], [false, true], [true, true]] {
+        let (clock, reports) = (Broken::default(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&reports);
+        let scheduler = Scheduler::builder()
+            .clock(clock.clone())
+            .executor(Inline)
+            .on_panic(move |_| _ = count.fetch_add(1, Ordering::SeqCst))
+            .build()
+            .expect("a tick thread");
+        let (sender, receiver) = mpsc::channel();
+        let series = scheduler
+            .schedule_repeatedly(MILLI, MILLI, move || sender.send(()).is_ok().then_some(MILLI))
+            .expect("open");
+        let waits = scheduler.schedule_once(HOUR, || ()).expect("open");
+        receiver.recv_timeout(PATIENCE).expect("it runs");
+        clock.now.store(breaks[0], Ordering::SeqCst);
+        clock.sleep.store(breaks[1], Ordering::SeqCst);
+        until("some panics", || reports.load(Ordering::SeqCst) > 5);
+        clock.now.store(false, Ordering::SeqCst);
+        clock.sleep.store(false, Ordering::SeqCst);
+        let _ = receiver.try_iter().count();
+        receiver.recv_timeout(PATIENCE).expect("the series goes on");
+        let (sender, receiver) = mpsc::channel();
+        scheduler.schedule_once(MILLI, move || sender.send(()).expect("alive")).expect("open");
+        receiver.recv_timeout(PATIENCE).expect("what is new runs too");
+        assert!(series.cancel());
+        assert_eq!(scheduler.close().expect("the thread lives").len(), 1, "{breaks:?}");
+        assert!(waits.is_done());
+    }
+}
+
+/// While it is broken the thread asks it some tens of times a second, and a stop comes through.
+#[test]
+fn s17_a_clock_that_is_broken_for_good_costs_little_and_hinders_no_close() {
+    silence();
+    let (clock, reports) = (Broken::default(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&reports);
+    let scheduler = Scheduler::builder()
+        .clock(clock.clone())
+        .on_panic(move |_| _ = count.fetch_add(1, Ordering::SeqCst))
+        .build()
+        .expect("a tick thread");
+    scheduler.schedule_once(MILLI * 50, || ()).expect("open");
+    clock.now.store(true, Ordering::SeqCst);
+    clock.sleep.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    until("it is asked again and again", || reports.load(Ordering::SeqCst) > 20);
+    let rate = reports.load(Ordering::SeqCst) as f64 / start.elapsed().as_secs_f64();
+    assert!(rate < 2_000.0, "{rate} reports a second");
+    assert_eq!(scheduler.close().expect("in time").len(), 1);
+}
+
+/// The deadline would be unknown, and an older reading would make the task early (S1).
+#[test]
+fn s01_s17_a_clock_that_panics_in_a_schedule_is_the_callers_and_nothing_is_scheduled() {
+    silence();
+    let (clock, driver_clock) = (Broken::default(), ManualClock::new());
+    let (scheduler, _driver) = Scheduler::builder()
+        .clock(clock.clone())
+        .max_pending(1)
+        .build_driven()
+        .expect("good settings");
+    clock.now.store(true, Ordering::SeqCst);
+    let alive = Arc::new(());
+    for at in [None, Some(driver_clock.now())] {
+        let hold = Arc::clone(&alive);
+        let call = || match at {
+            None => scheduler.schedule_once(MILLI, move || drop(hold)).map(drop),
+            Some(at) => scheduler.schedule_at(at, move || drop(hold)).map(drop),
+        };
+        assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    }
+    clock.now.store(false, Ordering::SeqCst);
+    assert_eq!((scheduler.pending(), scheduler.stats().scheduled()), (0, 0));
+    assert_eq!(Arc::strong_count(&alive), 1);
+    scheduler.schedule_once(MILLI, || ()).expect("its place is free");
+}
+
+/// Its panics come at each of the readings that a step of the driver takes.
+#[test]
+fn s17_a_driver_reports_a_clock_that_panics_and_goes_on() {
+    silence();
+    for breaks_at in 1..60 {
+        let (armed, reports) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (clock, count) = (ManualClock::new(), Arc::clone(&reports));
+        let (scheduler, driver) = Scheduler::builder()
+            .clock(common::Moody(clock.clone(), Arc::clone(&armed)))
+            .on_panic(move |_| _ = count.fetch_add(1, Ordering::SeqCst))
+            .build_driven()
+            .expect("good settings");
+        scheduler.schedule_once(SECOND, || ()).expect("open");
+        scheduler.schedule_repeatedly(SECOND, SECOND, || ()).expect("open");
+        armed.store(breaks_at, Ordering::Relaxed);
+        assert_eq!(driver.advance(SECOND * 5), 6, "broken at reading {breaks_at}");
+        let was_broken = armed.swap(0, Ordering::Relaxed) == 0;
+        assert_eq!(reports.load(Ordering::SeqCst), usize::from(was_broken));
+        driver.block_on(scheduler.sleep(SECOND)).expect("it is woken").expect("open");
+    }
 }
 
 /// Their receiver goes after the first task.

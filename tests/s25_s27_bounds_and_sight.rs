@@ -125,6 +125,7 @@ fn s26_every_number_is_exact() {
     let mood = Arc::new(AtomicUsize::new(0));
     let (accept, moods) = (Arc::clone(&queue), Arc::clone(&mood));
     let (scheduler, driver) = Scheduler::builder()
+        .on_panic(|_| ()) // so the driver does not resume it
         .executor(Moody { queue: accept, mood: moods })
         .build_driven()
         .expect("good settings");

@@ -42,8 +42,46 @@
 //!
 //! [`Driver::next_deadline`](crate::Driver::next_deadline) tells what comes next, and
 //! [`Scheduler::pending`](crate::Scheduler::pending) whether something was left behind. The tasks run on the thread of
-//! the test, one after the other ([`Inline`](crate::Inline)). A panic in a task goes to
-//! [`Builder::on_panic`](crate::Builder::on_panic), as everywhere: set one that the test looks at.
+//! the test, one after the other ([`Inline`](crate::Inline)). So a task may contain an `assert!`: the call of the driver in
+//! which it fails resumes its panic, and the test fails. If the builder was given an
+//! [`on_panic`](crate::Builder::on_panic), the hook is told instead.
+//!
+//! # Two mistakes
+//!
+//! **An executor with threads.** `advance` hands the tasks over, and returns while the executor's threads still run them.
+//! Its result counts the runs that have started by then, often none. Leave the executor of a test at
+//! [`Inline`](crate::Inline), which is the default here. If the code under test brings its own, wait for its tasks:
+//!
+//! ```
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//! use tickwheel::{Scheduler, ThreadPool};
+//!
+//! let (scheduler, driver) = Scheduler::builder().executor(ThreadPool::new(1)).build_driven()?;
+//! let (send, answers) = mpsc::channel();
+//! scheduler.schedule_once(Duration::from_secs(1), move || send.send(42).expect("the test waits"))?;
+//! driver.advance(Duration::from_secs(1));
+//! // Wrong: `answers.try_recv()`. The pool's thread may not have begun.
+//! assert_eq!(answers.recv()?, 42);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **A [`ManualClock`](crate::ManualClock) with [`build`](crate::Builder::build).** That scheduler has a tick thread. To
+//! advance the clock wakes the thread, and does not wait for it, so the tasks run a little later, in real time. Use
+//! `build_driven`, also with a clock that the test keeps:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tickwheel::{ManualClock, Scheduler};
+//!
+//! let clock = ManualClock::new();
+//! let (scheduler, driver) = Scheduler::builder().clock(clock.clone()).build_driven()?;
+//! let task = scheduler.schedule_once(Duration::from_secs(1), || ())?;
+//! clock.advance(Duration::from_secs(1));
+//! driver.turn(); // with `build` there would be nothing to call here
+//! assert!(task.is_done());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Async code
 //!

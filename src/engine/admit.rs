@@ -65,7 +65,11 @@ impl Shared {
 
     /// Returns the times of a task that is to run at an instant.
     pub(crate) fn at(&self, instant: Instant) -> Times {
-        let reading = self.clock.now();
+        self.times(self.clock.now(), instant)
+    }
+
+    /// Like [`at`](Shared::at), for a caller that has read the clock.
+    pub(super) fn times(&self, reading: Instant, instant: Instant) -> Times {
         let deadline = self.timeline.deadline(instant, reading);
         Times { now: self.timeline.present(reading), deadline }
     }

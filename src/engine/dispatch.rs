@@ -137,7 +137,7 @@ impl Engine {
 
     /// Returns true if this turn has had its share of time. If the clock panics, the turn has time.
     fn is_out_of_time(&self) -> bool {
-        caught(|| self.shared.now()).is_ok_and(|now| now > self.now.after_nanos(SHARE_NANOS))
+        self.shared.try_now().is_some_and(|now| now > self.now.after_nanos(SHARE_NANOS))
     }
 
     // ----- a batch -------------------------------------------------------------------------
@@ -206,7 +206,9 @@ impl Engine {
     /// Schedules a task of another scheduler that an executor gave back here, because nobody else would run it. If
     /// there is no room the task is dropped, and counted by the scheduler that it came from.
     fn adopt(&self, task: DueTask) {
-        let times = self.shared.at(task.deadline());
+        let reading = self.shared.ask_clock(|clock| clock.now());
+        let reading = reading.unwrap_or_else(|| self.shared.timeline.instant(self.now));
+        let times = self.shared.times(reading, task.deadline());
         let run = OneShot(move || task.run());
         let admitted = self.shared.admit(times, run, Repetition::NONE, None);
         quietly(|| drop(admitted));

@@ -149,8 +149,10 @@ pub(crate) enum Next {
 /// The engine of one scheduler.
 pub(crate) struct Engine {
     shared: Arc<Shared>,
-    /// The time at which the turn began.
+    /// The time at which the turn began. If the clock has panicked then, it is that of the turn before (S17).
     now: Moment,
+    /// The clock has panicked at the beginning of the last turn.
+    pub(crate) is_blind: bool,
     /// `None` once the scheduler has ended.
     executor: Option<Box<dyn Executor>>,
     precision: Precision,
@@ -183,12 +185,14 @@ impl Engine {
         wheel_size: usize,
     ) -> Engine {
         let timeline = shared.timeline;
-        let now = timeline.passed(shared.now());
+        let now = shared.now();
+        let passed = timeline.passed(now);
         Engine {
             batch: DueBatch::new(Arc::<Shared>::clone(&shared)),
-            wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), now),
+            wheel: Buckets::new(wheel_size.min(MOST_BUCKETS), timeline.tick_nanos(), passed),
             shared,
-            now: Moment(0),
+            now,
+            is_blind: false,
             executor: Some(executor),
             precision,
             reader: IntakeReader::new(),
@@ -211,7 +215,7 @@ impl Engine {
 
     /// Returns the cut of a turn that begins now: see [`intake`].
     pub(crate) fn cut(&self) -> u64 {
-        self.shared.intake.cut(self.shared.now().0)
+        self.shared.intake.cut(self.shared.try_now().unwrap_or(self.now).0)
     }
 
     /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again.
@@ -221,7 +225,9 @@ impl Engine {
             self.shut_down();
             return Next::Ended;
         }
-        self.now = self.shared.now();
+        let now = self.shared.try_now();
+        self.is_blind = now.is_none();
+        self.now = now.unwrap_or(self.now);
         let (taken_in, earliest) = self.take_in(cut);
         if !self.shared.has_a_thread && self.reader.is_behind(cut) {
             return Next::Again; // what has not been taken in may be due first (S3)

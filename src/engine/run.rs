@@ -23,6 +23,7 @@ use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::InOrder;
+use crate::time::clock::Clock;
 use crate::time::repeat::{Kind, Repeat, next_run};
 use crate::time::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
@@ -89,7 +90,12 @@ impl Shared {
     /// Reads the clock; `None` if it panics, which is reported. A task that has been claimed has to run anyway, because
     /// nobody else would run it.
     pub(super) fn try_now(&self) -> Option<Moment> {
-        caught(|| self.now()).map_err(|panic| self.hooks.report(panic)).ok()
+        self.ask_clock(|clock| clock.now()).map(|reading| self.timeline.present(reading))
+    }
+
+    /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
+    pub(crate) fn ask_clock<R>(&self, question: impl FnOnce(&dyn Clock) -> R) -> Option<R> {
+        caught(|| question(&*self.clock)).map_err(|panic| self.hooks.report(panic)).ok()
     }
 
     fn run_once(&self, task: Running) {
@@ -148,7 +154,7 @@ impl Shared {
     /// Reports panics of a task's code (S31).
     #[cold]
     pub(crate) fn report(&self, name: &'static str, panics: impl IntoIterator<Item = Payload>) {
-        panics.into_iter().for_each(|panic| self.hooks.on_panic.report_named(name, panic));
+        panics.into_iter().for_each(|panic| self.hooks.report_named(name, panic));
     }
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
@@ -358,8 +364,8 @@ impl due::TaskOwner for Shared {
         holder::pending_word(due.key()).is_some_and(|word| word.kind() != Kind::Once)
     }
 
-    fn now(&self) -> Instant {
-        self.clock.now()
+    fn now(&self) -> Option<Instant> {
+        self.ask_clock(|clock| clock.now())
     }
 
     fn name(&self, due: Entry) -> Option<&'static str> {

@@ -329,8 +329,11 @@ fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> Option<Arc<Doorbell
 /// Reports the panics of captured values' `Drop` to that scheduler. If it is gone they are discarded.
 #[cold]
 pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
-    match find(scheduler) {
-        Some(shared) => shared.report(thrown.name, thrown.panics),
-        None => thrown.panics.into_iter().for_each(discard),
+    let shared = find(scheduler);
+    for panic in thrown.panics {
+        match &shared {
+            Some(shared) => shared.hooks.on_panic.report_named(thrown.name, panic),
+            None => discard(panic),
+        }
     }
 }

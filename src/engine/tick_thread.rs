@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::shared::Shared;
 use super::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::observe::Observer;
-use crate::platform::panics::{caught, quietly};
+use crate::platform::panics::caught;
 use crate::platform::sleep::wake_on_time;
 use crate::platform::sync;
 use crate::time::parking::Sleeper;
@@ -15,7 +16,7 @@ use crate::time::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
 pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
-    let ticker = Ticker { shared: Arc::clone(engine.shared()), engine, sleeper };
+    let ticker = Ticker { shared: Arc::clone(engine.shared()), engine, sleeper, faults: 0 };
     let run = move || {
         wake_on_time();
         ticker.run();
@@ -28,7 +29,12 @@ struct Ticker {
     shared: Arc<Shared>,
     engine: Engine,
     sleeper: Sleeper,
+    /// How often in a row the clock has panicked instead of a sleep.
+    faults: u32,
 }
+
+/// A nap instead of a sleep is 2 ms long, then 4, and so on: 64 at most.
+const MOST_FAULTS: u32 = 6;
 
 impl Ticker {
     fn run(mut self) {
@@ -56,6 +62,9 @@ impl Ticker {
     /// in after the arming rings for itself, so a flow of tasks that are due later does not keep the thread awake
     /// (WAKE-5).
     fn sleep(&mut self, until: Option<Moment>) {
+        if self.engine.is_blind {
+            return self.nap();
+        }
         let until_instant = until.map(|at| self.shared.timeline.instant(at));
         self.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
         let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
@@ -65,10 +74,21 @@ impl Ticker {
             self.shared.bell.disarm();
             return;
         }
-        quietly(|| self.shared.clock.sleep(&self.sleeper, until_instant));
+        let slept = self.shared.ask_clock(|clock| clock.sleep(&self.sleeper, until_instant));
         self.shared.bell.disarm();
+        match slept {
+            Some(()) => self.faults = 0,
+            None => self.nap(),
+        }
         self.shared.wakeups.add(1);
         self.shared.hooks.observe(Observer::woke);
+    }
+
+    /// Waits a little without the clock, which has panicked, and is asked again after that (S17). A stop ends it.
+    #[cold]
+    fn nap(&mut self) {
+        self.faults = (self.faults + 1).min(MOST_FAULTS);
+        self.sleeper.sleep_for(Duration::from_millis(1 << self.faults));
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn is_repeating(&self, entry: Entry) -> bool;
     /// Returns the name of the task's closure, or `None` if the task is not pending any more.
     fn name(&self, entry: Entry) -> Option<&'static str>;
-    /// Returns the present, on the scheduler's clock.
-    fn now(&self) -> Instant;
+    /// Returns the present, on the scheduler's clock; `None` if the clock panics.
+    fn now(&self) -> Option<Instant>;
     /// Converts a moment of the scheduler's timeline.
     fn instant(&self, moment: Moment) -> Instant;
     fn id(&self) -> SchedulerId;
@@ -95,13 +95,13 @@ impl DueTask {
         }
     }
 
-    /// Returns how long ago the task was due, on its scheduler's clock.
+    /// Returns how long ago the task was due, on its scheduler's clock. Returns zero if that clock panics.
     pub fn lateness(&self) -> Duration {
         let now = match &self.0 {
             Inner::Scheduled { owner, .. } => owner.now(),
-            Inner::Standalone { .. } | Inner::Empty => Instant::now(),
+            Inner::Standalone { .. } | Inner::Empty => Some(Instant::now()),
         };
-        now.saturating_duration_since(self.deadline())
+        now.map_or(Duration::ZERO, |now| now.saturating_duration_since(self.deadline()))
     }
 
     /// Returns true if this is one run of a series.

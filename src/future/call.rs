@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::after;
 use crate::executor::deadlock::{Waiting, runs, wait_for};
+use crate::platform::panics::Delivered;
 use crate::pool::{JoinError, Joinable, PanicPayload, ResultCell, ScheduledFuture};
 use crate::{Cancellable, PanicHook, Scheduler};
 
@@ -75,7 +76,7 @@ impl<T, F: FnOnce() -> T> CallTask<T, F> {
                 resolve(&self.cell, Err(JoinError::Panicked(payload)));
                 // If there is no future any more, the payload is dropped here, and its `Drop` may panic too.
                 PanicHook::default().catch(|| drop(self));
-                resume_unwind(Box::new(message)); // the scheduler counts and reports it
+                resume_unwind(Box::new(Delivered(message))); // the scheduler counts and reports it
             }
         }
     }

@@ -3,6 +3,8 @@
 //! - HOOK-1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
 //! - HOOK-2 A panic is reported once. A hook is called if there is one. Otherwise a line is written on standard error
 //!   if the name of the task is known. If it is not known, the code that caught the panic decides what to report.
+//! - HOOK-3 A driven scheduler without a hook keeps the first panic of a task, for the driver's call to resume. Otherwise a
+//!   test whose task fails would pass. A panic that a future tells of is not kept.
 
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -15,7 +17,8 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::platform::panics::{Payload, caught, discard, quietly};
+use crate::platform::panics::{Delivered, Payload, caught, discard, quietly};
+use crate::platform::sync::{Mutex, lock};
 
 #[cfg(feature = "metrics")]
 pub use metrics::MetricsReporter;
@@ -381,6 +384,8 @@ impl fmt::Debug for PanicHook {
 pub(crate) struct Hooks {
     pub(crate) on_panic: PanicHook,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    /// The first panic of a task since the driver's last look (HOOK-3). `None` if nobody looks.
+    first: Option<Mutex<Option<Payload>>>,
 }
 
 impl Hooks {
@@ -389,9 +394,43 @@ impl Hooks {
         self.on_panic.report(payload);
     }
 
+    /// Reports a panic of the task with this name, in its run or when it is dropped by the scheduler. A driver resumes it
+    /// (HOOK-3).
+    pub(crate) fn report_named(&self, name: &'static str, payload: Payload) {
+        match payload.downcast::<Delivered>() {
+            Ok(delivered) => self.on_panic.report_named(name, Box::new(delivered.0)),
+            Err(payload) => {
+                self.on_panic.tell_named(name, &*payload);
+                self.keep_the_first(payload);
+            }
+        }
+    }
+
+    /// Has the first panic kept for a driver, if there is no hook (HOOK-3).
+    pub(crate) fn are_driven(&mut self) {
+        self.first = self.on_panic.0.is_none().then(Mutex::default);
+    }
+
+    fn keep_the_first(&self, payload: Payload) {
+        let mut payload = Some(payload);
+        if let Some(first) = &self.first {
+            let mut first = lock(first);
+            if first.is_none() {
+                *first = payload.take();
+            }
+        }
+        payload.into_iter().for_each(discard); // with nothing locked
+    }
+
+    /// Takes the first panic out that was kept for the driver.
+    pub(crate) fn first_panic(&self) -> Option<Payload> {
+        lock(self.first.as_ref()?).take()
+    }
+
     /// Drops the hooks, one after the other, also if some of them panic.
     pub(crate) fn drop_all(&mut self) {
-        let Hooks { on_panic, observer } = std::mem::take(self);
+        self.first_panic().into_iter().for_each(discard);
+        let Hooks { on_panic, observer, .. } = std::mem::take(self);
         quietly(|| drop(observer));
         quietly(|| drop(on_panic));
     }

@@ -6,6 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// The payload of a panic.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
+/// The payload of a panic that somebody is told of already, with its message: by a future, for example. It is counted and
+/// reported like any other.
+pub(crate) struct Delivered(pub(crate) String);
+
 /// Runs user code, and returns its panic as an error. The code borrows nothing of ours (S11), so a panic can only leave
 /// its own data half changed.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, Payload> {

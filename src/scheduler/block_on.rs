@@ -88,6 +88,10 @@ impl Driver {
     /// [`Stalled`] if the future waits, nothing is pending any more, and the clock can be moved: nothing on this thread
     /// will wake it. Also if this is called inside of a task of the same driver, which would wait for itself. The future
     /// is dropped.
+    ///
+    /// # Panics
+    ///
+    /// With a panic of the future, or of a task, as [`turn`](Driver::turn) does.
     pub fn block_on<F: IntoFuture>(&self, future: F) -> Result<F::Output, Stalled> {
         self.block_on_patiently(Duration::ZERO, future)
     }
@@ -119,6 +123,10 @@ impl Driver {
     /// # Errors
     ///
     /// The errors of [`block_on`](Driver::block_on).
+    ///
+    /// # Panics
+    ///
+    /// The panics of [`block_on`](Driver::block_on).
     pub fn block_on_patiently<F: IntoFuture>(
         &self,
         patience: Duration,
@@ -141,6 +149,7 @@ impl Driver {
             }
         };
         self.end_if_stopped();
+        self.resume_panic();
         result
     }
 }
@@ -153,7 +162,7 @@ impl Blocking<'_> {
             if self.has_more(next) {
                 continue;
             }
-            if !self.driver.moves_clock_to(self.driver.now()) {
+            if !self.driver.moves_clock_to(self.driver.reading()) {
                 // It runs by itself. Another thread may schedule, so nothing is waited for in one go.
                 match next {
                     Some(next) => self.driver.sleep_towards(next, &self.sleeper),
@@ -176,7 +185,7 @@ impl Blocking<'_> {
 
     /// Returns true if the future was woken, or if something is due.
     fn has_more(&self, next: Option<Instant>) -> bool {
-        let is_due = next.is_some_and(|next| next <= self.driver.now());
+        let is_due = next.is_some_and(|next| next <= self.driver.reading());
         is_due || self.woken.flag.load(Ordering::Relaxed)
     }
 

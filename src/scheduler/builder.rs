@@ -146,11 +146,14 @@ impl Builder {
         self
     }
 
-    /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, and of an executor, on the
+    /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, of an executor, and of a clock, on the
     /// thread where it happened.
     ///
     /// Should the tick thread ever end because of a fault in this crate, the hook is told that too, once. The scheduler is
     /// closed then, and [`Scheduler::close`] returns what was pending.
+    ///
+    /// Without a hook, a line on standard error tells of the panic, and a [`Driver`] resumes it out of
+    /// [`advance`](Driver::advance), [`turn`](Driver::turn) or [`block_on`](Driver::block_on).
     pub fn on_panic(mut self, hook: impl Fn(TaskPanic<'_>) + Send + Sync + 'static) -> Builder {
         self.hooks.on_panic = PanicHook::new(hook);
         self
@@ -191,6 +194,7 @@ impl Builder {
         let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
         let threads = executor.threads();
+        self.hooks.are_driven();
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
         let shared = Arc::clone(engine.shared());
         let cell = EngineCell::new(engine);

@@ -1,6 +1,7 @@
 //! The [`Driver`], which turns an engine that has no thread: for tests, and for event loops.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::scheduler::leftovers::Leftovers;
+use crate::time::clock::Clock;
 use crate::time::parking::Sleeper;
 use crate::time::tick::Moment;
 use crate::time::timeline::short_of_never;
@@ -135,12 +137,48 @@ impl Driver {
         self.shared.clock.now()
     }
 
+    /// Asks the clock for something. A panic is reported (S17), and the clock is asked again. The third panic in a row is the
+    /// caller's, because without the clock nothing here goes on.
+    fn ask_clock<R>(&self, question: impl Fn(&dyn Clock) -> R) -> R {
+        let answer = self.shared.ask_clock(&question).or_else(|| self.shared.ask_clock(&question));
+        answer.unwrap_or_else(|| question(&*self.shared.clock))
+    }
+
+    /// Returns the present, as [`now`](Driver::now) does, also if the clock panics once or twice.
+    pub(super) fn reading(&self) -> Instant {
+        self.ask_clock(|clock| clock.now())
+    }
+
+    /// Unwinds with the first panic of a task since the last call, if the user has set no hook (HOOK-3). The engine is in
+    /// its place then, and has done all that was due.
+    pub(super) fn resume_panic(&self) {
+        if self.shared.is_turned_here() {
+            return; // the outer call does that, after its turn
+        }
+        if let Some(panic) = self.shared.hooks.first_panic() {
+            self.cell.end_if_stopped();
+            resume_unwind(panic);
+        }
+    }
+
     /// Hands over the tasks that are due by the clock. Returns when to call it again, or `None` if nothing is pending
     /// except tasks of executors that have refused them for good.
     ///
     /// Tasks that are scheduled during the turn are left to the next turn, even if they are due at once. Then `turn`
     /// returns the present. Called from inside a task of the same driver, it does nothing and returns the present.
+    ///
+    /// # Panics
+    ///
+    /// If the builder was given no [`on_panic`](crate::Builder::on_panic), `turn` resumes the first panic of a task, after it
+    /// has handed over all that was due. So a failed `assert!` in a task fails the test. A panic in
+    /// [`call_after`](crate::Scheduler::call_after) is told by the future, and not resumed.
     pub fn turn(&self) -> Option<Instant> {
+        let come_back = self.turn_without_panic();
+        self.resume_panic();
+        come_back
+    }
+
+    fn turn_without_panic(&self) -> Option<Instant> {
         let shared = &self.shared;
         let turn = |engine: &mut Engine| {
             shared.bell.disarm();
@@ -160,7 +198,7 @@ impl Driver {
             Some(come_back)
         };
         let Some(come_back) = self.cell.with_engine(turn).flatten() else {
-            return Some(self.now()); // there is more to do at once
+            return Some(self.reading()); // there is more to do at once
         };
         self.cell.end_if_stopped();
         come_back
@@ -177,22 +215,38 @@ impl Driver {
     /// If the clock cannot be moved, as with [`SystemClock`](crate::SystemClock), it waits until the time has passed.
     /// It never returns if a task schedules itself again and again without a delay. Called from inside a task of the
     /// same driver, it does nothing and returns 0.
+    ///
+    /// # Panics
+    ///
+    /// As [`turn`](Driver::turn) does. All tasks of that deadline have been handed over then, and the time stands there.
+    /// Another call goes on from there:
+    ///
+    /// ```should_panic
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// scheduler.schedule_once(Duration::from_secs(1), || assert_eq!(1 + 1, 3))?;
+    /// driver.advance(Duration::from_secs(60)); // so the test fails
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn advance(&self, by: Duration) -> usize {
         if self.shared.is_turned_here() {
             return 0; // time does not pass inside a task
         }
         let before = self.shared.fired();
-        let target = self.now().checked_add(by);
+        let target = self.reading().checked_add(by);
         let target = target.unwrap_or_else(|| self.shared.timeline.instant(Moment::NEVER));
         let target = short_of_never(target);
         loop {
             match self.turn() {
                 Some(next) if next <= target => self.advance_clock(next),
-                _ if self.now() < target => self.advance_clock(target),
+                _ if self.reading() < target => self.advance_clock(target),
                 _ => break,
             }
         }
         self.end_if_stopped();
+        self.resume_panic();
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
 
@@ -217,29 +271,29 @@ impl Driver {
     /// ```
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.cell.with_engine(Engine::first_deadline);
-        let first = first.unwrap_or_else(|| Some(self.shared.now()));
         self.cell.end_if_stopped();
+        let Some(first) = first else { return Some(self.reading()) };
         first.map(|first| self.shared.timeline.instant(first))
     }
 
     /// Moves the clock to this instant, or waits for a tick at most if the clock cannot be moved.
     fn advance_clock(&self, instant: Instant) {
-        if instant > self.now() && !self.moves_clock_to(instant) {
+        if instant > self.reading() && !self.moves_clock_to(instant) {
             self.sleep_towards(instant, &Sleeper::new());
         }
     }
 
     /// Moves the clock to this instant. Returns false if the clock cannot be moved.
     pub(super) fn moves_clock_to(&self, instant: Instant) -> bool {
-        self.shared.clock.advance_to(instant)
+        self.ask_clock(|clock| clock.advance_to(instant))
     }
 
     /// Sleeps until this instant, or for a tick at most, because another thread may schedule a task in the meantime that
     /// is due earlier.
     pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
         let tick = Duration::from_nanos(self.shared.timeline.tick_nanos().get());
-        let step = self.now().checked_add(tick).map_or(instant, |step| step.min(instant));
-        self.shared.clock.sleep(sleeper, Some(step));
+        let step = self.reading().checked_add(tick).map_or(instant, |step| step.min(instant));
+        self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
     }
 
     pub(super) fn is_turned_here(&self) -> bool {

@@ -16,6 +16,10 @@ use crate::time::timeline::short_of_never;
 /// `now` never goes back, on any thread. `sleep` returns when this clock reaches `until`, or
 /// when the sleeper is woken, whichever is first. It may always return early.
 ///
+/// A clock should not panic. If it does so on the tick thread, the panic is reported like that of a task, time stands still,
+/// and the clock is asked again some milliseconds later. If it does so in a call of yours, such as `schedule_once`, which
+/// needs the time of that call, the call unwinds, and nothing is scheduled. A [`Driver`](crate::Driver) asks three times.
+///
 /// ```
 /// use std::time::{Duration, Instant};
 /// use tickwheel::{Clock, Sleeper, SystemClock};

@@ -240,7 +240,7 @@ fn driven_by(
 ) -> (Scheduler, Rc<RefCell<Option<Driver>>>) {
     let builder = Scheduler::builder().clock(clock.clone());
     let builder = limit.into_iter().fold(builder, tickwheel::Builder::max_pending);
-    let (scheduler, driver) = builder.build_driven().expect("good");
+    let (scheduler, driver) = builder.on_panic(|_| ()).build_driven().expect("good");
     (scheduler, Rc::new(RefCell::new(Some(driver))))
 }
 
