@@ -841,13 +841,14 @@ fn a_task_does_not_wait_for_the_end_of_its_own_pool() {
 
 #[test]
 fn a_scheduler_runs_its_tasks_on_a_pool() {
-    let pool = ScheduledThreadPool::new(1);
+    let pool = ScheduledThreadPool::builder().threads(1).thread_name("mill").build();
+    let pool = pool.expect("threads");
     let scheduler = Scheduler::builder().executor(Arc::new(pool.clone())).build();
     let scheduler = scheduler.expect("a tick thread");
     let (send, receive_from) = channel();
     let task = move || send.send(thread::current().name().map(str::to_owned)).expect("received");
     scheduler.schedule_once(Duration::ZERO, task).expect("open");
-    assert_eq!(receive(&receive_from, 1), [Some("tickwheel-pool-1".to_owned())]);
+    assert_eq!(receive(&receive_from, 1), [Some("mill-1".to_owned())]);
     pool.shutdown();
     let due = DueTask::new(Instant::now(), || ());
     assert!(Executor::execute(&pool, due).is_err(), "it comes back");

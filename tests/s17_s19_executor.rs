@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -11,8 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
+use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::{
-    Clock, CloseError, Driver, DueBatch, DueTask, Executor, Inline, ManualClock, Observer,
+    Builder, Clock, CloseError, Driver, DueBatch, DueTask, Executor, Inline, ManualClock, Observer,
     Precision, Rejected, Scheduler, Sleeper, SystemClock, ThreadPool,
 };
 
@@ -771,6 +773,43 @@ fn s21_an_executor_that_blocks_does_not_hold_a_close_beyond_its_time() {
     assert!(later.is_done());
 }
 
+/// Returns true for `before`, a number, `between`, and another number.
+fn is_numbered(name: &str, before: &str, between: &str) -> bool {
+    let numbers = name.strip_prefix(before).and_then(|rest| rest.split_once(between));
+    numbers.is_some_and(|(one, other)| one.parse::<u64>().is_ok() && other.parse::<u64>().is_ok())
+}
+
+/// In a debugger, a list of threads, or the message of a panic.
+#[test]
+fn threads_tell_by_their_names_whose_they_are() {
+    let (tell, told) = mpsc::channel();
+    let task = || {
+        let tell = tell.clone();
+        move || tell.send(thread::current().name().expect("a name").to_owned()).expect("awaited")
+    };
+    let name = || told.recv_timeout(PATIENCE).expect("it runs");
+    let build = |builder: Builder| {
+        let scheduler = builder.build().expect("good settings");
+        scheduler.schedule_once(Duration::ZERO, task()).expect("open");
+        name()
+    };
+    let mut names: Vec<_> = (0..2).map(|_| build(Scheduler::builder())).collect();
+    for _ in 0..2 {
+        let pool = ThreadPool::new(1);
+        pool.execute(DueTask::new(Instant::now(), task())).expect("a thread");
+        names.push(name());
+        let pool = ScheduledThreadPool::new(1);
+        pool.execute(task()).expect("a thread");
+        names.push(name());
+    }
+    let all: HashSet<_> = names.iter().collect();
+    assert_eq!(all.len(), names.len(), "{names:?}");
+    assert!(names.iter().all(|name| is_numbered(name, "pool-", "-thread-")), "{names:?}");
+    assert_eq!(build(Scheduler::builder().thread_name("orders")), "orders-pool-1");
+    assert_eq!(build(Scheduler::builder().thread_name("orders").executor(Inline)), "orders");
+    assert_eq!(build(Scheduler::builder().executor(Inline)), "tickwheel");
+}
+
 #[test]
 fn a_pool_runs_tasks_side_by_side_and_none_waits_behind_a_slow_one() {
     let scheduler =
@@ -793,7 +832,7 @@ fn a_pool_runs_tasks_side_by_side_and_none_waits_behind_a_slow_one() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 4, "on four threads: {names:?}");
-    assert!(names.iter().flatten().all(|name| name.starts_with("tickwheel-pool-")));
+    assert!(names.iter().flatten().all(|name| is_numbered(name, "pool-", "-thread-")));
 }
 
 #[test]

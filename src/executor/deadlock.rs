@@ -61,6 +61,13 @@ impl PoolThreads {
         PoolThreads { pool: POOLS.fetch_add(1, Ordering::Relaxed), limit }
     }
 
+    /// Returns the name of the pool's threads, which have a number behind it: the given one, or `pool-N-thread`, in which
+    /// `N` is the pool's number.
+    pub(crate) fn name_or_number(self, name: Option<String>) -> String {
+        let name = name.unwrap_or_else(|| format!("pool-{}-thread", self.pool));
+        name.replace('\0', "") // std refuses it with a panic
+    }
+
     pub(crate) fn limit(self) -> usize {
         self.limit
     }

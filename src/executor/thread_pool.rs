@@ -83,20 +83,31 @@ struct QueuedBatch {
 const MAX_SPARE: usize = 256;
 
 impl ThreadPool {
-    /// Makes a pool of at most this many threads, and at least one.
+    /// Makes a pool of at most this many threads, and at least one. They are called `pool-N-thread-1`,
+    /// `pool-N-thread-2` and so on, with another `N` for each pool of the process.
     pub fn new(threads: usize) -> ThreadPool {
-        ThreadPool::named(threads, "tickwheel-pool")
+        ThreadPool::with(threads, None)
     }
 
     /// Like [`new`](ThreadPool::new), with a name: the threads are called `name-1`, `name-2` and so on.
     pub fn named(threads: usize, name: impl Into<String>) -> ThreadPool {
+        ThreadPool::with(threads, Some(name.into()))
+    }
+
+    fn with(threads: usize, name: Option<String>) -> ThreadPool {
+        let threads = PoolThreads::new(threads.max(1));
         let shared = Shared {
-            threads: PoolThreads::new(threads.max(1)),
-            name: name.into().replace('\0', ""), // a thread name with a NUL would panic in std
+            threads,
+            name: threads.name_or_number(name),
             queue: Mutex::default(),
             work: Condvar::new(),
         };
         ThreadPool { shared: Arc::new(shared) }
+    }
+
+    /// Makes a pool of as many threads as the machine runs at once.
+    pub(crate) fn of_the_machine(name: Option<String>) -> ThreadPool {
+        ThreadPool::with(thread::available_parallelism().map_or(1, usize::from), name)
     }
 
     /// Queues work. Returns it if the pool has no thread and none can be started.
@@ -121,7 +132,7 @@ impl ThreadPool {
 impl Default for ThreadPool {
     /// Makes a pool of as many threads as the machine runs at once.
     fn default() -> ThreadPool {
-        ThreadPool::new(thread::available_parallelism().map_or(1, usize::from))
+        ThreadPool::of_the_machine(None)
     }
 }
 

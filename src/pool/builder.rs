@@ -21,7 +21,7 @@ pub struct PoolBuilder {
     threads: usize,
     core: Option<usize>,
     keep_alive: Option<Duration>,
-    name: String,
+    name: Option<String>,
     factory: ThreadFactory,
     policy: ShutdownPolicy,
     clock: Arc<dyn Clock>,
@@ -35,7 +35,7 @@ impl Default for PoolBuilder {
             threads: thread::available_parallelism().map_or(1, usize::from),
             core: None,
             keep_alive: None,
-            name: "tickwheel-pool".to_owned(),
+            name: None,
             factory: Box::new(|builder, work| builder.spawn(work).map(drop)),
             policy: ShutdownPolicy::default(),
             clock: Arc::new(SystemClock),
@@ -116,9 +116,11 @@ impl PoolBuilder {
         PoolBuilder { factory: Box::new(start), ..self }
     }
 
-    /// Sets the name of the threads, which are called `name-1`, `name-2` and so on.
+    /// Sets the name of the threads, which are called `name-1`, `name-2` and so on. By default, they are called
+    /// `pool-N-thread-1`, `pool-N-thread-2` and so on, with another `N` for each pool of the process.
+    #[doc(alias = "defaultThreadFactory")]
     pub fn thread_name(self, name: impl Into<String>) -> PoolBuilder {
-        PoolBuilder { name: name.into(), ..self }
+        PoolBuilder { name: Some(name.into()), ..self }
     }
 
     /// Sets what happens to waiting tasks at a shutdown.
@@ -175,7 +177,7 @@ impl PoolBuilder {
             limit: self.threads,
             core: self.core.unwrap_or(all_stay).min(self.threads),
             keep_alive: self.keep_alive.unwrap_or(KEEP_ALIVE),
-            name: self.name.replace('\0', ""), // which std refuses with a panic
+            name: self.name,
             factory: self.factory,
         };
         let limit = PendingLimit::new(self.max_pending);

@@ -45,7 +45,7 @@
 //! | `shutdown()`, `shutdownNow()` | [`shutdown`](ScheduledThreadPool::shutdown), [`shutdown_now`](ScheduledThreadPool::shutdown_now), whose tasks can still be run |
 //! | `awaitTermination`, `isTerminated` | [`await_termination`](ScheduledThreadPool::await_termination), [`is_terminated`](ScheduledThreadPool::is_terminated) |
 //! | `getQueue().size()` | [`pending`](ScheduledThreadPool::pending) |
-//! | a `ThreadFactory` | [`PoolBuilder::thread_factory`], [`thread_name`](PoolBuilder::thread_name) |
+//! | a `ThreadFactory` | [`PoolBuilder::thread_factory`], [`thread_name`](PoolBuilder::thread_name); by default threads are called `pool-N-thread-M`, as there |
 //! | the core size, `setKeepAliveTime`, `allowCoreThreadTimeOut` | [`PoolBuilder::core_threads`], [`keep_alive`](PoolBuilder::keep_alive) |
 //! | `afterExecute(r, t)` | [`PoolBuilder::on_panic`] |
 //! | a pool that nobody shuts down lives for ever | a pool shuts down when its last handle is dropped |

@@ -39,7 +39,8 @@ pub(super) struct WorkerSettings {
     pub(super) core: usize,
     /// How long the others stay idle before they end.
     pub(super) keep_alive: Duration,
-    pub(super) name: String,
+    /// `None`: the pool's number stands for it.
+    pub(super) name: Option<String>,
     pub(super) factory: ThreadFactory,
 }
 
@@ -48,6 +49,7 @@ pub(super) struct Workers {
     pub(super) queue: DelayedWorkQueue<Arc<dyn QueuedTask>>,
     pub(super) threads: PoolThreads,
     settings: WorkerSettings,
+    thread_name: String,
     /// How many threads wait for the queue. Not counted while `is_full`. Both are Relaxed: an old value may start a
     /// thread too many, and the thread that changes them looks at the queue afterwards, under its lock (see `Drop for
     /// Worker`).
@@ -70,12 +72,13 @@ struct Count {
 impl Workers {
     pub(super) fn new(
         queue: DelayedWorkQueue<Arc<dyn QueuedTask>>,
-        settings: WorkerSettings,
+        mut settings: WorkerSettings,
     ) -> Arc<Workers> {
         let (idle, is_full) = (AtomicUsize::new(0), AtomicBool::new(false));
         let (count, ended) = (Mutex::default(), Condvar::new());
         let threads = PoolThreads::new(settings.limit);
-        Arc::new(Workers { queue, threads, settings, idle, is_full, count, ended })
+        let thread_name = threads.name_or_number(settings.name.take());
+        Arc::new(Workers { queue, threads, settings, thread_name, idle, is_full, count, ended })
     }
 
     fn count(&self) -> MutexGuard<'_, Count> {
@@ -96,7 +99,7 @@ impl Workers {
         let Some((number, worker)) = self.reserve() else { return Ok(()) };
         let worker_of_thread = Arc::clone(&worker);
         let work: Box<dyn FnOnce() + Send> = Box::new(move || worker_of_thread.work());
-        let builder = thread::Builder::new().name(format!("{}-{number}", self.settings.name));
+        let builder = thread::Builder::new().name(format!("{}-{number}", self.thread_name));
         let start = AssertUnwindSafe(|| (self.settings.factory)(builder, work));
         let mut started = catch_unwind(start)
             .unwrap_or_else(|_| Err(io::Error::other("the thread factory has panicked")));

@@ -40,7 +40,7 @@ pub struct Builder {
     precision: Precision,
     executor: Option<Box<dyn Executor>>,
     clock: Option<ChosenClock>,
-    thread_name: String,
+    thread_name: Option<String>,
     max_pending: Option<usize>,
     shutdown_timeout: Duration,
     hooks: Hooks,
@@ -61,7 +61,7 @@ impl Builder {
             precision: Precision::default(),
             executor: None,
             clock: None,
-            thread_name: String::from("tickwheel"),
+            thread_name: None,
             max_pending: None,
             shutdown_timeout: Duration::from_secs(5),
             hooks: Hooks::default(),
@@ -125,8 +125,10 @@ impl Builder {
     }
 
     /// Sets the name of the tick thread. By default, it is `tickwheel`.
+    ///
+    /// The threads of the default executor then have names of their own too: `name-pool-1`, `name-pool-2` and so on.
     pub fn thread_name(mut self, name: impl Into<String>) -> Builder {
-        self.thread_name = name.into();
+        self.thread_name = Some(name.into());
         self
     }
 
@@ -173,10 +175,13 @@ impl Builder {
     /// and [`BuildError::Thread`] if the thread could not be started.
     pub fn build(mut self) -> Result<Scheduler, BuildError> {
         let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(SystemClock));
-        let executor = self.executor.take().unwrap_or_else(|| Box::new(ThreadPool::default()));
+        let name = self.thread_name.take();
+        let pool_name = || name.as_ref().map(|name| format!("{name}-pool"));
+        let default = || Box::new(ThreadPool::of_the_machine(pool_name()));
+        let executor = self.executor.take().unwrap_or_else(|| default());
         let threads = executor.threads();
         let sleeper = Sleeper::new();
-        let name = std::mem::take(&mut self.thread_name);
+        let name = name.unwrap_or_else(|| String::from("tickwheel"));
         let bell = Doorbell::new(Some(sleeper.waker()));
         let engine = self.build_engine(clock, executor, bell, true)?;
         let shared = Arc::clone(engine.shared());
