@@ -4,7 +4,7 @@ mod common;
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,6 +70,53 @@ impl Drop for Dropped {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// A call on an inline executor runs what the worker has. If others bring tasks without end, it returns all the same.
+#[test]
+fn a_call_on_an_inline_executor_returns_however_much_others_bring() {
+    let timers = Scheduler::new();
+    let worker = ExecutorScheduler::new(Inline, &timers).worker();
+    let [begins, ends] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let ran = Arc::new(AtomicUsize::new(0));
+    let feeder = thread::spawn({
+        let (worker, begins, ends) = (worker.clone(), Arc::clone(&begins), Arc::clone(&ends));
+        let ran = Arc::clone(&ran);
+        move || {
+            until("the call runs", || begins.load(Ordering::Relaxed));
+            let mut brought = 0;
+            while !ends.load(Ordering::Relaxed) {
+                if worker.pending() < 500 {
+                    let ran = Arc::clone(&ran);
+                    brought += 1;
+                    worker.schedule(move || {
+                        thread::sleep(Duration::from_micros(50)); // so that it cannot keep up
+                        ran.fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+            }
+            brought
+        }
+    });
+    let (tell, told) = mpsc::channel();
+    let caller = thread::spawn({
+        let (own, begins) = (worker.clone(), Arc::clone(&begins));
+        move || {
+            let inner = own.clone();
+            own.schedule(move || {
+                begins.store(true, Ordering::Relaxed);
+                until("there is more", || inner.pending() == 500);
+            });
+            tell.send(()).expect("awaited");
+        }
+    });
+    let returned = told.recv_timeout(PATIENCE / 4);
+    ends.store(true, Ordering::Relaxed);
+    caller.join().expect("no panic");
+    let brought = feeder.join().expect("no panic");
+    assert!(returned.is_ok(), "it has not returned");
+    until("the tick thread runs the rest", || ran.load(Ordering::Relaxed) == brought);
+    assert_eq!(worker.pending(), 0);
 }
 
 // ----- order and turns -------------------------------------------------------------------------

@@ -193,7 +193,8 @@ impl<E: Executor + ?Sized> Executor for Arc<E> {
 
 /// Runs tasks on the tick thread itself: the fastest executor, for tasks that are short and never block.
 ///
-/// While a task runs, the tick thread does nothing else. So tasks that become due in this time start late.
+/// While a task runs, the tick thread does nothing else. So tasks that become due in this time start late. What it means
+/// for a [worker](crate::rx::Worker) is said at [`ExecutorScheduler::new`](crate::rx::ExecutorScheduler::new).
 ///
 /// ```
 /// use tickwheel::{Inline, Scheduler};

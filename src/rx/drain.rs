@@ -22,7 +22,9 @@
 //!   nobody could dispose it any more.
 //! - DRAIN-3 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
-//!   batch by batch, before that first call returns.
+//!   batch by batch, before that first call returns. If other threads bring tasks without end, that would be never. So
+//!   a drain that has held such a call for [`LONGEST_INLINE`], by the clock of the worker, goes to the retry queue, whose
+//!   timer runs it without a delay. In virtual time the clock stands still, and so the call runs all.
 //! - DRAIN-4 A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
@@ -52,6 +54,9 @@ const BATCH: usize = 64;
 /// the pause doubles, six times at most (DRAIN-1).
 const PAUSE: Duration = Duration::from_millis(1);
 const FAILURES_PER_PAUSE: u32 = 16;
+
+/// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-3).
+const LONGEST_INLINE: Duration = Duration::from_millis(100);
 
 /// With these pauses, this many failed attempts take about a minute (DRAIN-2).
 const MAX_FAILURES: u32 = 1024;
@@ -179,6 +184,9 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch() {
+            if this_thread().is_inline && queue.holds_its_caller_too_long() {
+                return Arc::clone(&queue.retries).wait(Drain(Some(queue)), Duration::ZERO);
+            }
             let executor = queue.state().executor.clone();
             match Drain(Some(Arc::clone(&queue))).offer(executor, None) {
                 Offered::StaysHere => is_finishing = true,
@@ -219,6 +227,18 @@ impl SerialQueue {
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
         self.has_more()
+    }
+
+    /// Returns true if the drain has held the thread that brought it for too long (DRAIN-3).
+    fn holds_its_caller_too_long(&self) -> bool {
+        let Some(now) = self.hook.catch(|| self.timers.now()) else { return false };
+        let mut outgoing = lock(&self.outgoing);
+        let since = *outgoing.inline_since.get_or_insert(now);
+        let is_too_long = now.saturating_duration_since(since) >= LONGEST_INLINE;
+        if is_too_long {
+            outgoing.inline_since = None;
+        }
+        is_too_long
     }
 }
 
@@ -269,14 +289,20 @@ impl RetryQueue {
         Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
     }
 
+    /// Adds a drain that the executor has not run.
     fn push(self: &Arc<Self>, drain: Drain) {
         self.failures.fetch_add(1, Ordering::Relaxed);
+        self.wait(drain, self.pause());
+    }
+
+    /// Adds a drain. If no attempt is on its way, one is made after this pause.
+    fn wait(self: &Arc<Self>, drain: Drain, pause: Duration) {
         let mut state = lock(&self.state);
         state.drains.push_back(drain);
         if state.attempt == 0 {
             let number = state.new_attempt();
             drop(state);
-            self.schedule(number, self.pause(), false);
+            self.schedule(number, pause, false);
         }
     }
 

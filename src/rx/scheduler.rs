@@ -51,6 +51,10 @@ impl ExecutorScheduler {
     /// schedules another one, the call returns at once, and the new task runs on the same stack after that task's
     /// batch. So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait*
     /// for a task of another inline worker, because that one cannot start on this thread before the first has ended.
+    ///
+    /// The call also runs what other threads bring to the worker in the meantime. If they never stop, it returns after
+    /// about 100 ms (by the worker's clock, and at the end of a batch of 64 tasks), and the scheduler's tick thread goes
+    /// on.
     pub fn new(executor: impl Executor, scheduler: &Scheduler) -> ExecutorScheduler {
         ExecutorScheduler::with(Arc::new(executor), Timers::of(scheduler))
     }

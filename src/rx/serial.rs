@@ -74,7 +74,7 @@ pub(super) struct SerialQueue {
     /// When the queue was made, by the clock of the timers. Postponed tasks count from it (WORKER-9).
     epoch: Epoch,
     pub(super) hook: PanicHook,
-    outgoing: CachePadded<Mutex<Outgoing>>,
+    pub(super) outgoing: CachePadded<Mutex<Outgoing>>,
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
     pub(super) passed: AtomicU64,
@@ -112,10 +112,12 @@ impl State {
 
 /// What the drain works on (WORKER-5).
 #[derive(Default)]
-struct Outgoing {
+pub(super) struct Outgoing {
     tasks: VecDeque<Entry>,
     /// The task that the drain took out last (WORKER-2).
     running: Option<Entry>,
+    /// Since when the drain holds the call that has handed it over to an inline executor (DRAIN-3).
+    pub(super) inline_since: Option<Instant>,
 }
 
 impl SerialQueue {
@@ -297,6 +299,7 @@ impl SerialQueue {
             }
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
+                outgoing.inline_since = None;
                 return false;
             }
         }
