@@ -103,14 +103,16 @@
 //!
 //! [`Timers::counts`] counts by kind and state, and tells the lag: how long ago the oldest was due that is not done.
 //! [`Worker::stats`] tells what one worker has done. With the feature `tracing`, each run is in a span
-//! `tickwheel.timer` with its kind, key, attempt and fencing number, and failures are events. With the feature `metrics`
-//! there are these, all with the label `kind`:
+//! `tickwheel.timer` with its kind, key, attempt and fencing number, and failures are events. So are a database that
+//! cannot be reached or used, and its return. With the feature `metrics` there are these, with the label `kind` where
+//! there is one:
 //!
 //! | metric | what it is |
 //! | --- | --- |
 //! | `tickwheel_durable_runs_total` | attempts that were started |
 //! | `tickwheel_durable_failed_total` | attempts that failed |
 //! | `tickwheel_durable_dead_total` | timers all of whose attempts have failed |
+//! | `tickwheel_durable_errors_total` | errors that were told to [`WorkerBuilder::on_error`], without `kind` |
 //! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
 //! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |

@@ -60,7 +60,10 @@ pub(super) fn failed(timer: &Timer, reason: &str, is_dead: bool) {
     _ = (timer, reason, is_dead);
 }
 
+/// An error of the database, the first of many in a row.
 pub(super) fn database_error(worker: &str, error: &Error) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_errors_total").increment(1);
     #[cfg(feature = "tracing")]
     tracing::warn!(
         target: "tickwheel",
@@ -69,6 +72,13 @@ pub(super) fn database_error(worker: &str, error: &Error) {
         "the database of durable timers has failed"
     );
     _ = (worker, error);
+}
+
+/// The database can be used again.
+pub(super) fn database_works(worker: &str, after: Duration) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tickwheel", worker, ?after, "the database of durable timers can be used again");
+    _ = (worker, after);
 }
 
 /// Sets the gauges.

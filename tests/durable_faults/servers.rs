@@ -26,7 +26,7 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
@@ -40,6 +40,10 @@ const CHECKS: [Check; 12] = [
     ("a_lock_that_nobody_holds_ends_no_lease", a_lock_that_nobody_holds_ends_no_lease),
     ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
     ("a_server_without_room_loses_no_outcome", a_server_without_room_loses_no_outcome),
+    (
+        "an_outage_is_told_once_and_costs_few_connections",
+        an_outage_is_told_once_and_costs_few_connections,
+    ),
     ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
     ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
 ];
@@ -433,7 +437,7 @@ fn a_server_that_refuses_to_write_loses_nothing(server: &Server) {
     timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
     until("it is in the middle of it", || worker.stats().done > 20);
     read_only(server, true);
-    until("it says so", || told.load(Ordering::Relaxed) > 3);
+    until("it says so", || told.load(Ordering::Relaxed) > 0 && worker.stats().errors > 3);
     let done = worker.stats().done;
     assert!(timers.schedule(&new("plain", "refused", NOW)).is_err());
     read_only(server, false);
@@ -467,6 +471,61 @@ fn a_server_without_room_loses_no_outcome(server: &Server) {
     until("it is written", || is_empty(&timers));
     until("it is counted", || worker.stats().done == 1);
     assert_eq!((runs.load(Ordering::Relaxed), worker.stats().lost), (1, 0));
+    assert!(worker.stop(PATIENCE));
+}
+
+fn an_outage_is_told_once_and_costs_few_connections(server: &Server) {
+    const COUNT: usize = 300;
+    const LASTS: Duration = Duration::from_secs(3);
+    let database = Database::schema(server);
+    let timers = database.open();
+    let (is_out, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let store = {
+        let (is_out, tries) = (Arc::clone(&is_out), Arc::clone(&tries));
+        let url = format!("{}&application_name=cut", database.url());
+        Postgres::with_connector(move || {
+            tries.fetch_add(1, Ordering::Relaxed);
+            let is_out = is_out.load(Ordering::Relaxed);
+            let url = if is_out { "postgres://nobody@%2Fnowhere/nothing" } else { &url };
+            postgres::Client::connect(url, postgres::NoTls)
+        })
+    };
+    // The worker knows of all of them when the server goes. They come due one by one while it is gone.
+    let all: Vec<_> = (0..COUNT)
+        .map(|n| new(KINDS[n % 2], &n.to_string(), Duration::from_millis(1000 + n as u64 * 10)))
+        .collect();
+    timers.schedule_all(&all).expect("scheduled");
+    let (lost, back) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let worker = Timers::with_store(store).expect("it opens").worker();
+    let worker = {
+        let (lost, back) = (Arc::clone(&lost), Arc::clone(&back));
+        worker
+            .threads(8)
+            .handle("plain", |_| Ok(()))
+            .handle_in_postgres("tx", |_, _| Ok(()))
+            .on_error(move |_| _ = lost.fetch_add(1, Ordering::Relaxed))
+            .on_recovery(move |_| _ = back.fetch_add(1, Ordering::Relaxed))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    until("it has looked", || worker.stats().looks > 0);
+    is_out.store(true, Ordering::Relaxed);
+    cut(server, "cut");
+    let before = tries.load(Ordering::Relaxed);
+    thread::sleep(LASTS); // the outage is the subject
+    let during = tries.load(Ordering::Relaxed) - before;
+    assert!((2..30).contains(&during), "{during} tries");
+    assert_eq!((lost.load(Ordering::Relaxed), back.load(Ordering::Relaxed)), (1, 0));
+    is_out.store(false, Ordering::Relaxed);
+    until("all are done", || is_empty(&timers));
+    until("it says so", || back.load(Ordering::Relaxed) == 1);
+    assert_eq!(lost.load(Ordering::Relaxed), 1);
+    assert!(worker.stats().errors > 1);
+    // A stop need not wait for the next try.
+    is_out.store(true, Ordering::Relaxed);
+    cut(server, "cut");
+    timers.schedule(&new("tx", "last", NOW)).expect("scheduled");
+    until("it is told again", || lost.load(Ordering::Relaxed) == 2);
     assert!(worker.stop(PATIENCE));
 }
 

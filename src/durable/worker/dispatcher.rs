@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::outage::Part;
 use super::runner;
 use super::shared::{Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
 use crate::durable::clock::from_micros;
@@ -27,9 +28,6 @@ const MOST_CLAIMED: u32 = 500;
 /// If another worker has taken what was due, a look follows after this time: that worker may die.
 const AFTER_OTHERS: Duration = Duration::from_secs(1);
 
-/// The shortest and the longest wait before the database is tried again.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-
 struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
@@ -39,8 +37,6 @@ struct Dispatcher<'a> {
     must_look: bool,
     must_poll: bool,
     must_extend: bool,
-    /// How often the database has failed in a row.
-    failures: u32,
 }
 
 pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Result<()> {
@@ -54,7 +50,6 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
             must_look: true,
             must_poll: shared.settings.poll.is_some(),
             must_extend: false,
-            failures: 0,
         };
         let end = End(shared);
         dispatcher.run();
@@ -77,23 +72,14 @@ impl Drop for End<'_> {
     }
 }
 
-/// How long to wait after so many failures.
-pub(super) fn patience(failures: u32) -> Duration {
-    PATIENCE.0.saturating_mul(1 << failures.min(10)).min(PATIENCE.1)
-}
-
 impl Dispatcher<'_> {
     fn run(&mut self) {
         loop {
-            if let Err(error) = self.work() {
-                self.shared.report(&error);
-                self.connection = None;
-                if matches!(error, Error::Schema(_)) {
-                    self.shared.stop();
-                }
-                self.must_look = true;
-                self.shared.wake_after(Cause::Again, patience(self.failures));
-                self.failures += 1;
+            let left = self.shared.time_to_turn(Part::Dispatcher);
+            if left.is_zero() {
+                self.try_to_work();
+            } else {
+                self.shared.wake_after(Cause::Again, left);
             }
             if self.is_over() {
                 return;
@@ -106,6 +92,25 @@ impl Dispatcher<'_> {
         }
         // The scheduler has been closed.
         self.shared.stop();
+    }
+
+    /// Works, as far as the database does (OUTAGE-1).
+    fn try_to_work(&mut self) {
+        match self.work() {
+            // After an error there is no connection before it has asked again.
+            Ok(()) if self.connection.is_some() => self.shared.has_worked(Part::Dispatcher),
+            Ok(()) => {}
+            Err(error) => {
+                self.connection = None;
+                self.must_look = true;
+                if matches!(error, Error::Schema(_)) {
+                    self.shared.report(&error);
+                    return self.shared.stop();
+                }
+                self.shared.has_failed(Part::Dispatcher, &error);
+                _ = self.shared.causes.insert(Cause::Again, (), Duration::ZERO);
+            }
+        }
     }
 
     /// After `stop`, it stays until the last outcome is written, to extend leases and to see time limits.
@@ -165,7 +170,6 @@ impl Dispatcher<'_> {
                 }
             }
         }
-        self.failures = 0;
         Ok(())
     }
 
@@ -352,17 +356,5 @@ impl Dispatcher<'_> {
         shared.tell_of_failure(&timer, &then);
         let started = if is_replaced { runner::start_handler(shared) } else { Ok(()) };
         started.unwrap_or_else(|error| shared.report(&error));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_grow_to_the_longest() {
-        assert_eq!(patience(0), Duration::from_millis(50));
-        assert_eq!(patience(3), Duration::from_millis(400));
-        assert_eq!(patience(99), Duration::from_secs(5));
     }
 }

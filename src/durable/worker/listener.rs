@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dispatcher::patience;
+use super::outage::Part;
 use super::shared::Shared;
 use crate::durable::error::Result;
 use crate::durable::store::Listener;
@@ -17,22 +17,20 @@ pub(super) fn start(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result
 
 fn listen(shared: &Shared, listener: Box<dyn Listener>) {
     let mut listener = Some(listener);
-    let mut failures = 0;
     while !shared.is_stopping() {
         let Some(connected) = &mut listener else {
+            if !shared.await_turn(Part::Listener) {
+                return;
+            }
             match shared.timers.store().listen() {
                 Ok(Some(again)) => {
+                    shared.has_worked(Part::Listener);
                     listener = Some(again);
-                    failures = 0;
                     // What was said in the meantime was not heard.
                     shared.look_now();
                 }
                 Ok(None) => return,
-                Err(_) => {
-                    // The dispatcher reports that the database is gone.
-                    std::thread::sleep(patience(failures));
-                    failures += 1;
-                }
+                Err(error) => shared.has_failed(Part::Listener, &error),
             }
             continue;
         };
@@ -48,7 +46,7 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
                 }
             }
             Err(error) => {
-                shared.report(&error);
+                shared.has_failed(Part::Listener, &error);
                 listener = None;
             }
         }

@@ -2,6 +2,7 @@
 
 mod dispatcher;
 mod listener;
+mod outage;
 mod outcome;
 mod runner;
 mod shared;
@@ -13,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
 use crate::Scheduler;
-use crate::durable::error::{Error, Result, with_causes};
+use crate::durable::error::{Error, Result};
 use crate::durable::failure::{Failure, HandlerResult, Retry};
 use crate::durable::handler::{Handler, Run};
 use crate::durable::store::Transactions;
@@ -194,9 +195,20 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets what is told of errors of the database. The worker goes on trying. By default they are printed to stderr.
+    /// Sets what is told of errors of the database. By default they are printed to stderr.
+    ///
+    /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
+    /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
+    /// [`WorkerStats::errors`] counts each try.
     pub fn on_error(mut self, hook: impl Fn(&Error) + Send + Sync + 'static) -> WorkerBuilder {
-        self.settings.on_error = Box::new(hook);
+        self.settings.on_error = Some(Box::new(hook));
+        self
+    }
+
+    /// Sets what is told that the database can be used again after an error, and after how long. By default it is printed to
+    /// stderr, unless errors go to a hook.
+    pub fn on_recovery(mut self, hook: impl Fn(Duration) + Send + Sync + 'static) -> WorkerBuilder {
+        self.settings.on_recovery = Some(Box::new(hook));
         self
     }
 
@@ -348,12 +360,8 @@ pub struct WorkerStats {
     pub stuck: u64,
     /// Looks at what is due soon.
     pub looks: u64,
-    /// Errors of the database.
+    /// Errors of the database, each try counted.
     pub errors: u64,
     /// The longest time from the moment at which a timer woke to the start of its handler.
     pub max_lateness: Duration,
-}
-
-pub(super) fn print_error(error: &Error) {
-    eprintln!("tickwheel: a worker of durable timers: {}", with_causes(error));
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::dispatcher::patience;
+use super::outage::{Part, gap};
 use super::shared::{Cause, Job, Shared, Stage, count};
 use crate::durable::error::{Error, Result};
 use crate::durable::failure::{Failure, HandlerResult};
@@ -106,25 +106,26 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     };
     let finish = Finish { run: job.timer.run(), then };
     let mut work = Work { run, handler: &shared.kinds[job.kind].handler, result: None };
-    let mut failures = 0;
     let transacted = loop {
+        if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
+            return Ended::NotCalled;
+        }
         let transacted = shared
             .timers
             .lend(Purpose::Handler, |connection| connection.transact(&finish, limit, &mut work));
         match transacted {
             // A connection that was lost while nobody used it is no failure of the handler.
-            Err(Error::Unreachable(_) | Error::Busy) if work.result.is_none() => {}
+            Err(error @ (Error::Unreachable(_) | Error::Busy)) if work.result.is_none() => {
+                shared.has_failed(Part::Handlers, &error);
+            }
             other => break other,
         }
-        if let Err(error) = &transacted {
-            shared.report(error);
-        }
-        if !job.tenure.is_current() || shared.is_stopping() {
-            return Ended::NotCalled;
-        }
-        std::thread::sleep(patience(failures));
-        failures += 1;
     };
+    match &transacted {
+        Ok(_) => shared.has_worked(Part::Handlers),
+        Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, error),
+        Err(error) => shared.report(error),
+    }
     match transacted {
         Ok(Transacted::Committed) => {
             if !shared.settings.is_told {
@@ -139,7 +140,6 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         ),
         // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
         Err(error) => {
-            shared.report(&error);
             shared.look_now(); // in case it was a series
             Ended::Returned(Err(error.into()))
         }
@@ -255,24 +255,32 @@ impl Finisher<'_> {
     /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
     /// written by itself.
     fn write(&mut self, outcomes: Vec<Finish>) {
-        let (mut failures, mut was_sent) = (0, false);
+        let (mut refusals, mut was_sent) = (0, false);
         loop {
+            self.shared.await_turn_unless(Part::Finisher, || false);
             match self.try_write(&outcomes, &mut was_sent) {
-                Ok(finished) => return self.are_written(outcomes, &finished, was_sent),
-                Err(error @ (Error::Unreachable(_) | Error::Busy)) => self.shared.report(&error),
+                Ok(finished) => {
+                    self.shared.has_worked(Part::Finisher);
+                    return self.are_written(outcomes, &finished, was_sent);
+                }
+                Err(error @ (Error::Unreachable(_) | Error::Busy)) => {
+                    self.shared.has_failed(Part::Finisher, &error);
+                }
                 Err(_) if outcomes.len() > 1 => {
                     outcomes.into_iter().for_each(|outcome| self.write(vec![outcome]));
                     return;
                 }
                 Err(error) => {
-                    self.shared.report(&error);
-                    if failures >= MOST_REFUSALS {
+                    if refusals == 0 {
+                        self.shared.report(&error);
+                    }
+                    if refusals >= MOST_REFUSALS {
                         return self.are_written(outcomes, &Changed::default(), false);
                     }
+                    refusals += 1;
+                    std::thread::sleep(gap(refusals));
                 }
             }
-            std::thread::sleep(patience(failures));
-            failures += 1;
         }
     }
 

@@ -12,7 +12,8 @@
 //! The **dispatcher** sleeps in a [`DelayQueue`] of causes to do something: a timer wakes, a lease must be extended, a
 //! handler has taken too long, it is time to look. When timers of a kind wake, it claims as many of that kind as there is
 //! room for. **Handler threads** run what was claimed. The **finisher** writes outcomes, all that have gathered in the
-//! meantime at once. The **listener** hears of timers that other processes have scheduled.
+//! meantime at once. The **listener** hears of timers that other processes have scheduled. When the database cannot be
+//! used, all of them take turns to try again (`outage.rs`).
 //!
 //! A run goes through these states, under the lock of [`State`]:
 //!
@@ -41,12 +42,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::WorkerStats;
 use super::dispatcher::HORIZON;
-use super::{WorkerStats, print_error};
+use super::outage::Outage;
 use crate::Scheduler;
 use crate::delay::DelayQueue;
 use crate::durable::clock::{DatabaseClock, from_micros, micros};
-use crate::durable::error::Error;
+use crate::durable::error::{Error, with_causes};
 use crate::durable::failure::{Failure, Retry};
 use crate::durable::handler::{Handler, Tenure};
 use crate::durable::sight;
@@ -58,6 +60,8 @@ use crate::platform::panics::quietly;
 type Rules =
     dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
 
+type OnError = dyn Fn(&Error) + Send + Sync;
+
 pub(super) struct Settings {
     pub(super) name: String,
     pub(super) threads: usize,
@@ -68,7 +72,10 @@ pub(super) struct Settings {
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
     pub(super) rules: Option<Box<Rules>>,
-    pub(super) on_error: Box<dyn Fn(&Error) + Send + Sync>,
+    /// `None`: it is printed.
+    pub(super) on_error: Option<Box<OnError>>,
+    /// `None`: it is printed if errors are.
+    pub(super) on_recovery: Option<Box<dyn Fn(Duration) + Send + Sync>>,
 }
 
 impl Default for Settings {
@@ -83,7 +90,8 @@ impl Default for Settings {
             retry: Retry::default(),
             time_limit: Duration::from_secs(60),
             rules: None,
-            on_error: Box::new(print_error),
+            on_error: None,
+            on_recovery: None,
         }
     }
 }
@@ -194,6 +202,7 @@ pub(in crate::durable) struct Shared {
     pub(super) has_outcomes: Condvar,
     /// A thread has ended.
     has_ended: Condvar,
+    pub(super) outage: Outage,
     pub(super) counters: Counters,
 }
 
@@ -227,6 +236,7 @@ impl Shared {
             has_jobs: Condvar::new(),
             has_outcomes: Condvar::new(),
             has_ended: Condvar::new(),
+            outage: Outage::default(),
             counters: Counters::default(),
         }
     }
@@ -273,9 +283,31 @@ impl Shared {
     }
 
     pub(super) fn report(&self, error: &Error) {
+        self.count_error();
+        self.tell(error);
+    }
+
+    pub(super) fn count_error(&self) {
         count(&self.counters.errors, 1);
+    }
+
+    pub(super) fn tell(&self, error: &Error) {
         sight::database_error(&self.settings.name, error);
-        quietly(|| (self.settings.on_error)(error));
+        match &self.settings.on_error {
+            Some(hook) => quietly(|| hook(error)),
+            None => print(&with_causes(error)),
+        }
+    }
+
+    pub(super) fn tell_of_recovery(&self, after: Duration) {
+        sight::database_works(&self.settings.name, after);
+        match &self.settings.on_recovery {
+            Some(hook) => quietly(|| hook(after)),
+            None if self.settings.on_error.is_none() => {
+                print(&format!("the database can be used again, after {after:.1?}"));
+            }
+            None => {}
+        }
     }
 
     /// How many more timers of a kind may be claimed.
@@ -317,6 +349,7 @@ impl Shared {
             return;
         }
         drop(state);
+        self.outage.stop();
         self.release_queued();
         _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
     }
@@ -393,6 +426,10 @@ impl Shared {
             max_lateness: Duration::from_micros(of(&counters.max_lateness)),
         }
     }
+}
+
+fn print(text: &str) {
+    eprintln!("tickwheel: a worker of durable timers: {text}");
 }
 
 /// A thread of the worker. Its `Drop` is the thread's end, whether it was started or not.
