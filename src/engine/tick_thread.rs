@@ -118,7 +118,8 @@ mod tests {
             return; // the checks are not there
         }
         let (report, reports) = mpsc::channel();
-        let on_panic = PanicHook::new(move |panic| {
+        let mut hooks = Hooks::default();
+        hooks.on_panic = PanicHook::new(move |panic| {
             drop(report.send((panic.name(), panic.message().map(str::to_owned))));
         });
         let sleeper = Sleeper::new();
@@ -128,7 +129,7 @@ mod tests {
             timeline: Timeline::new(Instant::now(), tick).expect("above zero"),
             clock: Box::new(SystemClock),
             has_system_clock: true,
-            hooks: Hooks { on_panic, observer: None },
+            hooks,
             max_pending: None,
             shutdown_timeout: Duration::from_secs(60),
             has_a_thread: true,
