@@ -114,8 +114,11 @@ mod metrics_of_prometheus {
             .expect("buckets")
             .build_recorder();
         let prometheus = recorder.handle();
-        let (scheduler, driver) =
-            Scheduler::builder().tick(MILLI * 10).build_driven().expect("good settings");
+        let (scheduler, driver) = Scheduler::builder()
+            .tick(MILLI * 10)
+            .on_panic(|_| ())
+            .build_driven()
+            .expect("good settings");
         let mut reporter =
             metrics::with_local_recorder(&recorder, || MetricsReporter::new(&scheduler, "tests"));
         let shows = |line: &str| {
@@ -318,6 +321,7 @@ mod spans {
         listening(|ear| {
             let (scheduler, driver) = Scheduler::builder()
                 .executor(Shy(AtomicUsize::new(0)))
+                .on_panic(|_| ())
                 .build_driven()
                 .expect("good settings");
             scheduler.schedule_once(MILLI, || panic_on_purpose()).expect("open");
@@ -360,7 +364,8 @@ mod spans {
         silence();
         let subscriber = tracing_subscriber::registry().with(Loud);
         tracing::subscriber::with_default(subscriber, || {
-            let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
+            let builder = Scheduler::builder().on_panic(|_| ());
+            let (scheduler, driver) = builder.build_driven().expect("good settings");
             for _ in 0..3 {
                 scheduler.schedule_once(MILLI, || panic_on_purpose()).expect("open");
             }
