@@ -127,7 +127,8 @@ fn scheduler_of(clock: &ManualClock, executor: impl Executor) -> (Scheduler, Dri
 }
 
 impl Cell {
-    fn new(place: Place, is_series: bool) -> Cell {
+    /// `is_own`: the task has an executor of its own.
+    fn new(place: Place, is_series: bool, is_own: bool) -> Cell {
         let (clock, kept) = (ManualClock::new(), Keeper::default());
         let mood = match place {
             Refused => Mood::Refuses,
@@ -136,7 +137,13 @@ impl Cell {
         };
         let (mood, early) = (Arc::new(Mutex::new(mood)), Arc::default());
         let desk = Desk { mood, kept, clock: clock.clone(), early };
-        let (home, driver) = scheduler_of(&clock, desk.clone());
+        let (home, driver) = match is_own {
+            false => scheduler_of(&clock, desk.clone()),
+            true => {
+                let (home, driver) = scheduler_of(&clock, Inline);
+                (home.with_executor(desk.clone()), driver)
+            }
+        };
         let there = scheduler_of(&clock, Inline);
         let runs: Arc<Mutex<Vec<Instant>>> = Arc::default();
         let (noted, time) = (Arc::clone(&runs), clock.clone());
@@ -332,25 +339,48 @@ impl Cell {
     }
 }
 
+/// Does these things with a task that waits there.
+fn walk(place: Place, is_series: bool, is_own: bool, steps: &[Step]) {
+    let walked = std::panic::catch_unwind(|| {
+        let mut cell = Cell::new(place, is_series, is_own);
+        cell.check();
+        steps.iter().for_each(|step| cell.step(*step));
+        cell.end();
+    });
+    assert!(walked.is_ok(), "{place:?}, series {is_series}, own executor {is_own}: {steps:?}");
+}
+
 #[test]
 fn s01_s31_what_becomes_of_a_task_in_each_place_when_two_things_are_done_with_it() {
     let mut cells = 0;
-    for (place, is_series) in PLACES.into_iter().flat_map(|place| [(place, false), (place, true)]) {
+    for (place, kind) in PLACES.into_iter().flat_map(|place| (0..4).map(move |kind| (place, kind)))
+    {
+        let (is_series, is_own) = (kind % 2 > 0, kind / 2 > 0);
         for (first, second) in
             STEPS.into_iter().flat_map(|first| STEPS.map(|second| (first, second)))
         {
-            for closes_between in [false, true] {
-                let steps = [Some(first), closes_between.then_some(Close), Some(second)];
-                let cell = std::panic::catch_unwind(|| {
-                    let mut cell = Cell::new(place, is_series);
-                    cell.check();
-                    steps.into_iter().flatten().for_each(|step| cell.step(step));
-                    cell.end();
-                });
-                assert!(cell.is_ok(), "{place:?}, series {is_series}: {steps:?}");
-                cells += 1;
-            }
+            walk(place, is_series, is_own, &[first, second]);
+            walk(place, is_series, is_own, &[first, Close, second]);
+            cells += 2;
         }
     }
-    assert_eq!(cells, 5 * 2 * 12 * 12 * 2);
+    assert_eq!(cells, 5 * 4 * 12 * 12 * 2);
+}
+
+/// More than two things. `TICKWHEEL_SEED=n` repeats one walk, `TICKWHEEL_RUNS=n` makes so many.
+#[test]
+fn s01_s31_what_becomes_of_a_task_on_random_walks() {
+    let seeds = match common::env("TICKWHEEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..common::env("TICKWHEEL_RUNS").unwrap_or(1_000),
+    };
+    for seed in seeds {
+        let mut random = common::Random(seed);
+        let place = PLACES[random.below(5) as usize];
+        let (is_series, is_own) = (random.one_in(2), random.one_in(2));
+        let steps: Vec<_> =
+            (0..3 + random.below(6)).map(|_| STEPS[random.below(12) as usize]).collect();
+        println!("seed {seed}");
+        walk(place, is_series, is_own, &steps);
+    }
 }
