@@ -1,5 +1,5 @@
 //! `durable`: faults. Worker processes are killed, halted and aborted in each phase of their work; servers crash and
-//! hang; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-5, LEASE-1 to LEASE-6, PG-1 to PG-3).
+//! hang; connections are cut and held up; disks are full; clocks jump (STORE-1 to STORE-7, ATTEMPT-1 to ATTEMPT-5, LEASE-1 to LEASE-6, PG-1 to PG-3).
 //!
 //! In all of that nothing is lost and nothing is early. What a handler does in the timers' transaction exists exactly
 //! once. A plain handler runs twice only if a fault came between its start and the write of its outcome.
@@ -9,6 +9,8 @@
 
 #![cfg(all(unix, feature = "sqlite", feature = "postgres"))]
 
+#[path = "durable_faults/attempts.rs"]
+mod attempts;
 #[path = "durable_faults/changes.rs"]
 mod changes;
 #[path = "durable_faults/claims.rs"]
@@ -36,6 +38,10 @@ mod servers;
 #[path = "durable_faults/storm.rs"]
 mod storm;
 
+use attempts::{
+    a_poison_timer_takes_no_neighbour_along, kills_cost_no_attempt_that_was_not_made,
+    what_was_claimed_and_not_started_goes_back,
+};
 use changes::{
     a_full_disk_loses_nothing, a_worker_stops_when_the_tables_become_too_new,
     jumps_of_the_clock_under_load_lose_nothing, what_a_long_transaction_has_put_in_is_on_time,
@@ -45,6 +51,7 @@ use kills::{
     a_claim_that_comes_after_the_stop_is_given_back,
     a_halted_process_changes_nothing_when_it_comes_back, a_killed_worker_loses_nothing,
     a_payload_that_kills_its_process_is_dead_in_the_end, a_process_that_was_halted_goes_on,
+    a_timer_that_is_held_before_its_start_holds_up_no_other, a_worker_whose_thread_panics_says_so,
 };
 use storm::a_storm_of_kills_loses_nothing;
 
@@ -59,8 +66,13 @@ on_both! {
     a_killed_worker_loses_nothing,
     a_halted_process_changes_nothing_when_it_comes_back,
     a_process_that_was_halted_goes_on,
+    a_worker_whose_thread_panics_says_so,
+    a_timer_that_is_held_before_its_start_holds_up_no_other,
     a_claim_that_comes_after_the_stop_is_given_back,
     a_payload_that_kills_its_process_is_dead_in_the_end,
+    a_poison_timer_takes_no_neighbour_along,
+    what_was_claimed_and_not_started_goes_back,
+    kills_cost_no_attempt_that_was_not_made,
     a_storm_of_kills_loses_nothing,
     a_thousand_workers_claim_ten_timers_once,
     a_worker_stops_when_the_tables_become_too_new,

@@ -1,4 +1,4 @@
-//! `durable`: what a store does with timers, whichever database it is (STORE-1 to STORE-5).
+//! `durable`: what a store does with timers, whichever database it is (STORE-1 to STORE-7).
 
 #![cfg(all(feature = "sqlite", feature = "postgres"))]
 
@@ -16,8 +16,8 @@ use std::{env, fs, thread};
 use databases::{Database, apart};
 use tickwheel::durable::{
     Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, NewTimer, Repetition,
-    RunId, SCHEMA_VERSION, State, Store, Then, Timers, When, postgres, postgres::Postgres, sqlite,
-    sqlite::Sqlite,
+    RunId, SCHEMA_VERSION, State, Store, Then, Timer, Timers, When, postgres, postgres::Postgres,
+    sqlite, sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -41,9 +41,7 @@ fn mail(key: &str, when: impl Into<When>) -> NewTimer {
 }
 
 fn claim_for(connection: &mut dyn Connection, owner: &str, limit: u32, lease: Duration) -> Claimed {
-    connection
-        .claim(&Claim { kind: "mail", limit, owner, lease, max_attempts: 3 })
-        .expect("a claim")
+    connection.claim(&Claim { kind: "mail", limit, owner, lease }).expect("a claim")
 }
 
 fn claim(connection: &mut dyn Connection, limit: u32) -> Claimed {
@@ -60,7 +58,8 @@ fn id(claimed: &Claimed, index: usize) -> RunId {
 }
 
 fn finish(connection: &mut dyn Connection, run: RunId, then: Then) -> bool {
-    connection.finish(&[Finish { run, then }]).expect("it is written").changed == [run.fence]
+    connection.finish(&[Finish { run, attempts: 1, then }]).expect("it is written").changed
+        == [run.fence]
 }
 
 // ----- users ---------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ fn reset_moves_what_waits(database: &Database<'_>) {
     let claimed = claim(&mut *connection, 9);
     assert_eq!(
         (keys(&claimed), claimed.timers[0].timer.attempts),
-        (vec!["1"], 1),
+        (vec!["1"], 0),
         "it begins anew"
     );
     assert!(finish(&mut *connection, id(&claimed, 0), Then::Dead("no".to_owned())));
@@ -252,7 +251,7 @@ fn requeue_brings_the_dead_back(database: &Database<'_>) {
     assert!(!timers.requeue("mail", "3", NOW).expect("no error"), "it runs");
     assert_eq!(timers.requeue_all("mail", HOUR).expect("no error"), 2);
     let again = claim(&mut *connection, 9);
-    assert_eq!((keys(&again), again.timers[0].timer.attempts), (vec!["0"], 1));
+    assert_eq!((keys(&again), again.timers[0].timer.attempts), (vec!["0"], 0));
 }
 
 // ----- workers -------------------------------------------------------------------------------
@@ -278,7 +277,7 @@ fn claims_take_what_is_due_in_order(database: &Database<'_>) {
     let timer = &first.timers[0].timer;
     assert_eq!(
         (timer.state, timer.attempts, timer.owner.as_deref()),
-        (State::Running, 1, Some("me"))
+        (State::Running, 0, Some("me"))
     );
     assert!(timer.wake.expect("a lease") >= first.now + HOUR - Duration::from_millis(1));
     assert!(first.timers[0].woke <= first.now && !first.timers[0].was_running);
@@ -316,7 +315,7 @@ fn a_lease_that_ends_is_taken_over(database: &Database<'_>) {
     let second = claim(&mut *connection, 9);
     let timer = &second.timers[0].timer;
     assert!(second.timers[0].was_running);
-    assert_eq!((timer.attempts, timer.owner.as_deref()), (2, Some("me")));
+    assert_eq!((timer.attempts, timer.owner.as_deref()), (0, Some("me")), "it never started");
     assert!(timer.error.as_deref().expect("a reason").contains("worker dead ended"), "{timer:?}");
     // The first worker comes back, and changes nothing.
     assert_eq!(connection.extend(&[id(&first, 0)], HOUR).expect("no error"), Changed::default());
@@ -328,21 +327,91 @@ fn a_lease_that_ends_is_taken_over(database: &Database<'_>) {
     assert!(finish(&mut *connection, id(&second, 0), Then::Done));
 }
 
-fn what_kills_its_workers_is_dead_in_the_end(database: &Database<'_>) {
+fn starts_are_counted_and_claims_are_not(database: &Database<'_>) {
     let mut connection = connect(database);
-    connection
-        .schedule(&[mail("1", NOW), mail("2", NOW).max_attempts(5)], Existing::Replace)
-        .expect("scheduled");
-    let (mut rounds, mut dead) = (Vec::new(), 0);
-    for _ in 0..6 {
-        let claimed = claim_for(&mut *connection, "killed", 9, Duration::from_millis(1));
-        dead += claimed.dead;
-        rounds.push(claimed.timers.len());
+    connection.schedule(&[mail("1", NOW)], Existing::Replace).expect("scheduled");
+    let short = Duration::from_millis(1);
+    for starts in 0..4 {
+        let claimed = claim_for(&mut *connection, "killed", 9, short);
+        assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["1"], starts));
+        assert_eq!(claimed.timers[0].was_running, starts > 0);
+        // It may be said twice, if the answer to the first was lost.
+        for _ in 0..2 {
+            assert!(connection.start(id(&claimed, 0), starts + 1).expect("no error"));
+        }
+        connection.extend(&[id(&claimed, 0)], short).expect("extended");
         thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
     }
-    assert_eq!((rounds, dead), (vec![2, 2, 2, 1, 1, 0], 2));
+    let last = claim(&mut *connection, 9);
+    let never_started = Finish { run: id(&last, 0), attempts: 3, then: Then::Release };
+    assert_eq!(connection.finish(&[never_started]).expect("written").changed.len(), 1);
     let timer = connection.get("mail", "1").expect("no error").expect("there");
-    assert_eq!((timer.state, timer.attempts), (State::Dead, 3));
+    assert_eq!((timer.state, timer.attempts), (State::Waiting, 3));
+    assert!(!connection.start(id(&last, 0), 4).expect("no error"), "it is nobody's");
+}
+
+fn a_suspected_timer_is_claimed_by_itself(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let now = connection.now().expect("a time");
+    let at = |seconds| now - Duration::from_secs(seconds);
+    let suspected = [mail("s1", at(100)), mail("s2", at(99))];
+    connection.schedule(&suspected, Existing::Replace).expect("scheduled");
+    let short = Duration::from_millis(1);
+    assert_eq!(keys(&claim_for(&mut *connection, "killed", 9, short)), ["s1", "s2"]);
+    // Two that came before the end of those leases, and two that come after it.
+    let before = [mail("a", at(50)), mail("b", at(40))];
+    connection.schedule(&before, Existing::Replace).expect("scheduled");
+    thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
+    let after = [mail("c", NOW), mail("d", NOW)];
+    connection.schedule(&after, Existing::Replace).expect("scheduled");
+    for (expected, was_running, more) in [
+        (vec!["a", "b"], false, true),
+        (vec!["s1"], true, true),
+        (vec!["s2"], true, true),
+        (vec!["c", "d"], false, false),
+        (vec![], false, false),
+    ] {
+        let claimed = claim(&mut *connection, 9);
+        assert_eq!((keys(&claimed), claimed.more), (expected, more));
+        assert!(claimed.timers.iter().all(|claimed| claimed.was_running == was_running));
+    }
+}
+
+fn a_failed_run_leaves_its_series(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let day = Duration::from_secs(86_400);
+    let new = mail("1", NOW).every(day).payload("p").max_attempts(2).time_limit(HOUR);
+    let (tries, fails) = (mail("tries", NOW).every(day), mail("fails", NOW).every(day));
+    connection.schedule(&[new, tries, fails], Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let next = claimed.now + day;
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let Timer { id, fence, ref key, .. } = claimed.timer;
+        let retry = (key == "tries").then_some(HOUR);
+        // Of one, the key is there already. Its series goes on all the same.
+        let key = if key == "fails" { "tries".to_owned() } else { format!("{key}@0") };
+        let then = Then::Split { next, key, retry, error: "no \0 luck".to_owned() };
+        Finish { run: RunId { id, fence }, attempts: 2, then }
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 3);
+    assert_eq!(connection.finish(&outcomes).expect("written"), Changed::default(), "each once");
+    let mut get = |key| connection.get("mail", key).expect("no error").expect("there");
+    let keys = claimed.timers.iter().map(|claimed| claimed.timer.key.as_str());
+    for key in keys {
+        let series = get(key);
+        assert_eq!((series.state, series.attempts), (State::Waiting, 0), "{key}");
+        assert_eq!(series.repetition, Some(Repetition::Every(day)), "{key}");
+        assert!(apart(series.due, next) <= Duration::from_millis(1), "{key}");
+        assert!(series.error.expect("a reason").contains("luck"), "{key}");
+    }
+    let run = get("1@0");
+    assert_eq!((run.state, run.attempts, run.wake, run.repetition), (State::Dead, 2, None, None));
+    assert_eq!((run.payload.as_slice(), run.max_attempts), (b"p".as_slice(), Some(2)));
+    assert_eq!((run.due, run.time_limit), (claimed.timers[0].timer.due, Some(HOUR)));
+    assert!(run.error.expect("a reason").contains("luck"));
+    let counts = &connection.counts().expect("counts")[0];
+    assert_eq!((counts.waiting, counts.retrying, counts.running, counts.dead), (3, 1, 0, 1));
 }
 
 fn each_outcome_leaves_its_state(database: &Database<'_>) {
@@ -353,6 +422,7 @@ fn each_outcome_leaves_its_state(database: &Database<'_>) {
     let next = claimed.now + HOUR;
     let outcomes = claimed.timers.iter().map(|claimed| Finish {
         run: RunId { id: claimed.timer.id, fence: claimed.timer.fence },
+        attempts: u32::from(claimed.timer.key != "back"),
         then: match claimed.timer.key.as_str() {
             "done" => Then::Done,
             "next" => Then::Next(next),
@@ -448,7 +518,7 @@ fn a_replaced_timer_is_not_ended_by_the_old_run(database: &Database<'_>) {
         (keys(&new), new.timers[0].timer.payload.as_slice()),
         (vec!["1"], b"new".as_slice())
     );
-    assert_eq!(new.timers[0].timer.attempts, 1);
+    assert_eq!(new.timers[0].timer.attempts, 0);
     assert!(!finish(&mut *connection, id(&old, 0), Then::Done));
     assert!(finish(&mut *connection, id(&new, 0), Then::Done));
 }
@@ -506,7 +576,7 @@ fn an_update_by_another_program_moves_what_waits_for_another_attempt(database: &
     };
     update(now);
     let claimed = claim(&mut *connection, 9);
-    assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["1"], 1));
+    assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["1"], 0));
     // The workers' own changes of due times are no moves.
     let due = timers.now().expect("a time") + HOUR;
     assert!(finish(&mut *connection, id(&claimed, 0), Then::Next(due)));
@@ -582,6 +652,12 @@ fn a_later_version_that_allows_it_is_worked_with_and_others_are_refused(database
     // A worker that runs already learns of it at its next look.
     let look = connection.look(&["mail"], HOUR, 9);
     assert!(matches!(look, Err(Error::Schema(_))), "{look:?}");
+    // And at its next claim, which takes nothing.
+    timers.schedule(&mail("2", NOW)).expect("scheduled");
+    let claim = Claim { kind: "mail", limit: 9, owner: "me", lease: HOUR };
+    let claimed = connection.claim(&claim);
+    assert!(matches!(claimed, Err(Error::Schema(version)) if version == later), "{claimed:?}");
+    assert_eq!(timers.get("mail", "2").expect("no error").expect("there").state, State::Waiting);
 }
 
 on_both! {
@@ -598,7 +674,9 @@ on_both! {
     claims_take_what_is_due_in_order,
     fencing_numbers_only_grow,
     a_lease_that_ends_is_taken_over,
-    what_kills_its_workers_is_dead_in_the_end,
+    starts_are_counted_and_claims_are_not,
+    a_suspected_timer_is_claimed_by_itself,
+    a_failed_run_leaves_its_series,
     each_outcome_leaves_its_state,
     a_look_sees_ahead,
     claims_at_the_same_time_never_take_the_same,

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 use common::{PATIENCE, until};
 use databases::{Database, client};
 use tickwheel::durable::{
-    Error, Existing, Failure, Filter, NewTimer, Retry, State, Table, Timers, WorkerBuilder,
-    postgres, sqlite,
+    Error, Existing, Failure, Filter, NewTimer, Retry, State, StopReason, Table, Timers,
+    WorkerBuilder, postgres, sqlite,
 };
 use tickwheel::{Precision, Scheduler};
 
@@ -345,6 +345,48 @@ fn a_run_learns_that_its_timer_is_gone(database: &Database<'_>) {
     assert!(is_gone(&timers, "1"), "nothing follows it");
 }
 
+fn a_death_is_told_with_its_reason(database: &Database<'_>) {
+    let timers = database.open();
+    // A worker had this one, in its last attempt, and died.
+    timers.schedule(&mail("taken along", NOW).max_attempts(1)).expect("scheduled");
+    database.execute(
+        "UPDATE tickwheel_timers SET state = 'running', attempts = 1, owner = 'old', fence = 0, held_until = due",
+    );
+    let (tell, told) = mpsc::channel();
+    let requeue = timers.clone();
+    let worker = timers
+        .worker()
+        .handle("mail", |run| match run.key() {
+            "for good" => Err(Failure::for_good("never")),
+            _ if run.payload() == b"again" => Ok(()),
+            _ => Err(Failure::new("no luck")),
+        })
+        .retry(quick(2))
+        .on_dead(move |timer, reason| {
+            assert_eq!((timer.state, timer.error.as_deref()), (State::Dead, Some(reason)));
+            // It is written, so it can be requeued here.
+            let stands = requeue.get("mail", &timer.key).expect("no error").expect("there");
+            assert_eq!((stands.state, stands.attempts), (State::Dead, timer.attempts));
+            _ = tell.send((timer.key.clone(), timer.attempts, reason.to_owned()));
+            panic!("a hook may panic");
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule_all(&[mail("for good", NOW), mail("fails", NOW)]).expect("scheduled");
+    let mut deaths: Vec<_> =
+        (0..3).map(|_| told.recv_timeout(PATIENCE).expect("it is told")).collect();
+    deaths.sort();
+    let lease = "the lease of worker old ended: it died, hung, or lost the database";
+    let expected = [("fails", 2, "no luck"), ("for good", 1, "never"), ("taken along", 1, lease)];
+    assert_eq!(
+        deaths,
+        expected.map(|(key, attempts, why)| (key.to_owned(), attempts, why.to_owned()))
+    );
+    until("it is counted", || worker.stats().dead == 3);
+    assert_eq!(worker.stats().failed, 3, "an attempt of another worker is not counted here");
+    assert!(worker.stop(PATIENCE) && told.try_recv().is_err());
+}
+
 // ----- series --------------------------------------------------------------------------------
 
 fn a_series_keeps_its_phase(database: &Database<'_>) {
@@ -362,6 +404,79 @@ fn a_series_keeps_its_phase(database: &Database<'_>) {
     }
     assert!(timers.cancel("mail", "1").expect("no error").is_some());
     assert!(worker.stop(PATIENCE));
+}
+
+fn a_run_that_fails_does_not_end_its_series(database: &Database<'_>) {
+    let timers = database.open();
+    let period = Duration::from_millis(50);
+    let (log, seen) = Log::new();
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            log.add(run);
+            Err(Failure::new("no luck"))
+        })
+        .retry(quick(2))
+        .rules(move |_, after| Ok(Some(after + period)))
+        .on_dead(move |timer, _| _ = tell.send(timer.clone()))
+        .start(Scheduler::global())
+        .expect("it starts");
+    for series in [mail("1", NOW).every(period), mail("2", NOW).rule("each period")] {
+        let first = timers.schedule(&series).expect("scheduled").due;
+        // Each of its runs is tried twice, and then dead on its own.
+        let runs: Vec<_> = (0..4).map(|_| next(&seen)).collect();
+        let attempts: Vec<_> = runs.iter().map(|run| run.attempt).collect();
+        assert_eq!(attempts, [1, 2, 1, 2], "{runs:?}");
+        assert!(runs.iter().all(|run| run.key == series.key));
+        assert_eq!((runs[0].due, runs[1].due), (first, first));
+        assert!(runs[2].due >= first + period && runs[3].due == runs[2].due, "{runs:?}");
+        let dead = told.recv_timeout(PATIENCE).expect("it is told");
+        let millis = first.duration_since(SystemTime::UNIX_EPOCH).expect("later").as_millis();
+        assert_eq!(dead.key, format!("{}@{millis}", series.key));
+        assert_eq!((dead.due, dead.attempts, dead.repetition.clone()), (first, 2, None));
+        let stands = timers.get("mail", &dead.key).expect("no error").expect("there");
+        assert_eq!((stands.state, stands.due), (State::Dead, first));
+        // A service that starts again finds its series alive.
+        assert_eq!(timers.schedule_if_absent(&series).expect("no error"), None);
+        let state = timers.cancel("mail", &series.key).expect("no error");
+        assert!(matches!(state, Some(State::Waiting | State::Running)), "{state:?}");
+        until("it is over", || worker.stats().running == 0);
+        told.try_iter().for_each(drop);
+        seen.try_iter().for_each(drop);
+        assert!(timers.counts().expect("counts")[0].dead > 0);
+    }
+}
+
+fn gaps_of_retries_do_not_replace_the_period(database: &Database<'_>) {
+    let timers = database.open();
+    let period = Duration::from_millis(100);
+    let (log, seen) = Log::new();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            log.add(run);
+            if run.payload() == b"fails" { Err(Failure::new("no luck")) } else { Ok(()) }
+        })
+        .retry(Retry::attempts(3).gaps(HOUR, 1.0, HOUR))
+        .start(Scheduler::global())
+        .expect("it starts");
+    let series = mail("1", NOW).every(period).payload("fails");
+    let first = timers.schedule(&series).expect("scheduled").due;
+    let runs: Vec<_> = (0..3).map(|_| next(&seen)).collect();
+    assert!(runs.iter().all(|run| run.attempt == 1 && run.key == "1"), "{runs:?}");
+    assert!(runs[0].due == first && runs.is_sorted_by(|one, other| one.due + period <= other.due));
+    timers.cancel("mail", "1").expect("no error");
+    until("it is over", || worker.stats().running == 0);
+    // Each run keeps its attempts, and waits for the next one on its own.
+    let left = timers.list(&Filter::new()).expect("a list");
+    assert!(left.len() >= 2, "{left:?}");
+    for run in &left {
+        assert_eq!((run.state, run.attempts, run.repetition.clone()), (State::Waiting, 1, None));
+        assert!(run.wake > Some(run.due + HOUR / 2), "{run:?}");
+    }
+    assert!(timers.reset("mail", &left[0].key, NOW).expect("no error"));
+    assert_eq!(next(&seen).key, left[0].key);
 }
 
 fn a_rule_says_when_the_next_run_is(database: &Database<'_>) {
@@ -429,30 +544,69 @@ fn workers_share_the_work(database: &Database<'_>) {
 fn a_slow_handler_keeps_no_quick_timers_behind_it(database: &Database<'_>) {
     let timers = database.open();
     let may_end = Arc::new(AtomicBool::new(false));
-    let slow = {
+    let worker = {
         let may_end = Arc::clone(&may_end);
         timers.worker().threads(1).handle("mail", |_| Ok(())).handle("slow", move |_| {
             until("it may end", || may_end.load(Ordering::Relaxed));
             Ok(())
         })
     };
-    let slow = slow.start(Scheduler::global()).expect("it starts");
-    // It learns that mails are quick, so it would claim many ahead.
-    timers
-        .schedule_all(&(0..50).map(|n| mail(&n.to_string(), NOW)).collect::<Vec<_>>())
-        .expect("scheduled");
-    until("they are done", || slow.stats().done == 50);
-    timers.schedule(&NewTimer::new("slow", "1", NOW)).expect("scheduled");
-    until("it runs", || slow.stats().running == 1);
-    timers
-        .schedule_all(&(0..20).map(|n| mail(&n.to_string(), NOW)).collect::<Vec<_>>())
-        .expect("scheduled");
-    let (quick, _seen) = noting(&timers);
-    let quick = quick.start(Scheduler::global()).expect("it starts");
-    until("the other worker has them all", || quick.stats().done == 20);
-    assert_eq!(slow.stats().claimed, 51);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let mails = |count: u64| {
+        let all: Vec<_> = (0..count).map(|n| mail(&n.to_string(), NOW)).collect();
+        timers.schedule_all(&all).expect("scheduled");
+    };
+    mails(50);
+    until("they are done", || worker.stats().done == 50);
+    // One fills the thread of its kind, and the others wait for it.
+    for n in 0..5 {
+        timers.schedule(&NewTimer::new("slow", n.to_string(), NOW)).expect("scheduled");
+    }
+    until("it runs", || worker.stats().running == 1);
+    mails(20);
+    until("the mails are done beside it", || worker.stats().done == 70);
+    assert_eq!(worker.stats().claimed, 71, "of the slow kind as many as it has threads");
     may_end.store(true, Ordering::Relaxed);
-    assert!(slow.stop(PATIENCE) && quick.stop(PATIENCE));
+    until("all are done", || worker.stats().done == 75);
+    assert!(worker.stop(PATIENCE));
+}
+
+fn a_kind_that_hangs_costs_itself_alone_and_says_so(database: &Database<'_>) {
+    const THREADS: usize = 2;
+    let timers = database.open();
+    let may_end = Arc::new(AtomicBool::new(false));
+    let (tell, told) = mpsc::channel();
+    let worker = {
+        let may_end = Arc::clone(&may_end);
+        timers.worker().threads(THREADS).handle("mail", |_| Ok(())).handle("hangs", move |_| {
+            until("the end", || may_end.load(Ordering::Relaxed));
+            Ok(())
+        })
+    };
+    let worker = worker
+        .time_limit(Duration::from_millis(20))
+        .on_error(move |error| _ = tell.send(error.to_string()))
+        .start(Scheduler::global())
+        .expect("it starts");
+    // Each fills a thread. Those that replace them, sixteen, hang too.
+    let hanging = (0..30).map(|n| NewTimer::new("hangs", n.to_string(), NOW));
+    timers.schedule_all(&hanging.collect::<Vec<_>>()).expect("scheduled");
+    let alarm = told.recv_timeout(PATIENCE).expect("it says so");
+    assert!(alarm.contains("\"hangs\"") && alarm.contains("hang"), "{alarm}");
+    assert_eq!(worker.stats().stuck, THREADS as u64 + 16);
+    // It holds none of them back from other workers, and serves its other kind.
+    let left = || timers.list(&Filter::new().kind("hangs").state(State::Running)).expect("a list");
+    until("it has given back the others", || left().is_empty());
+    let mails: Vec<_> = (0..294).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&mails).expect("scheduled");
+    until("the mails are done", || worker.stats().done == 294);
+    // When its handlers return, the kind is served again.
+    may_end.store(true, Ordering::Relaxed);
+    until("none is stuck", || worker.stats().stuck == 0);
+    timers.schedule(&NewTimer::new("hangs", "new", NOW)).expect("scheduled");
+    until("it is done", || timers.get("hangs", "new").expect("no error").is_none());
+    assert!(told.try_recv().is_err(), "it is said once");
+    assert!(worker.stop(PATIENCE));
 }
 
 fn a_worker_that_stops_gives_back_what_it_has_not_started(database: &Database<'_>) {
@@ -976,6 +1130,46 @@ fn a_closed_scheduler_stops_the_worker(database: &Database<'_>) {
     assert!(is_gone(&timers, "1"), "the outcome is written all the same");
 }
 
+fn a_worker_says_whether_it_runs_and_why_not(database: &Database<'_>) {
+    let timers = database.open();
+    let start = |scheduler: &Scheduler| {
+        let (tell, told) = mpsc::channel();
+        let (worker, _) = noting(&timers);
+        let worker =
+            worker.poll_every(HOUR).on_error(move |error| _ = tell.send(error.to_string()));
+        let worker = worker.start(scheduler).expect("it starts");
+        assert!(worker.is_running() && worker.stop_reason().is_none());
+        until("it has looked", || worker.stats().looks > 0);
+        (worker, told)
+    };
+    let begin = Instant::now();
+    // By its user.
+    let (worker, told) = start(Scheduler::global());
+    assert_eq!(worker.wait(Duration::from_millis(5)), None);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| worker.wait(PATIENCE));
+        assert!(worker.stop(PATIENCE));
+        assert_eq!(waits.join().expect("no panic"), Some(StopReason::Stopped));
+    });
+    assert!(!worker.is_running() && told.try_recv().is_err(), "that is no error");
+    // With its scheduler.
+    let scheduler = Scheduler::new();
+    let (worker, told) = start(&scheduler);
+    drop(scheduler.close().expect("it closes"));
+    assert_eq!(worker.wait(PATIENCE), Some(StopReason::SchedulerClosed));
+    assert!(!worker.is_running());
+    assert_eq!(told.try_recv().as_deref(), Ok("a worker has stopped: its scheduler was closed"));
+    // When it claims from tables that have become too new, and not at its next look.
+    let (worker, told) = start(Scheduler::global());
+    database.execute("UPDATE tickwheel_schema SET version = 99, oldest = 99");
+    timers.schedule(&mail("new", NOW)).expect("scheduled");
+    assert_eq!(worker.wait(PATIENCE), Some(StopReason::Schema(99)));
+    assert!(told.try_recv().is_ok_and(|error| error.contains("version 99")));
+    let timer = timers.get("mail", "new").expect("no error").expect("there");
+    assert_eq!((timer.state, timer.attempts), (State::Waiting, 0));
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+}
+
 on_both! {
     "durable_worker":
     what_is_due_runs_once_and_is_gone,
@@ -1012,4 +1206,9 @@ on_both! {
     json_goes_in_and_comes_out,
     what_a_worker_cannot_be_is_said,
     a_closed_scheduler_stops_the_worker,
+    a_worker_says_whether_it_runs_and_why_not,
+    a_kind_that_hangs_costs_itself_alone_and_says_so,
+    a_death_is_told_with_its_reason,
+    a_run_that_fails_does_not_end_its_series,
+    gaps_of_retries_do_not_replace_the_period,
 }

@@ -339,6 +339,11 @@
 //! are not taken away from other workers. Their outcomes are written by one thread, all that have gathered while the last
 //! transaction was under way. So the cost of a commit is shared more, the more there is to do.
 //!
+//! A claim counts no attempt, because a process may die between a claim and the call of a handler. The start is counted, in a
+//! transaction of its own before the call, where the count matters: when few attempts are left, when the handler is slow
+//! enough that the commit does not, and when a lease has ended without an outcome. A timer of which that is so is suspected,
+//! and runs alone.
+//!
 //! No worker waits for a row that somebody else has locked, but for the row of its own handler's transaction. The first
 //! version waited when it extended leases, and an open transaction of a user that held one timer ended the leases of all
 //! the others. To pass over a row has a price: a claim may lock, for the length of its own statement, a row that another

@@ -1,6 +1,7 @@
 //! The errors of stores and workers: [`Error`].
 
 use std::error::Error as StdError;
+use std::fmt;
 
 use super::store::SCHEMA_VERSION;
 
@@ -38,6 +39,16 @@ pub enum Error {
     /// A field of a timer, or a setting of a worker, is not possible.
     #[error("{0}")]
     Invalid(String),
+    /// A worker has stopped by itself. [`WorkerBuilder::on_error`](super::WorkerBuilder::on_error) is told so.
+    #[error("a worker has stopped: {0}")]
+    Stopped(StopReason),
+    /// All threads of this kind are in handlers that have exceeded their time limits, so the worker claims no more timers of
+    /// the kind until one of them returns. [`WorkerBuilder::on_error`](super::WorkerBuilder::on_error) is told so.
+    #[error(
+        "all threads of the kind {0:?} hang in handlers that have exceeded their time limits: no more of its timers are \
+         claimed until one returns"
+    )]
+    Stuck(String),
     /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
     #[cfg(feature = "serde")]
     #[error("the payload and its type do not fit: {0}")]
@@ -53,6 +64,34 @@ impl Error {
     /// Wraps an error after which the connection cannot be used any more, for writers of stores.
     pub fn unreachable(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
         Error::Unreachable(error.into())
+    }
+}
+
+/// Why a [`Worker`](super::Worker) does not run any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// [`Worker::stop`](super::Worker::stop) was called.
+    Stopped,
+    /// The tables are now of a version that this crate cannot work with, and need at least this one:
+    /// [`Error::Schema`].
+    Schema(i32),
+    /// The scheduler on whose clock it waits was closed.
+    SchedulerClosed,
+    /// A thread of the worker itself has panicked. That is a fault of this crate, or of a store.
+    Panicked,
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopReason::Stopped => f.write_str("it was told to stop"),
+            StopReason::Schema(oldest) => {
+                write!(f, "the tables need a tickwheel that knows version {oldest}")
+            }
+            StopReason::SchedulerClosed => f.write_str("its scheduler was closed"),
+            StopReason::Panicked => f.write_str("one of its own threads has panicked"),
+        }
     }
 }
 

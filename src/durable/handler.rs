@@ -109,7 +109,9 @@ impl Run<'_> {
 
     /// Returns the number of this attempt at this run, which counts from one.
     ///
-    /// Attempts count for which the timer was claimed, also those of workers that died in between.
+    /// An attempt is a start of the handler. Starts in workers that died count too. The exception is a handler that takes less
+    /// than five milliseconds, of a timer with more than ten attempts left: if its process dies, that start is not
+    /// counted.
     pub fn attempt(&self) -> u32 {
         self.timer.attempts
     }
@@ -127,7 +129,7 @@ impl Run<'_> {
         self.timer.fence
     }
 
-    /// Returns the timer as it stands in the store.
+    /// Returns the timer as it stands in the store once this attempt is counted.
     pub fn timer(&self) -> &Timer {
         self.timer
     }
@@ -188,12 +190,19 @@ fn settled(handle: impl FnOnce() -> HandlerResult) -> HandlerResult {
 /// The work of a handler inside a transaction, as a [`Connection`](super::Connection) does it.
 pub struct Work<'a> {
     pub(super) run: Run<'a>,
+    pub(super) start: Option<u32>,
     pub(super) handler: &'a Handler,
     /// What the handler has returned.
     pub(super) result: Option<HandlerResult>,
 }
 
 impl Work<'_> {
+    /// Returns the number that [`Connection::start`](super::Connection::start) is to write, and commit, before the transaction
+    /// begins. `None`: this start need not be written down.
+    pub fn start(&self) -> Option<u32> {
+        self.start
+    }
+
     /// Calls the handler with a transaction of SQLite. Returns true if the transaction is to be committed.
     #[cfg(feature = "sqlite")]
     pub fn with_sqlite(&mut self, transaction: &rusqlite::Transaction<'_>) -> bool {

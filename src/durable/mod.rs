@@ -92,9 +92,25 @@
 //! A timer that was replaced while it ran may run beside the old run, which nothing can stop. The fencing numbers tell them
 //! apart.
 //!
-//! A handler that fails is called again after a gap that grows ([`Retry`]). After the last attempt the timer is
-//! [`Dead`](State::Dead): it stays in the table with its error, to be listed, requeued or cancelled. So does a timer whose
-//! workers died in each attempt.
+//! # Attempts and deaths
+//!
+//! An attempt is a start of the handler. A handler that fails is called again after a gap that grows ([`Retry`]). After the
+//! last attempt the timer is [`Dead`](State::Dead): it stays in the table with its error, to be listed, requeued or
+//! cancelled. [`WorkerBuilder::on_dead`] is told.
+//!
+//! A process that is killed costs those timers an attempt whose handlers were running. What it had claimed and not started
+//! goes back uncounted when the lease ends. For that the start is written down before the handler is called: another
+//! commit. A process that is killed between the two has used up an attempt of a handler that was not called; that takes well
+//! under a millisecond. The start of a handler that takes less than five milliseconds on average, of a timer with more than
+//! ten attempts left, is written with its outcome instead. If the process dies first, that attempt is not counted.
+//!
+//! A timer whose lease has ended may be what killed its process. So it runs alone in its worker the next time, for up to five
+//! seconds, and takes no neighbour along if it does so again. In the end its attempts are used up, and it is dead.
+//!
+//! Each run of a series has its own attempts. A run that fails is tried again in its series, as long as the next run is
+//! not due. Then, and when its attempts are used up, it leaves the series: it becomes a timer of its own, whose key is that
+//! of the series, `@`, and the time at which it was due in milliseconds since 1970. There it waits for its next attempt, or
+//! is dead. The series goes on with its next run. So a later attempt may run beside the next run of the series.
 //!
 //! The other direction works too: [`sqlite::within`] and [`postgres::within`] schedule inside a transaction of yours, so
 //! that an order and its timer are written together or not at all.
@@ -102,16 +118,17 @@
 //! # Sight
 //!
 //! [`Timers::counts`] counts by kind and state, and tells the lag: how long ago the oldest was due that is not done.
-//! [`Worker::stats`] tells what one worker has done. With the feature `tracing`, each run is in a span
-//! `tickwheel.timer` with its kind, key, attempt and fencing number, and failures are events. So are a database that
-//! cannot be reached or used, and its return. With the feature `metrics` there are these, with the label `kind` where
-//! there is one:
+//! [`Worker::stats`] tells what one worker has done, [`Worker::is_running`] and [`Worker::stop_reason`] whether it still runs
+//! and why not. [`WorkerBuilder::on_dead`] is told of timers that die, and [`WorkerBuilder::on_error`] of everything that
+//! a worker cannot do. With the feature `tracing`, each run is in a span `tickwheel.timer` with its kind, key, attempt and
+//! fencing number, and failures are events. So are a database that cannot be reached or used, and its return. With the
+//! feature `metrics` there are these, with the label `kind` where there is one:
 //!
 //! | metric | what it is |
 //! | --- | --- |
 //! | `tickwheel_durable_runs_total` | attempts that were started |
 //! | `tickwheel_durable_failed_total` | attempts that failed |
-//! | `tickwheel_durable_dead_total` | timers all of whose attempts have failed |
+//! | `tickwheel_durable_dead_total` | timers that died |
 //! | `tickwheel_durable_errors_total` | errors that were told to [`WorkerBuilder::on_error`], without `kind` |
 //! | `tickwheel_durable_lateness_seconds` | a histogram: from the moment at which a timer woke to the start of its handler |
 //! | `tickwheel_durable_run_seconds` | a histogram: how long handlers took |
@@ -140,12 +157,12 @@
 //! INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '4711', 1000 * (unixepoch() + 3 * 86400));
 //! ```
 //!
-//! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts`, `fence`,
+//! The other columns are the workers', and may be read: `state` (`waiting`, `running` or `dead`), `attempts` (starts), `fence`,
 //! `held_until` (the end of a lease, or the time of the next attempt), `owner`, `error`, and `wake`, which is when a worker
 //! looks at the timer next. A timer that is done is deleted. One that waits for another attempt begins anew when its `due`
 //! is changed, as with [`Timers::reset`]. `sqlite::SCHEMA` and `postgres::SCHEMA` are the whole definition, and an empty
-//! database needs nothing else. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's tables that may
-//! still work with them: a worker that is older than that stops.
+//! database needs nothing else. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's
+//! tables that may still work with them: a worker that is older than that stops at its next claim or look.
 //!
 //! # Coming from
 //!
@@ -159,6 +176,7 @@
 //! | cron triggers | [`NewTimer::rule`] and [`WorkerBuilder::rules`], with a crate for cron expressions |
 //! | misfire instructions | runs that were missed are skipped; one that is late runs at once |
 //! | Sidekiq's retries and dead set | [`Retry`], [`State::Dead`], [`Timers::requeue`] |
+//! | Sidekiq's death handlers | [`WorkerBuilder::on_dead`] |
 //! | db-scheduler's heartbeats and dead executions | leases: [`WorkerBuilder::lease`] |
 //! | the `poll_interval` of all of them | the wheel, and news from the server; [`WorkerBuilder::poll_every`] as a fallback |
 //!
@@ -177,7 +195,7 @@
 //!   here remembers how steps belong together. Take Temporal, Restate or a state machine in a table.
 //! - A **broker**. There are no topics, no consumer groups, no replay, and no order between timers but their due times:
 //!   two workers may run neighbours at the same time. For messages that are consumed at once, take a broker.
-//! - A **job queue with all that belongs to one**. There are no priorities, no limits for each kind, no queues in which one
+//! - A **job queue with all that belongs to one**. There are no priorities, no limits across workers, no queues in which one
 //!   key waits for another, no history of what is done, and no web page. What it has is time.
 //! - A clock for **many short timeouts**. Each timer costs a write to schedule and two to run. Timeouts that most often are
 //!   cancelled, and that may die with the process, belong on a [`Scheduler`](crate::Scheduler).
@@ -197,7 +215,7 @@
 //! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
 //! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
 //! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
-//! durability is what its settings make it. The contract is STORE-1 to STORE-5 in `src/durable/store.rs`, and
+//! durability is what its settings make it. The contract is STORE-1 to STORE-7 in `src/durable/store.rs`, and
 //! `tests/durable_store.rs` checks it.
 
 // What a worker's threads do is told in `worker/shared.rs`; `store.rs` is what they ask of a database.
@@ -217,7 +235,7 @@ mod timer;
 mod timers;
 mod worker;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, StopReason};
 pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{

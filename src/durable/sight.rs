@@ -28,36 +28,44 @@ pub(super) fn in_span<R>(timer: &Timer, run: impl FnOnce() -> R) -> R {
     }
 }
 
-/// A handler has returned.
-pub(super) fn ran(timer: &Timer, late: Duration, took: Duration) {
+/// A handler is called.
+pub(super) fn started(timer: &Timer, late: Duration) {
     #[cfg(feature = "metrics")]
     {
         let kind = || timer.kind.clone();
         metrics::counter!("tickwheel_durable_runs_total", "kind" => kind()).increment(1);
         metrics::histogram!("tickwheel_durable_lateness_seconds", "kind" => kind())
             .record(late.as_secs_f64());
-        metrics::histogram!("tickwheel_durable_run_seconds", "kind" => kind())
-            .record(took.as_secs_f64());
     }
-    _ = (timer, late, took);
+    _ = (timer, late);
 }
 
-/// An attempt has failed.
+/// A handler has returned.
+pub(super) fn ran(timer: &Timer, took: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!("tickwheel_durable_run_seconds", "kind" => timer.kind.clone())
+        .record(took.as_secs_f64());
+    _ = (timer, took);
+}
+
+/// An attempt has failed. If its timer is dead, `died` tells of that.
 pub(super) fn failed(timer: &Timer, reason: &str, is_dead: bool) {
     #[cfg(feature = "tracing")]
-    if is_dead {
-        tracing::error!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer is dead");
-    } else {
+    if !is_dead {
         tracing::warn!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer has failed, and is tried again");
     }
     #[cfg(feature = "metrics")]
-    {
-        metrics::counter!("tickwheel_durable_failed_total", "kind" => timer.kind.clone())
-            .increment(1);
-        let dead = metrics::counter!("tickwheel_durable_dead_total", "kind" => timer.kind.clone());
-        dead.increment(is_dead.into());
-    }
+    metrics::counter!("tickwheel_durable_failed_total", "kind" => timer.kind.clone()).increment(1);
     _ = (timer, reason, is_dead);
+}
+
+/// A timer is dead.
+pub(super) fn died(timer: &Timer, reason: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer is dead");
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_dead_total", "kind" => timer.kind.clone()).increment(1);
+    _ = (timer, reason);
 }
 
 /// An error of the database, the first of many in a row.
@@ -69,7 +77,7 @@ pub(super) fn database_error(worker: &str, error: &Error) {
         target: "tickwheel",
         worker,
         error = super::error::with_causes(error),
-        "the database of durable timers has failed"
+        "a worker of durable timers has met an error"
     );
     _ = (worker, error);
 }

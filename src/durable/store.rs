@@ -12,6 +12,10 @@
 //! - STORE-4 A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
 //!   running are reset or requeued.
 //! - STORE-5 What returned `Ok` survives a crash of the process and of the database.
+//! - STORE-6 A timer's `attempts` counts starts of its handler. `claim` and `extend` leave it as it is. `start` and `finish`
+//!   set it to the number that they are given.
+//! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
+//!   claimed by itself, and never together with others.
 
 use std::any::Any;
 use std::time::{Duration, SystemTime};
@@ -176,12 +180,22 @@ pub trait Connection: Table + Send {
     /// the errors of the database.
     fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look>;
 
-    /// Takes timers of one kind whose time has come, the earliest first (STORE-1, STORE-2).
+    /// Takes timers of one kind whose time has come, the earliest first (STORE-1, STORE-2, STORE-6). The first that is
+    /// suspected is taken only if no timer is before it, and then alone (STORE-7).
     ///
     /// # Errors
     ///
-    /// The errors of the database.
+    /// [`Error::Schema`](super::Error::Schema) as for [`look`](Connection::look), and the errors of the database. Then no
+    /// timer is taken.
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
+
+    /// Writes down that the handler of a run is about to be called, for the `attempts`-th time (STORE-3, STORE-6). Returns
+    /// false if the run is not the caller's any more. It should not wait for a timer that another transaction holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`](super::Error::Busy) if another transaction holds the timer, and the errors of the database.
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
 
     /// Makes leases last `lease` from now (STORE-3). It should not wait for timers that other transactions hold, because the
     /// leases of the others would end in the meantime.
@@ -200,7 +214,9 @@ pub trait Connection: Table + Send {
 
     /// Does the work of a handler, and what follows it, in one transaction: both or neither.
     ///
-    /// It makes the change of `finish` first, so that the run is known to be still the caller's. Then it calls one of the
+    /// If [`Work::start`] returns a number, it does what [`start`](Connection::start) does, and commits that. It should hold
+    /// what it has to wait for by then: if the process dies before the handler is called, an attempt is lost. Then it begins the
+    /// transaction, and makes the change of `finish`, so that the run is known to be still the caller's. Then it calls one of the
     /// methods of `work`, and commits if that returns true. If it returns false, the transaction is undone, and the result
     /// is `Undone`. The database should end a transaction in which nothing happens for `limit`, because this process may
     /// hang.
@@ -265,9 +281,6 @@ pub struct Claim<'a> {
     pub owner: &'a str,
     /// How long the worker has them.
     pub lease: Duration,
-    /// How often a timer is tried that does not say so itself. One whose lease has ended, and which was started so
-    /// often, is made dead and not given out: it may be what kills the workers.
-    pub max_attempts: u32,
 }
 
 /// What [`Connection::claim`] has taken.
@@ -277,11 +290,10 @@ pub struct Claimed {
     pub now: SystemTime,
     /// In order of `wake`.
     pub timers: Vec<ClaimedTimer>,
-    /// How many were made dead, because their lease had ended and no attempt was left.
-    pub dead: u32,
+    /// More may be due: the claim has reached its limit, or ended before or behind a timer that is suspected.
+    pub more: bool,
     /// When the next timer of the kind that waits wakes after `now`, if there is one. So a worker that was told of the
-    /// first of many comes to know of each of them. `None` also if the claim has reached its limit, because another one
-    /// follows then.
+    /// first of many comes to know of each of them. `None` also if there may be more, because another claim follows then.
     pub next: Option<SystemTime>,
 }
 
@@ -292,7 +304,7 @@ pub struct ClaimedTimer {
     pub timer: Timer,
     /// When it woke.
     pub woke: SystemTime,
-    /// Another worker had it, and its lease has ended.
+    /// A worker had it, and its lease has ended without an outcome. So it is suspected (STORE-7).
     pub was_running: bool,
 }
 
@@ -310,6 +322,9 @@ pub struct RunId {
 pub struct Finish {
     /// The attempt.
     pub run: RunId,
+    /// How often the handler was started for this run of the timer, with this attempt if it was started (STORE-6). The
+    /// next run of a series counts from zero.
+    pub attempts: u32,
     /// What follows.
     pub then: Then,
 }
@@ -325,7 +340,20 @@ pub enum Then {
     Retry(Duration, String),
     /// It has failed for good.
     Dead(String),
-    /// It was never started. The attempt does not count.
+    /// It has failed, and the timer waits for the next run of its series. The run that has failed leaves the series: it
+    /// becomes a timer of its own, without a repetition and with everything else of the series, unless one with its key is
+    /// there already.
+    Split {
+        /// When the next run of the series is due.
+        next: SystemTime,
+        /// The key of the timer that the failed run becomes.
+        key: String,
+        /// So long after now it is tried again. `None`: it is dead.
+        retry: Option<Duration>,
+        /// Why it has failed.
+        error: String,
+    },
+    /// It was never started, so it waits again.
     Release,
 }
 

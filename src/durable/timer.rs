@@ -32,7 +32,7 @@ impl From<SystemTime> for When {
     }
 }
 
-/// What follows a successful run.
+/// What follows a run of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Repetition {
     /// The next run is due so long after this one was due. Runs that were missed are skipped, and the phase is kept.
@@ -63,7 +63,7 @@ pub struct NewTimer {
     pub payload: Vec<u8>,
     /// When it is due first.
     pub when: When,
-    /// What follows a successful run. `None`: the timer is removed.
+    /// What follows a run. `None`: the timer is removed after a successful one.
     pub repetition: Option<Repetition>,
     /// After so many failed attempts it is dead. `None`: as its handler's [`Retry`](super::Retry) says.
     pub max_attempts: Option<u32>,
@@ -102,6 +102,10 @@ impl NewTimer {
     }
 
     /// Makes it a series with a fixed period, which is at least a millisecond.
+    ///
+    /// Each run has its own attempts. One that has used them up, or would be tried again when the next run is due already,
+    /// becomes a timer of its own. Its key is that of the series, `@`, and the time at which it was due, in milliseconds since
+    /// 1970. The series goes on.
     pub fn every(mut self, period: Duration) -> NewTimer {
         self.repetition = Some(Repetition::Every(period));
         self
@@ -197,7 +201,7 @@ pub struct Timer {
     pub due: SystemTime,
     /// When a worker looks at it next: at `due`, at the next attempt, or at the end of the lease. `None`: it is dead.
     pub wake: Option<SystemTime>,
-    /// What follows a successful run.
+    /// What follows a run of a series.
     pub repetition: Option<Repetition>,
     /// After so many failed attempts it is dead. `None`: as its handler says.
     pub max_attempts: Option<u32>,
@@ -205,7 +209,7 @@ pub struct Timer {
     pub time_limit: Option<Duration>,
     /// Waiting, running or dead.
     pub state: State,
-    /// For how many attempts of this run it was claimed.
+    /// How often its handler was started for this run, as far as that is written down.
     pub attempts: u32,
     /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store.
     pub fence: i64,

@@ -39,7 +39,6 @@ pub(crate) fn a_thousand_workers_claim_ten_timers_once(database: &Database<'_>) 
                             limit: 1,
                             owner: &worker.to_string(),
                             lease: Duration::from_secs(3600),
-                            max_attempts: 9,
                         };
                         let claimed = connection.claim(&claim).expect("a claim").timers;
                         mine.extend(claimed.into_iter().map(|claimed| {
@@ -57,7 +56,7 @@ pub(crate) fn a_thousand_workers_claim_ten_timers_once(database: &Database<'_>) 
         let fences: BTreeSet<_> = claimed.iter().map(|run| run.fence).collect();
         assert_eq!((claimed.len(), ids.len(), fences.len()), (TIMERS, TIMERS, TIMERS), "{round}");
         let done: Vec<_> =
-            claimed.iter().map(|run| Finish { run: *run, then: Then::Done }).collect();
+            claimed.iter().map(|run| Finish { run: *run, attempts: 1, then: Then::Done }).collect();
         assert_eq!(connections[0].finish(&done).expect("written").changed.len(), TIMERS);
     }
 }

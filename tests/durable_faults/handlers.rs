@@ -3,7 +3,13 @@
 //! The book is the table `effects` in the timers' own database, with the due time of a run and the database's time at
 //! which it was booked. Timers of the kind `plain` have a plain handler, which books on a connection of its own. Those of
 //! the kind `tx` have a handler in the timers' transaction, which books in that. Both do as the payload says.
+//!
+//! The ledger is a file outside of that database. If a place has one, handlers note each start in it before they do anything
+//! else. What was written to a file outlasts the process that has written it.
 
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::thread;
@@ -18,6 +24,7 @@ use tickwheel::durable::{
 use super::common::PATIENCE;
 use super::databases::Database;
 use super::process::{Gate, Point};
+use super::server::new_name;
 
 /// A database, as another process may find it.
 #[derive(Clone, Debug)]
@@ -26,6 +33,8 @@ pub(crate) struct Place {
     pub(crate) address: String,
     /// The path of the file, or what a client of PostgreSQL connects to.
     pub(crate) direct: String,
+    /// The path of the ledger, or nothing.
+    pub(crate) ledger: String,
 }
 
 impl Place {
@@ -38,7 +47,7 @@ impl Place {
             Database::File(path) => path.display().to_string(),
             Database::Schema { .. } => database.url(),
         };
-        Place { address: database.address(), direct }
+        Place { address: database.address(), direct, ledger: String::new() }
     }
 
     fn is_sqlite(&self) -> bool {
@@ -74,6 +83,43 @@ impl Role {
 const INTO_FILE: &str = "INSERT INTO effects (kind, key, due, at) VALUES (?1, ?2, ?3, ?4)";
 const INTO_TABLE: &str = "INSERT INTO effects (kind, key, due, at)
     VALUES ($1, $2, $3, (extract(epoch FROM tickwheel_now()) * 1000000)::bigint)";
+
+/// The starts of all handlers. Its `Drop` removes the file.
+pub(crate) struct Ledger(PathBuf);
+
+/// A start: the kind, the key, and the number of the attempt that the handler was told.
+pub(crate) type Start = (String, String, u32);
+
+impl Ledger {
+    pub(crate) fn of(place: &mut Place) -> Ledger {
+        let path = std::env::temp_dir().join(new_name("ledger"));
+        place.ledger = path.display().to_string();
+        Ledger(path)
+    }
+
+    pub(crate) fn starts(&self) -> Vec<Start> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        let start = |line: &str| {
+            let [kind, key, attempt] = line.split('\t').collect::<Vec<_>>()[..] else {
+                panic!("{line:?}")
+            };
+            (kind.to_owned(), key.to_owned(), attempt.parse().expect("a number"))
+        };
+        text.lines().map(start).collect()
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Notes a start with one call of the system.
+fn note(mut ledger: &File, run: &Run<'_>) {
+    let line = format!("{}\t{}\t{}\n", run.kind(), run.key(), run.attempt());
+    assert_eq!(ledger.write(line.as_bytes()).expect("it is written"), line.len());
+}
 
 /// Microseconds since 1970.
 pub(crate) fn micros(time: SystemTime) -> i64 {
@@ -119,17 +165,24 @@ impl Client {
 /// What the payload says.
 ///
 /// - `fail 2`: the first two attempts fail before they book.
+/// - `late 1`: so does the first, and the gap behind it is long enough to kill the process in it.
 /// - `slow`: takes a few milliseconds more at the end of the handler, so that a kill is likely to come there.
 /// - `quiet`: takes as long, and a plain handler books nothing.
 /// - `hold`: waits at the end of the handler, in a worker process.
 /// - `abort`: takes the whole process down, if it is a worker process.
-fn begin(run: &Run<'_>, gate: Option<&Gate>) -> HandlerResult {
+fn begin(run: &Run<'_>, gate: Option<&Gate>, ledger: Option<&File>) -> HandlerResult {
+    ledger.into_iter().for_each(|ledger| note(ledger, run));
     let payload = std::str::from_utf8(run.payload())?;
     if payload == "abort" && gate.is_some() {
         std::process::abort();
     }
-    let fails = payload.strip_prefix("fail ").and_then(|count| count.parse().ok()).unwrap_or(0);
-    if run.attempt() <= fails { Err(Failure::new("as it was told")) } else { Ok(()) }
+    let count = |name| payload.strip_prefix(name).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let failure = Failure::new("as it was told");
+    match run.attempt() {
+        attempt if attempt <= count("fail ") => Err(failure),
+        attempt if attempt <= count("late ") => Err(failure.retry_after(LATER)),
+        _ => Ok(()),
+    }
 }
 
 fn end(run: &Run<'_>, gate: Option<&Gate>) {
@@ -144,11 +197,13 @@ fn end(run: &Run<'_>, gate: Option<&Gate>) {
 pub(crate) fn equipped(timers: &Timers, place: &Place, role: &Role) -> WorkerBuilder {
     let retry = Retry::attempts(10_000).gaps(SHORT, 1.0, SHORT);
     let worker = timers.worker().retry(retry).threads(THREADS).poll_every(POLL);
+    let open = || OpenOptions::new().append(true).create(true).open(&place.ledger);
+    let ledger = (!place.ledger.is_empty()).then(|| Arc::new(open().expect("it opens")));
     let worker = {
-        let (place, gate) = (place.clone(), role.gate());
+        let (place, gate, ledger) = (place.clone(), role.gate(), ledger.clone());
         let client = Mutex::new(None);
         worker.handle("plain", move |run| {
-            begin(run, gate.as_deref())?;
+            begin(run, gate.as_deref(), ledger.as_deref())?;
             if run.payload() != b"quiet" {
                 let mut slot = client.lock().expect("no panic");
                 let mut open = slot.take().map_or_else(|| Client::open(&place), Ok)?;
@@ -162,14 +217,14 @@ pub(crate) fn equipped(timers: &Timers, place: &Place, role: &Role) -> WorkerBui
     let gate = role.gate();
     if place.is_sqlite() {
         worker.handle_in_sqlite("tx", move |run, transaction| {
-            begin(run, gate.as_deref())?;
+            begin(run, gate.as_deref(), ledger.as_deref())?;
             book_in_file(transaction, run)?;
             end(run, gate.as_deref());
             Ok(())
         })
     } else {
         worker.handle_in_postgres("tx", move |run, transaction| {
-            begin(run, gate.as_deref())?;
+            begin(run, gate.as_deref(), ledger.as_deref())?;
             book_in_table(transaction, run)?;
             end(run, gate.as_deref());
             Ok(())
@@ -181,6 +236,8 @@ pub(crate) fn equipped(timers: &Timers, place: &Place, role: &Role) -> WorkerBui
 pub(crate) const KINDS: [&str; 2] = ["plain", "tx"];
 
 pub(crate) const THREADS: usize = 2;
+
+const LATER: Duration = Duration::from_secs(1);
 
 /// The gap behind a failed attempt.
 const SHORT: Duration = Duration::from_millis(5);

@@ -97,12 +97,17 @@ impl Connection for Held {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
+        assert!(!self.gate.is_at(Point::Panic), "as it was told");
         self.gate.pass(Point::BeforeClaim);
         let claimed = self.inner.claim(claim)?;
         if !claimed.timers.is_empty() {
             self.gate.pass(Point::AfterClaim);
         }
         Ok(claimed)
+    }
+
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
+        self.inner.start(run, attempts)
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {

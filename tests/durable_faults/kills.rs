@@ -1,15 +1,15 @@
 //! Worker processes that die or hang at one point of their work.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
-use tickwheel::durable::{Filter, State, Timer, Timers, Worker};
+use tickwheel::durable::{Filter, State, StopReason, Timer, Timers, Worker};
 
 use super::common::{PATIENCE, until};
-use super::databases::Database;
-use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_early};
+use super::databases::{Database, client};
+use super::handlers::{KINDS, Place, Role, THREADS, effects, equipped, new, nothing_was_early};
 use super::holding::Holding;
 use super::process::{Gate, Point, Process};
 
@@ -46,7 +46,7 @@ const CASES: [Case; 6] = [
     Case { point: Point::BeforeFinish, payload: "fail 1", plain: 1, in_transaction: 1 },
     Case { point: Point::BeforeFinish, payload: "", plain: 2, in_transaction: 1 },
     // The handler has failed, that is written, and the timer waits for the next attempt.
-    Case { point: Point::AfterFinish, payload: "fail 1", plain: 1, in_transaction: 1 },
+    Case { point: Point::AfterFinish, payload: "late 1", plain: 1, in_transaction: 1 },
 ];
 
 pub(crate) fn a_killed_worker_loses_nothing(database: &Database<'_>) {
@@ -199,6 +199,52 @@ pub(crate) fn a_claim_that_comes_after_the_stop_is_given_back(database: &Databas
     assert_eq!((timer.state, timer.attempts), (State::Waiting, 0));
     assert_eq!((worker.stats().released, worker.stats().running), (1, 0));
     assert_eq!(effects(database, "plain", "1"), 0);
+}
+
+/// Somebody locks a timer between its claim and its start. That costs no handler thread.
+pub(crate) fn a_timer_that_is_held_before_its_start_holds_up_no_other(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // a transaction holds the whole file
+    }
+    let place = Place::with_book(database);
+    let gate = Gate::new(Point::AfterClaim);
+    let held = Holding::new(place.store(), Arc::clone(&gate));
+    let timers = Timers::with_store(held).expect("it opens");
+    let worker = survivor(&timers, &place);
+    let all: Vec<_> = (0..4).map(|n| new("plain", &n.to_string(), NOW).max_attempts(1)).collect();
+    timers.schedule_all(&all).expect("scheduled");
+    let claimed = || timers.list(&Filter::new().state(State::Running)).expect("a list");
+    until("as many are claimed as there are threads", || claimed().len() == THREADS);
+    let mut mine = client(&database.url());
+    let mut transaction = mine.transaction().expect("begins");
+    for timer in claimed() {
+        let lock = "SELECT 1 FROM tickwheel_timers WHERE id = $1 FOR UPDATE";
+        transaction.execute(lock, &[&timer.id]).expect("it is locked");
+    }
+    gate.open();
+    until("the others are done", || timers.list(&Filter::new()).expect("a list").len() == THREADS);
+    transaction.rollback().expect("ends");
+    until("all are done", || timers.list(&Filter::new()).expect("a list").is_empty());
+    assert_eq!((worker.stats().dead, worker.stats().errors), (0, 0));
+}
+
+/// A thread of the worker's own panics. The worker says that it does not run any more, and others take over.
+pub(crate) fn a_worker_whose_thread_panics_says_so(database: &Database<'_>) {
+    let place = Place::with_book(database);
+    let held = Holding::new(place.store(), Gate::new(Point::Panic));
+    let (tell, told) = mpsc::channel();
+    let worker = equipped(&Timers::with_store(held).expect("it opens"), &place, &Role::Survivor);
+    let worker = worker.on_error(move |error| _ = tell.send(error.to_string()));
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    assert!(worker.is_running());
+    let timers = database.open();
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    let said = told.recv_timeout(PATIENCE).expect("it says so");
+    assert_eq!(said, "a worker has stopped: one of its own threads has panicked");
+    until("it knows that", || worker.stop_reason() == Some(StopReason::Panicked));
+    let other = survivor(&timers, &place);
+    until("another one has done it", || get(&timers, "plain", "1").is_none());
+    assert!(other.is_running() && !worker.is_running());
 }
 
 pub(crate) fn a_payload_that_kills_its_process_is_dead_in_the_end(database: &Database<'_>) {

@@ -30,6 +30,8 @@ pub(crate) enum Point {
     BeforeFinish,
     AfterFinish,
     AfterCommit,
+    /// A claim panics: the store has a fault.
+    Panic,
 }
 
 const POINTS: [Point; 7] = [
@@ -52,6 +54,10 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new(point: Point) -> Arc<Gate> {
         Arc::new(Gate { point, is_open: Mutex::new(false), has_opened: Condvar::new() })
+    }
+
+    pub(crate) fn is_at(&self, point: Point) -> bool {
+        point == self.point
     }
 
     pub(crate) fn pass(&self, point: Point) {
@@ -90,7 +96,8 @@ impl Process {
     }
 
     fn start_by(mut command: Command, place: &Place, point: Point, lease: Duration) -> Process {
-        let settings = [place.address.clone(), place.direct.clone(), format!("{point:?}")];
+        let point = format!("{point:?}");
+        let settings = [&place.address, &place.direct, &place.ledger, &point].map(String::as_str);
         let mut child = command
             .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
             .env("TICKWHEEL_WORKER_PROCESS", settings.join("\n"))
@@ -191,8 +198,9 @@ pub(crate) fn signal(name: &str, process: u32) {
 pub(crate) fn be_a_worker() {
     let Ok(settings) = env::var("TICKWHEEL_WORKER_PROCESS") else { return };
     let settings: Vec<_> = settings.split('\n').collect();
-    let [address, direct, point] = settings[..] else { panic!("three settings") };
-    let place = Place { address: address.to_owned(), direct: direct.to_owned() };
+    let [address, direct, ledger, point] = settings[..] else { panic!("four settings") };
+    let [address, direct, ledger] = [address, direct, ledger].map(ToOwned::to_owned);
+    let place = Place { address, direct, ledger };
     let named = |known: &&Point| format!("{known:?}") == point;
     let gate = Gate::new(*POINTS.iter().find(named).expect("a point"));
     let lease = super::common::env("TICKWHEEL_LEASE").expect("a lease");

@@ -110,10 +110,7 @@ impl Connection for Session {
             ORDER BY found.position, found.wake";
         let rows = self.table().query(SQL, &[&kinds, &for_interval(horizon), &i64::from(limit)])?;
         let first = rows.first().ok_or_else(no_row)?;
-        let oldest: i32 = first.try_get(1).map_err(failed)?;
-        if oldest > SCHEMA_VERSION {
-            return Err(Error::Schema(oldest));
-        }
+        check_version(first)?;
         let mut wakes = Vec::with_capacity(rows.len());
         for row in &rows {
             let position: Option<i64> = row.try_get(2).map_err(failed)?;
@@ -126,34 +123,38 @@ impl Connection for Session {
     }
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
+        // A suspected timer is taken by itself (STORE-7).
         const SQL: &str = concat!(
-            "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now),
+            "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
             due AS (
-                SELECT id, wake, state, owner, state = 'running' AND attempts >= coalesce(max_attempts, $5) AS is_over
-                FROM tickwheel_timers WHERE kind = $1 AND wake <= (SELECT now FROM clock)
+                SELECT id, wake, state FROM tickwheel_timers
+                WHERE kind = $1 AND wake <= (SELECT now FROM clock) AND (SELECT oldest FROM clock) <= $5
                 ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
+            ranked AS (
+                SELECT due.*, row_number() OVER in_order AS rank, bool_or(state = 'running') OVER in_order AS is_suspected
+                FROM due WINDOW in_order AS (ORDER BY wake, id)),
+            chosen AS (SELECT * FROM ranked WHERE rank = 1 OR NOT is_suspected),
+            counted AS (
+                SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM chosen) AS chosen),
             taken AS (
                 UPDATE tickwheel_timers t SET
-                    state = CASE WHEN due.is_over THEN 'dead' ELSE 'running' END,
-                    attempts = t.attempts + CASE WHEN due.is_over THEN 0 ELSE 1 END,
+                    state = 'running',
                     fence = nextval('tickwheel_fence'),
-                    owner = CASE WHEN due.is_over THEN NULL ELSE $3 END,
-                    held_until = CASE WHEN due.is_over THEN 'infinity'
-                        ELSE tickwheel_now() + $4::float8 * interval '1 millisecond' END,
-                    error = CASE WHEN due.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
+                    owner = $3,
+                    held_until = tickwheel_now() + $4::float8 * interval '1 millisecond',
+                    error = CASE WHEN chosen.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
                         || ' ended: it died, hung, or lost the database' ELSE t.error END
-                FROM due WHERE t.id = due.id
+                FROM chosen WHERE t.id = chosen.id
                 RETURNING ",
             columns!("t."),
-            ", due.wake AS woke, due.state AS before)
-            SELECT clock.now,
-                CASE WHEN (SELECT count(*) FROM due) < $2 THEN (SELECT wake FROM tickwheel_timers
+            ", chosen.wake AS woke, chosen.state AS before)
+            SELECT clock.now, clock.oldest, counted.chosen < counted.due OR counted.due = $2 AS more,
+                CASE WHEN counted.chosen = counted.due AND counted.due < $2 THEN (SELECT wake FROM tickwheel_timers
                     WHERE kind = $1 AND wake > (SELECT now FROM clock) AND wake < 'infinity' AND state = 'waiting'
                     ORDER BY wake LIMIT 1) END AS next,
                 taken.*
-            FROM clock LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
+            FROM clock CROSS JOIN counted LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
         );
-        let most = i32::try_from(claim.max_attempts).unwrap_or(i32::MAX);
         let rows = self.table().query(
             SQL,
             &[
@@ -161,28 +162,41 @@ impl Connection for Session {
                 &i64::from(claim.limit),
                 &claim.owner,
                 &for_interval(claim.lease),
-                &most,
+                &SCHEMA_VERSION,
             ],
         )?;
         let first = rows.first().ok_or_else(no_row)?;
+        check_version(first)?;
         let mut claimed = Claimed {
             now: first.try_get(0).map_err(failed)?,
             timers: Vec::with_capacity(rows.len()),
-            dead: 0,
-            next: first.try_get(1).map_err(failed)?,
+            more: first.try_get(2).map_err(failed)?,
+            next: first.try_get(3).map_err(failed)?,
         };
         for row in &rows {
-            match row.try_get::<_, Option<&str>>("state").map_err(failed)? {
-                None => {} // nothing was due
-                Some("running") => claimed.timers.push(ClaimedTimer {
+            // Without a timer there is one row all the same.
+            if let Some(before) = row.try_get::<_, Option<&str>>("before").map_err(failed)? {
+                claimed.timers.push(ClaimedTimer {
                     timer: timer_in(row)?,
                     woke: row.try_get("woke").map_err(failed)?,
-                    was_running: row.try_get::<_, &str>("before").map_err(failed)? == "running",
-                }),
-                Some(_) => claimed.dead += 1,
+                    was_running: before == "running",
+                });
             }
         }
         Ok(claimed)
+    }
+
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
+        const SQL: &str = concat!(
+            "WITH mine AS (SELECT t.id FROM (VALUES ($1::bigint, $2::bigint)) AS run (id, fence)",
+            locked!(),
+            ") UPDATE tickwheel_timers t SET attempts = $3 FROM mine WHERE t.id = mine.id RETURNING t.fence"
+        );
+        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+        let started = self.table().try_again(vec![run], |table, _| {
+            fences_in(&table.query(SQL, &[&run.id, &run.fence, &attempts])?)
+        })?;
+        if started.busy.is_empty() { Ok(!started.changed.is_empty()) } else { Err(Error::Busy) }
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
@@ -211,11 +225,18 @@ impl Connection for Session {
     ) -> Result<Transacted> {
         let mut transaction = self.client.transaction().map_err(failed)?;
         let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
+        let RunId { id, fence } = finish.run;
+        // The start is committed in the same round trip, so little time passes until the handler is called.
+        let start = work.start().map_or(String::new(), |attempts| {
+            format!(
+                "UPDATE tickwheel_timers SET attempts = {attempts}
+                WHERE id = {id} AND fence = {fence} AND state = 'running'; COMMIT AND CHAIN;"
+            )
+        });
         // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait.
         let begin = format!(
-            "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
-             SELECT 1 FROM tickwheel_timers WHERE id = {} FOR UPDATE; SET LOCAL lock_timeout = 0",
-            finish.run.id
+            "{start} SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
+             SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
         );
         transaction.batch_execute(&begin).map_err(failed)?;
         let mut table = Within { client: &mut transaction, prepared: Some(&mut self.prepared) };
@@ -298,17 +319,21 @@ impl<C: GenericClient> Within<'_, C> {
     /// Writes what became of runs.
     fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
         let (done, others): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.then == Then::Done);
+        let (split, changed): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|run| matches!(run.then, Then::Split { .. }));
         let ids = |runs: &[&Finish]| runs.iter().map(|finish| finish.run).collect::<Vec<_>>();
         let mut all = Changed::default();
         if !done.is_empty() {
             all = self.try_again(ids(&done), Self::remove)?;
         }
-        if !others.is_empty() {
-            let changed = self.try_again(ids(&others), |table, left| {
+        for (sql, group) in [(CHANGE, changed), (SPLIT, split)] {
+            if group.is_empty() {
+                continue;
+            }
+            let changed = self.try_again(ids(&group), |table, left| {
                 let left: HashSet<i64> = left.iter().map(|run| run.fence).collect();
-                table.change(
-                    others.iter().copied().filter(|finish| left.contains(&finish.run.fence)),
-                )
+                let of = group.iter().copied().filter(|finish| left.contains(&finish.run.fence));
+                table.change(sql, of)
             })?;
             all.changed.extend(changed.changed);
             all.busy.extend(changed.busy);
@@ -338,36 +363,27 @@ impl<C: GenericClient> Within<'_, C> {
         fences_in(&self.query(ALL, &[&ids, &fences])?)
     }
 
-    fn change<'f>(&mut self, runs: impl Iterator<Item = &'f Finish>) -> Result<Vec<i64>> {
-        // `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that
-        // the trigger tells the other workers of it.
-        const SQL: &str = concat!(
-            "WITH mine AS (SELECT run.* FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[],
-                    $6::text[], $7::integer[]) AS run (id, fence, new_state, new_due, gap_ms, new_error, attempts_back)",
-            locked!(),
-            ") UPDATE tickwheel_timers t SET
-                state = mine.new_state,
-                due = coalesce(mine.new_due, t.due),
-                held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
-                    ELSE tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
-                attempts = CASE WHEN mine.new_due IS NOT NULL THEN 0 ELSE t.attempts - mine.attempts_back END,
-                fence = CASE WHEN mine.attempts_back > 0 THEN 0 ELSE t.fence END,
-                owner = NULL,
-                error = mine.new_error
-            FROM mine WHERE t.id = mine.id RETURNING mine.fence"
-        );
+    fn change<'f>(
+        &mut self,
+        sql: &'static str,
+        runs: impl Iterator<Item = &'f Finish>,
+    ) -> Result<Vec<i64>> {
         let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut dues, mut gaps) = (Vec::new(), Vec::new());
-        let (mut errors, mut back) = (Vec::new(), Vec::new());
-        for Finish { run, then } in runs {
+        let (mut dues, mut gaps, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut attempts, mut keys) = (Vec::new(), Vec::new());
+        for Finish { run, attempts: started, then } in runs {
             let text = |error: &String| Some(error.replace('\0', " "));
-            let (state, due, gap, error, attempts_back) = match then {
-                Then::Next(due) => (State::Waiting, Some(from_micros(micros(*due))), None, None, 0),
+            let at = |due: &SystemTime| Some(from_micros(micros(*due)));
+            let (state, due, gap, error, key) = match then {
+                Then::Next(due) => (State::Waiting, at(due), None, None, None),
                 Then::Retry(gap, error) => {
-                    (State::Waiting, None, Some(for_interval(*gap)), text(error), 0)
+                    (State::Waiting, None, Some(for_interval(*gap)), text(error), None)
                 }
-                Then::Dead(error) => (State::Dead, None, None, text(error), 0),
-                Then::Release | Then::Done => (State::Waiting, None, None, None, 1),
+                Then::Dead(error) => (State::Dead, None, None, text(error), None),
+                Then::Split { next, key, retry, error } => {
+                    (State::Waiting, at(next), retry.map(for_interval), text(error), Some(key))
+                }
+                Then::Release | Then::Done => (State::Waiting, None, None, None, None),
             };
             ids.push(run.id);
             fences.push(run.fence);
@@ -375,10 +391,61 @@ impl<C: GenericClient> Within<'_, C> {
             dues.push(due);
             gaps.push(gap);
             errors.push(error);
-            back.push(attempts_back);
+            attempts.push(i32::try_from(*started).unwrap_or(i32::MAX));
+            keys.push(key);
         }
-        fences_in(&self.query(SQL, &[&ids, &fences, &states, &dues, &gaps, &errors, &back])?)
+        fences_in(
+            &self.query(sql, &[&ids, &fences, &states, &dues, &gaps, &errors, &attempts, &keys])?,
+        )
     }
+}
+
+/// `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that the
+/// trigger tells the other workers of it.
+macro_rules! change {
+    ($left:literal) => {
+        concat!(
+            "WITH mine AS (
+                SELECT run.*, t.kind, t.payload, t.due, t.max_attempts, t.time_limit_ms
+                FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[],
+                    $7::integer[], $8::text[])
+                    AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key)",
+            locked!(),
+            ")",
+            $left,
+            " UPDATE tickwheel_timers t SET
+                state = mine.new_state,
+                due = coalesce(mine.new_due, t.due),
+                held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
+                    WHEN mine.new_due IS NULL THEN tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
+                attempts = CASE WHEN mine.new_due IS NULL THEN mine.new_attempts ELSE 0 END,
+                fence = CASE WHEN mine.new_state = 'waiting' AND mine.new_due IS NULL AND mine.gap_ms IS NULL
+                    THEN 0 ELSE t.fence END,
+                owner = NULL,
+                error = mine.new_error
+            FROM mine WHERE t.id = mine.id RETURNING mine.fence"
+        )
+    };
+}
+
+const CHANGE: &str = change!("");
+
+/// Runs that have failed become timers of their own.
+const SPLIT: &str = change!(
+    ", own AS (
+        INSERT INTO tickwheel_timers
+            (kind, key, payload, due, max_attempts, time_limit_ms, state, attempts, held_until, error)
+        SELECT kind, new_key, payload, due, max_attempts, time_limit_ms,
+            CASE WHEN gap_ms IS NULL THEN 'dead' ELSE 'waiting' END, new_attempts,
+            CASE WHEN gap_ms IS NULL THEN 'infinity' ELSE tickwheel_now() + gap_ms * interval '1 millisecond' END,
+            new_error FROM mine
+        ON CONFLICT (kind, key) DO NOTHING)"
+);
+
+/// Returns an error if another process has made the tables too new: the second column is the oldest version that works.
+fn check_version(row: &Row) -> Result<()> {
+    let oldest: i32 = row.try_get(1).map_err(failed)?;
+    if oldest > SCHEMA_VERSION { Err(Error::Schema(oldest)) } else { Ok(()) }
 }
 
 fn ids_and_fences(runs: &[RunId]) -> (Vec<i64>, Vec<i64>) {

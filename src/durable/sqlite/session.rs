@@ -90,12 +90,7 @@ impl Connection for Session {
 
     fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look> {
         self.read(|table| {
-            let oldest = "SELECT oldest FROM tickwheel_schema";
-            let mut oldest = table.client.prepare_cached(oldest).map_err(failed)?;
-            let oldest: i32 = oldest.query_row([], |row| row.get(0)).map_err(failed)?;
-            if oldest > SCHEMA_VERSION {
-                return Err(Error::Schema(oldest));
-            }
+            table.check_version()?;
             let sql = "SELECT wake FROM tickwheel_timers WHERE kind = ?1 AND wake <= ?2 ORDER BY wake LIMIT ?3";
             let mut statement = table.client.prepare_cached(sql).map_err(failed)?;
             let until = table.now().saturating_add(delay_millis(horizon));
@@ -112,6 +107,10 @@ impl Connection for Session {
 
     fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
         self.write(|table| table.claim(claim))
+    }
+
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
+        self.write(|table| table.start(run, attempts))
     }
 
     fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
@@ -148,6 +147,14 @@ impl Connection for Session {
         work: &mut Work<'_>,
     ) -> Result<Transacted> {
         self.file.with(|client| {
+            if let Some(attempts) = work.start() {
+                let transaction = begin(client)?;
+                let table = Within { client: &transaction, time: None };
+                if !table.start(finish.run, attempts)? {
+                    return Ok(Transacted::Lost);
+                }
+                transaction.commit().map_err(failed)?;
+            }
             let transaction = begin(client)?;
             let table = Within { client: &transaction, time: Some(self.file.now()) };
             if !table.finish(finish)? {
@@ -195,98 +202,113 @@ impl Within<'_> {
         statement.query_row([count as u32], |row| row.get(0)).map_err(failed)
     }
 
+    /// Returns an error if another process has made the tables too new.
+    fn check_version(&self) -> Result<()> {
+        let sql = "SELECT oldest FROM tickwheel_schema";
+        let mut oldest = self.client.prepare_cached(sql).map_err(failed)?;
+        let oldest: i32 = oldest.query_row([], |row| row.get(0)).map_err(failed)?;
+        if oldest > SCHEMA_VERSION { Err(Error::Schema(oldest)) } else { Ok(()) }
+    }
+
     fn claim(&self, claim: &Claim<'_>) -> Result<Claimed> {
+        self.check_version()?;
         let sql = format!(
             "SELECT {COLUMNS} FROM tickwheel_timers WHERE kind = ?1 AND wake <= ?2 ORDER BY wake, id LIMIT ?3"
         );
         let values =
             vec![claim.kind.to_owned().into(), self.now().into(), i64::from(claim.limit).into()];
-        let due = self.query(&sql, values)?;
+        let mut due = self.query(&sql, values)?;
+        // A suspected one is taken by itself (STORE-7).
+        let (found, suspected) =
+            (due.len(), due.iter().position(|timer| timer.state == State::Running));
+        due.truncate(suspected.map_or(found, |first| first.max(1)));
+        let more = due.len() < found || found == claim.limit as usize;
         let sql = "SELECT wake FROM tickwheel_timers
             WHERE kind = ?1 AND wake > ?2 AND wake < ?3 AND state = 'waiting' ORDER BY wake LIMIT 1";
         let mut next = self.client.prepare_cached(sql).map_err(failed)?;
-        let next = if due.len() < claim.limit as usize {
-            next.query_row(params![claim.kind, self.now(), NEVER], |row| row.get(0)).optional()
-        } else {
+        let next = if more {
             Ok(None)
+        } else {
+            next.query_row(params![claim.kind, self.now(), NEVER], |row| row.get(0)).optional()
         };
+        let next: Option<i64> = next.map_err(failed)?;
         let mut claimed = Claimed {
             now: time(self.now()),
             timers: Vec::with_capacity(due.len()),
-            dead: 0,
-            next: next.map_err(failed)?.map(time),
+            more,
+            next: next.map(time),
         };
         if due.is_empty() {
             return Ok(claimed);
         }
         let first = self.fences(due.len())?;
         let sql = "UPDATE tickwheel_timers
-            SET state = ?2, attempts = ?3, fence = ?4, owner = ?5, held_until = ?6, error = ?7 WHERE id = ?1";
+            SET state = 'running', fence = ?2, owner = ?3, held_until = ?4, error = ?5 WHERE id = ?1";
         let mut update = self.client.prepare_cached(sql).map_err(failed)?;
         let until = self.now().saturating_add(delay_millis(claim.lease));
         for (mut timer, fence) in due.into_iter().zip(first..) {
             let was_running = timer.state == State::Running;
-            let is_dead =
-                was_running && timer.attempts >= timer.max_attempts.unwrap_or(claim.max_attempts);
             let woke = timer.wake.unwrap_or(timer.due);
             if was_running {
                 timer.error = Some(lease_ended(timer.owner.as_deref()));
             }
             timer.fence = fence;
-            timer.state = if is_dead { State::Dead } else { State::Running };
-            timer.owner = (!is_dead).then(|| claim.owner.to_owned());
-            timer.wake = (!is_dead).then(|| time(until));
-            timer.attempts = timer.attempts.saturating_add(u32::from(!is_dead));
-            let held_until = if is_dead { NEVER } else { until };
-            let values = params![
-                timer.id,
-                timer.state.name(),
-                timer.attempts,
-                fence,
-                timer.owner,
-                held_until,
-                timer.error
-            ];
+            timer.state = State::Running;
+            timer.owner = Some(claim.owner.to_owned());
+            timer.wake = Some(time(until));
+            let values = params![timer.id, fence, timer.owner, until, timer.error];
             update.execute(values).map_err(failed)?;
-            if is_dead {
-                claimed.dead += 1;
-            } else {
-                claimed.timers.push(ClaimedTimer { timer, woke, was_running });
-            }
+            claimed.timers.push(ClaimedTimer { timer, woke, was_running });
         }
         Ok(claimed)
     }
 
+    fn start(&self, run: RunId, attempts: u32) -> Result<bool> {
+        let sql = "UPDATE tickwheel_timers SET attempts = ?3 WHERE id = ?1 AND fence = ?2 AND state = 'running'";
+        let mut statement = self.client.prepare_cached(sql).map_err(failed)?;
+        Ok(statement.execute((run.id, run.fence, attempts)).map_err(failed)? > 0)
+    }
+
     fn finish(&self, finish: &Finish) -> Result<bool> {
+        const NEXT: &str = "state = 'waiting', held_until = NULL, due = ?3";
+        const WAIT: &str = "state = 'waiting', held_until = ?3";
         let RunId { id, fence } = finish.run;
-        let set = |changes: &str, value: Value, error: Option<&str>| {
+        let set = |changes: &str, value: Value, error: Option<&str>, attempts: u32| {
             let sql = format!(
-                "UPDATE tickwheel_timers SET owner = NULL, error = ?4, {changes} WHERE id = ?1 AND fence = ?2 AND state = 'running'"
+                "UPDATE tickwheel_timers SET owner = NULL, error = ?4, attempts = ?5, {changes}
+                WHERE id = ?1 AND fence = ?2 AND state = 'running'"
             );
             let mut statement = self.client.prepare_cached(&sql)?;
-            statement.execute(params![id, fence, value, error])
+            statement.execute(params![id, fence, value, error, attempts])
         };
         let changed = match &finish.then {
             Then::Done => {
                 let sql = "DELETE FROM tickwheel_timers WHERE id = ?1 AND fence = ?2 AND state = 'running'";
                 self.client.prepare_cached(sql).and_then(|mut delete| delete.execute((id, fence)))
             }
-            Then::Next(due) => set(
-                "state = 'waiting', attempts = 0, held_until = NULL, due = ?3",
-                millis(*due).into(),
-                None,
-            ),
-            Then::Retry(gap, error) => set(
-                "state = 'waiting', held_until = ?3",
-                self.due(When::After(*gap)).into(),
-                Some(error),
-            ),
-            Then::Dead(error) => set("state = 'dead', held_until = ?3", NEVER.into(), Some(error)),
-            Then::Release => set(
-                "state = 'waiting', attempts = attempts - 1, held_until = ?3",
-                Value::Null,
-                None,
-            ),
+            Then::Next(due) => set(NEXT, millis(*due).into(), None, 0),
+            Then::Retry(gap, error) => {
+                set(WAIT, self.due(When::After(*gap)).into(), Some(error), finish.attempts)
+            }
+            Then::Dead(error) => {
+                set("state = 'dead', held_until = ?3", NEVER.into(), Some(error), finish.attempts)
+            }
+            Then::Split { next, key, retry, error } => {
+                let sql = "INSERT INTO tickwheel_timers
+                        (kind, key, payload, due, max_attempts, time_limit_ms, state, attempts, held_until, error)
+                    SELECT kind, ?3, payload, due, max_attempts, time_limit_ms, ?4, ?5, ?6, ?7 FROM tickwheel_timers
+                    WHERE id = ?1 AND fence = ?2 AND state = 'running' ON CONFLICT (kind, key) DO NOTHING";
+                let (state, until) = match retry {
+                    Some(gap) => (State::Waiting, self.due(When::After(*gap))),
+                    None => (State::Dead, NEVER),
+                };
+                let values = params![id, fence, key, state.name(), finish.attempts, until, error];
+                self.client
+                    .prepare_cached(sql)
+                    .and_then(|mut insert| insert.execute(values))
+                    .and_then(|_| set(NEXT, millis(*next).into(), Some(error), 0))
+            }
+            Then::Release => set(WAIT, Value::Null, None, finish.attempts),
         };
         Ok(changed.map_err(failed)? > 0)
     }

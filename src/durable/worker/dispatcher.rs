@@ -6,12 +6,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::outage::Part;
 use super::runner;
-use super::shared::{Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
+use super::shared::{ALONE, Alone, Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
 use crate::durable::clock::from_micros;
-use crate::durable::error::{Error, Result};
+use crate::durable::error::{Error, Result, StopReason};
 use crate::durable::failure::Failure;
 use crate::durable::handler::Tenure;
-use crate::durable::store::{Claim, ClaimedTimer, Connection, Finish, RunId, Then};
+use crate::durable::store::{Claim, ClaimedTimer, Connection, RunId};
 
 /// How often to look without a reason.
 const LOOK: Duration = Duration::from_secs(60);
@@ -76,47 +76,55 @@ impl Dispatcher<'_> {
     fn run(&mut self) {
         loop {
             let left = self.shared.time_to_turn(Part::Dispatcher);
+            let mut is_busy = false;
             if left.is_zero() {
-                self.try_to_work();
+                is_busy = self.try_to_work();
             } else {
                 self.shared.wake_after(Cause::Again, left);
             }
             if self.is_over() {
                 return;
             }
-            let Some(cause) = self.shared.causes.recv() else { break };
-            self.take_in(cause.key);
+            if !is_busy {
+                let Some(cause) = self.shared.causes.recv() else { break };
+                self.take_in(cause.key);
+            }
             while let Some(cause) = self.shared.causes.try_next() {
                 self.take_in(cause.key);
             }
         }
-        // The scheduler has been closed.
-        self.shared.stop();
+        self.shared.give_up(StopReason::SchedulerClosed);
     }
 
-    /// Works, as far as the database does (OUTAGE-1).
-    fn try_to_work(&mut self) {
+    /// Works, as far as the database does (OUTAGE-1). Returns true if there is more to do at once.
+    fn try_to_work(&mut self) -> bool {
         match self.work() {
-            // After an error there is no connection before it has asked again.
-            Ok(()) if self.connection.is_some() => self.shared.has_worked(Part::Dispatcher),
-            Ok(()) => {}
+            Ok(is_busy) => {
+                // After an error there is no connection before it has asked again.
+                if self.connection.is_some() {
+                    self.shared.has_worked(Part::Dispatcher);
+                }
+                return is_busy;
+            }
             Err(error) => {
                 self.connection = None;
                 self.must_look = true;
-                if matches!(error, Error::Schema(_)) {
+                if let Error::Schema(oldest) = error {
                     self.shared.report(&error);
-                    return self.shared.stop();
+                    self.shared.stop(StopReason::Schema(oldest));
+                } else {
+                    self.shared.has_failed(Part::Dispatcher, &error);
+                    _ = self.shared.causes.insert(Cause::Again, (), Duration::ZERO);
                 }
-                self.shared.has_failed(Part::Dispatcher, &error);
-                _ = self.shared.causes.insert(Cause::Again, (), Duration::ZERO);
             }
         }
+        false
     }
 
     /// After `stop`, it stays until the last outcome is written, to extend leases and to see time limits.
     fn is_over(&mut self) -> bool {
         let state = self.shared.state();
-        state.is_stopping && state.runs.is_empty()
+        state.is_stopping() && state.runs.is_empty()
     }
 
     fn take_in(&mut self, cause: Cause) {
@@ -129,7 +137,7 @@ impl Dispatcher<'_> {
             Cause::Poll => self.must_poll = true,
             Cause::Extend => self.must_extend = true,
             Cause::Limit(fence) => self.end_of_time(fence),
-            Cause::Room | Cause::Again | Cause::Stop => {}
+            Cause::Room | Cause::NotAlone | Cause::Again | Cause::Stop => {}
         }
     }
 
@@ -139,13 +147,14 @@ impl Dispatcher<'_> {
         }
     }
 
-    fn work(&mut self) -> Result<()> {
+    /// Does what the causes ask for. Returns true if there is more to claim, and room for it. Other causes come first.
+    fn work(&mut self) -> Result<bool> {
         if self.must_extend {
             self.extend()?;
             self.must_extend = false;
         }
         if self.shared.is_stopping() {
-            return Ok(());
+            return Ok(false);
         }
         if self.must_poll {
             self.poll()?;
@@ -155,22 +164,21 @@ impl Dispatcher<'_> {
             self.look()?;
             self.must_look = false;
         }
-        while let Some(kind) = self.hungry.pop_front() {
+        let mut is_busy = false;
+        for _ in 0..self.hungry.len() {
+            let Some(kind) = self.hungry.pop_front() else { break };
             let room = self.shared.room(kind).min(MOST_CLAIMED);
             if room == 0 || self.shared.is_stopping() {
-                self.hungry.push_front(kind);
-                break;
+                self.hungry.push_back(kind); // the others are served all the same
+                continue;
             }
-            match self.claim(kind, room) {
-                Ok(true) => self.is_hungry(kind),
-                Ok(false) => {}
-                Err(error) => {
-                    self.is_hungry(kind);
-                    return Err(error);
-                }
+            let claimed = self.claim(kind, room);
+            if !matches!(claimed, Ok(false)) {
+                self.is_hungry(kind);
             }
+            is_busy |= claimed? && self.shared.room(kind) > 0;
         }
-        Ok(())
+        Ok(is_busy)
     }
 
     fn connection(&mut self) -> Result<&mut dyn Connection> {
@@ -232,7 +240,6 @@ impl Dispatcher<'_> {
             limit: room,
             owner: &shared.settings.name,
             lease: shared.settings.lease,
-            max_attempts: shared.retry_of(kind).max_attempts(),
         };
         let claimed = self.connection()?.claim(&claim)?;
         if self.learn(sent, claimed.now) {
@@ -240,7 +247,6 @@ impl Dispatcher<'_> {
         }
         // A batch, and the server's triggers, tell of the first of their timers only.
         claimed.next.into_iter().for_each(|next| shared.expect(kind, next));
-        let taken = claimed.timers.len() as u32 + claimed.dead;
         let mut came = 0;
         for wake in self.woken.remove(&kind).unwrap_or_default() {
             if wake > claimed.now {
@@ -249,14 +255,14 @@ impl Dispatcher<'_> {
                 came += 1;
             }
         }
-        if taken < room && taken < came {
+        if !claimed.more && claimed.timers.len() < came {
             shared.wake_after(Cause::Look, AFTER_OTHERS);
         }
-        count(&shared.counters.dead, claimed.dead.into());
         self.queue(kind, claimed.timers, sent + shared.settings.lease);
-        Ok(taken == room)
+        Ok(claimed.more)
     }
 
+    /// Queues what was claimed, and counts each attempt in its timer as if it had started.
     fn queue(&mut self, kind: usize, timers: Vec<ClaimedTimer>, lease_ends: Instant) {
         if timers.is_empty() {
             return;
@@ -265,24 +271,47 @@ impl Dispatcher<'_> {
         count(&shared.counters.claimed, timers.len() as u64);
         let taken_over = timers.iter().filter(|claimed| claimed.was_running).count();
         count(&shared.counters.taken_over, taken_over as u64);
-        let mut state = shared.state();
-        for ClaimedTimer { timer, woke, .. } in timers {
-            let (timer, tenure) = (Arc::new(timer), Tenure::new(&shared.scheduler, lease_ends));
-            let held = Held {
-                kind,
-                timer: Arc::clone(&timer),
-                tenure: Arc::clone(&tenure),
-                stage: Stage::Queued,
-            };
-            state.runs.insert(timer.fence, held);
-            state.jobs.push_back(Job { kind, timer, woke, tenure });
+        let mut jobs = Vec::with_capacity(timers.len());
+        for ClaimedTimer { mut timer, woke, was_running } in timers {
+            let tenure = Tenure::new(&shared.scheduler, lease_ends);
+            // Its rule is the user's, so nothing is locked here.
+            let end = (was_running && timer.attempts >= shared.max_attempts(kind, &timer))
+                .then(|| shared.after_last_lease(&timer));
+            timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
+            let timer = Arc::new(timer);
+            jobs.push((Job { kind, timer, woke, tenure, is_suspected: was_running }, end));
         }
-        let is_stopping = state.is_stopping;
+        let mut state = shared.state();
+        let mut new = 0;
+        for (job, end) in jobs {
+            let (timer, tenure) = (Arc::clone(&job.timer), Arc::clone(&job.tenure));
+            let fence = timer.fence;
+            let mut held = Held { kind, timer, tenure, stage: Stage::Queued };
+            if let Some(then) = end {
+                held.stage = Stage::Settled;
+                shared.settle(&mut state, held.finish(then));
+            } else {
+                if job.is_suspected {
+                    let until = shared.scheduler.now() + ALONE;
+                    state.alone = Some(Alone { fence, until, has_started: false });
+                }
+                state.lines[kind].jobs.push_back(job);
+                new += 1;
+            }
+            state.runs.insert(fence, held);
+        }
+        let line = &state.lines[kind];
+        let stuck = line.stuck.min(MOST_STUCK);
+        let startable = (shared.settings.threads + stuck).saturating_sub(line.handlers);
+        let missing = line.jobs.len().saturating_sub(line.idle).min(startable).min(new);
+        let is_stopping = state.is_stopping();
         drop(state);
         if is_stopping {
-            shared.release_queued();
+            shared.release_queued(kind);
+        } else {
+            (0..missing).for_each(|_| runner::start_another(shared, kind));
         }
-        shared.has_jobs.notify_all();
+        shared.has_jobs[kind].notify_all();
         shared.wake_after(Cause::Extend, shared.settings.lease / 3);
     }
 
@@ -337,24 +366,31 @@ impl Dispatcher<'_> {
         held.stage = Stage::Settled;
         held.tenure.end();
         let (kind, timer) = (held.kind, Arc::clone(&held.timer));
+        state.lines[kind].stuck += 1;
+        let is_alive = shared.threads_of(&state.lines[kind]) > 0;
+        let is_replaced = is_alive && !state.is_stopping();
+        drop(state);
         count(&shared.counters.timed_out, 1);
         let failure = Failure::new("it took longer than its time limit");
-        let then = if shared.kinds[kind].handler.is_transactional() {
+        // Its rule is the user's, so it is asked while nothing is locked.
+        let then = shared.after_failure(kind, &timer, &failure);
+        shared.tell_of_failure(&timer, &then);
+        let mut state = shared.state();
+        if shared.kinds[kind].handler.is_transactional() {
             // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
             // claims the timer again, or makes it dead.
             shared.forget(&mut state, fence);
             shared.wake_after(Cause::Look, AFTER_OTHERS);
-            Then::Retry(Duration::ZERO, failure.reason().to_owned())
-        } else {
-            let then = shared.after_failure(kind, &timer, &failure);
-            shared.settle(&mut state, Finish { run: timer.run(), then: then.clone() });
-            then
-        };
-        state.stuck += 1;
-        let is_replaced = state.stuck <= MOST_STUCK && !state.is_stopping;
+        } else if let Some(held) = state.runs.get(&fence) {
+            let finish = held.finish(then);
+            shared.settle(&mut state, finish);
+        }
         drop(state);
-        shared.tell_of_failure(&timer, &then);
-        let started = if is_replaced { runner::start_handler(shared) } else { Ok(()) };
-        started.unwrap_or_else(|error| shared.report(&error));
+        if is_replaced {
+            runner::start_another(shared, kind);
+        } else if !is_alive {
+            shared.report(&Error::Stuck(shared.kinds[kind].name.clone()));
+            shared.release_queued(kind);
+        }
     }
 }

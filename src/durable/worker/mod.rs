@@ -14,10 +14,11 @@ use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
 use crate::Scheduler;
-use crate::durable::error::{Error, Result};
+use crate::durable::error::{Error, Result, StopReason};
 use crate::durable::failure::{Failure, HandlerResult, Retry};
 use crate::durable::handler::{Handler, Run};
 use crate::durable::store::Transactions;
+use crate::durable::timer::Timer;
 use crate::durable::timers::{Timers, outside_of_runtimes};
 
 pub(super) use self::shared::Shared;
@@ -116,8 +117,9 @@ impl WorkerBuilder {
     /// before any, of all kinds. By default a minute.
     ///
     /// A run that exceeds the limit has failed, and its timer is tried again. The handler cannot be stopped. It is told so
-    /// if it asks [`Run::is_current`]; its thread is replaced, as long as no more than sixteen such threads are
-    /// stuck.
+    /// if it asks [`Run::is_current`]. Its thread is replaced, as long as no more than sixteen such threads of the kind are
+    /// stuck. After that, when all threads of the kind are stuck, the hook of [`on_error`](WorkerBuilder::on_error) gets
+    /// [`Error::Stuck`], and this worker claims no more of the kind until a handler returns. Other kinds are not affected.
     pub fn time_limit(mut self, limit: Duration) -> WorkerBuilder {
         match self.kinds.last_mut() {
             Some(kind) => kind.time_limit = Some(limit),
@@ -126,7 +128,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets the number of threads that call handlers. By default 4.
+    /// Sets how many handlers of each kind may run at the same time. By default 4. Each kind has its own threads, so a kind
+    /// that is slow makes no other one late. They are started when they are needed.
     pub fn threads(mut self, threads: usize) -> WorkerBuilder {
         self.settings.threads = threads.max(1);
         self
@@ -142,7 +145,8 @@ impl WorkerBuilder {
     /// worker extends a lease after each third of it, as long as the handler runs.
     ///
     /// A worker claims some twenty milliseconds of work ahead of its threads. If the process dies, or ends without
-    /// [`Worker::stop`], the leases of these timers have to end too, and each has used up an attempt.
+    /// [`Worker::stop`], the leases of these timers have to end too. Those whose handlers were not called have lost nothing but
+    /// this time.
     pub fn lease(mut self, lease: Duration) -> WorkerBuilder {
         self.settings.lease = lease.min(LONGEST);
         self
@@ -195,7 +199,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets what is told of errors of the database. By default they are printed to stderr.
+    /// Sets what is told of errors of the database, of kinds that hang ([`Error::Stuck`]), and of a worker that stops by itself
+    /// ([`Error::Schema`], [`Error::Stopped`]). By default they are printed to stderr.
     ///
     /// If the database cannot be reached or used, the hook is told once. The worker goes on trying, after gaps that grow
     /// to five seconds, and [`on_recovery`](WorkerBuilder::on_recovery) is told when it has succeeded.
@@ -209,6 +214,39 @@ impl WorkerBuilder {
     /// stderr, unless errors go to a hook.
     pub fn on_recovery(mut self, hook: impl Fn(Duration) + Send + Sync + 'static) -> WorkerBuilder {
         self.settings.on_recovery = Some(Box::new(hook));
+        self
+    }
+
+    /// Sets what is told of each timer that has died, with the reason: its attempts are used up, or its handler has returned
+    /// [`Failure::for_good`](crate::durable::Failure::for_good), or its workers died in its last attempt. The timer is given as
+    /// it stands in the store, so the hook may requeue or cancel it. A dead run of a series is a timer of its own
+    /// ([`NewTimer::every`](crate::durable::NewTimer::every)).
+    ///
+    /// It is called on a thread of the worker that writes outcomes, so it should be quick. If the process dies between a death
+    /// and the call, nobody is told: [`Timers::counts`] and [`Timers::list`] tell of all deaths.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::sync::mpsc::channel;
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::durable::{Failure, NewTimer, Timers};
+    ///
+    /// let timers = Timers::open("sqlite::memory:")?;
+    /// let (tell, told) = channel();
+    /// let worker = timers
+    ///     .worker()
+    ///     .handle("mail", |_| Err(Failure::for_good("no such address")))
+    ///     .on_dead(move |timer, reason| _ = tell.send(format!("{}: {reason}", timer.key)))
+    ///     .start(Scheduler::global())?;
+    /// timers.schedule(&NewTimer::new("mail", "4711", Duration::ZERO))?;
+    /// assert_eq!(told.recv()?, "4711: no such address");
+    /// # drop(worker);
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_dead(mut self, hook: impl Fn(&Timer, &str) + Send + Sync + 'static) -> WorkerBuilder {
+        self.settings.on_dead = Some(Box::new(hook));
         self
     }
 
@@ -307,8 +345,43 @@ impl Worker {
     /// have ended and their outcomes are written. Returns false if that takes longer than `timeout`. The rest ends by
     /// itself in the background.
     pub fn stop(&self, timeout: Duration) -> bool {
-        self.shared.stop();
+        self.shared.stop(StopReason::Stopped);
         self.shared.await_end(timeout)
+    }
+
+    /// Returns true if it claims timers. Otherwise [`stop_reason`](Worker::stop_reason) tells why not.
+    ///
+    /// A worker whose database cannot be reached goes on trying, so it runs.
+    pub fn is_running(&self) -> bool {
+        self.stop_reason().is_none()
+    }
+
+    /// Returns why it has stopped, or `None` if it runs. Handlers that had started may not have ended yet.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.shared.state().stop
+    }
+
+    /// Waits until it has stopped, by [`stop`](Worker::stop) or by itself, and its handlers have ended. Returns why, or `None`
+    /// after `timeout`.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] {
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    /// use tickwheel::durable::{StopReason, Timers};
+    ///
+    /// let timers = Timers::open("sqlite::memory:")?;
+    /// let scheduler = Scheduler::new();
+    /// let worker = timers.worker().handle("mail", |_| Ok(())).start(&scheduler)?;
+    /// assert!(worker.is_running());
+    /// assert_eq!(worker.wait(Duration::from_millis(10)), None);
+    /// drop(scheduler.close());
+    /// assert_eq!(worker.wait(Duration::from_secs(10)), Some(StopReason::SchedulerClosed));
+    /// # }
+    /// # Ok::<(), tickwheel::durable::Error>(())
+    /// ```
+    pub fn wait(&self, timeout: Duration) -> Option<StopReason> {
+        self.shared.await_end(timeout).then(|| self.stop_reason()).flatten()
     }
 
     /// Returns the name under which it claims timers.
@@ -324,7 +397,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.stop();
+        self.shared.stop(StopReason::Stopped);
     }
 }
 
@@ -348,7 +421,7 @@ pub struct WorkerStats {
     pub failed: u64,
     /// Of those failed: exceeded their time limit.
     pub timed_out: u64,
-    /// After which the timer was dead.
+    /// Timers that died, and were written down as dead.
     pub dead: u64,
     /// Whose outcome did not matter any more, because the lease had ended, or the timer was replaced or cancelled.
     pub lost: u64,
@@ -356,7 +429,7 @@ pub struct WorkerStats {
     pub released: u64,
     /// Claimed now, and not yet written down.
     pub running: u64,
-    /// Threads now that are in a handler that has exceeded its time limit.
+    /// Threads of all kinds now that are in a handler that has exceeded its time limit.
     pub stuck: u64,
     /// Looks at what is due soon.
     pub looks: u64,

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::outage::{Part, gap};
-use super::shared::{Cause, Job, Shared, Stage, count};
+use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
 use crate::durable::error::{Error, Result};
 use crate::durable::failure::{Failure, HandlerResult};
 use crate::durable::handler::{Run, Work};
@@ -13,56 +13,144 @@ use crate::durable::sight;
 use crate::durable::store::{Changed, Connection, Finish, Then, Transacted};
 use crate::durable::timers::Purpose;
 
+/// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
-    (0..shared.settings.threads).try_for_each(|_| start_handler(shared))?;
+    (0..shared.kinds.len()).try_for_each(|kind| start_handler(shared, kind))?;
     shared.spawn("finisher", finisher)
 }
 
-/// Starts a thread that runs handlers, until the worker stops or there are too many of them.
-pub(super) fn start_handler(shared: &Arc<Shared>) -> Result<()> {
-    shared.state().handlers += 1;
-    let started = shared.spawn("handler", |shared| {
-        while let Some((job, limit)) = next_job(shared) {
-            run(shared, &job, limit);
+/// Starts a further thread of a kind, or reports why not. The kind has others.
+pub(super) fn start_another(shared: &Arc<Shared>, kind: usize) {
+    start_handler(shared, kind).unwrap_or_else(|error| shared.report(&error));
+}
+
+/// Starts a thread that runs the handler of a kind, until the worker stops or there are too many of them.
+fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
+    shared.state().lines[kind].handlers += 1;
+    let started = shared.spawn("handler", move |shared| {
+        while let Some(job) = next_job(shared, kind) {
+            if let Some(limit) = begin(shared, &job) {
+                run(shared, &job, limit);
+            }
         }
     });
     if started.is_err() {
-        shared.state().handlers -= 1;
+        shared.state().lines[kind].handlers -= 1;
     }
     started
 }
 
-/// Waits for a job, and starts its run (LEASE-3, LEASE-5). `None`: this thread ends.
-fn next_job(shared: &Shared) -> Option<(Job, Duration)> {
+/// Waits for a job (LEASE-5). `None`: this thread ends.
+fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
     let mut state = shared.state();
     loop {
+        let line = &state.lines[kind];
         // What stands in for a stuck thread is not needed any more when that one comes back.
-        let enough = shared.settings.threads + state.stuck;
-        if state.handlers > enough || state.is_stopping {
-            state.handlers -= 1;
+        let enough = shared.settings.threads + line.stuck;
+        if line.handlers > enough || state.is_stopping() {
+            state.lines[kind].handlers -= 1;
             return None;
         }
-        let Some(job) = state.jobs.pop_front() else {
-            state = shared.has_jobs.wait(state).unwrap_or_else(PoisonError::into_inner);
-            continue;
+        let wait = match line.jobs.front() {
+            None => LONG,
+            // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
+            Some(job) if job.is_suspected && state.runs.len() > 1 => {
+                state.alone.map_or(Duration::ZERO, |alone| {
+                    alone.until - shared.scheduler.now().min(alone.until)
+                })
+            }
+            Some(_) => Duration::ZERO,
         };
-        let fence = job.timer.fence;
-        if !job.tenure.is_current() {
+        if wait.is_zero() {
+            let job = state.lines[kind].jobs.pop_front();
+            if job.is_some() {
+                return job;
+            }
+        }
+        state.lines[kind].idle += 1;
+        let waited = shared.has_jobs[kind].wait_timeout(state, wait);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.lines[kind].idle -= 1;
+    }
+}
+
+/// Starts the run of a job (LEASE-3), and returns its time limit. `None`: it is not started.
+fn begin(shared: &Shared, job: &Job) -> Option<Duration> {
+    let fence = job.timer.fence;
+    let kind = &shared.kinds[job.kind];
+    let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
+    // A transaction writes it itself, once it has the connection.
+    let must_write = !kind.handler.is_transactional() && shared.writes_start(job);
+    if must_write && !write_start(shared, job) {
+        return None;
+    }
+    let mut state = shared.state();
+    if !job.tenure.is_current() || must_write && state.is_stopping() {
+        if must_write {
+            // It was not started after all. If another worker has it by now, this changes nothing.
+            drop(state);
+            settle(shared, job, Then::Release);
+        } else {
             // Another worker may have it by now. If none has, a look finds it.
             shared.forget(&mut state, fence);
             count(&shared.counters.lost, 1);
             shared.look_now();
-            continue;
         }
-        let kind = &shared.kinds[job.kind];
-        let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
-        if let Some(held) = state.runs.get_mut(&fence) {
-            held.stage = Stage::Started;
-            held.tenure.start(limit, kind.handler.is_transactional());
+        return None;
+    }
+    if let Some(held) = state.runs.get_mut(&fence) {
+        held.stage = Stage::Started;
+        held.tenure.start(limit, kind.handler.is_transactional());
+    }
+    if let Some(alone) = state.alone.as_mut().filter(|alone| alone.fence == fence) {
+        alone.has_started = true;
+        alone.until = shared.scheduler.now() + ALONE;
+        shared.wake_after(Cause::NotAlone, ALONE);
+    }
+    drop(state);
+    _ = shared.causes.insert(Cause::Limit(fence), (), limit);
+    Some(limit)
+}
+
+/// Writes down that the handler is about to be called (ATTEMPT-1). Returns false if it is not to be called.
+fn write_start(shared: &Shared, job: &Job) -> bool {
+    let run = job.timer.run();
+    while shared.await_turn(Part::Handlers) && job.tenure.is_current() && !shared.is_stopping() {
+        let start = |connection: &mut dyn Connection| connection.start(run, job.timer.attempts);
+        let started = shared.timers.lend(Purpose::Call, start);
+        match started {
+            Ok(true) => {
+                shared.has_worked(Part::Handlers);
+                return true;
+            }
+            Ok(false) => {
+                count(&shared.counters.lost, 1);
+                shared.forget(&mut shared.state(), job.timer.fence);
+                return false;
+            }
+            // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
+            Err(Error::Busy) => break,
+            Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, &error),
+            // Its lease is left to end, as that of an outcome which is refused.
+            Err(error) => {
+                shared.report(&error);
+                count(&shared.counters.lost, 1);
+                shared.forget(&mut shared.state(), job.timer.fence);
+                return false;
+            }
         }
-        drop(state);
-        _ = shared.causes.insert(Cause::Limit(fence), (), limit);
-        return Some((job, limit));
+    }
+    settle(shared, job, Then::Release);
+    false
+}
+
+/// Settles a run that has not started (LEASE-2).
+fn settle(shared: &Shared, job: &Job, then: Then) {
+    let mut state = shared.state();
+    if let Some(held) = state.runs.get_mut(&job.timer.fence) {
+        held.stage = Stage::Settled;
+        let finish = held.finish(then);
+        shared.settle(&mut state, finish);
     }
 }
 
@@ -85,6 +173,7 @@ fn run(shared: &Shared, job: &Job, limit: Duration) {
     shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
     let kind = &shared.kinds[job.kind];
     let max_attempts = shared.max_attempts(job.kind, &job.timer);
+    sight::started(&job.timer, late);
     let run = Run { timer: &job.timer, max_attempts, tenure: &job.tenure };
     let ended = sight::in_span(&job.timer, || {
         if kind.handler.is_transactional() {
@@ -94,7 +183,7 @@ fn run(shared: &Shared, job: &Job, limit: Duration) {
         }
     });
     let took = shared.scheduler.now().saturating_duration_since(started);
-    sight::ran(&job.timer, late, took);
+    sight::ran(&job.timer, took);
     end(shared, job, ended, took);
 }
 
@@ -104,8 +193,9 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
         Ok(then) => then,
         Err(failure) => return Ended::Returned(Err(failure)),
     };
-    let finish = Finish { run: job.timer.run(), then };
-    let mut work = Work { run, handler: &shared.kinds[job.kind].handler, result: None };
+    let finish = Finish { run: job.timer.run(), attempts: job.timer.attempts, then };
+    let start = shared.writes_start(job).then_some(job.timer.attempts);
+    let mut work = Work { run, start, handler: &shared.kinds[job.kind].handler, result: None };
     let transacted = loop {
         if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
             return Ended::NotCalled;
@@ -150,65 +240,58 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
 fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
     let fence = job.timer.fence;
     // A rule is the user's, so it is asked while nothing is locked.
-    let next = match &ended {
-        Ended::Returned(Ok(())) => Some(shared.after_success(&job.timer)),
-        _ => None,
+    let then = match &ended {
+        Ended::Returned(Ok(())) => match shared.after_success(&job.timer) {
+            Ok(then) => then,
+            // The work is done, so it is not tried again because the rule has failed.
+            Err(failure) => Then::Dead(failure.reason().to_owned()),
+        },
+        Ended::Returned(Err(failure)) => shared.after_failure(job.kind, &job.timer, failure),
+        Ended::Committed(then) => then.clone(),
+        Ended::Lost | Ended::NotCalled => Then::Release,
     };
     shared.causes.remove(&Cause::Limit(fence));
     let mut state = shared.state();
-    let average = state.averages.entry(job.kind).or_insert(took);
-    *average = (*average * 7 + took) / 8;
+    let line = &mut state.lines[job.kind];
+    line.average = Some(line.average.map_or(took, |average| (average * 7 + took) / 8));
     let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
-    if !is_mine {
-        state.stuck -= 1;
+    if is_mine && !matches!(ended, Ended::Committed(_) | Ended::Lost) {
         drop(state);
-        shared.has_jobs.notify_all(); // there may be a thread too many
-        if let Ended::Committed(then) = ended {
+        shared.tell_of_failure(&job.timer, &then);
+        return settle(shared, job, then);
+    }
+    if is_mine {
+        shared.forget(&mut state, fence);
+    } else {
+        let line = &mut state.lines[job.kind];
+        line.stuck -= 1;
+        // There may be a thread too many, or the kind is served again.
+        shared.has_jobs[job.kind].notify_all();
+        _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+    }
+    drop(state);
+    match ended {
+        Ended::Committed(then) => {
             count(&shared.counters.done, 1); // it was in time for the database
             expect_next(shared, job.kind, &then);
         }
-        return;
+        Ended::Lost if is_mine => count(&shared.counters.lost, 1),
+        _ => {}
     }
-    let then = match ended {
-        Ended::Committed(then) => {
-            count(&shared.counters.done, 1);
-            shared.forget(&mut state, fence);
-            drop(state);
-            return expect_next(shared, job.kind, &then);
-        }
-        Ended::Lost => {
-            count(&shared.counters.lost, 1);
-            return shared.forget(&mut state, fence);
-        }
-        Ended::NotCalled => Then::Release,
-        Ended::Returned(Ok(())) => match next {
-            // The work is done, so it is not tried again because the rule has failed.
-            Some(Err(failure)) => Then::Dead(failure.reason().to_owned()),
-            Some(Ok(then)) => then,
-            None => Then::Done,
-        },
-        Ended::Returned(Err(failure)) => shared.after_failure(job.kind, &job.timer, &failure),
-    };
-    if let Some(held) = state.runs.get_mut(&fence) {
-        held.stage = Stage::Settled;
-    }
-    shared.settle(&mut state, Finish { run: job.timer.run(), then: then.clone() });
-    drop(state);
-    shared.tell_of_failure(&job.timer, &then);
 }
 
 /// This worker knows when the timer wakes next, before a look does.
 fn expect_next(shared: &Shared, kind: usize, then: &Then) {
-    let next = match then {
-        Then::Next(due) => *due,
-        Then::Retry(gap, _) => {
-            let now = shared.clock().latest_time(shared.scheduler.now());
-            now.checked_add(*gap).unwrap_or(SystemTime::UNIX_EPOCH)
-        }
-        Then::Release => shared.clock().time(shared.scheduler.now()),
-        _ => return,
+    let (next, retry) = match then {
+        Then::Next(next) => (Some(*next), None),
+        Then::Retry(gap, _) => (None, Some(*gap)),
+        Then::Split { next, retry, .. } => (Some(*next), *retry),
+        Then::Release => (Some(shared.clock().time(shared.scheduler.now())), None),
+        Then::Done | Then::Dead(_) => (None, None),
     };
-    shared.expect(kind, next);
+    let now = shared.clock().latest_time(shared.scheduler.now());
+    let retry = retry.map(|gap| now.checked_add(gap).unwrap_or(SystemTime::UNIX_EPOCH));
+    next.into_iter().chain(retry).for_each(|time| shared.expect(kind, time));
 }
 
 /// Writes outcomes, all that have gathered at once.
@@ -217,7 +300,7 @@ fn finisher(shared: &Arc<Shared>) {
     loop {
         let mut state = shared.state();
         while state.outcomes.is_empty() {
-            if state.is_stopping && !state.is_dispatching && state.runs.is_empty() {
+            if state.is_stopping() && !state.is_dispatching && state.runs.is_empty() {
                 return;
             }
             let is_late = !finisher.later.is_empty();
@@ -304,14 +387,17 @@ impl Finisher<'_> {
                 self.later.push(outcome);
                 continue;
             }
-            let held = shared.state().runs.remove(&fence);
+            let held = shared.remove(&mut shared.state(), fence);
             if written.contains(&fence) || was_sent {
                 match outcome.then {
                     Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
                     Then::Release => count(&shared.counters.released, 1),
-                    Then::Retry(..) | Then::Dead(_) => {}
+                    _ => {}
                 }
-                held.into_iter().for_each(|held| expect_next(shared, held.kind, &outcome.then));
+                if let Some(held) = held {
+                    shared.tell_of_death(&held.timer, &outcome.then);
+                    expect_next(shared, held.kind, &outcome.then);
+                }
             } else {
                 count(&shared.counters.lost, 1);
             }

@@ -15,10 +15,38 @@
 //! meantime at once. The **listener** hears of timers that other processes have scheduled. When the database cannot be
 //! used, all of them take turns to try again (`outage.rs`).
 //!
+//! # What an attempt is
+//!
+//! An attempt is a start of the handler. A claim counts nothing, so what was claimed and never started goes back as it was,
+//! also if the process was killed. The start has to be known to those who come after the process, and one commit for each
+//! start would make workers several times slower. So starts are written down where it matters:
+//!
+//! - ATTEMPT-1 Before the handler is called, if at most [`FEW`] attempts are left, or the timer is suspected, or handlers of the
+//!   kind take [`QUICK`] or longer, or nothing is known of them yet. So no handler is started more often than its timer has
+//!   attempts, as long as those are few.
+//! - ATTEMPT-2 With the outcome otherwise. If the process dies before, the attempt is not counted. Nobody can know then which
+//!   of many quick handlers had been called, and a timer must not lose an attempt that it did not have.
+//! - ATTEMPT-3 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It
+//!   is claimed by itself (STORE-7), starts when the worker has nothing else, and nothing is claimed beside it until it has
+//!   ended. Both waits end after [`ALONE`], because a suspected handler may only be slow. By ATTEMPT-1 its start is counted.
+//!   So a handler that kills its process uses up its attempts, and takes no neighbour along.
+//! - ATTEMPT-4 A suspected run that is not started is not given back. Its lease ends instead, so the next worker suspects it
+//!   too.
+//! - ATTEMPT-5 A timer whose attempts are used up when its lease ends is dead. The worker that has claimed it writes that, as
+//!   it writes any other death.
+//!
+//! # Kinds
+//!
+//! Each kind has its own queue and its own handler threads. A kind that is slow, or whose handlers hang, fills these, and no
+//! others. A thread that hangs in a handler is replaced, [`MOST_STUCK`] times at most. When all threads of a kind hang, the
+//! worker says so, gives back what it has queued, and claims no more of that kind until a handler returns.
+//!
+//! # A run
+//!
 //! A run goes through these states, under the lock of [`State`]:
 //!
 //! ```text
-//!            claim            a thread takes it          the handler returns
+//!            claim     a thread takes it, and has written the start     the handler returns
 //!              │                                                               written
 //!              └──> Queued ───────────────────> Started ───────────────────> Settled ──────> gone
 //!                     │                            └── time limit ──────────────^
@@ -48,7 +76,7 @@ use super::outage::Outage;
 use crate::Scheduler;
 use crate::delay::DelayQueue;
 use crate::durable::clock::{DatabaseClock, from_micros, micros};
-use crate::durable::error::{Error, with_causes};
+use crate::durable::error::{Error, StopReason, with_causes};
 use crate::durable::failure::{Failure, Retry};
 use crate::durable::handler::{Handler, Tenure};
 use crate::durable::sight;
@@ -61,6 +89,7 @@ type Rules =
     dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
 
 type OnError = dyn Fn(&Error) + Send + Sync;
+type OnDead = dyn Fn(&Timer, &str) + Send + Sync;
 
 pub(super) struct Settings {
     pub(super) name: String,
@@ -76,6 +105,7 @@ pub(super) struct Settings {
     pub(super) on_error: Option<Box<OnError>>,
     /// `None`: it is printed if errors are.
     pub(super) on_recovery: Option<Box<dyn Fn(Duration) + Send + Sync>>,
+    pub(super) on_dead: Option<Box<OnDead>>,
 }
 
 impl Default for Settings {
@@ -92,6 +122,7 @@ impl Default for Settings {
             rules: None,
             on_error: None,
             on_recovery: None,
+            on_dead: None,
         }
     }
 }
@@ -121,6 +152,8 @@ pub(super) enum Cause {
     Limit(i64),
     /// A run is over, so there is room again.
     Room,
+    /// A suspected run has taken so long that others may start beside it.
+    NotAlone,
     /// The database has failed, and is tried again. Only the dispatcher sets this.
     Again,
     Stop,
@@ -132,14 +165,25 @@ pub(super) struct Job {
     pub(super) timer: Arc<Timer>,
     pub(super) woke: SystemTime,
     pub(super) tenure: Arc<Tenure>,
+    /// Its handler may have killed a process (ATTEMPT-3).
+    pub(super) is_suspected: bool,
 }
 
 /// What is known of a run outside of its handler thread.
 pub(super) struct Held {
     pub(super) kind: usize,
+    /// As it stands in the store once this attempt is counted.
     pub(super) timer: Arc<Timer>,
     pub(super) tenure: Arc<Tenure>,
     pub(super) stage: Stage,
+}
+
+impl Held {
+    /// What is to be written of this run.
+    pub(super) fn finish(&self, then: Then) -> Finish {
+        let never_started = u32::from(then == Then::Release);
+        Finish { run: self.timer.run(), attempts: self.timer.attempts - never_started, then }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -149,22 +193,53 @@ pub(super) enum Stage {
     Settled,
 }
 
+/// The queue of a kind, and its handler threads.
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) jobs: VecDeque<Job>,
+    /// Threads, with those that are stuck.
+    pub(super) handlers: usize,
+    /// Threads that wait for a job.
+    pub(super) idle: usize,
+    /// Threads in a handler that has exceeded its time limit.
+    pub(super) stuck: usize,
+    /// How long the handler has taken, on average, with more weight on later runs.
+    pub(super) average: Option<Duration>,
+}
+
+/// The suspected run that the worker has (ATTEMPT-3).
+#[derive(Clone, Copy)]
+pub(super) struct Alone {
+    pub(super) fence: i64,
+    /// Until then it waits for the others, and once it has started, the others wait for it.
+    pub(super) until: Instant,
+    pub(super) has_started: bool,
+}
+
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) jobs: VecDeque<Job>,
+    /// In the order of `kinds`.
+    pub(super) lines: Vec<Line>,
     /// By fencing number (LEASE-1).
     pub(super) runs: HashMap<i64, Held>,
+    pub(super) alone: Option<Alone>,
     pub(super) outcomes: Vec<Finish>,
-    pub(super) is_stopping: bool,
+    /// Why the worker stops, once it does.
+    pub(super) stop: Option<StopReason>,
     /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
     pub(super) is_dispatching: bool,
     /// Threads of the worker that have not ended.
     pub(super) threads: usize,
-    /// Handler threads, with those that are stuck.
-    pub(super) handlers: usize,
-    pub(super) stuck: usize,
-    /// How long the handler of each kind has taken, on average, with more weight on later runs.
-    pub(super) averages: HashMap<usize, Duration>,
+}
+
+impl State {
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    fn stuck(&self) -> usize {
+        self.lines.iter().map(|line| line.stuck).sum()
+    }
 }
 
 #[derive(Default)]
@@ -196,8 +271,8 @@ pub(in crate::durable) struct Shared {
     pub(super) causes: DelayQueue<Cause, ()>,
     pub(super) clock: Mutex<DatabaseClock>,
     state: Mutex<State>,
-    /// A job was queued, or the worker stops.
-    pub(super) has_jobs: Condvar,
+    /// For each kind: a job was queued or may start now, or the worker stops.
+    pub(super) has_jobs: Vec<Condvar>,
     /// An outcome was pushed, or a run is gone, or the worker stops.
     pub(super) has_outcomes: Condvar,
     /// A thread has ended.
@@ -209,8 +284,17 @@ pub(in crate::durable) struct Shared {
 /// Timers that wake within so many microseconds wake the dispatcher once.
 const GRAIN: i64 = 250;
 
-/// No more than so many handler threads are replaced because they are stuck.
+/// No more than so many handler threads of a kind are replaced because they are stuck.
 pub(super) const MOST_STUCK: usize = 16;
+
+/// A timer with so many attempts left has each start written down before it (ATTEMPT-1).
+pub(super) const FEW: u32 = 10;
+
+/// A handler that takes this long can wait until its start is written down (ATTEMPT-1).
+pub(super) const QUICK: Duration = Duration::from_millis(5);
+
+/// How long a suspected run waits for others to end, and they for it (ATTEMPT-3).
+pub(super) const ALONE: Duration = Duration::from_secs(5);
 
 /// How much work is claimed ahead of the threads, so that short handlers do not wait for the database.
 const AHEAD: Duration = Duration::from_millis(20);
@@ -225,15 +309,16 @@ impl Shared {
         settings: Settings,
         scheduler: &Scheduler,
     ) -> Shared {
+        let lines = kinds.iter().map(|_| Line::default()).collect();
         Shared {
             timers,
             scheduler: scheduler.clone(),
+            has_jobs: kinds.iter().map(|_| Condvar::new()).collect(),
             kinds,
             settings,
             causes: DelayQueue::new(scheduler),
             clock: Mutex::new(DatabaseClock::new(scheduler.now())),
-            state: Mutex::default(),
-            has_jobs: Condvar::new(),
+            state: Mutex::new(State { lines, ..State::default() }),
             has_outcomes: Condvar::new(),
             has_ended: Condvar::new(),
             outage: Outage::default(),
@@ -250,7 +335,7 @@ impl Shared {
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        self.state().is_stopping
+        self.state().is_stopping()
     }
 
     pub(in crate::durable) fn look_now(&self) {
@@ -312,27 +397,43 @@ impl Shared {
 
     /// How many more timers of a kind may be claimed.
     ///
-    /// How far ahead is decided by the slowest of the kinds that would stand in one queue. One whose handler has not ended
-    /// yet may be slow. Timers of which each has one attempt are not claimed ahead: a crash would cost them that attempt
-    /// before they have started.
+    /// Quick handlers are claimed ahead of the threads. One whose handler has not ended yet may be slow.
     pub(super) fn room(&self, kind: usize) -> u32 {
         let state = self.state();
-        let threads = self.settings.threads + MOST_STUCK;
-        let threads = threads.saturating_sub(state.stuck).min(self.settings.threads);
-        let queued = state.runs.values().map(|held| held.kind).chain([kind]);
-        let ahead = |kind| match state.averages.get(&kind) {
-            Some(average) if self.retry_of(kind).max_attempts() > 1 => {
-                AHEAD.as_nanos() / average.as_nanos().max(1)
+        let waits = |alone: Alone| !alone.has_started || self.scheduler.now() < alone.until;
+        if state.alone.is_some_and(waits) {
+            return 0;
+        }
+        let line = &state.lines[kind];
+        let ahead = line.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
+        let ahead = ahead.clamp(1, MOST_AHEAD) as usize;
+        let held = state.runs.values().filter(|held| held.kind == kind).count();
+        (self.threads_of(line) * ahead).saturating_sub(held) as u32
+    }
+
+    /// How many threads of a kind are not stuck, or may be started.
+    pub(super) fn threads_of(&self, line: &Line) -> usize {
+        (self.settings.threads + MOST_STUCK).saturating_sub(line.stuck).min(self.settings.threads)
+    }
+
+    /// Removes a run of which nothing is to be written any more.
+    pub(super) fn remove(&self, state: &mut State, fence: i64) -> Option<Held> {
+        let held = state.runs.remove(&fence);
+        match state.alone {
+            Some(alone) if alone.fence == fence => state.alone = None,
+            // It may be the only one now.
+            Some(alone) => {
+                let suspected = state.runs.get(&alone.fence);
+                suspected.into_iter().for_each(|held| self.has_jobs[held.kind].notify_all());
             }
-            _ => 1,
-        };
-        let ahead = queued.map(ahead).min().unwrap_or(1).clamp(1, MOST_AHEAD);
-        (threads * ahead as usize).saturating_sub(state.runs.len()) as u32
+            None => {}
+        }
+        held
     }
 
     /// A run is over of which nothing is to be written.
     pub(super) fn forget(&self, state: &mut State, fence: i64) {
-        state.runs.remove(&fence);
+        self.remove(state, fence);
         self.has_outcomes.notify_one(); // the finisher ends with the last run
         _ = self.causes.insert(Cause::Room, (), Duration::ZERO);
     }
@@ -343,29 +444,41 @@ impl Shared {
         self.has_outcomes.notify_one();
     }
 
-    pub(super) fn stop(&self) {
+    pub(super) fn stop(&self, reason: StopReason) {
         let mut state = self.state();
-        if std::mem::replace(&mut state.is_stopping, true) {
+        if state.is_stopping() {
             return;
         }
+        state.stop = Some(reason);
         drop(state);
         self.outage.stop();
-        self.release_queued();
+        (0..self.kinds.len()).for_each(|kind| self.release_queued(kind));
         _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
     }
 
-    /// Gives back what was claimed and not started.
-    pub(super) fn release_queued(&self) {
+    /// Stops the worker for a reason that its user did not give, and says so.
+    pub(super) fn give_up(&self, reason: StopReason) {
+        if !self.is_stopping() {
+            self.report(&Error::Stopped(reason));
+        }
+        self.stop(reason);
+    }
+
+    /// Gives back what was claimed of a kind and not started (ATTEMPT-4).
+    pub(super) fn release_queued(&self, kind: usize) {
         let mut state = self.state();
-        while let Some(job) = state.jobs.pop_front() {
-            if let Some(held) = state.runs.get_mut(&job.timer.fence) {
+        while let Some(job) = state.lines[kind].jobs.pop_front() {
+            let fence = job.timer.fence;
+            if job.is_suspected {
+                self.forget(&mut state, fence);
+            } else if let Some(held) = state.runs.get_mut(&fence) {
                 held.stage = Stage::Settled;
-                let finish = Finish { run: held.timer.run(), then: Then::Release };
+                let finish = held.finish(Then::Release);
                 self.settle(&mut state, finish);
             }
         }
         drop(state);
-        self.has_jobs.notify_all();
+        self.has_jobs[kind].notify_all();
         self.has_outcomes.notify_all();
     }
 
@@ -375,10 +488,11 @@ impl Shared {
         self.has_outcomes.notify_all();
     }
 
+    /// Waits until the worker has been stopped and its threads have ended, but for those that are stuck.
     pub(super) fn await_end(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let mut state = self.state();
-        while state.threads > state.stuck {
+        while !state.is_stopping() || state.threads > state.stuck() {
             let left =
                 deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
@@ -420,7 +534,7 @@ impl Shared {
             lost: of(&counters.lost),
             released: of(&counters.released),
             running: state.runs.len() as u64,
-            stuck: state.stuck as u64,
+            stuck: state.stuck() as u64,
             looks: of(&counters.looks),
             errors: of(&counters.errors),
             max_lateness: Duration::from_micros(of(&counters.max_lateness)),
@@ -439,10 +553,7 @@ impl Drop for Thread {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // A worker with a thread less would stand still. Others take its timers over.
-            self.0.report(&Error::Invalid(
-                "a thread of the worker has panicked, so it stops".to_owned(),
-            ));
-            self.0.stop();
+            self.0.give_up(StopReason::Panicked);
         }
         self.0.state().threads -= 1;
         self.0.has_ended.notify_all();
