@@ -384,6 +384,8 @@ impl Finisher<'_> {
         for outcome in outcomes {
             let fence = outcome.run.fence;
             if finished.busy.contains(&fence) {
+                let mut state = shared.state();
+                state.runs.get_mut(&fence).into_iter().for_each(|held| held.stage = Stage::Blocked);
                 self.later.push(outcome);
                 continue;
             }

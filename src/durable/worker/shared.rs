@@ -191,6 +191,8 @@ pub(super) enum Stage {
     Queued,
     Started,
     Settled,
+    /// Settled, and another transaction holds the timer, so its outcome is written later. It takes no room in the meantime.
+    Blocked,
 }
 
 /// The queue of a kind, and its handler threads.
@@ -407,7 +409,8 @@ impl Shared {
         let line = &state.lines[kind];
         let ahead = line.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
         let ahead = ahead.clamp(1, MOST_AHEAD) as usize;
-        let held = state.runs.values().filter(|held| held.kind == kind).count();
+        let takes_room = |held: &&Held| held.kind == kind && held.stage != Stage::Blocked;
+        let held = state.runs.values().filter(takes_room).count();
         (self.threads_of(line) * ahead).saturating_sub(held) as u32
     }
 
