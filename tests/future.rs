@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -22,12 +22,13 @@ use common::{Grenade, Moody, OnDrop, PATIENCE, Random, Wall, panic_on_purpose, s
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::{
-    Builder, Driver, Inline, ManualClock, MissedTicks, Observer, Precision, ScheduleError,
-    Scheduler, ThreadPool, WheelView,
+    Builder, CloseError, Driver, Inline, ManualClock, MissedTicks, Observer, Precision,
+    ScheduleError, Scheduler, ThreadPool, WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn driven_by(builder: Builder) -> (Scheduler, Driver) {
     builder.build_driven().expect("good settings")
@@ -801,6 +802,40 @@ fn s15_a_call_that_panics_tells_its_future_and_its_scheduler() {
     let told: Vec<_> = told.lock().expect("no panic").clone();
     assert_eq!(told[0].as_deref(), Some("on purpose"));
     assert!(told[1].is_some());
+}
+
+/// Each of these schedulers is gone for its user, and the call is a leftover that nobody takes.
+#[test]
+fn s24_a_call_whose_scheduler_was_stopped_and_left_resolves() {
+    let threaded = || Scheduler::builder().shutdown_timeout(MILLI).build().expect("a thread");
+    let call = {
+        let scheduler = threaded();
+        let call = scheduler.call_after(HOUR, || 1);
+        drop(scheduler.stop());
+        assert!(matches!(ended(call), Err(JoinError::Cancelled)), "its handle is still here");
+        let (scheduler, _driver) = driven();
+        let call = scheduler.call_after(HOUR, || 1);
+        drop(scheduler.stop());
+        call
+    };
+    assert!(matches!(ended(call), Err(JoinError::Cancelled)));
+
+    // The close gives up waiting for a run, and its user gives up too: the future is all that is left.
+    let scheduler = threaded();
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let series = move || {
+        enter.send(()).expect("the test waits");
+        left.recv().expect("the test goes on");
+    };
+    scheduler.schedule_repeatedly(Duration::ZERO, HOUR, series).expect("open");
+    let call = scheduler.call_after(HOUR, || 1);
+    entered.recv().expect("it runs");
+    assert_eq!(scheduler.close().map(drop), Err(CloseError::Timeout));
+    assert!(!call.is_done(), "a later close may collect it");
+    drop(scheduler);
+    assert!(matches!(ended(call), Err(JoinError::Cancelled)));
+    leave.send(()).expect("it runs");
 }
 
 /// Nobody takes the result, and the payload of the panic panics when it is dropped.

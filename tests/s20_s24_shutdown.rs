@@ -354,12 +354,6 @@ fn s23_after_the_stop_everything_is_refused() {
 
 #[test]
 fn s24_dropping_the_last_handle_drops_what_is_pending_on_the_tick_thread() {
-    struct Where(mpsc::Sender<Option<String>>);
-    impl Drop for Where {
-        fn drop(&mut self) {
-            let _ = self.0.send(thread::current().name().map(str::to_owned));
-        }
-    }
     let (sender, receiver) = mpsc::channel();
     let scheduler =
         Scheduler::builder().thread_name("wheel").build().expect("the defaults are good");
@@ -428,18 +422,146 @@ fn s24_a_driver_that_is_dropped_ends_its_scheduler() {
 }
 
 #[test]
-fn s24_leftovers_that_nobody_takes_go_with_the_last_handle() {
+fn s24_leftovers_that_nobody_takes_go_with_the_last_stopping() {
     let (scheduler, driver) = driven();
     let alive = Arc::new(());
     let hold = Arc::clone(&alive);
     let handle = scheduler.schedule_once(HOUR, move || drop(hold)).expect("open");
-    let stopping = scheduler.stop();
+    let (one, other) = (scheduler.stop(), scheduler.stop());
     driver.turn();
-    drop((stopping, driver));
-    assert_eq!(Arc::strong_count(&alive), 2, "a later close could still collect");
-    drop(scheduler);
+    drop((one, driver));
+    assert_eq!(Arc::strong_count(&alive), 2, "the other one could still collect");
+    drop(other);
     assert_eq!(Arc::strong_count(&alive), 1);
     assert!(handle.is_done() && !handle.is_cancelled());
+    assert!(scheduler.close().expect("it has ended").is_empty());
+    assert_eq!(scheduler.stats().dropped(), 1);
+}
+
+/// Tells on which thread it is dropped.
+struct Where(mpsc::Sender<Option<String>>);
+
+impl Drop for Where {
+    fn drop(&mut self) {
+        let _ = self.0.send(thread::current().name().map(str::to_owned));
+    }
+}
+
+/// The tasks hold their scheduler, so nothing else would ever end it. It does not matter whether the end comes before the
+/// drop or after it.
+#[test]
+fn s24_a_stopping_that_is_dropped_gives_the_leftovers_up_on_the_tick_thread() {
+    let names = |receiver: &mpsc::Receiver<_>, tasks| {
+        let name = |_| receiver.recv_timeout(PATIENCE).expect("they are dropped");
+        (0..tasks).map(name).collect::<Vec<Option<String>>>()
+    };
+    for round in 0..50 {
+        let (sender, receiver) = mpsc::channel();
+        let builder = Scheduler::builder().thread_name("wheel").shutdown_timeout(PATIENCE);
+        let scheduler = builder.build().expect("a tick thread");
+        let tasks: Vec<_> = (0..3)
+            .map(|_| {
+                let (inner, held) = (scheduler.clone(), Where(sender.clone()));
+                scheduler.schedule_once(HOUR, move || drop((inner, held))).expect("open")
+            })
+            .collect();
+        let inner = scheduler.clone();
+        let held = Where(sender.clone());
+        let series = move || _ = (inner.now(), &held);
+        let series = scheduler.schedule_repeatedly(HOUR, HOUR, series).expect("open");
+        let stopping = scheduler.stop();
+        if round % 2 == 0 {
+            until("the end", || format!("{stopping:?}").contains("has_ended: true"));
+        }
+        drop(stopping);
+        assert!(scheduler.close().expect("in time").is_empty(), "they were given up");
+        assert_eq!(names(&receiver, 4), vec![Some(String::from("wheel")); 4]);
+        until("their end", || tasks.iter().chain([&series]).all(tickwheel::Cancellable::is_done));
+        assert_eq!((scheduler.pending(), scheduler.stats().dropped()), (0, 4));
+    }
+}
+
+/// An executor of a task keeps what it is handed, and the task keeps its executor.
+#[test]
+fn s24_a_stopping_that_is_dropped_frees_an_executor_that_keeps_its_tasks() {
+    struct Keeps(Mutex<Vec<DueTask>>, #[allow(dead_code, reason = "it is dropped")] Arc<()>);
+    impl Executor for Keeps {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+            self.0.lock().expect("whole").push(task);
+            Ok(())
+        }
+    }
+    for is_driven in [false, true] {
+        let alive = Arc::new(());
+        let builder = Scheduler::builder();
+        let (scheduler, driver) = match is_driven {
+            true => builder.build_driven().map(|(scheduler, driver)| (scheduler, Some(driver))),
+            false => builder.build().map(|scheduler| (scheduler, None)),
+        }
+        .expect("good settings");
+        let own = scheduler.with_executor(Keeps(Mutex::default(), Arc::clone(&alive)));
+        let (inner, hold) = (own.clone(), Arc::clone(&alive));
+        own.schedule_once(Duration::ZERO, move || drop((inner, hold))).expect("open");
+        let task = own.schedule_once(HOUR, || ()).expect("open");
+        driver.iter().for_each(|driver| _ = driver.turn());
+        drop(own.stop());
+        drop(own);
+        until("all is dropped", || Arc::strong_count(&alive) == 1);
+        until("it has ended", || task.is_done());
+        assert!(scheduler.close().expect("ended").is_empty());
+    }
+}
+
+/// Also if the `Stopping` is dropped inside of a task, and if a series is in its run when the end comes.
+#[test]
+fn s24_what_is_given_up_in_a_run_is_dropped_behind_it() {
+    let (sender, receiver) = mpsc::channel();
+    let scheduler = threaded();
+    let pool = scheduler.with_executor(ThreadPool::new(1));
+    let (inner, held) = (scheduler.clone(), Where(sender.clone()));
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let series = pool.schedule_repeatedly(Duration::ZERO, HOUR, move || {
+        let _held = &held;
+        drop(inner.stop());
+        enter.send(()).expect("the test waits");
+        left.recv().expect("the test goes on");
+    });
+    let series = series.expect("open");
+    let held = Where(sender);
+    let waits = scheduler.schedule_once(HOUR, move || drop(held)).expect("open");
+    entered.recv_timeout(PATIENCE).expect("it runs");
+    until("the other task is dropped", || waits.is_done());
+    assert!(receiver.recv_timeout(PATIENCE).is_ok() && receiver.try_recv().is_err());
+    assert!(!series.is_done(), "it runs");
+    leave.send(()).expect("it runs");
+    assert!(receiver.recv_timeout(PATIENCE).is_ok(), "it is dropped behind its run");
+    until("its end", || series.is_done());
+    assert!(scheduler.close().expect("in time").is_empty());
+}
+
+/// A thread that is in a close when the `Stopping` is dropped gets them.
+#[test]
+fn s20_s24_a_close_that_waits_keeps_the_leftovers_from_being_given_up() {
+    let scheduler = Scheduler::builder().executor(ThreadPool::new(1)).build().expect("a thread");
+    let (enter, entered) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let series = move || {
+        enter.send(()).expect("the test waits");
+        left.recv().expect("the test goes on");
+    };
+    scheduler.schedule_repeatedly(Duration::ZERO, HOUR, series).expect("open");
+    scheduler.schedule_once(HOUR, || ()).expect("open");
+    entered.recv_timeout(PATIENCE).expect("it runs");
+    let stopping = scheduler.stop();
+    let closes = scheduler.clone();
+    let closer = thread::spawn(move || closes.close().expect("in time").len());
+    thread::sleep(MILLI * 50); // most of the time it waits by then
+    let is_waiting = !closer.is_finished();
+    drop(stopping);
+    leave.send(()).expect("it runs");
+    let left = closer.join().expect("no panic");
+    assert!(left == 2 || (left == 0 && is_waiting), "{left} came back");
 }
 
 #[test]
@@ -527,15 +649,17 @@ fn s20_a_driver_s_close_waits_for_the_thread_that_ends_its_scheduler() {
         }
         let both = Barrier::new(2);
         let leftovers = thread::scope(|scope| {
-            scope.spawn(|| {
+            let stops = scope.spawn(|| {
                 both.wait();
-                drop(scheduler.stop());
+                scheduler.stop()
             });
             both.wait();
             while !scheduler.is_closed() {
                 std::hint::spin_loop();
             }
-            driver.close()
+            let leftovers = driver.close();
+            assert!(stops.join().expect("no panic").wait().is_empty(), "one of them gets all");
+            leftovers
         });
         assert_eq!(leftovers.len(), TASKS);
     }

@@ -326,9 +326,10 @@ fn s28_a_series_in_its_run_at_the_end_keeps_the_deadline_that_the_run_has_chosen
     let (scheduler, driver) = driven();
     let own = Own::default();
     let (seen, timers) = (Arc::clone(&own), scheduler.clone());
+    let (keep, _stopping) = mpsc::channel();
     let series = scheduler.schedule_repeatedly(SECOND, SECOND, move || {
         assert!(seen.get().expect("set before the run").reset(30 * SECOND));
-        drop(timers.stop());
+        keep.send(timers.stop()).expect("the test keeps it");
     });
     own.set(series.expect("open")).expect("once");
     driver.advance(SECOND);

@@ -40,7 +40,25 @@
 //!   [moves](crate::PendingTask::reschedule) to another scheduler, the handle cancels it there.
 //! - A leftover that the other scheduler refuses comes back from
 //!   [`try_reschedule`](crate::PendingTask::try_reschedule).
-//! - Leftovers that no call takes are dropped with the last handle. A dropped leftover is a dropped task.
+//! - Leftovers wait for a caller that takes them. A [`Stopping`](crate::Stopping) that is dropped gives them up, unless
+//!   another one is there or a thread is in a `close`: the tick thread drops them, and a later close gets none. After a close
+//!   that has timed out they are given up with the last handle. A dropped leftover is a dropped task.
+//!
+//! # What holds a scheduler
+//!
+//! Most of what a scheduler holds is a program's, and may hold the scheduler in turn. This is what ends each such circle:
+//!
+//! | what holds the scheduler | what ends the circle |
+//! | --- | --- |
+//! | the closure of a pending task | its run or its cancel; a close, whose leftovers are run or dropped; `drop(scheduler.stop())` |
+//! | a task in the queue of an executor | the same: the close claims it back |
+//! | the executor of a task ([`with_executor`](crate::Scheduler::with_executor)) that keeps what it is handed | the end of its last task, as above |
+//! | the scheduler's executor | the end of the scheduler, which drops it. It must be stopped, because the executor's handle counts as one |
+//! | the waker of a future that waits | the deadline, the end of the scheduler, or the drop of the future |
+//! | the waker of a driver | the end of the scheduler, or of the driver |
+//! | a leftover that was taken in its run | the end of that run |
+//! | the future of [`call_after`](crate::Scheduler::call_after) | the task's end. The future keeps the scheduler alive, and does not keep its leftovers from being given up |
+//! | a hook, an observer, or a clock | nothing: give it a [`WeakScheduler`](crate::WeakScheduler) |
 //!
 //! # Inside a task
 //!

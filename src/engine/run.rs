@@ -285,6 +285,17 @@ impl Shared {
 
     // ----- other ends ----------------------------------------------------------------------
 
+    /// Drops leftovers that nobody wants. One that is in its run is dropped behind it.
+    pub(crate) fn drop_leftovers(&self, leftovers: Vec<Leftover>) {
+        for task in leftovers {
+            let decided =
+                task.is_in_run && self.termination.decide(task.key, self.drop_it()).is_ok();
+            if !decided {
+                self.drop_leftover(task.key);
+            }
+        }
+    }
+
     /// Drops a leftover, and counts it as dropped, unless it was cancelled.
     pub(crate) fn drop_leftover(&self, key: TaskKey) {
         // For good: a cancel that came after this claim would count the task's leaving once more.

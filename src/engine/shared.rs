@@ -116,7 +116,7 @@ impl Shared {
                 hooks: settings.hooks,
                 bell,
                 own_executors: Arc::default(),
-                termination: Termination::default(),
+                termination: Termination::new(settings.has_a_thread),
                 shutdown_timeout: settings.shutdown_timeout,
                 wakeups: Counter::default(),
                 rejected: Counter::default(),
@@ -252,10 +252,7 @@ impl Shared {
 impl Drop for Shared {
     /// Leftovers that nobody has taken go with the scheduler. Its id may be used again.
     fn drop(&mut self) {
-        let leftovers = self.termination.take().unwrap_or_default();
-        for task in leftovers {
-            self.drop_leftover(task.key);
-        }
+        self.drop_leftovers(self.termination.take_the_rest());
         registry().alive.remove(&self.id);
         trim::at_the_end();
         // What is left of the user's: the last `Arc` may be that of a `DueTask`, whose run never unwinds (S17).

@@ -90,7 +90,9 @@ impl Engine {
         let shared = &self.shared;
         if shared.termination.is_wanted() {
             let give_back = |entry| self.give_back(entry);
-            return shared.termination.fulfil(tasks, running, series, give_back, || None);
+            let count = shared.termination.fulfil(tasks, running, series, give_back, || None);
+            shared.drop_leftovers(shared.termination.take_unwanted()); // given up just now
+            return count;
         }
         let keep = |entry| {
             tasks.extend(self.give_back(entry));
@@ -100,7 +102,7 @@ impl Engine {
             shared.termination.fulfil(Vec::new(), running, series, keep, || Some(shared.drop_it()));
         let leftovers = tasks.len() + in_their_runs;
         tasks.extend(shared.termination.take_unwanted());
-        tasks.into_iter().for_each(|task| shared.drop_leftover(task.key));
+        shared.drop_leftovers(tasks);
         leftovers
     }
 }

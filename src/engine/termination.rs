@@ -15,6 +15,10 @@
 //!   leftovers.
 //! - END-2 The end holds keys of tasks and no scheduler, because otherwise scheduler and end would keep each other
 //!   alive. A scheduler that goes while its end still has leftovers drops them.
+//!   The leftovers wait for those that may take them: a close that is called, and each `Stopping`, from its stop on. When
+//!   the last `Stopping` is dropped that has not taken them, and nobody closes, they are given up for good. The same holds
+//!   when the last handle goes. Given up, they are dropped by the tick thread, which waits for that, or by the caller if
+//!   there is none (S24).
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
 //!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
@@ -87,10 +91,25 @@ pub(crate) struct Termination {
     changed: Condvar,
 }
 
+/// What is to become of the leftovers (END-2).
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Fate {
+    /// Nobody has asked for them, so the engine drops them.
+    #[default]
+    Unasked,
+    /// They are kept until somebody takes them.
+    Wanted,
+    /// Somebody has asked for them, and nobody will take them. This stays.
+    GivenUp,
+}
+
 #[derive(Default)]
 struct State {
-    /// Somebody will take the leftovers. Otherwise the engine drops them (S24).
-    is_wanted: bool,
+    fate: Fate,
+    /// How many closes and `Stopping`s may take the leftovers.
+    takers: usize,
+    /// The tick thread waits, or will wait, for what becomes of the leftovers.
+    is_attended: bool,
     has_come: bool,
     leftovers: Vec<Leftover>,
     series: Vec<InRun>,
@@ -132,6 +151,27 @@ impl State {
         self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
     }
 
+    fn want(&mut self) {
+        if self.fate == Fate::Unasked {
+            self.fate = Fate::Wanted;
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.fate == Fate::Wanted
+    }
+
+    /// Returns true if there are leftovers to take, now or behind their runs.
+    fn has_leftovers(&self) -> bool {
+        let is_in_run = |series: &InRun| matches!(series.stage, Stage::InRun);
+        !self.leftovers.is_empty() || self.series.iter().any(is_in_run)
+    }
+
+    /// Takes the leftovers for a caller that wants them, unless they were given up. Then the tick thread drops them.
+    fn take_if_kept(&mut self) -> Vec<Leftover> {
+        if self.fate == Fate::GivenUp { Vec::new() } else { self.take() }
+    }
+
     /// Takes all leftovers, by deadline (END-1). Series in their runs become leftovers by this.
     fn take(&mut self) -> Vec<Leftover> {
         let mut leftovers = std::mem::take(&mut self.leftovers);
@@ -162,13 +202,66 @@ impl Termination {
         lock(&self.state)
     }
 
-    /// Notes that somebody will take the leftovers.
+    /// Creates the end of a scheduler with a tick thread, if it has one, which comes to [`attend`](Termination::attend).
+    pub(crate) fn new(has_a_thread: bool) -> Termination {
+        let state = State { is_attended: has_a_thread, ..State::default() };
+        Termination { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    // ----- those that may take the leftovers (END-2) ---------------------------------------
+
+    /// Has the leftovers kept until somebody takes them, unless they were given up.
     pub(crate) fn want(&self) {
-        self.lock().is_wanted = true;
+        self.lock().want();
+    }
+
+    /// Notes that a caller may take the leftovers, until it calls [`leave`](Termination::leave) or
+    /// [`give_up`](Termination::give_up).
+    pub(crate) fn join(&self) {
+        let mut state = self.lock();
+        state.want();
+        state.takers += 1;
+    }
+
+    /// Notes that a caller does not wait any more. What it has not taken waits for the next one.
+    pub(crate) fn leave(&self) {
+        self.lock().takers -= 1;
+    }
+
+    /// Notes that a caller does not want the leftovers. If nobody else does, they are given up: returns those that the
+    /// caller has to drop, because no tick thread does so.
+    pub(crate) fn give_up(&self) -> Vec<Leftover> {
+        self.lock().takers -= 1;
+        self.give_up_unless_taken()
+    }
+
+    /// Like `give_up`, for a caller that has never joined: from now on nobody can.
+    pub(crate) fn give_up_unless_taken(&self) -> Vec<Leftover> {
+        let mut state = self.lock();
+        if !state.is_wanted() || state.takers > 0 {
+            return Vec::new();
+        }
+        state.fate = Fate::GivenUp;
+        if state.has_come && !state.is_attended {
+            return state.take();
+        }
+        self.notify(state);
+        Vec::new()
+    }
+
+    /// Waits until the leftovers were taken or given up, on the tick thread, after its last turn. Returns those that were
+    /// given up.
+    pub(crate) fn attend(&self) -> Vec<Leftover> {
+        let mut state = self.lock();
+        while state.is_wanted() && state.has_leftovers() {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.is_attended = false;
+        if state.is_wanted() { Vec::new() } else { state.take() }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.lock().is_wanted
+        self.lock().is_wanted()
     }
 
     pub(crate) fn has_come(&self) -> bool {
@@ -227,11 +320,16 @@ impl Termination {
         }
     }
 
-    /// Takes the leftovers that came behind their runs before the end did, if nobody will take them. The caller drops
-    /// them.
+    /// Takes what is left when the scheduler goes.
+    pub(crate) fn take_the_rest(&self) -> Vec<Leftover> {
+        self.lock().take()
+    }
+
+    /// Takes the leftovers if nobody will take them: those that came behind their runs before the end did, and all if they
+    /// have been given up just now. The caller drops them.
     pub(crate) fn take_unwanted(&self) -> Vec<Leftover> {
         let mut state = self.lock();
-        if state.is_wanted { Vec::new() } else { std::mem::take(&mut state.leftovers) }
+        if state.is_wanted() { Vec::new() } else { state.take() }
     }
 
     // ----- the runner ----------------------------------------------------------------------
@@ -250,7 +348,7 @@ impl Termination {
         let at = state.series.iter().position(|series| series.task.key == key);
         let listed = at.map(|at| state.series.swap_remove(at).stage);
         let decided = match listed {
-            None if state.has_come && !state.is_wanted => Some(unwanted()),
+            None if state.has_come && !state.is_wanted() => Some(unwanted()),
             None | Some(Stage::InRun) => {
                 state.leftovers.push(task);
                 None
@@ -327,15 +425,17 @@ impl Termination {
     /// Takes the leftovers, if the end has come.
     pub(crate) fn take(&self) -> Option<Vec<Leftover>> {
         let mut state = self.lock();
-        state.has_come.then(|| state.take())
+        let leftovers = state.has_come.then(|| state.take_if_kept())?;
+        self.notify(state);
+        Some(leftovers)
     }
 
     /// Waits for the end, and takes the leftovers; `None` if it has not come by then.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
         let _waits = Waits::begin();
         let mut state = self.wait_while(until, |state| !state.is_ready())?;
-        let leftovers = state.take();
-        self.notify(state); // nobody waits any more for series that were taken in their runs
+        let leftovers = state.take_if_kept();
+        self.notify(state); // nobody waits any more for series that were taken in their runs, nor the tick thread
         Some(leftovers)
     }
 
@@ -379,7 +479,7 @@ impl Termination {
         let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
         let mut state = self.lock();
         if state.is_ready() {
-            let leftovers = state.take();
+            let leftovers = state.take_if_kept();
             self.notify(state);
             quietly(|| drop(mine)); // its panic must not cost the caller the leftovers
             return Poll::Ready(leftovers);

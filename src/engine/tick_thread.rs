@@ -44,6 +44,7 @@ impl Ticker {
         if let Err(fault) = caught(|| self.turn_until_the_end()) {
             self.engine.fail(fault);
         }
+        self.shared.drop_leftovers(self.shared.termination.attend());
     }
 
     fn turn_until_the_end(&mut self) {

@@ -2,7 +2,8 @@
 //!
 //! - CALL-1 The task ends in one of two ways: it runs, or its closure is dropped. Both resolve the future, so no future
 //!   hangs. A call that is refused gets a cell of its own, with the reason.
-//! - CALL-2 The task does not keep the scheduler alive. The future does.
+//! - CALL-2 The task does not keep the scheduler alive. The future does, and does not count as a handle that may close. So
+//!   the leftover that it waits for is given up with the last handle, and the future resolves (CALL-1).
 //! - CALL-3 Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
@@ -53,7 +54,7 @@ impl Scheduler {
                 (Cancellable::already_cancelled(), Arc::new(refused))
             }
         };
-        ScheduledFuture::new(Arc::new(Call { scheduler: self.clone(), handle, cell }))
+        ScheduledFuture::new(Arc::new(Call { scheduler: self.for_futures(), handle, cell }))
     }
 }
 
@@ -102,7 +103,7 @@ impl<T> Drop for CancelledOnDrop<'_, T> {
 
 /// A call as its future sees it.
 struct Call<T> {
-    scheduler: Scheduler,
+    scheduler: Arc<Scheduler>,
     handle: Cancellable,
     cell: Arc<ResultCell<T>>,
 }

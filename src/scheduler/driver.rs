@@ -306,7 +306,7 @@ impl Driver {
 
     /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
-        self.shared.termination.want();
+        self.shared.termination.join();
         self.shared.stop();
         self.cell.end();
         let termination = &self.shared.termination;
@@ -314,6 +314,7 @@ impl Driver {
         // Another thread that closes the scheduler may be turning the engine now.
         let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
         let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
+        termination.leave();
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 

@@ -38,8 +38,11 @@ use crate::wheel::entry::{Entry, Runner};
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
 /// It can be waited for, or awaited under any runtime. The first caller that takes the leftovers gets them all, so a
-/// poll after the end, or a second `Stopping`, gets none. If they are not taken, they are dropped with the last handle
-/// to the scheduler. Dropping a `Stopping` frees the waker of the task that has polled it.
+/// poll after the end, or a second `Stopping`, gets none.
+///
+/// Dropping it before that gives the leftovers up, unless there is another `Stopping`, or another thread is in a
+/// [`close`](crate::Scheduler::close): they are dropped on the tick thread, and a later close gets none. `drop(scheduler.stop())`
+/// ends a scheduler like that, also one whose tasks hold it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,7 +54,7 @@ use crate::wheel::entry::{Entry, Runner};
 /// assert_eq!(leftovers.len(), 1);
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
-#[must_use = "dropping it does not undo the stop, and may drop the leftovers: get them by `wait` or `.await`"]
+#[must_use = "dropping it does not undo the stop, and drops the leftovers: get them by `wait` or `.await`"]
 pub struct Stopping {
     shared: Arc<Shared>,
     /// The number by which the end knows the waker of the last poll.
@@ -61,7 +64,9 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Stopping {
+    /// Makes a `Stopping` for a scheduler that is about to be stopped.
+    pub(super) fn new(shared: &Arc<Shared>) -> Stopping {
+        shared.termination.join();
         Stopping { shared: Arc::clone(shared), waiter: None, is_taker: true }
     }
 
@@ -74,12 +79,18 @@ impl Stopping {
     ///
     /// Inside a task on the tick thread, it would wait for itself. There it returns no leftovers, at once, and another
     /// thread can take them.
-    pub fn wait(self) -> Leftovers {
-        if !self.is_taker || self.shared.is_turned_here() {
-            return Leftovers::new(Arc::clone(&self.shared), Vec::new());
+    pub fn wait(mut self) -> Leftovers {
+        let may_wait = self.is_taker && !self.shared.is_turned_here();
+        let taken = if may_wait { self.shared.termination.wait(None) } else { None };
+        self.leave();
+        Leftovers::new(Arc::clone(&self.shared), taken.unwrap_or_default())
+    }
+
+    /// Notes that it does not wait any more.
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.is_taker) {
+            self.shared.termination.leave();
         }
-        let leftovers = self.shared.termination.wait(None).unwrap_or_default();
-        Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
     /// Like [`wait`](Stopping::wait), but no longer than `timeout`.
@@ -87,13 +98,16 @@ impl Stopping {
     /// # Errors
     ///
     /// Returns itself if the end has not come in time. On the tick thread, it does so at once.
-    pub fn wait_timeout(self, timeout: Duration) -> Result<Leftovers, Stopping> {
+    pub fn wait_timeout(mut self, timeout: Duration) -> Result<Leftovers, Stopping> {
         if !self.is_taker {
             return Ok(self.wait());
         }
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
         match self.shared.termination.wait(termination::after(timeout)) {
-            Some(leftovers) => Ok(Leftovers::new(Arc::clone(&self.shared), leftovers)),
+            Some(leftovers) => {
+                self.leave();
+                Ok(Leftovers::new(Arc::clone(&self.shared), leftovers))
+            }
             None => Err(self),
         }
     }
@@ -103,12 +117,15 @@ impl Future for Stopping {
     type Output = Leftovers;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
-        let Stopping { shared, waiter, is_taker } = self.get_mut();
-        if !*is_taker {
-            return Poll::Ready(Leftovers::new(Arc::clone(shared), Vec::new()));
+        let this = self.get_mut();
+        let polled = match this.is_taker {
+            true => this.shared.termination.poll(&mut this.waiter, context.waker()),
+            false => Poll::Ready(Vec::new()),
+        };
+        if polled.is_ready() {
+            this.leave();
         }
-        let leftovers = shared.termination.poll(waiter, context.waker());
-        leftovers.map(|leftovers| Leftovers::new(Arc::clone(shared), leftovers))
+        polled.map(|leftovers| Leftovers::new(Arc::clone(&this.shared), leftovers))
     }
 }
 
@@ -119,6 +136,9 @@ impl Drop for Stopping {
         // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
             self.shared.hooks.report(panic);
+        }
+        if self.is_taker {
+            self.shared.drop_leftovers(self.shared.termination.give_up());
         }
     }
 }

@@ -68,14 +68,20 @@ pub struct Scheduler {
     for_futures: OnceLock<Arc<Scheduler>>,
 }
 
-/// What the handles of one scheduler share, and the engine does not: when it is dropped, the service stops (S24).
+/// What the handles of one scheduler share, and the engine does not. Its futures share one of their own, which nobody can
+/// close.
 struct Service {
     shared: Arc<Shared>,
     /// The engine of a driven scheduler. If the scheduler has a tick thread, there is none here.
     driven: Weak<EngineCell>,
     /// The pool that the scheduler's executor runs tasks on, if it is one of this crate's.
     threads: Option<PoolThreads>,
+    is_for_futures: bool,
+    life: Arc<Life>,
 }
+
+/// What handles and futures share: when it is dropped, the service stops (S24).
+struct Life(Arc<Shared>);
 
 impl Clone for Scheduler {
     fn clone(&self) -> Scheduler {
@@ -83,9 +89,19 @@ impl Clone for Scheduler {
     }
 }
 
-impl Drop for Service {
+impl Drop for Life {
     fn drop(&mut self) {
-        self.shared.stop();
+        self.0.stop();
+    }
+}
+
+impl Drop for Service {
+    /// With the last handle, nobody can take leftovers any more that a close has left behind. A future may wait for one of
+    /// them, and keeps the service alive meanwhile.
+    fn drop(&mut self) {
+        if !self.is_for_futures && self.driven.strong_count() == 0 {
+            self.shared.drop_leftovers(self.shared.termination.give_up_unless_taken());
+        }
     }
 }
 
@@ -148,7 +164,8 @@ impl Scheduler {
         driven: Weak<EngineCell>,
         threads: Option<PoolThreads>,
     ) -> Scheduler {
-        Scheduler::of(Arc::new(Service { shared, driven, threads }), None)
+        let (life, is_for_futures) = (Arc::new(Life(Arc::clone(&shared))), false);
+        Scheduler::of(Arc::new(Service { shared, driven, threads, is_for_futures, life }), None)
     }
 
     fn of(service: Arc<Service>, own: Option<Arc<OwnExecutor>>) -> Scheduler {
@@ -194,11 +211,19 @@ impl Scheduler {
         Scheduler::of(Arc::clone(&self.service), Some(own))
     }
 
-    /// Returns a clone of this handle, which all futures of this handle share. So threads with handles of their own do not
+    /// Returns a handle which all futures of this handle share, and which does not count as one that may close. So threads with handles of their own do not
     /// share a reference count. With one count for all, two threads together made only 7 million timeouts a second. They
     /// make 51 million with a count each (row S4 of `benches/peers`).
     pub(crate) fn for_futures(&self) -> Arc<Scheduler> {
-        Arc::clone(self.for_futures.get_or_init(|| Arc::new(self.clone())))
+        let make = || {
+            let Service { shared, driven, threads, life, .. } = &*self.service;
+            let (shared, driven, life) =
+                (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
+            let threads = *threads;
+            let service = Service { shared, driven, threads, is_for_futures: true, life };
+            Arc::new(Scheduler::of(Arc::new(service), self.own.clone()))
+        };
+        Arc::clone(self.for_futures.get_or_init(make))
     }
 
     /// Returns a handle that does not keep the service alive.
@@ -247,9 +272,11 @@ impl Scheduler {
         if shared.is_turned_here() {
             return Err(CloseError::OnTickThread);
         }
+        shared.termination.join();
         self.begin_stop();
-        let until = termination::after(shared.shutdown_timeout);
-        let leftovers = shared.termination.wait(until).ok_or(CloseError::Timeout)?;
+        let leftovers = shared.termination.wait(termination::after(shared.shutdown_timeout));
+        shared.termination.leave();
+        let leftovers = leftovers.ok_or(CloseError::Timeout)?;
         Ok(Leftovers::new(Arc::clone(shared), leftovers))
     }
 
@@ -271,8 +298,9 @@ impl Scheduler {
         if self.is_global() {
             return Stopping::of_nothing(self.shared());
         }
+        let stopping = Stopping::new(self.shared());
         self.begin_stop();
-        Stopping::new(self.shared())
+        stopping
     }
 
     fn is_global(&self) -> bool {
@@ -314,7 +342,6 @@ impl Scheduler {
 
     fn begin_stop(&self) {
         let shared = self.shared();
-        shared.termination.want();
         shared.stop();
         if !shared.is_turned_here() {
             self.service.driven.upgrade().iter().for_each(|engine| engine.end());

@@ -82,14 +82,14 @@ fn by_dropping_the_handles(world: &Arc<World>, driver: Driver, scheduler: Schedu
     stopping.into_iter().for_each(|stopping| settle(world, wait(world, stopping)));
 }
 
-/// The end comes, and the leftovers that somebody wanted are never taken.
+/// The end comes, and the leftovers that somebody wanted are never taken. They go with the last `Stopping`.
 fn by_forgetting(world: &Arc<World>, driver: Driver, scheduler: Scheduler) {
     world.model().close(true);
-    drop(scheduler.stop());
+    let last = scheduler.stop();
     assert_eq!(driver.turn(), None);
     assert_eq!(world.reports.unheard(), 0, "panics that nobody was told of");
     world.model().ending.drops = true;
-    drop((world.stopping(), scheduler, driver));
+    drop((last, world.stopping(), scheduler, driver));
     world.abandon();
     world.reports.is_over();
 }
