@@ -68,6 +68,22 @@ fn s03_in_order_of_deadline_and_then_of_scheduling() {
     });
 }
 
+/// The next run of a series counts as scheduled when the run before has ended. In Java it keeps its first number.
+#[test]
+fn s03_at_equal_deadlines_a_series_comes_behind_what_was_scheduled_before() {
+    every("s03 series", |subject| {
+        let (log, every) = (Log::default(), Period::fixed_rate(SECOND));
+        let said = log.clone();
+        let series = subject.schedule.schedule_periodic(SECOND, every, move || said.say(1));
+        subject.schedule.schedule_once(2 * SECOND, log.task(2)).expect("open");
+        subject.step(SECOND);
+        subject.says(&log, &[1]);
+        subject.step(SECOND);
+        subject.says(&log, &[1, 2, 1]);
+        assert!(series.expect("open").cancel(), "{}", subject.name);
+    });
+}
+
 #[test]
 fn s04_any_instant_and_any_duration() {
     every("s04", |subject| {

@@ -7,7 +7,7 @@
 //! | Netty | this page |
 //! | `tokio::time` | [`future`](crate::future) |
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
-//! | `RxJava` | [`rx`](crate::rx) |
+//! | `RxJava`'s schedulers, not its `Observable`s | [`rx`](crate::rx) |
 //! | Android, Chromium | [`message_loop`](crate::message_loop) |
 //! | Quartz, db-scheduler, Sidekiq, graphile-worker | `durable` (features `sqlite`, `postgres`) |
 //! | tokio-util's and Java's `DelayQueue`; expiry of Guava, Caffeine, moka | [`delay`](crate::delay) |
@@ -18,9 +18,11 @@
 //! | --- | --- |
 //! | `system.scheduler` | a [`Scheduler`](crate::Scheduler); [`Scheduler::global`](crate::Scheduler::global) |
 //! | `scheduleOnce(delay)(f)`, `scheduleOnce(delay, runnable)` | [`schedule_once(delay, f)`](crate::Scheduler::schedule_once) |
+//! | `scheduleOnce(Duration.Zero)(f)` runs on the `ExecutionContext` at once, its `RejectedExecutionException` reaches the caller, and its handle cancels nothing | `schedule_once(Duration::ZERO, f)` goes through the tick thread, which runs an [`Inline`](crate::Inline) task to its end before. The call returns `Ok` even if the executor then refuses: the task is offered again. The handle cancels the task until it starts. To run something now, hand it to the executor: [`DueTask::new`](crate::DueTask::new), [`Executor::execute`](crate::Executor::execute) |
 //! | `scheduleOnce(delay, receiver, message)` | `schedule_once(delay, move \|\| receiver.send(message))`, with the channel of the receiver |
 //! | `scheduleAtFixedRate(initial, interval)(f)` | [`schedule_repeatedly(initial, period, f)`](crate::Scheduler::schedule_repeatedly) |
 //! | `scheduleWithFixedDelay(initial, delay)(f)` | [`schedule_with_fixed_delay(initial, delay, f)`](crate::Scheduler::schedule_with_fixed_delay) |
+//! | `scheduleAtFixedRate(initial, interval, receiver, message)` ends when the receiver has stopped | a series ends only when its closure says so, and stays pending until then: return `Break`, or `None` instead of `Some(period)`, if the channel is closed |
 //! | missed runs of a fixed rate are caught up | the same by default; or [`MissedTicks::Skip`](crate::MissedTicks::Skip), [`Delay`](crate::MissedTicks::Delay) |
 //! | a task that throws ends its series | the same, and the panic is reported: [`Builder::on_panic`](crate::Builder::on_panic) |
 //! | `implicit ExecutionContext` | [`Builder::executor`](crate::Builder::executor); for some tasks [`with_executor`](crate::Scheduler::with_executor) |

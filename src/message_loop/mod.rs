@@ -58,7 +58,8 @@
 //! - *Refused* means: the closure, or the future, comes back in the error. As an [`Executor`](crate::Executor) the loop
 //!   refuses [for good](crate::Rejected::for_good).
 //! - A task that is running runs to its end. Local tasks and series end in the same way as `Send` tasks. A task that
-//!   a scheduler has handed over counts as an immediate one.
+//!   a scheduler has handed over counts as an immediate one. So does all that a [`Worker`](crate::rx::Worker) on the loop
+//!   has in its queue.
 //! - The clock of the loop decides which tasks are due. So on a [`ManualClock`](crate::ManualClock) that stands still, all
 //!   runs that a series has missed are due when `quit_safely` is called.
 //! - What still runs after a quit may not post more work, except after `quit_when_idle`. So a future that wakes itself
@@ -85,6 +86,7 @@
 //! | Android | Chromium | here |
 //! | --- | --- | --- |
 //! | `Looper.prepare()`, `loop()` | `MessageLoop`, `RunLoop::Run` | [`MessageLoop::prepare`], [`run`](MessageLoop::run) |
+//! | the static `Looper.loop()`, in a function that does not have the looper | `RunLoop().Run()` | `RunLoop::new()?.run()`: [`RunLoop::new`] finds the loop of the thread |
 //! | `Looper.myLooper()` | `ThreadTaskRunnerHandle::Get` | [`MessageLoop::current`] |
 //! | `Handler(looper)` | `task_runner()` | [`MessageLoop::runner`], [`LoopThread::runner`] |
 //! | `post`, `postDelayed`, `postAtTime` | `PostTask`, `PostDelayedTask` | [`post`](TaskRunner::post), [`post_delayed`](TaskRunner::post_delayed), [`post_at`](TaskRunner::post_at) |

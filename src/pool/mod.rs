@@ -33,12 +33,13 @@
 //! | `schedule(f, delay, unit)` | [`schedule`](ScheduledThreadPool::schedule) |
 //! | `RejectedExecutionException`, a `RejectedExecutionHandler` | [`try_execute`](ScheduledThreadPool::try_execute), [`try_submit`](ScheduledThreadPool::try_submit), [`try_schedule`](ScheduledThreadPool::try_schedule): the closure comes back |
 //! | `scheduleAtFixedRate`, `scheduleWithFixedDelay` | [`schedule_at_fixed_rate`](ScheduledThreadPool::schedule_at_fixed_rate), [`schedule_with_fixed_delay`](ScheduledThreadPool::schedule_with_fixed_delay); `ControlFlow::Break` ends a series with `Ok` |
+//! | at equal deadlines, a series comes before all that were scheduled after it, at each run | at equal deadlines, a series comes behind all that were scheduled before its last run has ended, because each run is queued anew (S3) |
 //! | `future.get()`, `get(timeout)` | [`join`](ScheduledFuture::join), [`join_timeout`](ScheduledFuture::join_timeout), or `.await` |
 //! | `CancellationException`, `ExecutionException` | [`JoinError::Cancelled`], [`JoinError::Panicked`] |
 //! | `future.cancel(false)` | [`cancel`](ScheduledFuture::cancel), or a [`handle`](ScheduledFuture::handle) that is kept apart |
 //! | `future.cancel(true)` | nothing: a thread in Rust cannot be interrupted |
 //! | a cancel, and `schedule` again with another delay | [`reset`](crate::Cancellable::reset) of the [`handle`](ScheduledFuture::handle) |
-//! | `future.getDelay(unit)`, `isPeriodic()`, `isDone()` | [`remaining`](ScheduledFuture::remaining), [`is_periodic`](ScheduledFuture::is_periodic), [`is_done`](ScheduledFuture::is_done) |
+//! | `future.getDelay(unit)`, `isPeriodic()`, `isDone()` | [`remaining`](ScheduledFuture::remaining), [`is_periodic`](ScheduledFuture::is_periodic), [`is_done`](ScheduledFuture::is_done); what is overdue has zero `remaining`, and never less |
 //! | `setRemoveOnCancelPolicy(true)` | always: a cancel removes the task and drops its closure |
 //! | `setExecuteExistingDelayedTasksAfterShutdownPolicy` | [`ShutdownPolicy::run_delayed`] |
 //! | `setContinueExistingPeriodicTasksAfterShutdownPolicy` | [`ShutdownPolicy::continue_periodic`] |
@@ -47,6 +48,7 @@
 //! | `getQueue().size()` | [`pending`](ScheduledThreadPool::pending) |
 //! | a `ThreadFactory` | [`PoolBuilder::thread_factory`], [`thread_name`](PoolBuilder::thread_name); by default threads are called `pool-N-thread-M`, as there |
 //! | the core size, `setKeepAliveTime`, `allowCoreThreadTimeOut` | [`PoolBuilder::core_threads`], [`keep_alive`](PoolBuilder::keep_alive) |
+//! | a core size of 0 | [`core_threads(0)`](PoolBuilder::core_threads) with a maximum of one [thread](PoolBuilder::threads) at least; a maximum of 0 is an error |
 //! | `afterExecute(r, t)` | [`PoolBuilder::on_panic`] |
 //! | a pool that nobody shuts down lives for ever | a pool shuts down when its last handle is dropped |
 //! | `get()` in a task of the same pool may hang, and so may pools that wait for each other | [`JoinError::WouldDeadlock`] |

@@ -18,10 +18,10 @@ use crate::{
 
 /// Threads that run tasks at once, after a delay or repeatedly, each at its exact deadline, and give their results.
 ///
-/// Tasks start in the order of their deadlines, and at equal deadlines in the order in which they came. A panic ends
-/// its own task and nothing else. A thread that brings tasks much faster than the pool runs them waits a little in some
-/// of its calls, at most 100 ms in one. This never happens on a thread of the pool itself. For a hard limit see
-/// [`PoolBuilder::max_pending`].
+/// Tasks start in the order of their deadlines, and at equal deadlines in the order in which they came (S3). The next run
+/// of a series comes when the run before has ended. A panic ends its own task and nothing else. A thread that brings
+/// tasks much faster than the pool runs them waits a little in some of its calls, at most 100 ms in one. This never
+/// happens on a thread of the pool itself. For a hard limit see [`PoolBuilder::max_pending`].
 ///
 /// Clones are handles to the same pool. When the last one is dropped, the pool shuts down as by
 /// [`shutdown_now`](ScheduledThreadPool::shutdown_now), without waiting.

@@ -29,6 +29,8 @@
 //!
 //! # Coming from `RxJava`
 //!
+//! Schedulers and workers are here, and `Observable`s and their operators are not.
+//!
 //! | there | here |
 //! | --- | --- |
 //! | `Schedulers.from(executor)` | [`ExecutorScheduler::new`], with the [`Scheduler`](crate::Scheduler) that keeps the delays; or [`Worker::new`] on a loop or a pool, which keeps time itself |
@@ -37,6 +39,11 @@
 //! | `worker.schedulePeriodically(..)` | [`schedule_periodically`](Worker::schedule_periodically) |
 //! | `worker.dispose()`, `isDisposed()` | [`dispose`](Worker::dispose), [`is_disposed`](Worker::is_disposed) |
 //! | `scheduler.scheduleDirect(r)` | a worker for it alone, or the executor itself |
+//! | `Disposable.isDisposed()` of a task, which is true when it has run too | [`is_done`](crate::Cancellable::is_done); [`is_cancelled`](crate::Cancellable::is_cancelled) is true after a cancel alone |
+//! | `dispose()` interrupts a task that runs (`newThread`, `io`, an interruptible `from`) | nothing: a thread in Rust cannot be interrupted. The task runs to its end |
+//! | `ScheduledAction.add(subscription)` (`RxJava` 1) | nothing: put both handles into a [`CompositeCancellable`] |
+//! | `GenericScheduledExecutorService`, the helper of `Schedulers.from`: it keeps the delays of an executor that cannot | the scheduler that you give; [`Scheduler::global`](crate::Scheduler::global) is one for the process |
+//! | a worker whose executor is shut down runs what is queued | the same after a graceful stop, and a hard one cancels it: see [`Worker`] |
 //! | `Disposable`, `dispose()` | [`Cancellable`](crate::Cancellable), [`cancel`](crate::Cancellable::cancel), which also returns whether it came in time |
 //! | `dispose()`, and `schedule` again with another delay | [`Cancellable::reset`](crate::Cancellable::reset) |
 //! | `Disposable.disposed()` | [`Cancellable::already_cancelled`](crate::Cancellable::already_cancelled) |
