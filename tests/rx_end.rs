@@ -404,6 +404,8 @@ struct Host {
     ends: Box<dyn FnOnce()>,
 }
 
+type Quit = fn(&TaskRunner);
+
 /// The pools and loops of this crate, with each way to stop them that lets run what they have accepted. A worker's delays
 /// are kept by the host itself, or by a scheduler.
 fn hosts(timers: &Scheduler) -> Vec<(String, Host)> {
@@ -432,7 +434,6 @@ fn hosts(timers: &Scheduler) -> Vec<(String, Host)> {
             all.push((format!("shutdown, {run_delayed}, {number}"), host));
         }
     }
-    type Quit = fn(&TaskRunner);
     let quits: [(&str, Quit); 3] = [
         ("quit", TaskRunner::quit),
         ("quit_safely", TaskRunner::quit_safely),
@@ -462,6 +463,12 @@ fn hosts(timers: &Scheduler) -> Vec<(String, Host)> {
         all.push((format!("a dropped thread, {number}"), host));
     }
     all
+}
+
+/// A worker on a pool. Its delays are kept by this scheduler, or by the pool.
+fn worker_on(pool: &ScheduledThreadPool, timers: Option<&Scheduler>) -> Worker {
+    let of_the_pool = || Worker::new(pool.clone());
+    timers.map_or_else(of_the_pool, |timers| ExecutorScheduler::new(pool.clone(), timers).worker())
 }
 
 /// Schedules a task that runs until the sender is dropped, and waits until it does.
@@ -538,10 +545,7 @@ fn s30_what_a_scheduler_has_handed_to_a_worker_runs_before_a_graceful_stop_ends(
 fn s30_a_hard_stop_cancels_what_a_worker_has_accepted() {
     let timers = Scheduler::new();
     for is_on_timers in [false, true] {
-        let on = |pool: &ScheduledThreadPool| match is_on_timers {
-            true => ExecutorScheduler::new(pool.clone(), &timers).worker(),
-            false => Worker::new(pool.clone()),
-        };
+        let on = |pool: &ScheduledThreadPool| worker_on(pool, is_on_timers.then_some(&timers));
         // Also after a graceful one, in its midst.
         for is_graceful_before in [false, true] {
             let (pool, ran) = (ScheduledThreadPool::new(1), Arc::new(AtomicUsize::new(0)));
@@ -559,9 +563,10 @@ fn s30_a_hard_stop_cancels_what_a_worker_has_accepted() {
                 }));
             }
             let delayed = worker.schedule_after(SECOND, || unreachable!("it is stopped"));
-            match is_graceful_before {
-                true => pool.shutdown(),
-                false => drop(pool.shutdown_now()),
+            if is_graceful_before {
+                pool.shutdown();
+            } else {
+                drop(pool.shutdown_now());
             }
             drop((gate, now));
             until("all are over", || handles.iter().all(Cancellable::is_done));
@@ -643,10 +648,7 @@ fn s30_a_worker_that_is_never_done_does_not_keep_its_pool_from_its_end() {
     let timers = Scheduler::new();
     for is_on_timers in [false, true] {
         let pool = ScheduledThreadPool::new(2);
-        let new = || match is_on_timers {
-            true => ExecutorScheduler::new(pool.clone(), &timers).worker(),
-            false => Worker::new(pool.clone()),
-        };
+        let new = || worker_on(&pool, is_on_timers.then_some(&timers));
         let (chain, lags, cancelled) = (new(), new(), Arc::new(AtomicBool::new(false)));
         again(&chain, &cancelled);
         let nano = Duration::from_nanos(1);

@@ -527,7 +527,7 @@ fn print_layers(print: Print<'_>) {
     print("Debounced", &debounced, &|| assert!(debounced.call(()).is_ok() && debounced.flush()));
     let throttled = rx::throttle(scheduler.clone(), SECOND, |()| ());
     print("Throttled", &throttled, &|| {
-        assert!(throttled.call(()).is_ok() && throttled.is_pending())
+        assert!(throttled.call(()).is_ok() && throttled.is_pending());
     });
 
     let pool = ScheduledThreadPool::new(1);
@@ -536,7 +536,7 @@ fn print_layers(print: Print<'_>) {
     print("PoolBuilder", &ScheduledThreadPool::builder(), &use_pool);
     let future = pool.schedule(HOUR, || 1).expect("open");
     print("ScheduledFuture", &future, &|| {
-        assert!(!future.is_done() && future.remaining() > SECOND)
+        assert!(!future.is_done() && future.remaining() > SECOND);
     });
     pool.shutdown_now().iter().for_each(|task| {
         print("Unstarted", task, &|| assert!(task.deadline() < Instant::now() + 2 * HOUR));
