@@ -93,6 +93,7 @@
 //! | layer | its end | what waits | its handles and futures |
 //! | --- | --- | --- | --- |
 //! | [`rx::Worker`](crate::rx::Worker) | `dispose`; its executor is gone for good | is cancelled and dropped | cancelled; if what keeps its time has ended too, a delayed task is only done |
+//! | | a graceful stop of the pool or loop that it runs on | what is queued runs; what is delayed may run: see [`rx::Worker`](crate::rx::Worker) | done |
 //! | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool) | `shutdown` | one-shots run, series end: see [`ShutdownPolicy`](crate::pool::ShutdownPolicy) | the result, or `Cancelled` |
 //! | | `shutdown_now`; the last handle is dropped | comes back as [`Unstarted`](crate::pool::Unstarted) | the result if it is run, otherwise `Cancelled` |
 //! | [`message_loop`](crate::message_loop) | `quit`, `quit_safely`, `quit_when_idle` | see the table of the module | done |

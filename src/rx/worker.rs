@@ -86,10 +86,10 @@ pub(super) trait TaskQueue:
 /// | [`TaskRunner::quit`](crate::message_loop::TaskRunner::quit) on another thread, a dropped [`LoopThread`](crate::message_loop::LoopThread) | run, all of them | dropped |
 /// | [`quit_safely`](crate::message_loop::TaskRunner::quit_safely) | run, all of them | those run that are due at the call, if the loop keeps their time |
 /// | [`quit_when_idle`](crate::message_loop::TaskRunner::quit_when_idle) | run, all of them | those run that are due by then |
-/// | [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now), [`quit`](crate::message_loop::TaskRunner::quit) on the loop's own thread | those of the 64 run that the worker has in hand; the others are cancelled | dropped |
+/// | [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now), [`quit`](crate::message_loop::TaskRunner::quit) on the loop's own thread | those of the 64 run that the worker has in hand; the others are cancelled | dropped or cancelled |
 ///
-/// From then on the worker takes no task, and series end. Queued tasks are cancelled only if the executor has not begun
-/// with the worker's work when it stops, because it is full or has panicked.
+/// From then on the worker takes no task, and series end. A graceful stop cancels queued tasks in one case only: the
+/// executor was full when the worker offered its work for the last time, or has panicked.
 ///
 /// A pool or a loop keeps the time of a worker that [`Worker::new`] has made for it. If a [`Scheduler`](crate::Scheduler)
 /// keeps the time, the pool does not know of the delayed tasks, and does not wait for them: a task that becomes due while
