@@ -658,3 +658,50 @@ fn s30_a_worker_that_is_never_done_does_not_keep_its_pool_from_its_end() {
         until("both are over", || cancelled.load(Ordering::Relaxed) && series.is_done());
     }
 }
+
+/// Others go on scheduling while a pool is shut down. What came before the call runs, and each closure has one end.
+#[test]
+fn s30_a_ledger_balances_while_a_pool_is_shut_down() {
+    let timers = Scheduler::new();
+    for seed in 0..count(150, 10_000) as u64 {
+        let pool = ScheduledThreadPool::new(2);
+        let worker = worker_on(&pool, (seed % 2 == 0).then_some(&timers));
+        let (held, ran) = (Arc::new(()), Arc::new(AtomicUsize::new(0)));
+        let task = || {
+            let (held, ran) = (Arc::clone(&held), Arc::clone(&ran));
+            move || {
+                ran.fetch_add(1, Ordering::Relaxed);
+                drop(held);
+            }
+        };
+        let (before, others) = thread::scope(|scope| {
+            let producer = |number| {
+                let (worker, task) = (&worker, &task);
+                scope.spawn(move || {
+                    let mut random = Random(2 * seed + number);
+                    let delay = |random: &mut Random| MS * u32::from(random.one_in(4));
+                    (0..300).map(|_| worker.schedule_after(delay(&mut random), task())).collect()
+                })
+            };
+            let producers = [producer(0), producer(1)];
+            // The pool has the worker's drain, or it could refuse the one that another thread is about to bring.
+            let gate = block(&worker);
+            let before: Vec<_> = (0..200).map(|_| worker.schedule(task())).collect();
+            pool.shutdown();
+            drop(gate);
+            let others = producers
+                .into_iter()
+                .flat_map(|one| -> Vec<Cancellable> { one.join().expect("no panic") });
+            (before, others.collect::<Vec<_>>())
+        });
+        assert!(pool.await_termination(PATIENCE), "seed {seed}");
+        let all = || before.iter().chain(&others);
+        until("all are over", || all().all(Cancellable::is_done) && Arc::strong_count(&held) == 1);
+        assert!(!before.iter().any(Cancellable::is_cancelled), "seed {seed}");
+        let cancelled = all().filter(|handle| handle.is_cancelled()).count();
+        // A delayed task whose timer was dropped is done, and neither has run nor was cancelled.
+        let sum = ran.load(Ordering::Relaxed) + cancelled;
+        assert!(sum <= 800 && ran.load(Ordering::Relaxed) >= 200, "seed {seed}: {sum}");
+        assert_eq!(worker.pending(), 0, "seed {seed}");
+    }
+}

@@ -89,7 +89,8 @@ pub(super) trait TaskQueue:
 /// | [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now), [`quit`](crate::message_loop::TaskRunner::quit) on the loop's own thread | those of the 64 run that the worker has in hand; the others are cancelled | dropped or cancelled |
 ///
 /// From then on the worker takes no task, and series end. A graceful stop cancels queued tasks in one case only: the
-/// executor was full when the worker offered its work for the last time, or has panicked.
+/// executor does not have the worker's work when it stops, because it was full, has panicked, or another thread is just
+/// about to bring it.
 ///
 /// A pool or a loop keeps the time of a worker that [`Worker::new`] has made for it. If a [`Scheduler`](crate::Scheduler)
 /// keeps the time, the pool does not know of the delayed tasks, and does not wait for them: a task that becomes due while
