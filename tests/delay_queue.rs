@@ -316,7 +316,9 @@ fn s04_a_clock_at_the_end_of_its_time_stops_nothing() {
         queue.insert("at once", (), Duration::ZERO).expect("open");
         queue.check_invariants();
         queue.insert_at("now", (), driver.now()).expect("open");
-        queue.insert_at("before", (), driver.now() - HOUR).expect("open");
+        queue
+            .insert_at("before", (), driver.now().checked_sub(HOUR).expect("it is up"))
+            .expect("open");
         queue.insert("never", (), MS).expect("open");
         assert_eq!(due(&queue).len(), 3, "an instant that has passed is due");
         assert!(queue.reset_at(&"never", driver.now()));

@@ -383,10 +383,8 @@ fn live_long(seed: u64) {
         // Each shard sweeps from one end of time to the other, so what goes in this order is before or behind its hand.
         let last_first = random.one_in(2);
         while pair.model.len() > goal {
-            let end = match last_first {
-                true => pair.model.last_key_value(),
-                false => pair.model.first_key_value(),
-            };
+            let end =
+                if last_first { pair.model.last_key_value() } else { pair.model.first_key_value() };
             let (key, value) = *end.expect("more than the goal").1;
             assert_eq!(pair.queue.remove(&key), Some(value));
             pair.forget(key);

@@ -119,7 +119,9 @@ fn s17_a_driver_without_a_hook_resumes_the_first_panic_and_nothing_is_lost() {
         let ran = Arc::clone(&ran);
         let task = move || {
             ran.fetch_add(1, Ordering::Relaxed);
-            panics.into_iter().for_each(|text| std::panic::panic_any(text));
+            if let Some(text) = panics {
+                std::panic::panic_any(text);
+            }
         };
         scheduler.schedule_once(SECOND * seconds, task).expect("open")
     };
@@ -168,7 +170,7 @@ fn s17_a_driver_with_a_hook_tells_the_hook_and_resumes_nothing() {
     let builder = Scheduler::builder().on_panic(move |_| _ = count.fetch_add(1, Ordering::Relaxed));
     let (scheduler, driver) = builder.build_driven().expect("good settings");
     (1..4).for_each(|n| {
-        _ = scheduler.schedule_once(SECOND * n, || panic_on_purpose()).expect("open")
+        _ = scheduler.schedule_once(SECOND * n, || panic_on_purpose()).expect("open");
     });
     assert_eq!((driver.advance(HOUR), told.load(Ordering::Relaxed)), (3, 3));
 }
@@ -282,8 +284,8 @@ fn s17_a_clock_that_is_broken_for_good_costs_little_and_hinders_no_close() {
     clock.sleep.store(true, Ordering::SeqCst);
     let start = Instant::now();
     until("it is asked again and again", || reports.load(Ordering::SeqCst) > 20);
-    let rate = reports.load(Ordering::SeqCst) as f64 / start.elapsed().as_secs_f64();
-    assert!(rate < 2_000.0, "{rate} reports a second");
+    let (count, millis) = (reports.load(Ordering::SeqCst) as u128, start.elapsed().as_millis());
+    assert!(count < 2 * millis + 10, "{count} reports in {millis} ms");
     assert_eq!(scheduler.close().expect("in time").len(), 1);
 }
 

@@ -494,9 +494,10 @@ fn s24_a_stopping_that_is_dropped_frees_an_executor_that_keeps_its_tasks() {
     for is_driven in [false, true] {
         let alive = Arc::new(());
         let builder = Scheduler::builder();
-        let (scheduler, driver) = match is_driven {
-            true => builder.build_driven().map(|(scheduler, driver)| (scheduler, Some(driver))),
-            false => builder.build().map(|scheduler| (scheduler, None)),
+        let (scheduler, driver) = if is_driven {
+            builder.build_driven().map(|(scheduler, driver)| (scheduler, Some(driver)))
+        } else {
+            builder.build().map(|scheduler| (scheduler, None))
         }
         .expect("good settings");
         let own = scheduler.with_executor(Keeps(Mutex::default(), Arc::clone(&alive)));
@@ -554,8 +555,8 @@ fn s20_s24_a_close_that_waits_keeps_the_leftovers_from_being_given_up() {
     scheduler.schedule_once(HOUR, || ()).expect("open");
     entered.recv_timeout(PATIENCE).expect("it runs");
     let stopping = scheduler.stop();
-    let closes = scheduler.clone();
-    let closer = thread::spawn(move || closes.close().expect("in time").len());
+    let other = scheduler.clone();
+    let closer = thread::spawn(move || other.close().expect("in time").len());
     thread::sleep(MILLI * 50); // most of the time it waits by then
     let is_waiting = !closer.is_finished();
     drop(stopping);

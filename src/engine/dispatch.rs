@@ -16,6 +16,7 @@ use crate::executor::DueTask;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::{caught, quietly};
+use crate::time::clock::Clock;
 
 /// What a batch goes to.
 pub(super) enum Target {
@@ -206,7 +207,7 @@ impl Engine {
     /// Schedules a task of another scheduler that an executor gave back here, because nobody else would run it. If
     /// there is no room the task is dropped, and counted by the scheduler that it came from.
     fn adopt(&self, task: DueTask) {
-        let reading = self.shared.ask_clock(|clock| clock.now());
+        let reading = self.shared.ask_clock(Clock::now);
         let reading = reading.unwrap_or_else(|| self.shared.timeline.instant(self.now));
         let times = self.shared.times(reading, task.deadline());
         let run = OneShot(move || task.run());

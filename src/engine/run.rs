@@ -90,7 +90,7 @@ impl Shared {
     /// Reads the clock; `None` if it panics, which is reported. A task that has been claimed has to run anyway, because
     /// nobody else would run it.
     pub(super) fn try_now(&self) -> Option<Moment> {
-        self.ask_clock(|clock| clock.now()).map(|reading| self.timeline.present(reading))
+        self.ask_clock(Clock::now).map(|reading| self.timeline.present(reading))
     }
 
     /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
@@ -376,7 +376,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn now(&self) -> Option<Instant> {
-        self.ask_clock(|clock| clock.now())
+        self.ask_clock(Clock::now)
     }
 
     fn name(&self, due: Entry) -> Option<&'static str> {

@@ -146,7 +146,7 @@ impl Driver {
 
     /// Returns the present, as [`now`](Driver::now) does, also if the clock panics once or twice.
     pub(super) fn reading(&self) -> Instant {
-        self.ask_clock(|clock| clock.now())
+        self.ask_clock(Clock::now)
     }
 
     /// Unwinds with the first panic of a task since the last call, if the user has set no hook (HOOK-3). The engine is in

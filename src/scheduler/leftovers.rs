@@ -118,9 +118,10 @@ impl Future for Stopping {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Leftovers> {
         let this = self.get_mut();
-        let polled = match this.is_taker {
-            true => this.shared.termination.poll(&mut this.waiter, context.waker()),
-            false => Poll::Ready(Vec::new()),
+        let polled = if this.is_taker {
+            this.shared.termination.poll(&mut this.waiter, context.waker())
+        } else {
+            Poll::Ready(Vec::new())
         };
         if polled.is_ready() {
             this.leave();

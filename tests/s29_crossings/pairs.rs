@@ -137,12 +137,11 @@ impl Cell {
         };
         let (mood, early) = (Arc::new(Mutex::new(mood)), Arc::default());
         let desk = Desk { mood, kept, clock: clock.clone(), early };
-        let (home, driver) = match is_own {
-            false => scheduler_of(&clock, desk.clone()),
-            true => {
-                let (home, driver) = scheduler_of(&clock, Inline);
-                (home.with_executor(desk.clone()), driver)
-            }
+        let (home, driver) = if is_own {
+            let (home, driver) = scheduler_of(&clock, Inline);
+            (home.with_executor(desk.clone()), driver)
+        } else {
+            scheduler_of(&clock, desk.clone())
         };
         let there = scheduler_of(&clock, Inline);
         let runs: Arc<Mutex<Vec<Instant>>> = Arc::default();
