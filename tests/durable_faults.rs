@@ -27,6 +27,8 @@ mod handlers;
 mod holding;
 #[path = "durable_faults/kills.rs"]
 mod kills;
+#[path = "durable_faults/pooler.rs"]
+mod pooler;
 #[path = "durable_faults/process.rs"]
 mod process;
 #[path = "durable_faults/proxy.rs"]

@@ -66,6 +66,15 @@ impl Server {
         &self.private.as_ref().expect("a private server").folder
     }
 
+    /// Returns a command for a program that is to run as the user of a private server.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let private = self.private.as_ref().expect("a private server");
+        let mut command = Command::new(program);
+        command.current_dir(&private.folder);
+        private.owner.become_in(&mut command);
+        command
+    }
+
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

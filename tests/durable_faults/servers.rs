@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::Scheduler;
 use tickwheel::durable::postgres::Postgres;
-use tickwheel::durable::{Error, Failure, Filter, Result, State, Timers, Worker};
+use tickwheel::durable::{
+    Connection, Error, Failure, Filter, Listener, Result, State, Store, Timers, Worker,
+};
 
 use super::common::{PATIENCE, until};
 use super::databases::{Database, client, say};
 use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_early};
+use super::pooler::Pooler;
 use super::process::{Point, Process, signal};
 use super::proxy::{Proxy, Way};
 use super::server::Server;
@@ -26,7 +29,7 @@ const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
 
 type Check = (&'static str, fn(&Server));
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 15] = [
     ("crashes_lose_nothing", crashes_lose_nothing),
     ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
     ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
@@ -44,6 +47,8 @@ const CHECKS: [Check; 13] = [
         "an_outage_is_told_once_and_costs_few_connections",
         an_outage_is_told_once_and_costs_few_connections,
     ),
+    ("a_pooler_is_shared_with_others", a_pooler_is_shared_with_others),
+    ("a_worker_that_is_not_told_asks", a_worker_that_is_not_told_asks),
     ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
     ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
 ];
@@ -527,6 +532,141 @@ fn an_outage_is_told_once_and_costs_few_connections(server: &Server) {
     timers.schedule(&new("tx", "last", NOW)).expect("scheduled");
     until("it is told again", || lost.load(Ordering::Relaxed) == 2);
     assert!(worker.stop(PATIENCE));
+}
+
+// ----- a pooler ------------------------------------------------------------------------------
+
+fn a_pooler_is_shared_with_others(server: &Server) {
+    const COUNT: usize = 200;
+    let database = Database::schema(server);
+    let Database::Schema { name, .. } = &database else { panic!("a schema") };
+    // What other programs expect of their connections.
+    database.execute(&format!(
+        "CREATE ROLE pooled LOGIN SUPERUSER; ALTER ROLE pooled SET search_path = {name};
+         ALTER ROLE pooled SET default_transaction_isolation = 'serializable';
+         ALTER ROLE pooled SET lock_timeout = '77s'"
+    ));
+    let pooler = match Pooler::before(server, "pooled") {
+        Ok(pooler) => pooler,
+        Err(error) => return super::databases::say(&format!("with PgBouncer: skipped: {error}")),
+    };
+    let plain = pooler.address_for("pooled");
+    let address = format!("{plain}?pgbouncer=true");
+    // Each of them is another process to the pooler.
+    let users = [(); 3].map(|()| Timers::open(&address).expect("it opens"));
+    database.execute("CREATE TABLE effects (key text NOT NULL)");
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    let workers = [0, 1].map(|n| {
+        let errors = Arc::clone(&errors);
+        let worker = users[n].worker().handle("plain", |_| Ok(()));
+        let worker = worker.handle_in_postgres("tx", |run, transaction| {
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+            let isolation = transaction.query_one("SHOW transaction_isolation", &[])?;
+            assert_eq!(isolation.get::<_, &str>(0), "read committed");
+            Ok(())
+        });
+        let worker = worker.on_error(move |error| {
+            errors.lock().expect("no panic").push(error.to_string());
+        });
+        worker.start(Scheduler::global()).expect("it starts")
+    });
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        for user in &users {
+            scope.spawn(|| {
+                for n in 0..COUNT {
+                    user.schedule(&new(KINDS[n % 2], &n.to_string(), NOW)).expect("scheduled");
+                    user.reset("plain", &n.to_string(), NOW).expect("no error");
+                }
+            });
+        }
+    });
+    let left = || users[2].list(&Filter::new()).expect("a list");
+    until("all are done", || left().is_empty());
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    users[2].schedule(&new("plain", "later", HOUR)).expect("scheduled");
+    assert_eq!(users[2].counts().expect("counts").len(), 1);
+    assert_eq!(users[2].cancel("plain", "later").expect("no error"), Some(State::Waiting));
+    assert!(workers.iter().all(|worker| worker.stop(PATIENCE)));
+    assert_eq!(*errors.lock().expect("no panic"), Vec::<String>::new());
+    let failed: u64 = workers.iter().map(|worker| worker.stats().failed).sum();
+    assert_eq!(failed, 0);
+    // At the same time, so that they meet all connections.
+    let mut others = [(); 3].map(|()| client(&plain));
+    for other in &mut others {
+        other.batch_execute("BEGIN").expect("a transaction");
+        for (setting, expected) in
+            [("lock_timeout", "77s"), ("default_transaction_isolation", "serializable")]
+        {
+            let met = other.simple_query(&format!("SHOW {setting}")).expect("a row");
+            let met = met.iter().find_map(|message| match message {
+                postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            });
+            assert_eq!(met, Some(expected), "{setting}");
+        }
+    }
+    drop(others); // they have all connections
+    // Without the parameter, it is noticed that nothing is heard.
+    let deaf = Postgres::new(&plain).expect("an address").listen().expect("it connects");
+    assert!(deaf.is_none());
+    let hears = Postgres::new(&database.url()).expect("an address").listen();
+    assert!(hears.expect("it connects").is_some());
+    drop((pooler, users, workers));
+    database.execute("DROP OWNED BY pooled CASCADE; DROP ROLE pooled");
+}
+
+/// While the connection is gone that is told of new timers, the worker asks for them.
+fn a_worker_that_is_not_told_asks(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    let listens = Arc::new(AtomicBool::new(true));
+    let store = Deaf { store: Postgres::new(&database.url()).expect("an address"), listens };
+    let listens = Arc::clone(&store.listens);
+    let worker = Timers::with_store(store).expect("it opens").worker();
+    let worker = worker.handle("plain", |_| Ok(())).on_error(|_| {});
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    listens.store(false, Ordering::Relaxed);
+    let cut =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT nspname%'";
+    client(server.url()).execute(cut, &[]).expect("it is cut");
+    until("it knows", || worker.stats().errors > 1);
+    let begin = Instant::now();
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    until("it is done", || worker.stats().done == 1);
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    listens.store(true, Ordering::Relaxed);
+    // Once it hears again, it does not ask any more.
+    until("it asks no more", || {
+        let looks = worker.stats().looks;
+        thread::sleep(Duration::from_millis(2500)); // some times as long as between two questions
+        worker.stats().looks == looks
+    });
+    assert!(worker.stop(PATIENCE));
+}
+
+/// A store that cannot listen for a while.
+struct Deaf {
+    store: Postgres,
+    listens: Arc<AtomicBool>,
+}
+
+impl Store for Deaf {
+    fn connect(&self) -> Result<Box<dyn Connection>> {
+        self.store.connect()
+    }
+
+    fn migrate(&self) -> Result<()> {
+        self.store.migrate()
+    }
+
+    fn listen(&self) -> Result<Option<Box<dyn Listener>>> {
+        if self.listens.load(Ordering::Relaxed) {
+            return self.store.listen();
+        }
+        Err(Error::unreachable("it cannot listen"))
+    }
 }
 
 fn what_cannot_be_reached_says_why(server: &Server) {

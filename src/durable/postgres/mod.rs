@@ -10,11 +10,15 @@
 //!   of their numbers, before they change any. So there are no deadlocks.
 //! - PG-3 A handler in a transaction holds the lock of its timer's row, which stands for its lease. Nobody claims a row
 //!   that is locked, so the lease is not extended meanwhile.
+//! - PG-4 Behind a pooler, each transaction may get another connection of the server's, which other programs use in between.
+//!   So no call leaves settings or named statements behind: settings stand in the address, where a pooler refuses them, or
+//!   last for a transaction.
 
 mod session;
 mod table;
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,10 +46,11 @@ const MAKING_TABLES: i64 = 0x7469_636b_7768;
 /// For how long an answer is awaited on a connection where nothing moves, and how soon a connection is tested.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How our own connections are set. A lock may be held by a handler's transaction, or by one of the user's. At a higher
-/// isolation, claims at the same time would fail instead of passing over each other's rows.
-const SETTINGS: &str = "SET lock_timeout = '10s';
-    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// How our own connections are set, unless each transaction is (PG-4).
+const SETTINGS: &str = "-c lock_timeout=10s -c default_transaction_isolation=read\\ committed";
+
+/// How long a new listener waits for a word of its own.
+const HEARING: Duration = Duration::from_secs(3);
 
 type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync;
 
@@ -53,6 +58,7 @@ type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send +
 #[derive(Clone)]
 pub struct Postgres {
     connect: Arc<Connect>,
+    is_pooled: bool,
 }
 
 impl Postgres {
@@ -62,11 +68,15 @@ impl Postgres {
     /// created in the first schema of the user's search path. The URL may choose another one with
     /// `?options=-c%20search_path%3Dname`.
     ///
+    /// Through a pooler in transaction mode, such as PgBouncer, add `?pgbouncer=true`. It does what
+    /// [`pooled`](Postgres::pooled) does.
+    ///
     /// # Errors
     ///
     /// [`Error::Address`] if this is no address.
     pub fn new(address: &str) -> Result<Postgres> {
-        let mut config = Config::from_str(address).map_err(|error| {
+        let (address, is_pooled) = without_pooled(address);
+        let mut config = Config::from_str(&address).map_err(|error| {
             Error::Address(format!("{} is no address", super::error::with_causes(&error)))
         })?;
         if config.get_application_name().is_none() {
@@ -78,18 +88,44 @@ impl Postgres {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(PATIENCE).keepalives_idle(PATIENCE);
         }
-        Ok(Postgres::with_connector(move || config.connect(NoTls)))
+        if !is_pooled {
+            // What the user sets comes last, and counts.
+            let options = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
+            config.options(&options);
+        }
+        let postgres = Postgres::with_connector(move || config.connect(NoTls));
+        Ok(Postgres { is_pooled, ..postgres })
     }
 
     /// Connects as this function does, for connections with TLS or with settings of your own.
+    ///
+    /// If the connections are opened with the options `-c lock_timeout=10s`, as those of [`new`](Postgres::new) are, a call
+    /// that schedules, resets or cancels takes one round trip. Otherwise it is a transaction with that setting, of three.
     pub fn with_connector(
         connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
     ) -> Postgres {
-        Postgres { connect: Arc::new(connect) }
+        Postgres { connect: Arc::new(connect), is_pooled: false }
+    }
+
+    /// Says that the connections go through a pooler that gives each transaction another connection of the server's.
+    ///
+    /// Then each call is a transaction with settings of its own, no statement has a name, and workers ask for new timers once
+    /// a second, or as [`poll_every`](super::WorkerBuilder::poll_every) says, because the server cannot tell them. What a
+    /// handler does in its transaction is up to it: it should set nothing but with `SET LOCAL`.
+    #[must_use]
+    pub fn pooled(self) -> Postgres {
+        Postgres { is_pooled: true, ..self }
     }
 
     fn client(&self) -> Result<Client> {
-        (self.connect)().map_err(Error::unreachable)
+        (self.connect)().map_err(|error| {
+            let text = super::error::with_causes(&error);
+            if text.contains("startup parameter") {
+                let advice = "for a pooler, add `pgbouncer=true` to the address";
+                return Error::unreachable(format!("{text}: {advice}"));
+            }
+            Error::unreachable(error)
+        })
     }
 }
 
@@ -97,6 +133,18 @@ impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Postgres").finish_non_exhaustive() // the address may contain a password
     }
+}
+
+/// Returns the address without the parameter that says that there is a pooler, and whether it had it.
+fn without_pooled(address: &str) -> (String, bool) {
+    const POOLED: &str = "pgbouncer=true";
+    let Some((before, parameters)) = address.split_once('?') else {
+        return (address.to_owned(), false);
+    };
+    let others: Vec<_> = parameters.split('&').filter(|parameter| *parameter != POOLED).collect();
+    let is_pooled = others.len() < parameters.split('&').count();
+    let join = if others.is_empty() { "" } else { "?" };
+    (format!("{before}{join}{}", others.join("&")), is_pooled)
 }
 
 /// An error without an answer of the server is one of the connection. So are answers of a server that goes down, that has
@@ -115,22 +163,19 @@ fn failed(error: postgres::Error) -> Error {
 
 impl Store for Postgres {
     fn connect(&self) -> Result<Box<dyn Connection>> {
-        let mut client = self.client()?;
-        client.batch_execute(SETTINGS).map_err(failed)?;
-        Ok(Box::new(Session::new(client)))
+        Ok(Box::new(Session::new(self.client()?, self.is_pooled)?))
     }
 
     fn migrate(&self) -> Result<()> {
         let mut client = self.client()?;
         let mut transaction = client.transaction().map_err(failed)?;
-        transaction
-            .execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])
-            .map_err(failed)?;
+        let lock = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES})");
+        transaction.batch_execute(&lock).map_err(failed)?;
         let exists = "SELECT to_regclass('tickwheel_schema') IS NOT NULL";
-        let exists: bool = transaction.query_one(exists, &[]).map_err(failed)?.get(0);
+        let exists: bool = transaction.query_typed_one(exists, &[]).map_err(failed)?.get(0);
         let versions = "SELECT version, oldest FROM tickwheel_schema";
         let versions =
-            if exists { transaction.query_opt(versions, &[]).map_err(failed)? } else { None };
+            if exists { transaction.query_typed_opt(versions, &[]).map_err(failed)? } else { None };
         match versions.map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))) {
             None => transaction.batch_execute(SCHEMA).map_err(failed)?,
             Some((_, oldest)) if oldest > SCHEMA_VERSION => return Err(Error::Schema(oldest)),
@@ -148,13 +193,25 @@ impl Store for Postgres {
         transaction.commit().map_err(failed)
     }
 
+    /// A listener that does not hear its own word goes through a pooler, which has not said so.
     fn listen(&self) -> Result<Option<Box<dyn Listener>>> {
+        if self.is_pooled {
+            return Ok(None);
+        }
         let mut client = self.client()?;
         client.batch_execute("LISTEN tickwheel_timers").map_err(failed)?;
         let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        let schema = client.query_one(schema, &[]).map_err(failed)?.get(0);
-        Ok(Some(Box::new(Ear { client, schema })))
+        let schema = client.query_typed_one(schema, &[]).map_err(failed)?.get(0);
+        let word = format!("hear {:x}", RandomState::new().hash_one(()));
+        let say = format!("SELECT pg_notify('tickwheel_timers', '{word}')");
+        self.client()?.batch_execute(&say).map_err(failed)?;
+        // Others' words need not be heard yet, because a look follows.
+        let is_heard = {
+            let mut heard = client.notifications();
+            heard.timeout_iter(HEARING).any(|heard| Ok(heard.payload() == word)).map_err(failed)?
+        };
+        Ok(is_heard.then(|| Box::new(Ear { client, schema }) as Box<dyn Listener>))
     }
 
     fn transactions(&self) -> Transactions {

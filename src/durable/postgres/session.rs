@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use postgres::error::SqlState;
-use postgres::{Client, GenericClient, Row, Statement};
+use postgres::{Client, GenericClient, IsolationLevel, Row, Statement};
 
 use super::table::{Within, columns, for_interval, timer_in};
 use super::{PATIENCE, failed};
@@ -32,17 +32,38 @@ macro_rules! locked {
 /// A connection of our own.
 pub(super) struct Session {
     client: Client,
-    prepared: HashMap<&'static str, Statement>,
+    /// `None`: it may be another connection of the server's in each transaction (PG-4).
+    prepared: Option<HashMap<&'static str, Statement>>,
+    /// Whether the settings of the connection are those of [`BEGIN`](super::table::BEGIN).
+    is_read_committed: bool,
+    waits_briefly: bool,
     used: Instant,
 }
 
 impl Session {
-    pub(super) fn new(client: Client) -> Session {
-        Session { client, prepared: HashMap::new(), used: Instant::now() }
+    pub(super) fn new(mut client: Client, is_pooled: bool) -> Result<Session> {
+        let settings = "SELECT current_setting('default_transaction_isolation') = 'read committed',
+            current_setting('lock_timeout') = '10s'";
+        let (mut is_read_committed, mut waits_briefly) = (false, false);
+        if !is_pooled {
+            let row = client.query_typed_one(settings, &[]).map_err(failed)?;
+            (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
+        }
+        let prepared = (!is_pooled).then(HashMap::new);
+        let used = Instant::now();
+        Ok(Session { client, prepared, is_read_committed, waits_briefly, used })
     }
 
+    /// For statements that wait for no lock.
     fn table(&mut self) -> Within<'_, Client> {
-        Within { client: &mut self.client, prepared: Some(&mut self.prepared) }
+        let is_alone = !self.is_read_committed;
+        Within { client: &mut self.client, prepared: self.prepared.as_mut(), is_alone }
+    }
+
+    /// For statements that may wait for a lock.
+    fn patient(&mut self) -> Within<'_, Client> {
+        let is_alone = !(self.is_read_committed && self.waits_briefly);
+        Within { is_alone, ..self.table() }
     }
 }
 
@@ -52,15 +73,15 @@ impl Table for Session {
         timers: &[NewTimer],
         existing: Existing,
     ) -> Result<Vec<Option<Scheduled>>> {
-        self.table().schedule(timers, existing)
+        self.patient().schedule(timers, existing)
     }
 
     fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
-        self.table().reset(kind, key, when)
+        self.patient().reset(kind, key, when)
     }
 
     fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {
-        self.table().cancel(kind, key)
+        self.patient().cancel(kind, key)
     }
 
     fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>> {
@@ -72,7 +93,7 @@ impl Table for Session {
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
-        self.table().requeue(kind, key, when)
+        self.patient().requeue(kind, key, when)
     }
 }
 
@@ -223,7 +244,9 @@ impl Connection for Session {
         limit: Duration,
         work: &mut Work<'_>,
     ) -> Result<Transacted> {
-        let mut transaction = self.client.transaction().map_err(failed)?;
+        let transaction = self.client.build_transaction();
+        let transaction = transaction.isolation_level(IsolationLevel::ReadCommitted).start();
+        let mut transaction = transaction.map_err(failed)?;
         let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
         let RunId { id, fence } = finish.run;
         // The start is committed in the same round trip, so little time passes until the handler is called.
@@ -235,11 +258,13 @@ impl Connection for Session {
         });
         // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait.
         let begin = format!(
-            "{start} SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
+"SET LOCAL lock_timeout = '10s'; {start} SET LOCAL lock_timeout = '10s';
+             SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
              SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
         );
         transaction.batch_execute(&begin).map_err(failed)?;
-        let mut table = Within { client: &mut transaction, prepared: Some(&mut self.prepared) };
+        let prepared = self.prepared.as_mut();
+        let mut table = Within { client: &mut transaction, prepared, is_alone: false };
         let finished = table.finish(std::slice::from_ref(finish))?;
         if finished.changed.is_empty() {
             return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below

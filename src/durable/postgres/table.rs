@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
-use postgres::types::ToSql;
+use postgres::types::{ToSql, Type};
 use postgres::{GenericClient, Row, Statement};
 
 use super::failed;
@@ -36,7 +36,7 @@ use crate::durable::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 /// # }
 /// ```
 pub fn within<C: GenericClient>(client: &mut C) -> Within<'_, C> {
-    Within { client, prepared: None }
+    Within { client, prepared: None, is_alone: false }
 }
 
 /// A statement that has taken longer than so long, and so long for each row, is prepared anew: the server keeps plans, and this
@@ -46,9 +46,49 @@ const SLOW: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mic
 /// A transaction of yours, as a [`Table`]. See [`within`].
 pub struct Within<'a, C> {
     pub(super) client: &'a mut C,
-    /// Statements that the server knows already, on a connection of our own.
+    /// Statements that the server knows already, on a connection of our own. Others have none that are named (PG-4).
     pub(super) prepared: Option<&'a mut HashMap<&'static str, Statement>>,
+    /// Each query is a transaction with settings of its own (PG-4).
+    pub(super) is_alone: bool,
 }
+
+/// A parameter of a statement, which tells its type, so that the server need not be asked for it.
+pub(super) trait Value: ToSql + Sync {
+    fn sql_type(&self) -> Type;
+    fn as_sql(&self) -> &(dyn ToSql + Sync);
+}
+
+macro_rules! values {
+    ($($value:ty: $one:ident, $many:ident;)*) => { $(
+        values!(impl $value: $one);
+        values!(impl Option<$value>: $one);
+        values!(impl Vec<$value>: $many);
+        values!(impl Vec<Option<$value>>: $many);
+    )* };
+    (impl $value:ty: $type:ident) => {
+        impl Value for $value {
+            fn sql_type(&self) -> Type {
+                Type::$type
+            }
+
+            fn as_sql(&self) -> &(dyn ToSql + Sync) {
+                self
+            }
+        }
+    };
+}
+
+values! {
+    i32: INT4, INT4_ARRAY;
+    i64: INT8, INT8_ARRAY;
+    f64: FLOAT8, FLOAT8_ARRAY;
+    &str: TEXT, TEXT_ARRAY;
+    String: TEXT, TEXT_ARRAY;
+    &String: TEXT, TEXT_ARRAY;
+    &[u8]: BYTEA, BYTEA_ARRAY;
+    SystemTime: TIMESTAMPTZ, TIMESTAMPTZ_ARRAY;
+}
+values!(impl &[&str]: TEXT_ARRAY);
 
 impl<C> fmt::Debug for Within<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,15 +188,29 @@ macro_rules! due {
     };
 }
 
+/// The settings of a call of ours. A lock may be held by a handler's transaction, or by one of the user's. At a higher
+/// isolation, claims at the same time would fail instead of passing over each other's rows.
+pub(super) const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'";
+
 impl<C: GenericClient> Within<'_, C> {
-    pub(super) fn query(
-        &mut self,
-        sql: &'static str,
-        values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>> {
+    pub(super) fn query(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
+        if !self.is_alone {
+            return self.send(sql, values);
+        }
+        self.client.batch_execute(BEGIN).map_err(failed)?;
+        let rows = self.send(sql, values);
+        let end = if rows.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = self.client.batch_execute(end).map_err(failed);
+        rows.and_then(|rows| ended.map(|()| rows))
+    }
+
+    fn send(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
         let Some(prepared) = &mut self.prepared else {
-            return self.client.query(sql, values).map_err(failed);
+            let typed = values.iter().map(|value| (value.as_sql(), value.sql_type()));
+            return self.client.query_typed(sql, &typed.collect::<Vec<_>>()).map_err(failed);
         };
+        let values: Vec<_> = values.iter().map(|value| value.as_sql()).collect();
         let statement = if let Some(known) = prepared.get(sql) {
             known.clone()
         } else {
@@ -164,7 +218,7 @@ impl<C: GenericClient> Within<'_, C> {
             prepared.entry(sql).or_insert(statement).clone()
         };
         let began = Instant::now();
-        let rows = self.client.query(&statement, values).map_err(failed)?;
+        let rows = self.client.query(&statement, &values).map_err(failed)?;
         if began.elapsed() > SLOW.0 + SLOW.1 * rows.len() as u32 {
             prepared.remove(sql);
         }
@@ -334,19 +388,18 @@ impl<C: GenericClient> Table for Within<'_, C> {
              ORDER BY kind, wake, id LIMIT $7"
         );
         let last = filter.after.as_ref();
-        let rows = self.client.query(
-            SQL,
-            &[
-                &filter.kind,
-                &filter.state.map(State::name),
-                &filter.until,
-                &last.map(|last| &last.kind),
-                &last.and_then(|last| last.wake),
-                &last.map(|last| last.id),
-                &i64::from(filter.limit),
-            ],
-        );
-        rows.map_err(failed)?.iter().map(timer_in).collect()
+        let values: &[&dyn Value] = &[
+            &filter.kind,
+            &filter.state.map(State::name),
+            &filter.until,
+            &last.map(|last| &last.kind),
+            &last.and_then(|last| last.wake),
+            &last.map(|last| last.id),
+            &i64::from(filter.limit),
+        ];
+        let mut unnamed =
+            Within { client: &mut *self.client, prepared: None, is_alone: self.is_alone };
+        unnamed.query(SQL, values)?.iter().map(timer_in).collect()
     }
 
     fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {

@@ -48,7 +48,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
             hungry: VecDeque::new(),
             woken: BTreeMap::new(),
             must_look: true,
-            must_poll: shared.settings.poll.is_some(),
+            must_poll: shared.poll().is_some(),
             must_extend: false,
         };
         let end = End(shared);
@@ -193,7 +193,7 @@ impl Dispatcher<'_> {
     }
 
     fn next_poll(&self) {
-        if let Some(interval) = self.shared.settings.poll {
+        if let Some(interval) = self.shared.poll() {
             self.shared.wake_after(Cause::Poll, interval);
         }
     }

@@ -26,10 +26,10 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
                 Ok(Some(again)) => {
                     shared.has_worked(Part::Listener);
                     listener = Some(again);
-                    // What was said in the meantime was not heard.
-                    shared.look_now();
+                    // What was said in the meantime was not heard, so this looks too.
+                    shared.set_told(true);
                 }
-                Ok(None) => return,
+                Ok(None) => return shared.has_worked(Part::Listener), // it is polled from now on
                 Err(error) => shared.has_failed(Part::Listener, &error),
             }
             continue;
@@ -48,6 +48,7 @@ fn listen(shared: &Shared, listener: Box<dyn Listener>) {
             Err(error) => {
                 shared.has_failed(Part::Listener, &error);
                 listener = None;
+                shared.set_told(false);
             }
         }
     }

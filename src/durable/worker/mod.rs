@@ -10,6 +10,7 @@ mod shared;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use self::shared::{Kind, Settings};
@@ -25,9 +26,6 @@ pub(super) use self::shared::Shared;
 
 /// The longest lease, and the longest interval of polls: ten years.
 const LONGEST: Duration = Duration::from_secs(315_360_000);
-
-/// How often a store is polled that tells nobody of news.
-const POLL: Duration = Duration::from_secs(1);
 
 /// Collects handlers and settings, and starts a [`Worker`]. From [`Timers::worker`].
 #[must_use = "it does nothing until it is started"]
@@ -157,7 +155,8 @@ impl WorkerBuilder {
     /// server or, through the same [`Timers`] and its clones, by this process.
     ///
     /// Set it to less if other processes schedule in the same SQLite file for the next second: SQLite answers in microseconds
-    /// if nothing has changed. Set it for PostgreSQL if the connection goes through a proxy that keeps no sessions.
+    /// if nothing has changed. PostgreSQL is asked once a second while it cannot tell: through a pooler in transaction mode,
+    /// or when the connection for that is lost.
     pub fn poll_every(mut self, interval: Duration) -> WorkerBuilder {
         self.settings.poll = Some(interval.clamp(Duration::from_millis(1), LONGEST));
         self
@@ -262,10 +261,7 @@ impl WorkerBuilder {
             let connection = self.timers.store().connect()?;
             let listener = self.timers.store().listen()?;
             let mut settings = self.settings;
-            settings.is_told = listener.is_some();
-            if !settings.is_told {
-                settings.poll = settings.poll.or(Some(POLL));
-            }
+            settings.is_told = AtomicBool::new(listener.is_some());
             let shared = Arc::new(Shared::new(self.timers, self.kinds, settings, scheduler));
             // From here on, the drop of the worker ends whatever was started. And from here on it is told of what is
             // scheduled, while its first look sees what was there before.

@@ -218,7 +218,7 @@ fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended 
     }
     match transacted {
         Ok(Transacted::Committed) => {
-            if !shared.settings.is_told {
+            if !shared.is_told() {
                 // The handler may have scheduled others in its transaction.
                 shared.timers.each_worker(Shared::look_now);
             }

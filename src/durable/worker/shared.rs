@@ -66,7 +66,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -96,8 +96,8 @@ pub(super) struct Settings {
     pub(super) threads: usize,
     pub(super) lease: Duration,
     pub(super) poll: Option<Duration>,
-    /// The store tells of new timers itself.
-    pub(super) is_told: bool,
+    /// The store tells of new timers itself. It orders nothing, so its accesses are Relaxed.
+    pub(super) is_told: AtomicBool,
     pub(super) retry: Retry,
     pub(super) time_limit: Duration,
     pub(super) rules: Option<Box<Rules>>,
@@ -116,7 +116,7 @@ impl Default for Settings {
             threads: 4,
             lease: Duration::from_secs(30),
             poll: None,
-            is_told: false,
+            is_told: AtomicBool::new(false),
             retry: Retry::default(),
             time_limit: Duration::from_secs(60),
             rules: None,
@@ -283,6 +283,9 @@ pub(in crate::durable) struct Shared {
     pub(super) counters: Counters,
 }
 
+/// How often a store is polled that tells nobody of news.
+const POLL: Duration = Duration::from_secs(1);
+
 /// Timers that wake within so many microseconds wake the dispatcher once.
 const GRAIN: i64 = 250;
 
@@ -338,6 +341,21 @@ impl Shared {
 
     pub(super) fn is_stopping(&self) -> bool {
         self.state().is_stopping()
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.settings.is_told.load(Ordering::Relaxed)
+    }
+
+    /// The store tells of new timers from now on, or it does not, and is polled.
+    pub(super) fn set_told(&self, is_told: bool) {
+        self.settings.is_told.store(is_told, Ordering::Relaxed);
+        _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
+    }
+
+    /// Returns how often the store is polled.
+    pub(super) fn poll(&self) -> Option<Duration> {
+        self.settings.poll.or_else(|| (!self.is_told()).then_some(POLL))
     }
 
     pub(in crate::durable) fn look_now(&self) {
