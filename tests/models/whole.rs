@@ -67,7 +67,7 @@ fn models_schedule_at_once_against_close() {
     loom::model(|| schedule_against_close(Duration::ZERO));
 }
 
-/// A stop against a close. Whichever comes first, the close gets the leftovers (S20).
+/// A stop against a close. Whichever comes first, one of them gets the leftovers (S20).
 #[test]
 fn models_stop_against_close() {
     loom::model(|| {
@@ -75,13 +75,28 @@ fn models_stop_against_close() {
         assert_eq!(schedule(&scheduler, LATER, &Arc::default()), 1);
         let other = {
             let scheduler = scheduler.clone();
-            thread::spawn(move || drop(scheduler.stop()))
+            thread::spawn(move || scheduler.stop())
         };
-        assert_eq!(scheduler.close().expect("loom has time").len(), 1);
-        other.join().unwrap();
-        assert_eq!(scheduler.close().expect("loom has time").len(), 0);
+        let returned = scheduler.close().expect("loom has time").len();
+        let stopping = other.join().unwrap();
+        assert_eq!((returned, stopping.wait().len()), (1, 0), "the close does not come second");
         drop(scheduler);
         threads::end();
+    });
+}
+
+/// A `Stopping` is dropped before the end, in it, or behind it: the leftover has one end, and the tick thread does not wait
+/// for ever (S24, END-2).
+#[test]
+fn models_leftovers_that_are_given_up_are_dropped() {
+    loom::model(|| {
+        let (scheduler, alive) = (scheduler(), Arc::new(()));
+        let hold = Arc::clone(&alive);
+        scheduler.schedule_once(LATER, move || drop(hold)).expect("open");
+        drop(scheduler.stop());
+        drop(scheduler);
+        threads::end();
+        assert_eq!(Arc::strong_count(&alive), 1);
     });
 }
 
