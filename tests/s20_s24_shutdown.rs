@@ -495,11 +495,11 @@ fn s24_a_stopping_that_is_dropped_frees_an_executor_that_keeps_its_tasks() {
         let alive = Arc::new(());
         let builder = Scheduler::builder();
         let (scheduler, driver) = if is_driven {
-            builder.build_driven().map(|(scheduler, driver)| (scheduler, Some(driver)))
+            let (scheduler, driver) = builder.build_driven().expect("good settings");
+            (scheduler, Some(driver))
         } else {
-            builder.build().map(|scheduler| (scheduler, None))
-        }
-        .expect("good settings");
+            (builder.build().expect("a tick thread"), None)
+        };
         let own = scheduler.with_executor(Keeps(Mutex::default(), Arc::clone(&alive)));
         let (inner, hold) = (own.clone(), Arc::clone(&alive));
         own.schedule_once(Duration::ZERO, move || drop((inner, hold))).expect("open");
@@ -554,15 +554,12 @@ fn s20_s24_a_close_that_waits_keeps_the_leftovers_from_being_given_up() {
     scheduler.schedule_repeatedly(Duration::ZERO, HOUR, series).expect("open");
     scheduler.schedule_once(HOUR, || ()).expect("open");
     entered.recv_timeout(PATIENCE).expect("it runs");
-    let stopping = scheduler.stop();
-    let other = scheduler.clone();
-    let closer = thread::spawn(move || other.close().expect("in time").len());
-    thread::sleep(MILLI * 50); // most of the time it waits by then
-    let is_waiting = !closer.is_finished();
-    drop(stopping);
+    let closes = scheduler.clone();
+    let other = thread::spawn(move || closes.close().expect("in time").len());
+    until("the close has begun", || scheduler.is_closed());
+    drop(scheduler.stop());
     leave.send(()).expect("it runs");
-    let left = closer.join().expect("no panic");
-    assert!(left == 2 || (left == 0 && is_waiting), "{left} came back");
+    assert_eq!(other.join().expect("no panic"), 2);
 }
 
 #[test]
