@@ -96,6 +96,8 @@ pub(crate) fn a_poison_timer_takes_no_neighbour_along(database: &Database<'_>) {
 /// others run.
 pub(crate) fn what_was_claimed_and_not_started_goes_back(database: &Database<'_>) {
     const TIMERS: usize = 300;
+    /// Of each kind, by default.
+    const THREADS: usize = 4;
     let mut place = Place::with_book(database);
     let ledger = Ledger::of(&mut place);
     let timers = database.open();
@@ -113,7 +115,8 @@ pub(crate) fn what_was_claimed_and_not_started_goes_back(database: &Database<'_>
         assert!(starts.values().all(|starts| *starts == 1), "{kind}: {starts:?}");
         let dead = dead.iter().filter(|timer| timer.kind == kind);
         let untried = dead.filter(|timer| !starts.contains_key(&timer.key)).count();
-        assert!(untried <= 1, "{kind}: {untried} are dead and were not tried");
+        // One process died, and each of its other threads may have been between the commit of a start and its handler.
+        assert!(untried < THREADS, "{kind}: {untried} are dead and were not tried");
     }
 }
 
