@@ -15,9 +15,9 @@ use std::{env, fs, thread};
 
 use databases::{Database, apart};
 use tickwheel::durable::{
-    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, NewTimer, Repetition,
-    RunId, SCHEMA_VERSION, State, Store, Then, Timer, Timers, When, postgres, postgres::Postgres,
-    sqlite, sqlite::Sqlite,
+    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, MOST_BYTES, NewTimer,
+    Repetition, RunId, SCHEMA_VERSION, State, Store, Then, Timer, Timers, When, postgres,
+    postgres::Postgres, sqlite, sqlite::Sqlite,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -377,6 +377,33 @@ fn a_suspected_timer_is_claimed_by_itself(database: &Database<'_>) {
     }
 }
 
+fn a_claim_takes_no_more_payload_than_fits(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let now = connection.now().expect("a time");
+    let large = |key: &str, seconds, bytes| {
+        mail(key, now - Duration::from_secs(seconds)).payload(vec![7; bytes])
+    };
+    let third = MOST_BYTES / 3;
+    let new = [
+        large("a", 90, third),
+        large("b", 80, third),
+        large("c", 70, third),
+        large("d", 60, third),
+        large("too large", 50, MOST_BYTES + 1),
+        large("e", 40, 0),
+    ];
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    for (expected, more) in [
+        (vec!["a", "b", "c"], true),
+        (vec!["d"], true),
+        (vec!["too large"], true),
+        (vec!["e"], false),
+    ] {
+        let claimed = claim(&mut *connection, 9);
+        assert_eq!((keys(&claimed), claimed.more), (expected, more));
+    }
+}
+
 fn a_failed_run_leaves_its_series(database: &Database<'_>) {
     let mut connection = connect(database);
     let day = Duration::from_secs(86_400);
@@ -676,6 +703,7 @@ on_both! {
     a_lease_that_ends_is_taken_over,
     starts_are_counted_and_claims_are_not,
     a_suspected_timer_is_claimed_by_itself,
+    a_claim_takes_no_more_payload_than_fits,
     a_failed_run_leaves_its_series,
     each_outcome_leaves_its_state,
     a_look_sees_ahead,

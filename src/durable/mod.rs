@@ -240,7 +240,7 @@ pub use failure::{Failure, HandlerResult, Retry};
 pub use handler::{Run, Work};
 pub use store::{
     AnyTransaction, Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Listener,
-    Look, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
+    Look, MOST_BYTES, News, RunId, SCHEMA_VERSION, Store, Table, Then, Transacted, Transactions,
 };
 pub use timer::{
     Filter, KindCounts, LONGEST_KEY, LONGEST_KIND, NewTimer, Repetition, Scheduled, State, Timer,

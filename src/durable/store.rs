@@ -27,6 +27,9 @@ use super::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
 /// The version of the tables that this crate makes.
 pub const SCHEMA_VERSION: i32 = 2;
 
+/// A claim takes no more bytes of payloads than this, or a single timer with more.
+pub const MOST_BYTES: usize = 16 << 20;
+
 /// What to do if the kind has a timer with the same key already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
@@ -290,7 +293,8 @@ pub struct Claimed {
     pub now: SystemTime,
     /// In order of `wake`.
     pub timers: Vec<ClaimedTimer>,
-    /// More may be due: the claim has reached its limit, or ended before or behind a timer that is suspected.
+    /// More may be due: the claim has reached its limit or [`MOST_BYTES`], or ended before or behind a timer that is
+    /// suspected.
     pub more: bool,
     /// When the next timer of the kind that waits wakes after `now`, if there is one. So a worker that was told of the
     /// first of many comes to know of each of them. `None` also if there may be more, because another claim follows then.

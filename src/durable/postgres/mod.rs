@@ -68,7 +68,7 @@ impl Postgres {
     /// created in the first schema of the user's search path. The URL may choose another one with
     /// `?options=-c%20search_path%3Dname`.
     ///
-    /// Through a pooler in transaction mode, such as PgBouncer, add `?pgbouncer=true`. It does what
+    /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
     /// [`pooled`](Postgres::pooled) does.
     ///
     /// # Errors

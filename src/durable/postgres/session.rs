@@ -13,7 +13,7 @@ use crate::durable::columns::delay_millis;
 use crate::durable::error::{Error, Result};
 use crate::durable::handler::Work;
 use crate::durable::store::{
-    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, RunId,
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, MOST_BYTES, RunId,
     SCHEMA_VERSION, Table, Then, Transacted,
 };
 use crate::durable::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
@@ -148,13 +148,14 @@ impl Connection for Session {
         const SQL: &str = concat!(
             "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
             due AS (
-                SELECT id, wake, state FROM tickwheel_timers
+                SELECT id, wake, state, octet_length(payload) AS bytes FROM tickwheel_timers
                 WHERE kind = $1 AND wake <= (SELECT now FROM clock) AND (SELECT oldest FROM clock) <= $5
                 ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
             ranked AS (
-                SELECT due.*, row_number() OVER in_order AS rank, bool_or(state = 'running') OVER in_order AS is_suspected
+                SELECT due.*, row_number() OVER in_order AS rank, bool_or(state = 'running') OVER in_order AS is_suspected,
+                    sum(due.bytes) OVER in_order AS all_bytes
                 FROM due WINDOW in_order AS (ORDER BY wake, id)),
-            chosen AS (SELECT * FROM ranked WHERE rank = 1 OR NOT is_suspected),
+            chosen AS (SELECT * FROM ranked WHERE rank = 1 OR NOT is_suspected AND all_bytes <= $6),
             counted AS (
                 SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM chosen) AS chosen),
             taken AS (
@@ -184,6 +185,7 @@ impl Connection for Session {
                 &claim.owner,
                 &for_interval(claim.lease),
                 &SCHEMA_VERSION,
+                &i64::try_from(MOST_BYTES).unwrap_or(i64::MAX),
             ],
         )?;
         let first = rows.first().ok_or_else(no_row)?;

@@ -217,12 +217,12 @@ impl Within<'_> {
         );
         let values =
             vec![claim.kind.to_owned().into(), self.now().into(), i64::from(claim.limit).into()];
-        let mut due = self.query(&sql, values)?;
+        let (mut due, is_cut) = self.query_for_a_claim(&sql, values)?;
         // A suspected one is taken by itself (STORE-7).
         let (found, suspected) =
             (due.len(), due.iter().position(|timer| timer.state == State::Running));
         due.truncate(suspected.map_or(found, |first| first.max(1)));
-        let more = due.len() < found || found == claim.limit as usize;
+        let more = is_cut || due.len() < found || found == claim.limit as usize;
         let sql = "SELECT wake FROM tickwheel_timers
             WHERE kind = ?1 AND wake > ?2 AND wake < ?3 AND state = 'waiting' ORDER BY wake LIMIT 1";
         let mut next = self.client.prepare_cached(sql).map_err(failed)?;

@@ -11,7 +11,7 @@ use crate::durable::columns::{
     columns_of, delay_micros, delay_millis, milliseconds, repetition_in,
 };
 use crate::durable::error::Result;
-use crate::durable::store::{Existing, Table};
+use crate::durable::store::{Existing, MOST_BYTES, Table};
 use crate::durable::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
 
 /// Schedules, resets and cancels inside a transaction of yours, on a connection of yours to the same file.
@@ -136,6 +136,26 @@ impl Within<'_> {
         let mut statement = self.client.prepare_cached(sql).map_err(failed)?;
         let rows = statement.query_map(params_from_iter(values), timer_in).map_err(failed)?;
         rows.collect::<rusqlite::Result<_>>().map_err(failed)
+    }
+
+    /// Returns the first timers that the query finds, as many as one claim takes, and whether there are more.
+    pub(super) fn query_for_a_claim(
+        &self,
+        sql: &str,
+        values: Vec<Value>,
+    ) -> Result<(Vec<Timer>, bool)> {
+        let mut statement = self.client.prepare_cached(sql).map_err(failed)?;
+        let rows = statement.query_map(params_from_iter(values), timer_in).map_err(failed)?;
+        let (mut timers, mut bytes) = (Vec::new(), 0);
+        for timer in rows {
+            let timer: Timer = timer.map_err(failed)?;
+            bytes += timer.payload.len();
+            if bytes > MOST_BYTES && !timers.is_empty() {
+                return Ok((timers, true));
+            }
+            timers.push(timer);
+        }
+        Ok((timers, false))
     }
 }
 

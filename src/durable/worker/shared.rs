@@ -80,7 +80,7 @@ use crate::durable::error::{Error, StopReason, with_causes};
 use crate::durable::failure::{Failure, Retry};
 use crate::durable::handler::{Handler, Tenure};
 use crate::durable::sight;
-use crate::durable::store::{Finish, Then};
+use crate::durable::store::{Finish, MOST_BYTES, Then};
 use crate::durable::timer::Timer;
 use crate::durable::timers::Timers;
 use crate::platform::panics::quietly;
@@ -427,6 +427,10 @@ impl Shared {
         let line = &state.lines[kind];
         let ahead = line.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
         let ahead = ahead.clamp(1, MOST_AHEAD) as usize;
+        // Threads that are busy for long must not have more and more payloads queued behind them.
+        if line.jobs.iter().map(|job| job.timer.payload.len()).sum::<usize>() >= MOST_BYTES {
+            return 0;
+        }
         let takes_room = |held: &&Held| held.kind == kind && held.stage != Stage::Blocked;
         let held = state.runs.values().filter(takes_room).count();
         (self.threads_of(line) * ahead).saturating_sub(held) as u32
