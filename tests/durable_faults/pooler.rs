@@ -1,4 +1,4 @@
-//! PgBouncer in transaction mode before a server: each transaction may get another connection of the server's.
+//! `PgBouncer` in transaction mode before a server: each transaction may get another connection of the server's.
 
 use std::fs;
 use std::io;
