@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, Config, NoTls, Row};
 
 use self::session::Session;
 pub use self::table::{Within, within};
@@ -135,6 +135,12 @@ impl fmt::Debug for Postgres {
     }
 }
 
+/// Returns the row of a query that has one whatever the tables hold.
+fn only_row(rows: std::result::Result<Vec<Row>, postgres::Error>) -> Result<Row> {
+    let row = rows.map_err(failed)?.into_iter().next();
+    row.ok_or_else(|| Error::refused("the server has answered without a row"))
+}
+
 /// Returns the address without the parameter that says that there is a pooler, and whether it had it.
 fn without_pooled(address: &str) -> (String, bool) {
     const POOLED: &str = "pgbouncer=true";
@@ -172,10 +178,14 @@ impl Store for Postgres {
         let lock = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES})");
         transaction.batch_execute(&lock).map_err(failed)?;
         let exists = "SELECT to_regclass('tickwheel_schema') IS NOT NULL";
-        let exists: bool = transaction.query_typed_one(exists, &[]).map_err(failed)?.get(0);
+        let exists: bool = only_row(transaction.query_typed(exists, &[]))?.get(0);
         let versions = "SELECT version, oldest FROM tickwheel_schema";
-        let versions =
-            if exists { transaction.query_typed_opt(versions, &[]).map_err(failed)? } else { None };
+        let versions = if exists {
+            transaction.query_typed(versions, &[]).map_err(failed)?
+        } else {
+            Vec::new()
+        };
+        let versions = versions.first();
         match versions.map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))) {
             None => transaction.batch_execute(SCHEMA).map_err(failed)?,
             Some((_, oldest)) if oldest > SCHEMA_VERSION => return Err(Error::Schema(oldest)),
@@ -202,7 +212,7 @@ impl Store for Postgres {
         client.batch_execute("LISTEN tickwheel_timers").map_err(failed)?;
         let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE pg_class.oid = 'tickwheel_timers'::regclass";
-        let schema = client.query_typed_one(schema, &[]).map_err(failed)?.get(0);
+        let schema = only_row(client.query_typed(schema, &[]))?.get(0);
         let word = format!("hear {:x}", RandomState::new().hash_one(()));
         let say = format!("SELECT pg_notify('tickwheel_timers', '{word}')");
         self.client()?.batch_execute(&say).map_err(failed)?;

@@ -7,7 +7,7 @@ use postgres::error::SqlState;
 use postgres::{Client, GenericClient, IsolationLevel, Row, Statement};
 
 use super::table::{Within, columns, for_interval, timer_in};
-use super::{PATIENCE, failed};
+use super::{PATIENCE, failed, only_row};
 use crate::durable::clock::{from_micros, micros};
 use crate::durable::columns::delay_millis;
 use crate::durable::error::{Error, Result};
@@ -46,7 +46,7 @@ impl Session {
             current_setting('lock_timeout') = '10s'";
         let (mut is_read_committed, mut waits_briefly) = (false, false);
         if !is_pooled {
-            let row = client.query_typed_one(settings, &[]).map_err(failed)?;
+            let row = only_row(client.query_typed(settings, &[]))?;
             (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
         }
         let prepared = (!is_pooled).then(HashMap::new);
