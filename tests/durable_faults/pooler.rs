@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 
 use super::common::until;
@@ -39,9 +40,10 @@ impl Pooler {
         command.arg("-q").arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.stderr(Stdio::null()).spawn()?;
         let socket = folder.join(".s.PGSQL.6432");
-        until("it listens", || socket.exists());
         let folder = folder.to_string_lossy().replace('/', "%2F");
-        Ok(Pooler { process, folder })
+        let pooler = Pooler { process, folder };
+        until("it listens", || UnixStream::connect(&socket).is_ok());
+        Ok(pooler)
     }
 
     /// Returns the address of the server through it.

@@ -29,6 +29,9 @@ macro_rules! locked {
     };
 }
 
+/// For how long a transaction waits for a lock.
+const WAIT: &str = "SET LOCAL lock_timeout = '10s';";
+
 /// A connection of our own.
 pub(super) struct Session {
     client: Client,
@@ -260,8 +263,8 @@ impl Connection for Session {
         });
         // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait.
         let begin = format!(
-"SET LOCAL lock_timeout = '10s'; {start} SET LOCAL lock_timeout = '10s';
-             SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit};
+            "{WAIT} {start} {WAIT} SET LOCAL statement_timeout = {limit};
+             SET LOCAL idle_in_transaction_session_timeout = {limit};
              SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
         );
         transaction.batch_execute(&begin).map_err(failed)?;
