@@ -838,6 +838,45 @@ fn s24_a_call_whose_scheduler_was_stopped_and_left_resolves() {
     leave.send(()).expect("it runs");
 }
 
+/// A task asks for the leftovers and cannot wait for them. After that nobody is left who could close.
+#[test]
+fn s24_a_call_resolves_whoever_of_handle_driver_and_stopping_goes_last() {
+    let asks = |scheduler: &Scheduler| {
+        let inner = scheduler.clone();
+        let ask = move || assert!(inner.stop().wait().is_empty(), "it is on the tick thread");
+        scheduler.schedule_once(Duration::ZERO, ask).expect("open");
+    };
+    for driver_goes_first in [true, false] {
+        let (scheduler, driver) = driven();
+        let call = scheduler.call_after(HOUR, || 1);
+        asks(&scheduler);
+        driver.turn();
+        assert!(scheduler.is_closed() && !call.is_done(), "a later close may collect it");
+        if driver_goes_first {
+            drop(driver);
+            drop(scheduler);
+        } else {
+            drop(scheduler);
+            assert!(!call.is_done(), "the driver may collect it");
+            drop(driver);
+        }
+        assert!(matches!(ended(call), Err(JoinError::Cancelled)));
+    }
+
+    let scheduler = Scheduler::builder().executor(Inline).build().expect("a thread");
+    let call = scheduler.call_after(HOUR, || 1);
+    let (sender, receiver) = mpsc::channel::<Scheduler>();
+    let ask = move || {
+        let last = receiver.recv().expect("the test gives it");
+        let stopping = last.stop();
+        drop(last);
+        assert!(stopping.wait().is_empty(), "it is on the tick thread");
+    };
+    scheduler.schedule_once(Duration::ZERO, ask).expect("open");
+    sender.send(scheduler).expect("it waits");
+    assert!(matches!(ended(call), Err(JoinError::Cancelled)));
+}
+
 /// Nobody takes the result, and the payload of the panic panics when it is dropped.
 #[test]
 fn s17_a_call_whose_panic_panics_takes_nobody_along() {

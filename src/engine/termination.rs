@@ -17,8 +17,8 @@
 //!   alive. A scheduler that goes while its end still has leftovers drops them.
 //!   The leftovers wait for those that may take them: a close that is called, and each `Stopping`, from its stop on. When
 //!   the last `Stopping` is dropped that has not taken them, and nobody closes, they are given up for good. The same holds
-//!   when the last handle goes. Given up, they are dropped by the tick thread, which waits for that, or by the caller if
-//!   there is none (S24).
+//!   when nobody is left who could close, because the last handle and the driver have gone. Given up, they are dropped by
+//!   the tick thread, which waits for that, or by the caller if there is none (S24).
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
 //!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
@@ -99,7 +99,7 @@ enum Fate {
     Unasked,
     /// They are kept until somebody takes them.
     Wanted,
-    /// Somebody has asked for them, and nobody will take them. This stays.
+    /// Nobody will take them. This stays.
     GivenUp,
 }
 
@@ -108,6 +108,8 @@ struct State {
     fate: Fate,
     /// How many closes and `Stopping`s may take the leftovers.
     takers: usize,
+    /// Who may still close: all handles together count as one, and the driver as another.
+    closers: usize,
     /// The tick thread waits, or will wait, for what becomes of the leftovers.
     is_attended: bool,
     has_come: bool,
@@ -204,7 +206,8 @@ impl Termination {
 
     /// Creates the end of a scheduler with a tick thread, if it has one, which comes to [`attend`](Termination::attend).
     pub(crate) fn new(has_a_thread: bool) -> Termination {
-        let state = State { is_attended: has_a_thread, ..State::default() };
+        let closers = if has_a_thread { 1 } else { 2 };
+        let state = State { is_attended: has_a_thread, closers, ..State::default() };
         Termination { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -223,22 +226,30 @@ impl Termination {
         state.takers += 1;
     }
 
-    /// Notes that a caller does not wait any more. What it has not taken waits for the next one.
-    pub(crate) fn leave(&self) {
-        self.lock().takers -= 1;
-    }
-
-    /// Notes that a caller does not want the leftovers. If nobody else does, they are given up: returns those that the
-    /// caller has to drop, because no tick thread does so.
-    pub(crate) fn give_up(&self) -> Vec<Leftover> {
-        self.lock().takers -= 1;
-        self.give_up_unless_taken()
-    }
-
-    /// Like `give_up`, for a caller that has never joined: from now on nobody can.
-    pub(crate) fn give_up_unless_taken(&self) -> Vec<Leftover> {
+    /// Notes that a caller does not wait any more. What it has not taken waits for the next one who closes. If nobody can,
+    /// it is given up: returns what the caller has to drop, because no tick thread does so.
+    pub(crate) fn leave(&self) -> Vec<Leftover> {
         let mut state = self.lock();
-        if !state.is_wanted() || state.takers > 0 {
+        state.takers -= 1;
+        if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
+    }
+
+    /// Like `leave`, but gives the leftovers up although somebody could close, unless another caller waits for them.
+    pub(crate) fn give_up(&self) -> Vec<Leftover> {
+        let mut state = self.lock();
+        state.takers -= 1;
+        self.give_up_unless_wanted(state)
+    }
+
+    /// Notes that the last handle has gone, or the driver. Returns what `leave` does.
+    pub(crate) fn closer_has_gone(&self) -> Vec<Leftover> {
+        let mut state = self.lock();
+        state.closers -= 1;
+        if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
+    }
+
+    fn give_up_unless_wanted(&self, mut state: MutexGuard<'_, State>) -> Vec<Leftover> {
+        if state.takers > 0 || state.fate == Fate::GivenUp {
             return Vec::new();
         }
         state.fate = Fate::GivenUp;

@@ -314,7 +314,7 @@ impl Driver {
         // Another thread that closes the scheduler may be turning the engine now.
         let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
         let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
-        termination.leave();
+        self.shared.drop_leftovers(termination.leave());
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
@@ -346,9 +346,11 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Drops the user's waker, because threads that have scheduled tasks may keep the bell for longer.
+    /// Drops the user's waker, because threads that have scheduled tasks may keep the bell for longer. If all handles have
+    /// gone too, nobody can take leftovers any more.
     fn drop(&mut self) {
         self.shared.bell.wakes(None);
+        self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
     }
 }
 

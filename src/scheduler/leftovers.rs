@@ -89,7 +89,7 @@ impl Stopping {
     /// Notes that it does not wait any more.
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_taker) {
-            self.shared.termination.leave();
+            self.shared.drop_leftovers(self.shared.termination.leave());
         }
     }
 

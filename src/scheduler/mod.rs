@@ -99,8 +99,8 @@ impl Drop for Service {
     /// With the last handle, nobody can take leftovers any more that a close has left behind. A future may wait for one of
     /// them, and keeps the service alive meanwhile.
     fn drop(&mut self) {
-        if !self.is_for_futures && self.driven.strong_count() == 0 {
-            self.shared.drop_leftovers(self.shared.termination.give_up_unless_taken());
+        if !self.is_for_futures {
+            self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
         }
     }
 }
@@ -275,7 +275,7 @@ impl Scheduler {
         shared.termination.join();
         self.begin_stop();
         let leftovers = shared.termination.wait(termination::after(shared.shutdown_timeout));
-        shared.termination.leave();
+        shared.drop_leftovers(shared.termination.leave());
         let leftovers = leftovers.ok_or(CloseError::Timeout)?;
         Ok(Leftovers::new(Arc::clone(shared), leftovers))
     }
