@@ -428,6 +428,47 @@ fn s28_a_queued_task_that_was_moved_is_not_lost_when_the_scheduler_is_full() {
     assert!(start.elapsed() >= 20 * MS && task.is_done());
 }
 
+/// Deadlines that are further away than 146 years, for tasks that were due before when they were moved there.
+#[test]
+fn s28_a_task_that_is_moved_by_centuries_does_not_run_early() {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let _alone = alone();
+    let clock = ManualClock::new();
+    let builder = Scheduler::builder().tick(HOUR).clock(clock.clone());
+    let (timers, driver) = builder.build_driven().expect("good");
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
+    let (later, log) = (Later::default(), Log::default());
+    let worker = ExecutorScheduler::new(later.clone(), &timers).worker();
+    let delayed = looper.runner().post_delayed(YEAR, log.task(200)).expect("open");
+    let tasks = [
+        (worker.schedule(log.task(145)), 145),
+        (worker.schedule(log.task(200)), 200),
+        (worker.schedule(log.task(500)), 500),
+        (delayed, 200),
+    ];
+    for (task, years) in &tasks {
+        let to = clock.now() + *years * YEAR;
+        assert!(task.reset_at(to));
+        let deadline = task.deadline().expect("it waits");
+        assert!(to <= deadline && deadline < to + SECOND, "{years}: {:?}", deadline - to);
+    }
+    let run_all = || {
+        later.run();
+        looper.run_until_idle();
+    };
+    run_all();
+    let mut year = 0;
+    for (by, ran) in
+        [(2, 0), (142, 0), (2, 1), (1, 1), (52, 1), (2, 3), (298, 3), (2, 4), (50, 4)]
+    {
+        year += by;
+        driver.advance(by * YEAR);
+        run_all();
+        assert_eq!(log.all().len(), ran, "after {year} years: {:?}", log.all());
+    }
+    assert_eq!(log.all(), [145, 200, 200, 500]);
+}
+
 /// A task that waits only for its turn is due now, however long it waits.
 #[test]
 fn s28_the_deadline_of_a_task_that_waits_for_its_turn_is_the_present() {

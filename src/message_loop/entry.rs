@@ -73,8 +73,8 @@ impl Ord for QueuedTask {
 /// the entry is added, under the lock of the inbox or on the loop's thread.
 #[derive(Default)]
 pub(super) struct LoopPosition {
-    /// When the job is due, and when its valid entry comes out, which may be earlier: nanoseconds since the loop was
-    /// made, and one more. [`AT_ONCE`](LoopPosition::AT_ONCE) for an immediate task.
+    /// When the job is due, and when its valid entry comes out, which may be earlier: the numbers of the loop's [`Epoch`],
+    /// and one more. [`AT_ONCE`](LoopPosition::AT_ONCE) for an immediate task.
     deadline: AtomicU64,
     filed: AtomicU64,
     /// The number of the valid entry, or [`NONE`](LoopPosition::NONE).
@@ -91,7 +91,7 @@ impl LoopPosition {
     const NONE: u64 = 0;
 
     fn code(deadline: Instant, epoch: Epoch) -> u64 {
-        epoch.nanos(deadline) + 1
+        epoch.number(deadline) + 1
     }
 
     pub(super) fn due(&self, epoch: Epoch) -> Due {

@@ -21,9 +21,12 @@ pub(super) enum Position {
 #[derive(Debug)]
 pub(super) struct AtomicPosition(AtomicU64);
 
+// A number of an epoch is no other position.
+const _: () = assert!(AtomicPosition::POSTPONED + (Epoch::END - 1) < AtomicPosition::QUEUED);
+
 impl AtomicPosition {
-    // No ticket, and no number of an epoch, gets that far.
-    const POSTPONED: u64 = Epoch::END;
+    // No ticket gets that far.
+    const POSTPONED: u64 = 1 << 62;
     const QUEUED: u64 = u64::MAX - 1;
     const GONE: u64 = u64::MAX;
 
@@ -53,7 +56,7 @@ impl AtomicPosition {
     fn encode(position: Position) -> u64 {
         match position {
             Position::Delayed(ticket) => ticket,
-            Position::Postponed(nanos) => AtomicPosition::POSTPONED + nanos,
+            Position::Postponed(number) => AtomicPosition::POSTPONED + number,
             Position::Queued => AtomicPosition::QUEUED,
             Position::Gone => AtomicPosition::GONE,
         }

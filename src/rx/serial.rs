@@ -250,12 +250,12 @@ impl SerialQueue {
     pub(super) fn take_postponed(&self, job: &Entry) -> bool {
         let now = self.hook.catch(|| self.timers.now());
         let mut state = self.state();
-        let Position::Postponed(nanos) = job.position().get() else {
+        let Position::Postponed(number) = job.position().get() else {
             self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled in the meantime
             return false;
         };
-        let due = self.epoch.instant(nanos);
-        let is_due = nanos == 0 || now.is_some_and(|now| due <= now);
+        let due = self.epoch.instant(number);
+        let is_due = number == 0 || now.is_some_and(|now| due <= now);
         if is_due || state.is_closed {
             job.position().leave();
             drop(state);
@@ -461,7 +461,7 @@ impl Owner for SerialQueue {
         match position.get() {
             Position::Gone => None,
             Position::Queued | Position::Postponed(0) => Some(Due::Now),
-            Position::Postponed(nanos) => Some(Due::At(self.epoch.instant(nanos))),
+            Position::Postponed(number) => Some(Due::At(self.epoch.instant(number))),
             Position::Delayed(ticket) => Some(state.delayed.due(ticket)),
         }
     }
@@ -478,7 +478,7 @@ impl Owner for SerialQueue {
                 // If nobody keeps the time any more, the task stays where it is.
                 _ if state.is_closed || self.timers.are_closed() => return None,
                 queued => {
-                    let postponed = Position::Postponed(self.epoch.nanos(deadline));
+                    let postponed = Position::Postponed(self.epoch.number(deadline));
                     if position.change(queued, postponed) {
                         return Some(None); // otherwise the drain has just taken it out
                     }

@@ -186,7 +186,7 @@ pub(crate) fn short_of_never(instant: Instant) -> Instant {
 }
 
 /// Returns the latest possible instant. It adds ever smaller steps for as long as they fit.
-fn farthest(from: Instant) -> Instant {
+pub(crate) fn farthest(from: Instant) -> Instant {
     let seconds = (0..64).rev().map(|bit| Duration::from_secs(1 << bit));
     let nanos = (0..30).rev().map(|bit| Duration::from_nanos(1 << bit));
     seconds.chain(nanos).fold(from, |far, step| far.checked_add(step).unwrap_or(far))

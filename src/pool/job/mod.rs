@@ -39,6 +39,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::time::timeline::farthest;
 use crate::{Cancel, Cancellable, PanicHook, Period};
 
 pub(crate) use work::{NamedOnce, Once, Series, Work, Workload};
@@ -395,21 +396,32 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
     }
 }
 
-/// Instants as numbers that fit into an atomic: nanoseconds since an origin, for 146 years.
+/// Instants as numbers that fit into an atomic: nanoseconds since an origin, and after 146 years whole seconds, rounded up.
+/// So an instant that was a number is never earlier than before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epoch(pub(crate) Instant);
 
 impl Epoch {
-    /// All numbers are below this one.
-    pub(crate) const END: u64 = 1 << 62;
+    /// Below this number each one is a nanosecond, and from there on each one is a second.
+    const SECONDS: u64 = 1 << 62;
 
-    /// Returns 0 for an instant before the origin, and the last number for one that is too far ahead.
-    pub(crate) fn nanos(self, instant: Instant) -> u64 {
-        let nanos = instant.saturating_duration_since(self.0).as_nanos();
-        u64::try_from(nanos).unwrap_or(u64::MAX).min(Epoch::END - 1)
+    /// All numbers are below this one. The last one stands for 292 billion years.
+    pub(crate) const END: u64 = Epoch::SECONDS + (1 << 63) - 2;
+
+    /// Returns 0 for an instant before the origin.
+    pub(crate) fn number(self, instant: Instant) -> u64 {
+        let ahead = instant.saturating_duration_since(self.0);
+        let Some(beyond) = ahead.checked_sub(Duration::from_nanos(Epoch::SECONDS)) else {
+            return ahead.as_nanos() as u64;
+        };
+        let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
+        Epoch::SECONDS.saturating_add(seconds).min(Epoch::END - 1)
     }
 
-    pub(crate) fn instant(self, nanos: u64) -> Instant {
-        Period::fixed_delay(Duration::from_nanos(nanos)).next_run(self.0, self.0)
+    /// Returns the latest possible instant if the number stands for one beyond it.
+    pub(crate) fn instant(self, number: u64) -> Instant {
+        let exact = Duration::from_nanos(number.min(Epoch::SECONDS));
+        let seconds = Duration::from_secs(number.saturating_sub(Epoch::SECONDS));
+        self.0.checked_add(exact.saturating_add(seconds)).unwrap_or_else(|| farthest(self.0))
     }
 }
