@@ -588,6 +588,50 @@ fn s30_a_hard_stop_cancels_what_a_worker_has_accepted() {
     assert_eq!(ran + cancelled, MANY);
 }
 
+/// Runs tasks inside of the call, and when it is told to finish goes on with what it has begun.
+struct Finishing {
+    is_told: AtomicBool,
+    is_running: AtomicBool,
+}
+
+impl Executor for Finishing {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        if self.is_told.load(Ordering::Relaxed) {
+            return Err(Rejected::finishing(task, self.is_running.load(Ordering::Relaxed)));
+        }
+        self.is_running.store(true, Ordering::Relaxed);
+        task.run();
+        self.is_running.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Such a call is bounded by 100 ms otherwise, and the rest goes to the timers.
+#[test]
+fn s30_an_inline_executor_that_finishes_runs_all_in_one_call() {
+    let clock = ManualClock::new();
+    let builder = Scheduler::builder().clock(clock.clone());
+    let (timers, driver) = builder.build_driven().expect("good");
+    let (is_told, is_running) = (AtomicBool::new(false), AtomicBool::new(false));
+    let executor = Arc::new(Finishing { is_told, is_running });
+    let worker = ExecutorScheduler::new(Arc::clone(&executor), &timers).worker();
+    let (inner, ran) = (worker.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&ran);
+    worker.schedule(move || {
+        for _ in 0..500 {
+            let (count, clock) = (Arc::clone(&count), clock.clone());
+            inner.schedule(move || {
+                clock.advance(MS);
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        executor.is_told.store(true, Ordering::Relaxed);
+    });
+    driver.advance(SECOND);
+    assert_eq!(ran.load(Ordering::Relaxed), 500);
+    assert!(worker.is_disposed() && worker.pending() == 0);
+}
+
 /// The pool keeps the time of such a worker, so its policy decides.
 #[test]
 fn s30_the_policy_of_a_pool_holds_for_the_delayed_tasks_of_a_worker() {

@@ -594,3 +594,27 @@ fn s28_resets_of_an_engine_that_is_far_behind_are_kept() {
         }
     }
 }
+
+/// A reset is no reason to come behind a deadline that is later, however much the engine has to take in.
+#[test]
+fn s03_s28_what_is_moved_into_the_past_has_its_place_also_if_the_engine_is_far_behind() {
+    for flood in [0, 40_000] {
+        let clock = ManualClock::new();
+        let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
+        let (start, order) = (scheduler.now(), Arc::new(Mutex::new(Vec::new())));
+        let task = |name: u32| {
+            let order = Arc::clone(&order);
+            let note = move || order.lock().expect("whole").push(name);
+            scheduler.schedule_at(start + name * MS, note).expect("open")
+        };
+        let (moved, twice, _stays) = (task(90), task(80), task(60));
+        for _ in 0..flood {
+            scheduler.schedule_once(HOUR, || ()).expect("open");
+        }
+        clock.advance(100 * MS);
+        assert!(moved.reset_at(start + 50 * MS));
+        assert!(twice.reset_at(start + 30 * MS) && twice.reset_at(start + 40 * MS));
+        driver.advance(SECOND);
+        assert_eq!(*order.lock().expect("whole"), [80, 90, 60], "due after 40, 50 and 60 ms");
+    }
+}

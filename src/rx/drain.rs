@@ -184,7 +184,8 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch() {
-            if this_thread().is_inline && queue.holds_its_caller_too_long() {
+            // If the executor finishes, no other thread would run the rest (DRAIN-5).
+            if this_thread().is_inline && !is_finishing && queue.holds_its_caller_too_long() {
                 return Arc::clone(&queue.retries).wait(Drain(Some(queue)), Duration::ZERO);
             }
             let executor = queue.state().executor.clone();

@@ -78,8 +78,8 @@ pub(super) struct SerialQueue {
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
     pub(super) passed: AtomicU64,
-    /// The thread that has drained last, as [`drain::this_thread`] numbers it. Relaxed suffices, because a thread only
-    /// looks for itself.
+    /// The thread that drains, or has begun the drain that waits in the executor, as [`drain::thread_number`] numbers it.
+    /// Relaxed suffices, because a thread only looks for itself.
     pub(super) drained_by: AtomicUsize,
     /// How many entries in both queues are of cancelled tasks (WORKER-8). An entry is counted before its position says
     /// that the task has gone, so the count is never too low. Relaxed suffices, because the position publishes it.
@@ -299,6 +299,7 @@ impl SerialQueue {
             }
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
+                self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
                 outgoing.inline_since = None;
                 return false;
             }
