@@ -105,10 +105,13 @@ pub(crate) fn add_block_ahead() {
         return;
     }
     IS_SHORT.store(false, Ordering::Relaxed); // a taker sets it again if this is not enough
-    if !depot().is_short() {
+    let mut depot_now = depot();
+    if !depot_now.is_short() {
         return;
     }
-    if let Some(block) = Block::map(true) {
+    let has_room = depot_now.has_room();
+    drop(depot_now);
+    if let Some(block) = has_room.then(|| Block::map(true)).flatten() {
         depot().add_block(block);
         *ahead = Ahead { pause: Duration::ZERO, again_at: None };
     } else {
@@ -178,7 +181,7 @@ impl Depot {
                 }
                 self.lowest += 1;
             }
-            if self.blocks == BLOCKS || !self.add_block(Block::map(false)?) {
+            if !self.has_room() || !self.add_block(Block::map(false)?) {
                 return None;
             }
         }
@@ -218,26 +221,35 @@ impl Depot {
         left < (1 << BLOCK_BITS) / 2 && self.blocks < BLOCKS
     }
 
-    /// Makes the slots of a new block free. Returns false if there are all blocks already, or no memory to list the pages
-    /// of this one. Its addresses stay unused then.
+    /// Makes the slots of a new block free. Returns false if there is no room for it. Its addresses stay unused then, so
+    /// the caller asks [`has_room`](Depot::has_room) before it maps a block. Only another thread can take the room away.
     fn add_block(&mut self, block: Block) -> bool {
-        let has_room = self.blocks < BLOCKS && self.add_pages();
+        let has_room = self.add_pages();
         if has_room {
             blocks::publish(self.blocks - 1, block);
         }
         has_room
     }
 
-    /// Lists the pages of a further block, all of whose slots are free. Returns false if there is no memory for the list.
-    fn add_pages(&mut self) -> bool {
+    /// Returns true if another block can be added: there are not all blocks yet, and there is memory to list its pages.
+    fn has_room(&mut self) -> bool {
+        if self.blocks == BLOCKS {
+            return false;
+        }
         let pages = (self.blocks + 1) * PAGES_PER_BLOCK;
         let bits = [(&mut self.open, pages / 64), (&mut self.absent, pages / 64)];
-        for (list, len) in [(&mut self.pages, pages)].into_iter().chain(bits) {
+        [(&mut self.pages, pages)].into_iter().chain(bits).all(|(list, len)| {
             let more = len - list.len();
-            if list.try_reserve(more).or_else(|_| list.try_reserve_exact(more)).is_err() {
-                return false;
-            }
+            list.try_reserve(more).or_else(|_| list.try_reserve_exact(more)).is_ok()
+        })
+    }
+
+    /// Lists the pages of a further block, all of whose slots are free. Returns false if there is no room for it.
+    fn add_pages(&mut self) -> bool {
+        if !self.has_room() {
+            return false;
         }
+        let pages = (self.blocks + 1) * PAGES_PER_BLOCK;
         self.pages.resize(pages, u64::MAX);
         self.open.resize(pages / 64, u64::MAX);
         self.absent.resize(pages / 64, u64::MAX);
