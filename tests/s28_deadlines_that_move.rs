@@ -11,7 +11,8 @@ use common::log::Log;
 use common::told::Poller;
 use common::{driven, driven_by};
 use tickwheel::{
-    Cancellable, Driver, DueTask, Executor, Observer, Precision, Rejected, Scheduler, WheelView,
+    Cancellable, Driver, DueTask, Executor, ManualClock, Observer, Precision, Rejected, Scheduler,
+    WheelView,
 };
 
 const MS: Duration = Duration::from_millis(1);

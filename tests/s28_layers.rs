@@ -458,8 +458,7 @@ fn s28_a_task_that_is_moved_by_centuries_does_not_run_early() {
     };
     run_all();
     let mut year = 0;
-    for (by, ran) in
-        [(2, 0), (142, 0), (2, 1), (1, 1), (52, 1), (2, 3), (298, 3), (2, 4), (50, 4)]
+    for (by, ran) in [(2, 0), (142, 0), (2, 1), (1, 1), (52, 1), (2, 3), (298, 3), (2, 4), (50, 4)]
     {
         year += by;
         driver.advance(by * YEAR);

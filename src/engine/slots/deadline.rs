@@ -53,6 +53,9 @@ use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 /// stores it: it is 18 years before the scheduler was built.
 const NOT_MOVED: Moment = Moment(0);
 
+/// The earliest deadline that a reset stores.
+const EARLIEST: Moment = Moment(NOT_MOVED.0 + 1);
+
 /// What a reset has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reset {
@@ -213,7 +216,7 @@ pub(crate) fn reset(
 ) -> Reset {
     let (holder, annex) = (blocks::holder(key.slot), blocks::annex(key.slot));
     let (Some(holder), Some(annex)) = (holder, annex) else { return Reset::TooLate };
-    let to = to.max(Moment(NOT_MOVED.0 + 1));
+    let to = to.max(EARLIEST);
     loop {
         let seen = holder.word.load();
         let from = match seen.phase() {
@@ -233,12 +236,15 @@ pub(crate) fn reset(
         if from == Phase::Pending {
             let filed = if word.was_reset() { annex.filed() } else { holder.deadline() };
             // While the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when it
-            // comes out, and until then all further resets find it early enough (RESET-6).
-            let new = if is_far_behind { now.min(to) } else { to };
-            let is_early_enough = filed <= if is_far_behind { now.max(to) } else { to };
+            // comes out, and until then all further resets find it early enough (RESET-6). If they move it back before a
+            // deadline that has passed already, an entry before all deadlines does.
+            let new = match is_far_behind {
+                false => to,
+                true if filed <= now => EARLIEST,
+                true => now.min(to),
+            };
             // An entry that has come out is on its way to a run, and the run looks at the deadline.
-            let is_too_late =
-                out_until < filed && (!is_early_enough || (to <= now && !is_far_behind));
+            let is_too_late = out_until < filed && (to < filed || (to <= now && !is_far_behind));
             let entry = Entry::new(key, new, new <= now, runner(word), word.turn());
             let is_filed = is_too_late && announce(entry); // RESET-4
             annex.set_filed(if is_filed { new } else { filed });
