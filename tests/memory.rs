@@ -422,6 +422,7 @@ fn child_without_memory() {
     // The system is asked for sixteen blocks at a time, so this leaves half a block of them.
     let most = (16 << 15) - (1 << 14) - 500;
     let mut handles: Vec<_> = (0..most).map(|_| schedule().expect("memory")).collect();
+    handles.reserve(1 << 16); // or the list itself would need memory
     bound_addresses(addresses() + 1_000_000);
     // Each turn of the tick thread would like a further block.
     for _ in 0..12_000 {
