@@ -468,6 +468,31 @@ fn s28_a_task_that_is_moved_by_centuries_does_not_run_early() {
     assert_eq!(log.all(), [145, 200, 200, 500]);
 }
 
+/// Nor does a delay end there that has more nanoseconds than a number of 64 bits.
+#[test]
+fn s04_a_delay_of_centuries_is_as_long_as_it_says() {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let _alone = alone();
+    let (clock, log) = (ManualClock::new(), Log::default());
+    let builder = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
+    let pool = builder.build().expect("threads");
+    let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("the only one");
+    let (worker, far) = (Worker::new(pool.clone()), 700 * YEAR);
+    let moved = pool.try_schedule(YEAR, log.task(1)).expect("open");
+    assert!(moved.handle().reset(far));
+    let posted = looper.runner().post_delayed(far, log.task(2)).expect("open");
+    let tasks = [moved.handle(), posted, worker.schedule_after(far, log.task(3))];
+    let end = clock.now() + far;
+    assert!(tasks.iter().all(|task| task.deadline() >= Some(end)));
+    clock.advance(600 * YEAR);
+    looper.run_until_idle();
+    assert!(tasks.iter().all(|task| !task.is_done()) && log.all().is_empty());
+    clock.advance(101 * YEAR);
+    looper.run_until_idle();
+    until("all have run", || tasks.iter().all(Cancellable::is_done));
+    assert_eq!(log.all().len(), 3);
+}
+
 /// A task that waits only for its turn is due now, however long it waits.
 #[test]
 fn s28_the_deadline_of_a_task_that_waits_for_its_turn_is_the_present() {

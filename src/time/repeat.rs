@@ -105,9 +105,16 @@ impl Period {
     /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
     /// ```
     pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
-        let ended_after = Moment(nanos(ended.saturating_duration_since(planned)));
-        let next = next_run(self.kind(), self.nanos(), Moment(0), ended_after, 1);
-        let (mut ahead, mut instant) = (Duration::from_nanos(next.0), None);
+        let after = ended.saturating_duration_since(planned);
+        let mut ahead = match self.mode {
+            Mode::Gap => after.saturating_add(self.duration), // also beyond the nanoseconds of a `u64` (S4)
+            Mode::Rate(_) => {
+                let ended_after = Moment(nanos(after));
+                let next = next_run(self.kind(), self.nanos(), Moment(0), ended_after, 1);
+                Duration::from_nanos(next.0)
+            }
+        };
+        let mut instant = None;
         while instant.is_none() {
             instant = planned.checked_add(ahead);
             ahead /= 2; // if it is beyond the range of `Instant`, as far as possible
