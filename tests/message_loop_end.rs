@@ -226,6 +226,40 @@ fn s20_a_series() {
     }
 }
 
+/// Runs of a series that have been missed are due at the call too, and the clock stands still while the loop ends. It ends
+/// between two runs, or in the first one.
+#[test]
+fn s20_a_series_that_is_behind() {
+    let every = Period::fixed_rate(SECOND);
+    for (in_its_run, expected) in [(false, [0, 0, 1, 10, 0]), (true, [1, 1, 1, 10, 1])] {
+        for is_local in [false, true] {
+            let runs = row(|case| {
+                let (mut leaves, runner, end) =
+                    (case.traces.leave(), case.runner.clone(), case.end);
+                let mut is_first = in_its_run;
+                let task = move || {
+                    leaves();
+                    if std::mem::take(&mut is_first) {
+                        end.come(&runner);
+                    }
+                };
+                let series = if is_local {
+                    let local = case.on_loop(MessageLoop::local_runner);
+                    local.schedule_periodic(SECOND, every, task).expect("open")
+                } else {
+                    case.runner.schedule_periodic(SECOND, every, task).expect("open")
+                };
+                case.clock.advance(10 * SECOND);
+                let runs =
+                    if in_its_run { case.run_to_the_end(0) } else { case.runs_after_the_end() };
+                case.is_over(&series);
+                runs
+            });
+            assert_eq!(runs, expected, "in its run: {in_its_run}, local: {is_local}");
+        }
+    }
+}
+
 /// A series whose own run ends the loop, and lasts for ten periods after that.
 #[test]
 fn s20_a_series_in_its_run() {

@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::entry::QueuedTask;
 use super::inbox::{LoopState, Shared};
@@ -241,9 +241,16 @@ impl Place for OutOfQueue<'_> {
 
     /// Queues the next run of a series, whose run has just ended (LOOP-4).
     fn put_back(&mut self, Next { due, ended }: Next) {
-        if !self.is_closed.get() {
-            self.queue.file(self.task, due.max(ended), self.queue.shared.next_sequence());
+        if self.is_closed.get() {
+            return;
         }
+        let mut due = due.max(ended);
+        // On a clock that stands still, or has long steps, a series that is behind would be due at the call of
+        // `quit_safely` again and again.
+        if due == ended && !self.queue.shared.takes_posts() {
+            due = due.checked_add(Duration::from_nanos(1)).unwrap_or(due);
+        }
+        self.queue.file(self.task, due, self.queue.shared.next_sequence());
     }
 }
 
