@@ -371,6 +371,42 @@ fn s25_a_bound_is_exact_whoever_races() {
     assert_eq!(worker.pending(), 0);
 }
 
+/// A task that is cancelled leaves its queue before its place is free. Real threads, because the test is about the time
+/// between the two.
+fn pending_stays_below(bound: usize, layer: &(impl Schedule + Clone), pending: impl Fn() -> usize) {
+    let looks = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for delay in [Duration::ZERO, HOUR, HOUR] {
+            let looks = &looks;
+            scope.spawn(move || {
+                while looks.load(Ordering::Relaxed) < count(20_000, 500_000) {
+                    let task = layer.schedule_once(delay, || ());
+                    task.into_iter().for_each(|task| _ = task.cancel());
+                }
+            });
+        }
+        while looks.fetch_add(1, Ordering::Relaxed) < count(20_000, 500_000) {
+            let pending = pending();
+            if pending > bound {
+                looks.store(usize::MAX / 2, Ordering::Relaxed); // the threads end
+                panic!("{pending} are pending, of at most {bound}");
+            }
+        }
+    });
+    until("the last has left", || pending() == 0);
+}
+
+#[test]
+fn s25_what_is_pending_in_a_pool_or_a_worker_is_never_more_than_its_bound() {
+    let _alone = alone();
+    let pool = ScheduledThreadPool::builder().threads(1).max_pending(2).build().expect("threads");
+    pending_stays_below(2, &pool, || pool.pending());
+    let timers = Scheduler::new();
+    let workers = ExecutorScheduler::new(ThreadPool::new(1), &timers).max_pending(2);
+    let worker = workers.worker();
+    pending_stays_below(2, &worker, || worker.pending());
+}
+
 // ----- cancelled tasks take no memory ------------------------------------------------------
 
 /// Schedules timeouts and cancels the oldest of a thousand, so often. Bytes that it leaves behind, the last thousand

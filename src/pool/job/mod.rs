@@ -283,8 +283,8 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
     fn drop_unstarted(&self, work: W) {
         match self.owner.get() {
             Some(owner) => {
+                owner.remove(&self.position); // first, or more would wait than the limit allows
                 owner.no_longer_pending(); // JOB-3: it has left `Waiting`
-                owner.remove(&self.position);
                 owner.hook().catch_named(work.name(), || drop(work));
                 owner.has_ended(); // last of all (JOB-4)
             }
