@@ -157,8 +157,6 @@ extern crate alloc;
 pub mod delay;
 #[cfg(feature = "std")]
 mod docs;
-#[cfg(feature = "durable")]
-pub mod durable;
 #[cfg(feature = "std")]
 mod engine;
 #[cfg(feature = "std")]

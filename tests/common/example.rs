@@ -48,9 +48,6 @@ fn build(name: &str, profile: &Path) {
     };
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--example", name, "--profile", profile]);
-    if cfg!(feature = "postgres") {
-        cargo.args(["--features", "sqlite,postgres"]);
-    }
     let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
     assert!(built.success(), "the example does not build");
 }

@@ -1,0 +1,110 @@
+//! The errors of stores and workers: [`Error`].
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::store::SCHEMA_VERSION;
+
+/// What any call of a store may return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call of [`Timers`](crate::Timers), or a [`Worker`](crate::Worker), could not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is not the address of a store.
+    #[error(
+        "{0}: give a path as in `sqlite:timers.db`, or a server as in `postgres://user@host/database`"
+    )]
+    Address(String),
+    /// The database cannot be reached, or the connection was lost, or the disk is full. A later call opens a new connection,
+    /// so it may be repeated.
+    #[error("the database cannot be reached or used: {}", with_causes(&**.0))]
+    Unreachable(#[source] Box<dyn StdError + Send + Sync>),
+    /// The database refused a statement.
+    #[error("the database refused: {}", with_causes(&**.0))]
+    Refused(#[source] Box<dyn StdError + Send + Sync>),
+    /// A transaction has held a timer, or a whole SQLite file, for more than ten seconds.
+    #[error(
+        "another transaction has held the timer, or the file, for ten seconds: inside a transaction use the functions \
+         that take the transaction, and keep it short"
+    )]
+    Busy,
+    /// The tables are from a newer version of this crate, which this one cannot work with.
+    #[error(
+        "the tables are of version {0}, and this version of tickwheel knows those up to {known}: update tickwheel",
+        known = SCHEMA_VERSION
+    )]
+    Schema(i32),
+    /// A field of a timer, or a setting of a worker, is not possible.
+    #[error("{0}")]
+    Invalid(String),
+    /// A worker has stopped by itself. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.
+    #[error("a worker has stopped: {0}")]
+    Stopped(StopReason),
+    /// All threads of this kind are in handlers that have exceeded their time limits, so the worker claims no more timers of
+    /// the kind until one of them returns. [`WorkerBuilder::on_error`](crate::WorkerBuilder::on_error) is told so.
+    #[error(
+        "all threads of the kind {0:?} hang in handlers that have exceeded their time limits: no more of its timers are \
+         claimed until one returns"
+    )]
+    Stuck(String),
+    /// A payload is not the JSON of the type that was asked for, or a value has no JSON.
+    #[cfg(feature = "serde")]
+    #[error("the payload and its type do not fit: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Wraps an error of a database's client, for writers of stores.
+    pub fn refused(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        Error::Refused(error.into())
+    }
+
+    /// Wraps an error after which the connection cannot be used any more, for writers of stores.
+    pub fn unreachable(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        Error::Unreachable(error.into())
+    }
+}
+
+/// Why a [`Worker`](crate::Worker) does not run any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// [`Worker::stop`](crate::Worker::stop) was called.
+    Stopped,
+    /// The tables are now of a version that this crate cannot work with, and need at least this one:
+    /// [`Error::Schema`].
+    Schema(i32),
+    /// The scheduler on whose clock it waits was closed.
+    SchedulerClosed,
+    /// A thread of the worker itself has panicked. That is a fault of this crate, or of a store.
+    Panicked,
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopReason::Stopped => f.write_str("it was told to stop"),
+            StopReason::Schema(oldest) => {
+                write!(f, "the tables need a tickwheel that knows version {oldest}")
+            }
+            StopReason::SchedulerClosed => f.write_str("its scheduler was closed"),
+            StopReason::Panicked => f.write_str("one of its own threads has panicked"),
+        }
+    }
+}
+
+/// Returns the message of an error and of its causes, each once.
+pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

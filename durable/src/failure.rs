@@ -1,0 +1,161 @@
+//! What a handler returns: [`Failure`], and how a failed timer is tried again: [`Retry`].
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::error::with_causes;
+
+/// What a handler returns.
+pub type HandlerResult = Result<(), Failure>;
+
+/// Why a run has failed, and what is to follow. Every error converts into one, so `?` works in a handler.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel_durable::{Failure, HandlerResult, Run};
+///
+/// fn send(run: &Run<'_>) -> HandlerResult {
+///     let text = std::str::from_utf8(run.payload()).map_err(Failure::for_good)?; // it will not get better
+///     let port: u16 = text.parse()?; // tried again, as the `Retry` of the handler says
+///     if port == 0 {
+///         return Err(Failure::new("no port yet").retry_after(Duration::from_secs(5)));
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    reason: String,
+    pub(crate) follow: Follow,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follow {
+    Policy,
+    After(Duration),
+    Never,
+}
+
+impl Failure {
+    /// A failure with a reason, which is kept with the timer.
+    pub fn new(reason: impl Into<String>) -> Failure {
+        Failure { reason: reason.into(), follow: Follow::Policy }
+    }
+
+    /// A failure that no further attempt would mend. The timer is dead at once.
+    pub fn for_good(reason: impl fmt::Display) -> Failure {
+        Failure { reason: reason.to_string(), follow: Follow::Never }
+    }
+
+    /// Sets when to try again, if an attempt is left.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Failure {
+        self.follow = Follow::After(delay);
+        self
+    }
+
+    /// Returns the reason.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl<E: std::error::Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::new(with_causes(&error))
+    }
+}
+
+/// How often a failed timer is tried again, and after which gaps.
+///
+/// By default there are 20 attempts in all. The gaps grow from one second, each twice the one before, to an hour, and
+/// each is shortened at random by up to a fifth, so that timers that have failed together are not tried together. All
+/// of them take about nine hours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retry {
+    attempts: u32,
+    first: Duration,
+    factor: f64,
+    longest: Duration,
+    jitter: f64,
+}
+
+impl Default for Retry {
+    fn default() -> Retry {
+        Retry {
+            attempts: 20,
+            first: Duration::from_secs(1),
+            factor: 2.0,
+            longest: Duration::from_secs(3600),
+            jitter: 0.2,
+        }
+    }
+}
+
+impl Retry {
+    /// The default, with another number of attempts in all. One: a failed timer is dead at once.
+    #[must_use]
+    pub fn attempts(attempts: u32) -> Retry {
+        Retry { attempts: attempts.max(1), ..Retry::default() }
+    }
+
+    /// Sets the first gap and the longest, between which each gap is `factor` times the one before.
+    #[must_use]
+    pub fn gaps(self, first: Duration, factor: f64, longest: Duration) -> Retry {
+        Retry { first, factor: factor.max(1.0), longest, ..self }
+    }
+
+    /// Sets by how much of itself a gap may be shortened: from 0 to 1.
+    #[must_use]
+    pub fn jitter(self, share: f64) -> Retry {
+        Retry { jitter: share.clamp(0.0, 1.0), ..self }
+    }
+
+    pub(crate) fn max_attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The gap behind attempt `attempt`, which counts from one.
+    pub(crate) fn gap(&self, attempt: u32) -> Duration {
+        let power = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.first.as_secs_f64() * self.factor.powi(power);
+        let longest = self.longest.as_secs_f64();
+        let gap = if seconds.is_finite() { seconds.min(longest) } else { longest };
+        // A new `RandomState` has other keys each time, which is random enough to spread a load.
+        let random = RandomState::new().hash_one(attempt) >> 11;
+        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+        let random = random as f64 / (1_u64 << 53) as f64;
+        Duration::try_from_secs_f64(gap * (1.0 - self.jitter * random)).unwrap_or(self.longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_grow_to_the_longest_and_are_shortened_by_a_fifth_at_most() {
+        let retry = Retry::default();
+        for (attempt, longest) in
+            [(1, 1), (2, 2), (5, 16), (12, 2048), (13, 3600), (u32::MAX, 3600)]
+        {
+            let longest = Duration::from_secs(longest);
+            for _ in 0..50 {
+                let gap = retry.gap(attempt);
+                assert!(gap <= longest && gap >= longest * 4 / 5, "{attempt}: {gap:?}");
+            }
+        }
+        let even = retry.gaps(Duration::from_millis(5), 1.0, Duration::from_secs(9)).jitter(0.0);
+        assert_eq!(
+            (even.gap(1), even.gap(99)),
+            (Duration::from_millis(5), Duration::from_millis(5))
+        );
+    }
+
+    #[test]
+    fn a_failure_tells_its_causes() {
+        let failure: Failure = "x".parse::<u8>().unwrap_err().into();
+        assert_eq!(failure.reason(), "invalid digit found in string");
+    }
+}

@@ -1,0 +1,249 @@
+//! What a handler is called with: [`Run`], and [`Work`] for one in a transaction.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::failure::{Failure, HandlerResult};
+use crate::panics::caught;
+use crate::timer::Timer;
+use tickwheel::Scheduler;
+
+/// Tells whether a run is still this worker's. The worker and the handler share it.
+pub(crate) struct Tenure {
+    scheduler: Scheduler,
+    base: Instant,
+    /// Until when the lease lasts, in microseconds since `base`, counted from before the call that got or extended it.
+    /// It orders nothing, so all accesses are Relaxed.
+    until: AtomicI64,
+    /// Until when the handler may take, counted in the same way. Relaxed for the same reason.
+    limit: AtomicI64,
+    /// The worker has learnt that the timer is another's. Relaxed for the same reason.
+    is_over: AtomicBool,
+}
+
+impl Tenure {
+    pub(crate) fn new(scheduler: &Scheduler, until: Instant) -> Arc<Tenure> {
+        let base = scheduler.now();
+        let tenure = Tenure {
+            scheduler: scheduler.clone(),
+            base,
+            until: AtomicI64::new(0),
+            limit: AtomicI64::new(i64::MAX),
+            is_over: AtomicBool::new(false),
+        };
+        tenure.extend(until);
+        Arc::new(tenure)
+    }
+
+    pub(crate) fn extend(&self, until: Instant) {
+        self.until.store(self.micros(until), Ordering::Relaxed);
+    }
+
+    /// The handler is called now. If it works in a transaction, that holds the timer, and not the lease.
+    pub(crate) fn start(&self, limit: Duration, is_transactional: bool) {
+        let now = self.micros(self.scheduler.now());
+        let limit = i64::try_from(limit.as_micros()).unwrap_or(i64::MAX);
+        self.limit.store(now.saturating_add(limit), Ordering::Relaxed);
+        if is_transactional {
+            self.until.store(i64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        let now = self.micros(self.scheduler.now());
+        !self.is_over.load(Ordering::Relaxed)
+            && now < self.until.load(Ordering::Relaxed)
+            && now < self.limit.load(Ordering::Relaxed)
+    }
+
+    fn micros(&self, instant: Instant) -> i64 {
+        let since = instant.saturating_duration_since(self.base).as_micros();
+        i64::try_from(since).unwrap_or(i64::MAX)
+    }
+}
+
+/// One attempt at one timer, as its handler sees it.
+pub struct Run<'a> {
+    pub(crate) timer: &'a Timer,
+    pub(crate) max_attempts: u32,
+    pub(crate) tenure: &'a Tenure,
+}
+
+impl Run<'_> {
+    /// Returns the timer's kind.
+    pub fn kind(&self) -> &str {
+        &self.timer.kind
+    }
+
+    /// Returns the timer's key.
+    pub fn key(&self) -> &str {
+        &self.timer.key
+    }
+
+    /// Returns the payload that the timer was scheduled with.
+    pub fn payload(&self) -> &[u8] {
+        &self.timer.payload
+    }
+
+    /// Returns the value whose JSON is the payload.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`](crate::Error::Json) if the payload is something else.
+    #[cfg(feature = "serde")]
+    pub fn json<T: serde::de::DeserializeOwned>(&self) -> crate::Result<T> {
+        Ok(serde_json::from_slice(&self.timer.payload)?)
+    }
+
+    /// Returns when this run was due, by the database's clock. A later attempt was due then too.
+    pub fn due(&self) -> SystemTime {
+        self.timer.due
+    }
+
+    /// Returns the number of this attempt at this run, which counts from one.
+    ///
+    /// An attempt is a start of the handler. Starts in workers that died count too. The exception is a handler that takes less
+    /// than five milliseconds, of a timer with more than ten attempts left: if its process dies, that start is not
+    /// counted.
+    pub fn attempt(&self) -> u32 {
+        self.timer.attempts
+    }
+
+    /// Returns true if the timer is dead when this attempt fails.
+    pub fn is_last_attempt(&self) -> bool {
+        self.timer.attempts >= self.max_attempts
+    }
+
+    /// Returns the fencing number of this attempt. Later attempts, of whatever timer of this store, have higher ones.
+    ///
+    /// Give it to systems that you write to, and let them refuse a number that is lower than one they have seen for the
+    /// same thing. Then an attempt that was thought dead, and comes back, changes nothing.
+    pub fn fence(&self) -> i64 {
+        self.timer.fence
+    }
+
+    /// Returns the timer as it stands in the store once this attempt is counted.
+    pub fn timer(&self) -> &Timer {
+        self.timer
+    }
+
+    /// Returns false if this run has taken too long, or its lease has ended, or its timer was replaced or cancelled, as
+    /// far as this process knows. Then another worker may have the timer, and nothing that this run returns matters. A
+    /// long handler asks from time to time, and stops.
+    pub fn is_current(&self) -> bool {
+        self.tenure.is_current()
+    }
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("timer", self.timer)
+            .field("is_current", &self.is_current())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A handler that gets something to work in, beside the run.
+#[cfg(feature = "sqlite")]
+type InSqlite = dyn Fn(&Run<'_>, &rusqlite::Transaction<'_>) -> HandlerResult + Send + Sync;
+#[cfg(feature = "postgres")]
+type InPostgres = dyn Fn(&Run<'_>, &mut postgres::Transaction<'_>) -> HandlerResult + Send + Sync;
+type InAny = dyn Fn(&Run<'_>, &mut dyn Any) -> HandlerResult + Send + Sync;
+
+/// The handler of a kind.
+pub(crate) enum Handler {
+    Plain(Box<dyn Fn(&Run<'_>) -> HandlerResult + Send + Sync>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(Box<InSqlite>),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<InPostgres>),
+    Other(Box<InAny>),
+}
+
+impl Handler {
+    pub(crate) fn is_transactional(&self) -> bool {
+        !matches!(self, Handler::Plain(_))
+    }
+
+    /// Calls a plain handler. Its panic is a failure.
+    pub(crate) fn call(&self, run: &Run<'_>) -> HandlerResult {
+        if let Handler::Plain(handle) = self {
+            caught(|| handle(run))
+        } else {
+            Err(Failure::new("this handler needs a transaction"))
+        }
+    }
+}
+
+/// The work of a handler inside a transaction, as a [`Connection`](crate::Connection) does it.
+pub struct Work<'a> {
+    pub(crate) run: Run<'a>,
+    pub(crate) start: Option<u32>,
+    pub(crate) handler: &'a Handler,
+    /// What the handler has returned.
+    pub(crate) result: Option<HandlerResult>,
+}
+
+impl Work<'_> {
+    /// Returns the number that [`Connection::start`](crate::Connection::start) is to write, and commit, before the transaction
+    /// begins. `None`: this start need not be written down.
+    pub fn start(&self) -> Option<u32> {
+        self.start
+    }
+
+    /// Calls the handler with a transaction of SQLite. Returns true if the transaction is to be committed.
+    #[cfg(feature = "sqlite")]
+    pub fn with_sqlite(&mut self, transaction: &rusqlite::Transaction<'_>) -> bool {
+        let Handler::Sqlite(handle) = self.handler else { return self.does_not_fit() };
+        let result = caught(|| handle(&self.run, transaction));
+        self.ends_with(result)
+    }
+
+    /// Calls the handler with a transaction of PostgreSQL. Returns true if the transaction is to be committed.
+    #[cfg(feature = "postgres")]
+    pub fn with_postgres(&mut self, transaction: &mut postgres::Transaction<'_>) -> bool {
+        let Handler::Postgres(handle) = self.handler else { return self.does_not_fit() };
+        let result = caught(|| handle(&self.run, transaction));
+        self.ends_with(result)
+    }
+
+    /// Calls the handler with a transaction of another store. Returns true if the transaction is to be committed.
+    pub fn with(&mut self, transaction: &mut dyn Any) -> bool {
+        let Handler::Other(handle) = self.handler else { return self.does_not_fit() };
+        let result = caught(|| handle(&self.run, transaction));
+        self.ends_with(result)
+    }
+
+    fn does_not_fit(&mut self) -> bool {
+        self.ends_with(Err(Failure::new("the handler is for another type of transaction")))
+    }
+
+    /// Turns a success into a failure, before the commit.
+    pub fn fail(&mut self, reason: impl Into<String>) {
+        self.result = Some(Err(Failure::new(reason)));
+    }
+
+    /// What took too long is tried again already, or will be, so it is not committed.
+    fn ends_with(&mut self, mut result: HandlerResult) -> bool {
+        if result.is_ok() && !self.run.is_current() {
+            result = Err(Failure::new("it took longer than its time limit"));
+        }
+        let is_done = result.is_ok();
+        self.result = Some(result);
+        is_done
+    }
+}
+
+impl fmt::Debug for Work<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("run", &self.run).finish_non_exhaustive()
+    }
+}

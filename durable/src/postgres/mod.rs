@@ -1,0 +1,263 @@
+//! Timers in a PostgreSQL database: [`Postgres`], and [`within`] a transaction of yours.
+//!
+//! Any number of processes on any number of machines may share the tables. This file connects, makes the tables and hears
+//! of news. `table.rs` has the statements of the users, `session.rs` those of the workers.
+//!
+//! - PG-1 Every statement reads the time through `tickwheel_now()`, and where it is compared with a column, in a scalar
+//!   subquery. So the time is read once, and the index on `(kind, wake, id)` is used up to it.
+//! - PG-2 Workers pass over a row that is locked. They wait for one lock alone, that of a timer whose handler works in a
+//!   transaction, and hold no other then. Users' calls that change several timers lock those that are there in the order
+//!   of their numbers, before they change any. So there are no deadlocks.
+//! - PG-3 A handler in a transaction holds the lock of its timer's row, which stands for its lease. Nobody claims a row
+//!   that is locked, so the lease is not extended meanwhile.
+//! - PG-4 Behind a pooler, each transaction may get another connection of the server's, which other programs use in between.
+//!   So no call leaves settings or named statements behind: settings stand in the address, where a pooler refuses them, or
+//!   last for a transaction.
+
+mod session;
+mod table;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::error::SqlState;
+use postgres::fallible_iterator::FallibleIterator;
+use postgres::{Client, Config, NoTls, Row};
+
+use self::session::Session;
+pub use self::table::{Within, within};
+use crate::clock::{LATEST, from_micros};
+use crate::error::{Error, Result};
+use crate::store::{Connection, Listener, News, SCHEMA_VERSION, Store, Transactions};
+
+/// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
+/// schema needs nothing else: `psql -1 -f` with this text does what [`Timers::open`](crate::Timers::open) does.
+pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+
+/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
+const UPDATE: &str = include_str!("triggers.sql");
+
+/// Any number, but the same for all processes that create the tables: one at a time does.
+const MAKING_TABLES: i64 = 0x7469_636b_7768;
+
+/// For how long an answer is awaited on a connection where nothing moves, and how soon a connection is tested.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How our own connections are set, unless each transaction is (PG-4).
+const SETTINGS: &str = "-c lock_timeout=10s -c default_transaction_isolation=read\\ committed";
+
+/// How long a new listener waits for a word of its own.
+const HEARING: Duration = Duration::from_secs(3);
+
+type Connect = dyn Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync;
+
+/// A PostgreSQL database that keeps timers. Needs version 12 or later.
+#[derive(Clone)]
+pub struct Postgres {
+    connect: Arc<Connect>,
+    is_pooled: bool,
+}
+
+impl Postgres {
+    /// Names a database by its URL, or by key and value pairs such as `host=/run/postgresql user=me`.
+    ///
+    /// Connections have no TLS. For that, give a connector to [`with_connector`](Postgres::with_connector). The tables are
+    /// created in the first schema of the user's search path. The URL may choose another one with
+    /// `?options=-c%20search_path%3Dname`.
+    ///
+    /// Through a pooler in transaction mode, such as `PgBouncer`, add `?pgbouncer=true`. It does what
+    /// [`pooled`](Postgres::pooled) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if this is no address.
+    pub fn new(address: &str) -> Result<Postgres> {
+        let (address, is_pooled) = without_pooled(address);
+        let mut config = Config::from_str(&address).map_err(|error| {
+            Error::Address(format!("{} is no address", crate::error::with_causes(&error)))
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name("tickwheel");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(PATIENCE);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(PATIENCE).keepalives_idle(PATIENCE);
+        }
+        if !is_pooled {
+            // What the user sets comes last, and counts.
+            let options = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
+            config.options(&options);
+        }
+        let postgres = Postgres::with_connector(move || config.connect(NoTls));
+        Ok(Postgres { is_pooled, ..postgres })
+    }
+
+    /// Connects as this function does, for connections with TLS or with settings of your own.
+    ///
+    /// If the connections are opened with the options `-c lock_timeout=10s`, as those of [`new`](Postgres::new) are, a call
+    /// that schedules, resets or cancels takes one round trip. Otherwise it is a transaction with that setting, of three.
+    pub fn with_connector(
+        connect: impl Fn() -> std::result::Result<Client, postgres::Error> + Send + Sync + 'static,
+    ) -> Postgres {
+        Postgres { connect: Arc::new(connect), is_pooled: false }
+    }
+
+    /// Says that the connections go through a pooler that gives each transaction another connection of the server's.
+    ///
+    /// Then each call is a transaction with settings of its own, no statement has a name, and workers ask for new timers once
+    /// a second, or as [`poll_every`](crate::WorkerBuilder::poll_every) says, because the server cannot tell them. What a
+    /// handler does in its transaction is up to it: it should set nothing but with `SET LOCAL`.
+    #[must_use]
+    pub fn pooled(self) -> Postgres {
+        Postgres { is_pooled: true, ..self }
+    }
+
+    fn client(&self) -> Result<Client> {
+        (self.connect)().map_err(|error| {
+            let text = crate::error::with_causes(&error);
+            if text.contains("startup parameter") {
+                let advice = "for a pooler, add `pgbouncer=true` to the address";
+                return Error::unreachable(format!("{text}: {advice}"));
+            }
+            Error::unreachable(error)
+        })
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").finish_non_exhaustive() // the address may contain a password
+    }
+}
+
+/// Returns the row of a query that has one whatever the tables hold.
+fn only_row(rows: std::result::Result<Vec<Row>, postgres::Error>) -> Result<Row> {
+    let row = rows.map_err(failed)?.into_iter().next();
+    row.ok_or_else(|| Error::refused("the server has answered without a row"))
+}
+
+/// Returns the address without the parameter that says that there is a pooler, and whether it had it.
+fn without_pooled(address: &str) -> (String, bool) {
+    const POOLED: &str = "pgbouncer=true";
+    let Some((before, parameters)) = address.split_once('?') else {
+        return (address.to_owned(), false);
+    };
+    let others: Vec<_> = parameters.split('&').filter(|parameter| *parameter != POOLED).collect();
+    let is_pooled = others.len() < parameters.split('&').count();
+    let join = if others.is_empty() { "" } else { "?" };
+    (format!("{before}{join}{}", others.join("&")), is_pooled)
+}
+
+/// An error without an answer of the server is one of the connection. So are answers of a server that goes down, that has
+/// become a standby, or that has no room on its disk or in its memory.
+fn failed(error: postgres::Error) -> Error {
+    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return Error::Busy;
+    }
+    let is_answer = error.code().is_some_and(|code| {
+        let is_of_the_server = ["08", "53", "57", "58"].contains(&&code.code()[..2]);
+        !is_of_the_server && *code != SqlState::READ_ONLY_SQL_TRANSACTION
+            || *code == SqlState::QUERY_CANCELED
+    });
+    if is_answer { Error::refused(error) } else { Error::unreachable(error) }
+}
+
+impl Store for Postgres {
+    fn connect(&self) -> Result<Box<dyn Connection>> {
+        Ok(Box::new(Session::new(self.client()?, self.is_pooled)?))
+    }
+
+    fn migrate(&self) -> Result<()> {
+        let mut client = self.client()?;
+        let mut transaction = client.transaction().map_err(failed)?;
+        let lock = format!("SELECT pg_advisory_xact_lock({MAKING_TABLES})");
+        transaction.batch_execute(&lock).map_err(failed)?;
+        let exists = "SELECT to_regclass('tickwheel_schema') IS NOT NULL";
+        let exists: bool = only_row(transaction.query_typed(exists, &[]))?.get(0);
+        let versions = "SELECT version, oldest FROM tickwheel_schema";
+        let versions = if exists {
+            transaction.query_typed(versions, &[]).map_err(failed)?
+        } else {
+            Vec::new()
+        };
+        let versions = versions.first();
+        match versions.map(|row| (row.get::<_, i32>(0), row.get::<_, i32>(1))) {
+            None => transaction.batch_execute(SCHEMA).map_err(failed)?,
+            Some((_, oldest)) if oldest > SCHEMA_VERSION => return Err(Error::Schema(oldest)),
+            Some((version, _)) if version < SCHEMA_VERSION => {
+                match transaction.batch_execute(UPDATE) {
+                    // Somebody else's tables do without, until their owner comes.
+                    Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                        return Ok(());
+                    }
+                    updated => updated.map_err(failed)?,
+                }
+            }
+            Some(_) => {}
+        }
+        transaction.commit().map_err(failed)
+    }
+
+    /// A listener that does not hear its own word goes through a pooler, which has not said so.
+    fn listen(&self) -> Result<Option<Box<dyn Listener>>> {
+        if self.is_pooled {
+            return Ok(None);
+        }
+        let mut client = self.client()?;
+        client.batch_execute("LISTEN tickwheel_timers").map_err(failed)?;
+        let schema = "SELECT nspname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        let schema = only_row(client.query_typed(schema, &[]))?.get(0);
+        let word = format!("hear {:x}", RandomState::new().hash_one(()));
+        let say = format!("SELECT pg_notify('tickwheel_timers', '{word}')");
+        self.client()?.batch_execute(&say).map_err(failed)?;
+        // Others' words need not be heard yet, because a look follows.
+        let is_heard = {
+            let mut heard = client.notifications();
+            heard.timeout_iter(HEARING).any(|heard| Ok(heard.payload() == word)).map_err(failed)?
+        };
+        Ok(is_heard.then(|| Box::new(Ear { client, schema }) as Box<dyn Listener>))
+    }
+
+    fn transactions(&self) -> Transactions {
+        Transactions::Postgres
+    }
+}
+
+/// A connection that is told of new timers by the triggers.
+struct Ear {
+    client: Client,
+    /// The schema of the tables. All schemas of a database share the channel.
+    schema: String,
+}
+
+impl Listener for Ear {
+    fn wait(&mut self, timeout: Duration) -> Result<Vec<News>> {
+        let mut heard = Vec::new();
+        let first = self.client.notifications().timeout_iter(timeout).next().map_err(failed)?;
+        let mut is_heard = first.is_some();
+        heard.extend(first.and_then(|first| news_in(first.payload(), &self.schema)));
+        while is_heard {
+            let next = self.client.notifications().iter().next().map_err(failed)?;
+            is_heard = next.is_some();
+            heard.extend(next.and_then(|next| news_in(next.payload(), &self.schema)));
+        }
+        if self.client.is_closed() {
+            return Err(Error::unreachable("the server has closed the connection"));
+        }
+        Ok(heard)
+    }
+}
+
+/// The time in microseconds, the schema and the kind, as the triggers write them.
+fn news_in(payload: &str, schema: &str) -> Option<News> {
+    let (wake, of) = payload.split_once(' ')?;
+    let kind = of.strip_prefix(schema)?.strip_prefix('/')?;
+    let wake = wake.parse::<i64>().ok()?.min(LATEST);
+    Some(News { kind: kind.to_owned(), wake: from_micros(wake) })
+}

@@ -1,0 +1,493 @@
+//! What workers do: look, claim, extend, and write what became of runs.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant, SystemTime};
+
+use postgres::error::SqlState;
+use postgres::{Client, GenericClient, IsolationLevel, Row, Statement};
+
+use super::table::{Within, columns, for_interval, timer_in};
+use super::{PATIENCE, failed, only_row};
+use crate::clock::{from_micros, micros};
+use crate::columns::delay_millis;
+use crate::error::{Error, Result};
+use crate::handler::Work;
+use crate::store::{
+    Changed, Claim, Claimed, ClaimedTimer, Connection, Existing, Finish, Look, MOST_BYTES, RunId,
+    SCHEMA_VERSION, Table, Then, Transacted,
+};
+use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
+
+/// A connection that nobody has used for so long is tried before it is used.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Joins the timer of each `run`, if it still is that run's, and locks it, unless somebody else has.
+macro_rules! locked {
+    () => {
+        " JOIN tickwheel_timers t ON t.id = run.id AND t.fence = run.fence AND t.state = 'running'
+            FOR UPDATE OF t SKIP LOCKED"
+    };
+}
+
+/// For how long a transaction waits for a lock.
+const WAIT: &str = "SET LOCAL lock_timeout = '10s';";
+
+/// A connection of our own.
+pub(super) struct Session {
+    client: Client,
+    /// `None`: it may be another connection of the server's in each transaction (PG-4).
+    prepared: Option<HashMap<&'static str, Statement>>,
+    /// Whether the settings of the connection are those of [`BEGIN`](super::table::BEGIN).
+    is_read_committed: bool,
+    waits_briefly: bool,
+    used: Instant,
+}
+
+impl Session {
+    pub(super) fn new(mut client: Client, is_pooled: bool) -> Result<Session> {
+        let settings = "SELECT current_setting('default_transaction_isolation') = 'read committed',
+            current_setting('lock_timeout') = '10s'";
+        let (mut is_read_committed, mut waits_briefly) = (false, false);
+        if !is_pooled {
+            let row = only_row(client.query_typed(settings, &[]))?;
+            (is_read_committed, waits_briefly) = (row.get(0), row.get(1));
+        }
+        let prepared = (!is_pooled).then(HashMap::new);
+        let used = Instant::now();
+        Ok(Session { client, prepared, is_read_committed, waits_briefly, used })
+    }
+
+    /// For statements that wait for no lock.
+    fn table(&mut self) -> Within<'_, Client> {
+        let is_alone = !self.is_read_committed;
+        Within { client: &mut self.client, prepared: self.prepared.as_mut(), is_alone }
+    }
+
+    /// For statements that may wait for a lock.
+    fn patient(&mut self) -> Within<'_, Client> {
+        let is_alone = !(self.is_read_committed && self.waits_briefly);
+        Within { is_alone, ..self.table() }
+    }
+}
+
+impl Table for Session {
+    fn schedule(
+        &mut self,
+        timers: &[NewTimer],
+        existing: Existing,
+    ) -> Result<Vec<Option<Scheduled>>> {
+        self.patient().schedule(timers, existing)
+    }
+
+    fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
+        self.patient().reset(kind, key, when)
+    }
+
+    fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {
+        self.patient().cancel(kind, key)
+    }
+
+    fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>> {
+        self.table().get(kind, key)
+    }
+
+    fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
+        self.table().list(filter)
+    }
+
+    fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
+        self.patient().requeue(kind, key, when)
+    }
+}
+
+impl Connection for Session {
+    /// A client notices only when it is used that the server has closed the connection.
+    fn is_open(&mut self) -> bool {
+        let is_stale = self.used.elapsed() > STALE;
+        self.used = Instant::now();
+        !self.client.is_closed() && (!is_stale || self.client.is_valid(PATIENCE).is_ok())
+    }
+
+    fn announce(&mut self) -> Result<()> {
+        let sql = "SELECT pg_notify('tickwheel_timers', '0 ' || nspname || '/')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE pg_class.oid = 'tickwheel_timers'::regclass";
+        self.client.batch_execute(sql).map_err(failed)
+    }
+
+    fn now(&mut self) -> Result<SystemTime> {
+        let rows = self.table().query("SELECT tickwheel_now()", &[])?;
+        let row = rows.first().ok_or_else(no_row)?;
+        row.try_get(0).map_err(failed)
+    }
+
+    fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look> {
+        // The answer has at least one row, with the time and the version.
+        const SQL: &str = "SELECT tickwheel_now(), schema.oldest, found.position, found.wake
+            FROM tickwheel_schema schema LEFT JOIN (
+                SELECT k.position, w.wake FROM unnest($1::text[]) WITH ORDINALITY AS k (kind, position)
+                CROSS JOIN LATERAL (
+                    SELECT wake FROM tickwheel_timers t
+                    WHERE t.kind = k.kind
+                        AND wake <= (SELECT tickwheel_now() + $2::float8 * interval '1 millisecond')
+                    ORDER BY wake LIMIT $3) w) found ON true
+            ORDER BY found.position, found.wake";
+        let rows = self.table().query(SQL, &[&kinds, &for_interval(horizon), &i64::from(limit)])?;
+        let first = rows.first().ok_or_else(no_row)?;
+        check_version(first)?;
+        let mut wakes = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let position: Option<i64> = row.try_get(2).map_err(failed)?;
+            if let Some(position) = position.and_then(|position| usize::try_from(position - 1).ok())
+            {
+                wakes.push((position, row.try_get(3).map_err(failed)?));
+            }
+        }
+        Ok(Look { now: first.try_get(0).map_err(failed)?, wakes })
+    }
+
+    fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed> {
+        // A suspected timer is taken by itself (STORE-7).
+        const SQL: &str = concat!(
+            "WITH clock AS MATERIALIZED (SELECT tickwheel_now() AS now, oldest FROM tickwheel_schema),
+            due AS (
+                SELECT id, wake, state, octet_length(payload) AS bytes FROM tickwheel_timers
+                WHERE kind = $1 AND wake <= (SELECT now FROM clock) AND (SELECT oldest FROM clock) <= $5
+                ORDER BY wake, id LIMIT $2 FOR UPDATE SKIP LOCKED),
+            ranked AS (
+                SELECT due.*, row_number() OVER in_order AS rank, bool_or(state = 'running') OVER in_order AS is_suspected,
+                    sum(due.bytes) OVER in_order AS all_bytes
+                FROM due WINDOW in_order AS (ORDER BY wake, id)),
+            chosen AS (SELECT * FROM ranked WHERE rank = 1 OR NOT is_suspected AND all_bytes <= $6),
+            counted AS (
+                SELECT (SELECT count(*) FROM due) AS due, (SELECT count(*) FROM chosen) AS chosen),
+            taken AS (
+                UPDATE tickwheel_timers t SET
+                    state = 'running',
+                    fence = nextval('tickwheel_fence'),
+                    owner = $3,
+                    held_until = tickwheel_now() + $4::float8 * interval '1 millisecond',
+                    error = CASE WHEN chosen.state = 'running' THEN 'the lease of worker ' || coalesce(t.owner, 'unknown')
+                        || ' ended: it died, hung, or lost the database' ELSE t.error END
+                FROM chosen WHERE t.id = chosen.id
+                RETURNING ",
+            columns!("t."),
+            ", chosen.wake AS woke, chosen.state AS before)
+            SELECT clock.now, clock.oldest, counted.chosen < counted.due OR counted.due = $2 AS more,
+                CASE WHEN counted.chosen = counted.due AND counted.due < $2 THEN (SELECT wake FROM tickwheel_timers
+                    WHERE kind = $1 AND wake > (SELECT now FROM clock) AND wake < 'infinity' AND state = 'waiting'
+                    ORDER BY wake LIMIT 1) END AS next,
+                taken.*
+            FROM clock CROSS JOIN counted LEFT JOIN taken ON true ORDER BY taken.woke, taken.id"
+        );
+        let rows = self.table().query(
+            SQL,
+            &[
+                &claim.kind,
+                &i64::from(claim.limit),
+                &claim.owner,
+                &for_interval(claim.lease),
+                &SCHEMA_VERSION,
+                &i64::try_from(MOST_BYTES).unwrap_or(i64::MAX),
+            ],
+        )?;
+        let first = rows.first().ok_or_else(no_row)?;
+        check_version(first)?;
+        let mut claimed = Claimed {
+            now: first.try_get(0).map_err(failed)?,
+            timers: Vec::with_capacity(rows.len()),
+            more: first.try_get(2).map_err(failed)?,
+            next: first.try_get(3).map_err(failed)?,
+        };
+        for row in &rows {
+            // Without a timer there is one row all the same.
+            if let Some(before) = row.try_get::<_, Option<&str>>("before").map_err(failed)? {
+                claimed.timers.push(ClaimedTimer {
+                    timer: timer_in(row)?,
+                    woke: row.try_get("woke").map_err(failed)?,
+                    was_running: before == "running",
+                });
+            }
+        }
+        Ok(claimed)
+    }
+
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool> {
+        const SQL: &str = concat!(
+            "WITH mine AS (SELECT t.id FROM (VALUES ($1::bigint, $2::bigint)) AS run (id, fence)",
+            locked!(),
+            ") UPDATE tickwheel_timers t SET attempts = $3 FROM mine WHERE t.id = mine.id RETURNING t.fence"
+        );
+        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+        let started = self.table().try_again(vec![run], |table, _| {
+            fences_in(&table.query(SQL, &[&run.id, &run.fence, &attempts])?)
+        })?;
+        if started.busy.is_empty() { Ok(!started.changed.is_empty()) } else { Err(Error::Busy) }
+    }
+
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed> {
+        const SQL: &str = concat!(
+            "WITH mine AS (SELECT t.id FROM unnest($1::bigint[], $2::bigint[]) AS run (id, fence)",
+            locked!(),
+            ") UPDATE tickwheel_timers t SET held_until = tickwheel_now() + $3::float8 * interval '1 millisecond'
+            FROM mine WHERE t.id = mine.id RETURNING t.fence"
+        );
+        self.table().try_again(runs.to_vec(), |table, runs| {
+            let (ids, fences) = ids_and_fences(runs);
+            fences_in(&table.query(SQL, &[&ids, &fences, &for_interval(lease)])?)
+        })
+    }
+
+    /// Each outcome is for itself, so those of one kind may be committed before the others.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        self.table().finish(runs)
+    }
+
+    fn transact(
+        &mut self,
+        finish: &Finish,
+        limit: Duration,
+        work: &mut Work<'_>,
+    ) -> Result<Transacted> {
+        let transaction = self.client.build_transaction();
+        let transaction = transaction.isolation_level(IsolationLevel::ReadCommitted).start();
+        let mut transaction = transaction.map_err(failed)?;
+        let limit = delay_millis(limit).clamp(1, i64::from(i32::MAX));
+        let RunId { id, fence } = finish.run;
+        // The start is committed in the same round trip, so little time passes until the handler is called.
+        let start = work.start().map_or(String::new(), |attempts| {
+            format!(
+                "UPDATE tickwheel_timers SET attempts = {attempts}
+                WHERE id = {id} AND fence = {fence} AND state = 'running'; COMMIT AND CHAIN;"
+            )
+        });
+        // The row is locked first, because a claim of another worker may look at it for a moment, and `finish` does not wait.
+        let begin = format!(
+            "{WAIT} {start} {WAIT} SET LOCAL statement_timeout = {limit};
+             SET LOCAL idle_in_transaction_session_timeout = {limit};
+             SELECT 1 FROM tickwheel_timers WHERE id = {id} FOR UPDATE; SET LOCAL lock_timeout = 0"
+        );
+        transaction.batch_execute(&begin).map_err(failed)?;
+        let prepared = self.prepared.as_mut();
+        let mut table = Within { client: &mut transaction, prepared, is_alone: false };
+        let finished = table.finish(std::slice::from_ref(finish))?;
+        if finished.changed.is_empty() {
+            return Ok(Transacted::Lost); // the drop of the transaction undoes it, here and below
+        }
+        if !work.with_postgres(&mut transaction) {
+            return Ok(Transacted::Undone);
+        }
+        // After a statement that has failed, the server answers COMMIT with a ROLLBACK, and calls that a success.
+        if let Err(error) = transaction.batch_execute("SELECT 1") {
+            if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) {
+                work.fail(
+                    "a statement has failed in its transaction, and the handler has returned `Ok`",
+                );
+                return Ok(Transacted::Undone);
+            }
+            return Err(failed(error));
+        }
+        transaction.commit().map_err(failed)?;
+        Ok(Transacted::Committed)
+    }
+
+    fn counts(&mut self) -> Result<Vec<KindCounts>> {
+        let sql = "SELECT kind,
+                count(*) FILTER (WHERE state = 'waiting' AND attempts = 0),
+                count(*) FILTER (WHERE state = 'waiting' AND attempts > 0),
+                count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'dead'),
+                (extract(epoch FROM tickwheel_now() - min(due) FILTER (WHERE state <> 'dead')))::float8
+            FROM tickwheel_timers GROUP BY kind ORDER BY kind";
+        let rows = self.table().query(sql, &[])?;
+        let counts = rows.iter().map(|row| {
+            let count = |column: usize| {
+                row.try_get(column).map(|count: i64| count.unsigned_abs()).map_err(failed)
+            };
+            let lag: Option<f64> = row.try_get(5).map_err(failed)?;
+            Ok(KindCounts {
+                kind: row.try_get(0).map_err(failed)?,
+                waiting: count(1)?,
+                retrying: count(2)?,
+                running: count(3)?,
+                dead: count(4)?,
+                lag: Duration::try_from_secs_f64(lag.unwrap_or(0.0)).unwrap_or_default(),
+            })
+        });
+        counts.collect()
+    }
+}
+
+impl<C: GenericClient> Within<'_, C> {
+    /// Changes runs whose timers are not locked, and tries the others again for some milliseconds: a claim of another worker
+    /// may look at them.
+    fn try_again(
+        &mut self,
+        mut runs: Vec<RunId>,
+        change: impl Fn(&mut Self, &[RunId]) -> Result<Vec<i64>>,
+    ) -> Result<Changed> {
+        let running = "SELECT t.fence FROM tickwheel_timers t JOIN unnest($1::bigint[], $2::bigint[]) AS run (id, fence)
+                ON t.id = run.id AND t.fence = run.fence WHERE t.state = 'running'";
+        let mut all = Changed::default();
+        for pause in [1, 2, 4, 8] {
+            let changed = change(self, &runs)?;
+            runs.retain(|run| !changed.contains(&run.fence));
+            all.changed.extend(changed);
+            if !runs.is_empty() {
+                let (ids, fences) = ids_and_fences(&runs);
+                all.busy = fences_in(&self.query(running, &[&ids, &fences])?)?;
+                runs.retain(|run| all.busy.contains(&run.fence));
+            }
+            if runs.is_empty() {
+                all.busy.clear();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+        }
+        Ok(all)
+    }
+
+    /// Writes what became of runs.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed> {
+        let (done, others): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.then == Then::Done);
+        let (split, changed): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|run| matches!(run.then, Then::Split { .. }));
+        let ids = |runs: &[&Finish]| runs.iter().map(|finish| finish.run).collect::<Vec<_>>();
+        let mut all = Changed::default();
+        if !done.is_empty() {
+            all = self.try_again(ids(&done), Self::remove)?;
+        }
+        for (sql, group) in [(CHANGE, changed), (SPLIT, split)] {
+            if group.is_empty() {
+                continue;
+            }
+            let changed = self.try_again(ids(&group), |table, left| {
+                let left: HashSet<i64> = left.iter().map(|run| run.fence).collect();
+                let of = group.iter().copied().filter(|finish| left.contains(&finish.run.fence));
+                table.change(sql, of)
+            })?;
+            all.changed.extend(changed.changed);
+            all.busy.extend(changed.busy);
+        }
+        Ok(all)
+    }
+
+    fn remove(&mut self, runs: &[RunId]) -> Result<Vec<i64>> {
+        macro_rules! remove {
+            ($runs:literal) => {
+                concat!(
+                    "WITH mine AS (SELECT t.id FROM ",
+                    $runs,
+                    " AS run (id, fence)",
+                    locked!(),
+                    ") DELETE FROM tickwheel_timers t USING mine WHERE t.id = mine.id RETURNING t.fence"
+                )
+            };
+        }
+        // The server can keep one plan for all single runs, but not for all lists of them.
+        const ONE: &str = remove!("(VALUES ($1::bigint, $2::bigint))");
+        const ALL: &str = remove!("unnest($1::bigint[], $2::bigint[])");
+        if let [run] = runs {
+            return fences_in(&self.query(ONE, &[&run.id, &run.fence])?);
+        }
+        let (ids, fences) = ids_and_fences(runs);
+        fences_in(&self.query(ALL, &[&ids, &fences])?)
+    }
+
+    fn change<'f>(
+        &mut self,
+        sql: &'static str,
+        runs: impl Iterator<Item = &'f Finish>,
+    ) -> Result<Vec<i64>> {
+        let (mut ids, mut fences, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut dues, mut gaps, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut attempts, mut keys) = (Vec::new(), Vec::new());
+        for Finish { run, attempts: started, then } in runs {
+            let text = |error: &String| Some(error.replace('\0', " "));
+            let at = |due: &SystemTime| Some(from_micros(micros(*due)));
+            let (state, due, gap, error, key) = match then {
+                Then::Next(due) => (State::Waiting, at(due), None, None, None),
+                Then::Retry(gap, error) => {
+                    (State::Waiting, None, Some(for_interval(*gap)), text(error), None)
+                }
+                Then::Dead(error) => (State::Dead, None, None, text(error), None),
+                Then::Split { next, key, retry, error } => {
+                    (State::Waiting, at(next), retry.map(for_interval), text(error), Some(key))
+                }
+                Then::Release | Then::Done => (State::Waiting, None, None, None, None),
+            };
+            ids.push(run.id);
+            fences.push(run.fence);
+            states.push(state.name());
+            dues.push(due);
+            gaps.push(gap);
+            errors.push(error);
+            attempts.push(i32::try_from(*started).unwrap_or(i32::MAX));
+            keys.push(key);
+        }
+        fences_in(
+            &self.query(sql, &[&ids, &fences, &states, &dues, &gaps, &errors, &attempts, &keys])?,
+        )
+    }
+}
+
+/// `due` is set in each case, and unchanged in most. `fence` becomes 0 for a timer that was never started, so that the
+/// trigger tells the other workers of it.
+macro_rules! change {
+    ($left:literal) => {
+        concat!(
+            "WITH mine AS (
+                SELECT run.*, t.kind, t.payload, t.due, t.max_attempts, t.time_limit_ms
+                FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::timestamptz[], $5::float8[], $6::text[],
+                    $7::integer[], $8::text[])
+                    AS run (id, fence, new_state, new_due, gap_ms, new_error, new_attempts, new_key)",
+            locked!(),
+            ")",
+            $left,
+            " UPDATE tickwheel_timers t SET
+                state = mine.new_state,
+                due = coalesce(mine.new_due, t.due),
+                held_until = CASE WHEN mine.new_state = 'dead' THEN 'infinity'
+                    WHEN mine.new_due IS NULL THEN tickwheel_now() + mine.gap_ms * interval '1 millisecond' END,
+                attempts = CASE WHEN mine.new_due IS NULL THEN mine.new_attempts ELSE 0 END,
+                fence = CASE WHEN mine.new_state = 'waiting' AND mine.new_due IS NULL AND mine.gap_ms IS NULL
+                    THEN 0 ELSE t.fence END,
+                owner = NULL,
+                error = mine.new_error
+            FROM mine WHERE t.id = mine.id RETURNING mine.fence"
+        )
+    };
+}
+
+const CHANGE: &str = change!("");
+
+/// Runs that have failed become timers of their own.
+const SPLIT: &str = change!(
+    ", own AS (
+        INSERT INTO tickwheel_timers
+            (kind, key, payload, due, max_attempts, time_limit_ms, state, attempts, held_until, error)
+        SELECT kind, new_key, payload, due, max_attempts, time_limit_ms,
+            CASE WHEN gap_ms IS NULL THEN 'dead' ELSE 'waiting' END, new_attempts,
+            CASE WHEN gap_ms IS NULL THEN 'infinity' ELSE tickwheel_now() + gap_ms * interval '1 millisecond' END,
+            new_error FROM mine
+        ON CONFLICT (kind, key) DO NOTHING)"
+);
+
+/// Returns an error if another process has made the tables too new: the second column is the oldest version that works.
+fn check_version(row: &Row) -> Result<()> {
+    let oldest: i32 = row.try_get(1).map_err(failed)?;
+    if oldest > SCHEMA_VERSION { Err(Error::Schema(oldest)) } else { Ok(()) }
+}
+
+fn ids_and_fences(runs: &[RunId]) -> (Vec<i64>, Vec<i64>) {
+    runs.iter().map(|run| (run.id, run.fence)).unzip()
+}
+
+fn fences_in(rows: &[Row]) -> Result<Vec<i64>> {
+    rows.iter().map(|row| row.try_get(0).map_err(failed)).collect()
+}
+
+fn no_row() -> Error {
+    Error::refused(
+        "the table `tickwheel_schema` is empty: open the store again, which makes the tables",
+    )
+}

@@ -1,0 +1,415 @@
+//! Timers as users see them: [`within`] a transaction of theirs, and the columns of a row.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime};
+
+use postgres::types::{ToSql, Type};
+use postgres::{GenericClient, Row, Statement};
+
+use super::failed;
+use crate::clock::{from_micros, micros};
+use crate::columns::{columns_of, delay_micros, delay_millis, milliseconds, repetition_in};
+use crate::error::Result;
+use crate::store::{Existing, Table};
+use crate::timer::{Filter, NewTimer, Scheduled, State, Timer, When};
+
+/// Schedules, resets and cancels inside a transaction of yours.
+///
+/// What it returns is a [`Table`]. Workers are told when the transaction commits.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tickwheel_durable::{Existing, NewTimer, Table, postgres};
+/// # use ::postgres as client;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut mine = client::Client::connect("postgres://me@localhost/shop", client::NoTls)?;
+/// let mut order = mine.transaction()?;
+/// order.execute("INSERT INTO orders VALUES (4711)", &[])?;
+/// let unpaid = NewTimer::new("cancel order", "4711", Duration::from_secs(1800));
+/// postgres::within(&mut order).schedule(&[unpaid], Existing::Replace)?;
+/// order.commit()?; // the order and its timer, or neither
+/// # Ok(())
+/// # }
+/// ```
+pub fn within<C: GenericClient>(client: &mut C) -> Within<'_, C> {
+    Within { client, prepared: None, is_alone: false }
+}
+
+/// A statement that has taken longer than so long, and so long for each row, is prepared anew: the server keeps plans, and this
+/// one may be from a time when the table was small.
+const SLOW: (Duration, Duration) = (Duration::from_millis(5), Duration::from_micros(100));
+
+/// A transaction of yours, as a [`Table`]. See [`within`].
+pub struct Within<'a, C> {
+    pub(super) client: &'a mut C,
+    /// Statements that the server knows already, on a connection of our own. Others have none that are named (PG-4).
+    pub(super) prepared: Option<&'a mut HashMap<&'static str, Statement>>,
+    /// Each query is a transaction with settings of its own (PG-4).
+    pub(super) is_alone: bool,
+}
+
+/// A parameter of a statement, which tells its type, so that the server need not be asked for it.
+pub(super) trait Value: ToSql + Sync {
+    fn sql_type(&self) -> Type;
+    fn as_sql(&self) -> &(dyn ToSql + Sync);
+}
+
+macro_rules! values {
+    ($($value:ty: $one:ident, $many:ident;)*) => { $(
+        values!(impl $value: $one);
+        values!(impl Option<$value>: $one);
+        values!(impl Vec<$value>: $many);
+        values!(impl Vec<Option<$value>>: $many);
+    )* };
+    (impl $value:ty: $type:ident) => {
+        impl Value for $value {
+            fn sql_type(&self) -> Type {
+                Type::$type
+            }
+
+            fn as_sql(&self) -> &(dyn ToSql + Sync) {
+                self
+            }
+        }
+    };
+}
+
+values! {
+    i32: INT4, INT4_ARRAY;
+    i64: INT8, INT8_ARRAY;
+    f64: FLOAT8, FLOAT8_ARRAY;
+    &str: TEXT, TEXT_ARRAY;
+    String: TEXT, TEXT_ARRAY;
+    &String: TEXT, TEXT_ARRAY;
+    &[u8]: BYTEA, BYTEA_ARRAY;
+    SystemTime: TIMESTAMPTZ, TIMESTAMPTZ_ARRAY;
+}
+values!(impl &[&str]: TEXT_ARRAY);
+
+impl<C> fmt::Debug for Within<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Within").finish_non_exhaustive()
+    }
+}
+
+/// The columns of a timer, of a table with this prefix.
+macro_rules! columns {
+    ($table:literal) => {
+        concat!(
+            $table,
+            "id, ",
+            $table,
+            "kind, ",
+            $table,
+            "key, ",
+            $table,
+            "payload, ",
+            $table,
+            "due, nullif(",
+            $table,
+            "wake, 'infinity') AS wakes, ",
+            $table,
+            "period_ms, ",
+            $table,
+            "rule, ",
+            $table,
+            "max_attempts, ",
+            $table,
+            "time_limit_ms, ",
+            $table,
+            "state, ",
+            $table,
+            "attempts, ",
+            $table,
+            "fence, ",
+            $table,
+            "owner, ",
+            $table,
+            "error"
+        )
+    };
+}
+
+pub(super) use columns;
+
+pub(super) fn timer_in(row: &Row) -> Result<Timer> {
+    let state: &str = row.try_get("state").map_err(failed)?;
+    let period: Option<i64> = row.try_get("period_ms").map_err(failed)?;
+    let rule: Option<String> = row.try_get("rule").map_err(failed)?;
+    let limit: Option<i64> = row.try_get("time_limit_ms").map_err(failed)?;
+    let count = |column| row.try_get(column).map(|count: Option<i32>| count.map(i32::unsigned_abs));
+    Ok(Timer {
+        id: row.try_get("id").map_err(failed)?,
+        kind: row.try_get("kind").map_err(failed)?,
+        key: row.try_get("key").map_err(failed)?,
+        payload: row.try_get("payload").map_err(failed)?,
+        due: row.try_get("due").map_err(failed)?,
+        wake: row.try_get("wakes").map_err(failed)?,
+        repetition: repetition_in(period, rule),
+        max_attempts: count("max_attempts").map_err(failed)?,
+        time_limit: limit.map(milliseconds),
+        state: State::of(state).unwrap_or(State::Dead),
+        attempts: count("attempts").map_err(failed)?.unwrap_or(0),
+        fence: row.try_get("fence").map_err(failed)?,
+        owner: row.try_get("owner").map_err(failed)?,
+        error: row.try_get("error").map_err(failed)?,
+    })
+}
+
+/// Milliseconds for a multiplication with an interval.
+#[expect(clippy::cast_precision_loss, reason = "a few microseconds in thousands of years")]
+pub(super) fn for_interval(duration: Duration) -> f64 {
+    delay_micros(duration) as f64 / 1000.0
+}
+
+/// What is put into the columns `at` and `after_ms`, of which one is NULL. Times are rounded up to microseconds, and kept
+/// between 1970 and 9998.
+fn split(when: When) -> (Option<SystemTime>, Option<f64>) {
+    match when {
+        When::At(time) => (Some(from_micros(micros(time))), None),
+        When::After(delay) => (None, Some(for_interval(delay))),
+    }
+}
+
+/// The due time of parameters `at` and `after_ms`.
+macro_rules! due {
+    ($at:literal, $after:literal) => {
+        concat!(
+            "coalesce(",
+            $at,
+            "::timestamptz, least(tickwheel_now() + ",
+            $after,
+            "::float8 * interval '1 millisecond', '9998-12-31 00:00Z'))"
+        )
+    };
+}
+
+/// The settings of a call of ours. A lock may be held by a handler's transaction, or by one of the user's. At a higher
+/// isolation, claims at the same time would fail instead of passing over each other's rows.
+pub(super) const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'";
+
+impl<C: GenericClient> Within<'_, C> {
+    pub(super) fn query(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
+        if !self.is_alone {
+            return self.send(sql, values);
+        }
+        self.client.batch_execute(BEGIN).map_err(failed)?;
+        let rows = self.send(sql, values);
+        let end = if rows.is_ok() { "COMMIT" } else { "ROLLBACK" };
+        let ended = self.client.batch_execute(end).map_err(failed);
+        rows.and_then(|rows| ended.map(|()| rows))
+    }
+
+    fn send(&mut self, sql: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>> {
+        let Some(prepared) = &mut self.prepared else {
+            let typed = values.iter().map(|value| (value.as_sql(), value.sql_type()));
+            return self.client.query_typed(sql, &typed.collect::<Vec<_>>()).map_err(failed);
+        };
+        let values: Vec<_> = values.iter().map(|value| value.as_sql()).collect();
+        let statement = if let Some(known) = prepared.get(sql) {
+            known.clone()
+        } else {
+            let statement = self.client.prepare(sql).map_err(failed)?;
+            prepared.entry(sql).or_insert(statement).clone()
+        };
+        let began = Instant::now();
+        let rows = self.client.query(&statement, &values).map_err(failed)?;
+        if began.elapsed() > SLOW.0 + SLOW.1 * rows.len() as u32 {
+            prepared.remove(sql);
+        }
+        Ok(rows)
+    }
+}
+
+/// The columns of new timers, in the order of kind and key.
+#[derive(Default)]
+struct NewRows<'a> {
+    kinds: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    payloads: Vec<&'a [u8]>,
+    at: Vec<Option<SystemTime>>,
+    after: Vec<Option<f64>>,
+    periods: Vec<Option<i64>>,
+    rules: Vec<Option<&'a str>>,
+    max_attempts: Vec<Option<i32>>,
+    time_limits: Vec<Option<i64>>,
+}
+
+impl<'a> NewRows<'a> {
+    fn push(&mut self, timer: &'a NewTimer) {
+        let (at, after) = split(timer.when);
+        let (period, rule) = columns_of(timer.repetition.as_ref());
+        self.kinds.push(&timer.kind);
+        self.keys.push(&timer.key);
+        self.payloads.push(&timer.payload);
+        self.at.push(at);
+        self.after.push(after);
+        self.periods.push(period);
+        self.rules.push(rule);
+        self.max_attempts
+            .push(timer.max_attempts.map(|most| i32::try_from(most).unwrap_or(i32::MAX)));
+        self.time_limits.push(timer.time_limit.map(delay_millis));
+    }
+}
+
+macro_rules! insert {
+    ($with:literal, $from:literal, $on_conflict:literal) => {
+        concat!(
+            $with,
+            " INSERT INTO tickwheel_timers AS t (kind, key, payload, due, period_ms, rule, max_attempts, time_limit_ms)
+             SELECT kind, key, payload, ", due!("at", "after_ms"), ", period_ms, rule, max_attempts, time_limit_ms
+             FROM ", $from, " unnest($1::text[], $2::text[], $3::bytea[], $4::timestamptz[], $5::float8[], $6::bigint[],
+                 $7::text[], $8::integer[], $9::bigint[])
+                 AS new (kind, key, payload, at, after_ms, period_ms, rule, max_attempts, time_limit_ms)
+             ON CONFLICT (kind, key) ",
+            $on_conflict,
+            " RETURNING kind, key, due, t.xmax::text <> '0'"
+        )
+    };
+}
+
+macro_rules! replace {
+    ($with:literal, $from:literal) => {
+        insert!(
+            $with,
+            $from,
+            "DO UPDATE SET payload = excluded.payload, due = excluded.due, period_ms = excluded.period_ms,
+                rule = excluded.rule, max_attempts = excluded.max_attempts, time_limit_ms = excluded.time_limit_ms,
+                state = 'waiting', attempts = 0, fence = 0, held_until = NULL, owner = NULL, error = NULL"
+        )
+    };
+}
+
+const REPLACE_ONE: &str = replace!("", "");
+
+/// The count makes the server lock what is there before it puts in the first (PG-2).
+const REPLACE: &str = replace!(
+    "WITH known AS (
+        SELECT id FROM tickwheel_timers JOIN unnest($1::text[], $2::text[]) AS new (kind, key) USING (kind, key)
+        ORDER BY id FOR UPDATE OF tickwheel_timers)",
+    "(SELECT count(*) FROM known) locked,"
+);
+
+const KEEP: &str = insert!("", "", "DO NOTHING");
+
+impl<C: GenericClient> Table for Within<'_, C> {
+    /// Of several with the same kind and key the last one is put in, or, if existing ones are kept, the first.
+    fn schedule(
+        &mut self,
+        timers: &[NewTimer],
+        existing: Existing,
+    ) -> Result<Vec<Option<Scheduled>>> {
+        timers.iter().try_for_each(NewTimer::check)?;
+        let mut order: Vec<usize> = (0..timers.len()).collect();
+        let name = |index: usize| (timers[index].kind.as_str(), timers[index].key.as_str());
+        order.sort_by(|one, other| name(*one).cmp(&name(*other))); // equal ones stay in order
+        let mut rows = NewRows::default();
+        for same in order.chunk_by(|one, other| name(*one) == name(*other)) {
+            let chosen = if existing == Existing::Keep { same.first() } else { same.last() };
+            chosen.into_iter().for_each(|index| rows.push(&timers[*index]));
+        }
+        let sql = match existing {
+            Existing::Keep => KEEP,
+            Existing::Replace if rows.keys.len() == 1 => REPLACE_ONE,
+            Existing::Replace => REPLACE,
+        };
+        let written = self.query(
+            sql,
+            &[
+                &rows.kinds,
+                &rows.keys,
+                &rows.payloads,
+                &rows.at,
+                &rows.after,
+                &rows.periods,
+                &rows.rules,
+                &rows.max_attempts,
+                &rows.time_limits,
+            ],
+        )?;
+        let mut found: HashMap<(&str, &str), Scheduled> = HashMap::with_capacity(written.len());
+        for row in &written {
+            let scheduled = Scheduled {
+                due: row.try_get(2).map_err(failed)?,
+                replaced: row.try_get(3).map_err(failed)?,
+            };
+            found.insert(
+                (row.try_get(0).map_err(failed)?, row.try_get(1).map_err(failed)?),
+                scheduled,
+            );
+        }
+        Ok((0..timers.len())
+            .map(|index| match existing {
+                Existing::Replace => found.get(&name(index)).copied(),
+                Existing::Keep => found.remove(&name(index)), // of several only the first
+            })
+            .collect())
+    }
+
+    fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>> {
+        const SQL: &str = concat!(
+            "UPDATE tickwheel_timers SET held_until = NULL, attempts = 0, error = NULL, due = ",
+            due!("$3", "$4"),
+            " WHERE kind = $1 AND key = $2 AND state = 'waiting' RETURNING due"
+        );
+        let (at, after) = split(when);
+        let rows = self.query(SQL, &[&kind, &key, &at, &after])?;
+        rows.first().map(|row| row.try_get(0).map_err(failed)).transpose()
+    }
+
+    fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>> {
+        let sql = "DELETE FROM tickwheel_timers WHERE kind = $1 AND key = $2 RETURNING state";
+        let rows = self.query(sql, &[&kind, &key])?;
+        let state =
+            rows.first().map(|row| row.try_get::<_, &str>(0).map_err(failed)).transpose()?;
+        Ok(state.and_then(State::of))
+    }
+
+    fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>> {
+        const SQL: &str =
+            concat!("SELECT ", columns!(""), " FROM tickwheel_timers WHERE kind = $1 AND key = $2");
+        self.query(SQL, &[&kind, &key])?.first().map(timer_in).transpose()
+    }
+
+    fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>> {
+        // A parameter that is NULL leaves its condition out. The statement is planned with the values, so it uses the index.
+        const SQL: &str = concat!(
+            "SELECT ",
+            columns!(""),
+            " FROM tickwheel_timers
+             WHERE ($1::text IS NULL OR kind = $1) AND ($2::text IS NULL OR state = $2)
+                AND ($3::timestamptz IS NULL OR wake <= $3)
+                AND ($6::bigint IS NULL OR (kind, wake, id) > ($4, coalesce($5::timestamptz, 'infinity'), $6))
+             ORDER BY kind, wake, id LIMIT $7"
+        );
+        let last = filter.after.as_ref();
+        let values: &[&dyn Value] = &[
+            &filter.kind,
+            &filter.state.map(State::name),
+            &filter.until,
+            &last.map(|last| &last.kind),
+            &last.and_then(|last| last.wake),
+            &last.map(|last| last.id),
+            &i64::from(filter.limit),
+        ];
+        let mut unnamed =
+            Within { client: &mut *self.client, prepared: None, is_alone: self.is_alone };
+        unnamed.query(SQL, values)?.iter().map(timer_in).collect()
+    }
+
+    fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64> {
+        const SQL: &str = concat!(
+            "WITH dead AS (
+                SELECT id FROM tickwheel_timers
+                WHERE kind = $1 AND ($2::text IS NULL OR key = $2) AND state = 'dead' ORDER BY id FOR UPDATE)
+             UPDATE tickwheel_timers t SET state = 'waiting', held_until = NULL, attempts = 0, due = ",
+            due!("$3", "$4"),
+            " FROM dead WHERE t.id = dead.id RETURNING t.id"
+        );
+        let (at, after) = split(when);
+        Ok(self.query(SQL, &[&kind, &key, &at, &after])?.len() as u64)
+    }
+}

@@ -1,0 +1,110 @@
+//! What is told to `tracing` and `metrics`, as the [first page](crate#sight) lists it. Without these features, this
+//! module does nothing.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::timer::{KindCounts, Timer};
+
+/// Runs a handler in a span of its own.
+pub(crate) fn in_span<R>(timer: &Timer, run: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "tracing")]
+    {
+        let span = tracing::info_span!(
+            target: "tickwheel",
+            parent: None,
+            "tickwheel.timer",
+            kind = timer.kind,
+            key = timer.key,
+            attempt = timer.attempts,
+            fence = timer.fence
+        );
+        span.in_scope(run)
+    }
+    #[cfg(not(feature = "tracing"))]
+    {
+        _ = timer;
+        run()
+    }
+}
+
+/// A handler is called.
+pub(crate) fn started(timer: &Timer, late: Duration) {
+    #[cfg(feature = "metrics")]
+    {
+        let kind = || timer.kind.clone();
+        metrics::counter!("tickwheel_durable_runs_total", "kind" => kind()).increment(1);
+        metrics::histogram!("tickwheel_durable_lateness_seconds", "kind" => kind())
+            .record(late.as_secs_f64());
+    }
+    _ = (timer, late);
+}
+
+/// A handler has returned.
+pub(crate) fn ran(timer: &Timer, took: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!("tickwheel_durable_run_seconds", "kind" => timer.kind.clone())
+        .record(took.as_secs_f64());
+    _ = (timer, took);
+}
+
+/// An attempt has failed. If its timer is dead, `died` tells of that.
+pub(crate) fn failed(timer: &Timer, reason: &str, is_dead: bool) {
+    #[cfg(feature = "tracing")]
+    if !is_dead {
+        tracing::warn!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer has failed, and is tried again");
+    }
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_failed_total", "kind" => timer.kind.clone()).increment(1);
+    _ = (timer, reason, is_dead);
+}
+
+/// A timer is dead.
+pub(crate) fn died(timer: &Timer, reason: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tickwheel", kind = timer.kind, key = timer.key, attempt = timer.attempts, reason, "a durable timer is dead");
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_dead_total", "kind" => timer.kind.clone()).increment(1);
+    _ = (timer, reason);
+}
+
+/// An error of the database, the first of many in a row.
+pub(crate) fn database_error(worker: &str, error: &Error) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("tickwheel_durable_errors_total").increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        target: "tickwheel",
+        worker,
+        error = crate::error::with_causes(error),
+        "a worker of durable timers has met an error"
+    );
+    _ = (worker, error);
+}
+
+/// The database can be used again.
+pub(crate) fn database_works(worker: &str, after: Duration) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tickwheel", worker, ?after, "the database of durable timers can be used again");
+    _ = (worker, after);
+}
+
+/// Sets the gauges.
+pub(crate) fn counted(counts: &[KindCounts]) {
+    #[cfg(feature = "metrics")]
+    for of in counts {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge need not be exact beyond 2^53")]
+        for (state, count) in [
+            ("waiting", of.waiting),
+            ("retrying", of.retrying),
+            ("running", of.running),
+            ("dead", of.dead),
+        ] {
+            metrics::gauge!("tickwheel_durable_timers", "kind" => of.kind.clone(), "state" => state)
+                .set(count as f64);
+        }
+        metrics::gauge!("tickwheel_durable_lag_seconds", "kind" => of.kind.clone())
+            .set(of.lag.as_secs_f64());
+    }
+    _ = counts;
+}

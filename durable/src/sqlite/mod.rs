@@ -1,0 +1,248 @@
+//! Timers in a SQLite file: [`Sqlite`], and [`within`] a transaction of yours.
+//!
+//! A process has one connection to the file, which all its threads share in turn, because SQLite has one writer at a time
+//! anyway. Several processes may share the file, on one machine. The file is in WAL mode, and each commit is synchronised
+//! to the disk before it returns.
+//!
+//! The database's clock is the machine's. Times in the table are milliseconds since 1970; a due time is rounded up, and
+//! the time at which it is compared is rounded down, so nothing is early.
+//!
+//! This file shares the connection and makes the tables. `table.rs` has the statements of the users, `session.rs` those
+//! of the workers.
+//!
+//! - SQLITE-1 A transaction that writes begins with `BEGIN IMMEDIATE`. One that read first and wrote later could fail in
+//!   between, because another process has written.
+//! - SQLITE-2 The connection is not in its place while a thread uses it, and nothing is locked. So a handler that calls
+//!   the store from inside its own transaction gets an error after some seconds, and not a deadlock.
+
+mod session;
+mod table;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rusqlite::{
+    Connection as Client, ErrorCode, OptionalExtension, Transaction, TransactionBehavior,
+};
+
+use self::session::Session;
+pub use self::table::{Within, within};
+use crate::clock::micros;
+use crate::error::{Error, Result};
+use crate::store::{Connection, SCHEMA_VERSION, Store, Transactions};
+
+/// The tables, as other programs may use them. The [first page](crate#the-tables) explains them. An empty
+/// file needs nothing else.
+pub const SCHEMA: &str = concat!(include_str!("schema.sql"), "\n", include_str!("triggers.sql"));
+
+/// The part of [`SCHEMA`] that brings the tables of an earlier version up to date.
+const UPDATE: &str = include_str!("triggers.sql");
+
+/// How long to wait for the transactions of other threads and processes, which take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type WallClock = dyn Fn() -> SystemTime + Send + Sync;
+
+/// A SQLite file that keeps timers.
+#[derive(Clone)]
+pub struct Sqlite {
+    file: Arc<File>,
+}
+
+struct File {
+    path: PathBuf,
+    clock: Box<WallClock>,
+    client: Mutex<Place>,
+    /// How often a connection was opened.
+    opened: AtomicU64,
+    is_free: Condvar,
+}
+
+/// Where the connection is.
+enum Place {
+    Free(Client),
+    /// A thread uses it (SQLITE-2).
+    InUse,
+    /// It was never opened, or has failed.
+    Closed,
+}
+
+impl Sqlite {
+    /// Names a file, which is created if it is not there. `:memory:` is a database without a file, for tests.
+    pub fn new(path: impl AsRef<Path>) -> Sqlite {
+        Sqlite::with_wall_clock(path, SystemTime::now)
+    }
+
+    /// Like [`new`](Sqlite::new), on a clock of your own. For tests, in which the time is to stand still or to jump.
+    pub fn with_wall_clock(
+        path: impl AsRef<Path>,
+        clock: impl Fn() -> SystemTime + Send + Sync + 'static,
+    ) -> Sqlite {
+        let file = File {
+            path: path.as_ref().to_path_buf(),
+            clock: Box::new(clock),
+            client: Mutex::new(Place::Closed),
+            opened: AtomicU64::new(0),
+            is_free: Condvar::new(),
+        };
+        Sqlite { file: Arc::new(file) }
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("path", &self.file.path).finish_non_exhaustive()
+    }
+}
+
+impl File {
+    fn now(&self) -> i64 {
+        micros((self.clock)()) / 1000
+    }
+
+    fn open(&self) -> Result<Client> {
+        let client = Client::open(&self.path).map_err(failed)?;
+        client.busy_timeout(PATIENCE).map_err(failed)?;
+        set_wal(&client)?;
+        client.execute_batch("PRAGMA synchronous = FULL").map_err(failed)?;
+        client.set_prepared_statement_cache_capacity(32);
+        // SQLite empties the log after a commit. On a full disk there is none before the log is empty, which it can be once
+        // those have gone who read in it. If it fails, so will a write.
+        _ = client.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        self.opened.fetch_add(1, Ordering::Relaxed); // the place of the connection orders it
+        Ok(client)
+    }
+
+    /// Uses the connection. After an error of the file itself it is opened anew the next time.
+    fn with<T>(&self, work: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+        let mut lent = self.take()?;
+        let client = match &mut lent.client {
+            Some(client) => client,
+            closed => closed.insert(self.open()?),
+        };
+        let result = work(client);
+        if matches!(result, Err(Error::Unreachable(_))) && self.path.as_os_str() != ":memory:" {
+            lent.client = None;
+        }
+        result
+    }
+
+    /// Takes the connection out of its place, or the right to open one.
+    fn take(&self) -> Result<Lent<'_>> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut place = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match std::mem::replace(&mut *place, Place::InUse) {
+                Place::Free(client) => return Ok(Lent { file: self, client: Some(client) }),
+                Place::Closed => return Ok(Lent { file: self, client: None }),
+                Place::InUse => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Busy);
+            }
+            let waited = self.is_free.wait_timeout(place, left);
+            place = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Makes all changes or none (SQLITE-1).
+    fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.with(|client| {
+            let transaction = begin(client)?;
+            let result = work(&transaction)?; // on an error the transaction is dropped, which undoes it
+            transaction.commit().map_err(failed)?;
+            Ok(result)
+        })
+    }
+}
+
+/// SQLite does not wait here, as it does elsewhere, for somebody who writes: another process, say, that opens a new file.
+fn set_wal(client: &Client) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The answer is the mode, which stays `memory` for a database without a file.
+        let mode = client.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(failed);
+        if !matches!(mode, Err(Error::Busy)) || Instant::now() > deadline {
+            return mode;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The connection, on loan. Its `Drop` puts it back, also after a panic.
+struct Lent<'a> {
+    file: &'a File,
+    client: Option<Client>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let place = self.client.take().map_or(Place::Closed, Place::Free);
+        *self.file.client.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        self.file.is_free.notify_one();
+    }
+}
+
+fn begin(client: &mut Client) -> Result<Transaction<'_>> {
+    client.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)
+}
+
+fn failed(error: rusqlite::Error) -> Error {
+    let code = error.sqlite_error_code();
+    if matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) {
+        return Error::Busy;
+    }
+    let of_the_file = [
+        ErrorCode::SystemIoFailure,
+        ErrorCode::CannotOpen,
+        ErrorCode::DatabaseCorrupt,
+        ErrorCode::NotADatabase,
+        ErrorCode::DiskFull,
+        ErrorCode::ReadOnly,
+        ErrorCode::OutOfMemory,
+    ];
+    if code.is_some_and(|code| of_the_file.contains(&code)) {
+        Error::unreachable(error)
+    } else {
+        Error::refused(error)
+    }
+}
+
+impl Store for Sqlite {
+    fn connect(&self) -> Result<Box<dyn Connection>> {
+        self.file.with(|_| Ok(()))?;
+        Ok(Box::new(Session::new(&self.file)))
+    }
+
+    fn migrate(&self) -> Result<()> {
+        self.file.write(|transaction| {
+            let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'tickwheel_schema'";
+            let exists: i64 =
+                transaction.query_row(exists, [], |row| row.get(0)).map_err(failed)?;
+            let versions = "SELECT version, oldest FROM tickwheel_schema";
+            let versions = || {
+                let found =
+                    transaction.query_row(versions, [], |row| Ok((row.get(0)?, row.get(1)?)));
+                found.optional().map_err(failed)
+            };
+            let versions: Option<(i32, i32)> = if exists > 0 { versions()? } else { None };
+            match versions {
+                None => transaction.execute_batch(SCHEMA).map_err(failed),
+                Some((_, oldest)) if oldest > SCHEMA_VERSION => Err(Error::Schema(oldest)),
+                Some((version, _)) if version < SCHEMA_VERSION => {
+                    transaction.execute_batch(UPDATE).map_err(failed)
+                }
+                Some(_) => Ok(()),
+            }
+        })
+    }
+
+    fn transactions(&self) -> Transactions {
+        Transactions::Sqlite
+    }
+}

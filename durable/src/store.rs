@@ -1,0 +1,386 @@
+//! What a database has to offer: the traits [`Store`], [`Connection`], [`Table`] and [`Listener`].
+//!
+//! The [workers](crate::Worker) are written against these traits alone. `sqlite.rs` and `postgres.rs` implement them,
+//! and a crate of your own may do the same for another database. What an implementation must keep:
+//!
+//! - STORE-1 All times are those of one clock, the database's. A timer is given out by `claim` only if its `wake` has
+//!   come by that clock, read when the claim was made or before.
+//! - STORE-2 `claim` gives each timer that it gives out a fencing number higher than all before, and makes it `Running`
+//!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other.
+//! - STORE-3 `finish`, `extend` and `transact` change a timer only if it is `Running` and has the fencing number that they
+//!   were given. So they may be repeated, and a worker that lost its lease changes nothing.
+//! - STORE-4 A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
+//!   running are reset or requeued.
+//! - STORE-5 What returned `Ok` survives a crash of the process and of the database.
+//! - STORE-6 A timer's `attempts` counts starts of its handler. `claim` and `extend` leave it as it is. `start` and `finish`
+//!   set it to the number that they are given.
+//! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is
+//!   claimed by itself, and never together with others.
+
+use std::any::Any;
+use std::time::{Duration, SystemTime};
+
+use crate::error::Result;
+use crate::handler::Work;
+use crate::timer::{Filter, KindCounts, NewTimer, Scheduled, State, Timer, When};
+
+/// The version of the tables that this crate makes.
+pub const SCHEMA_VERSION: i32 = 2;
+
+/// A claim takes no more bytes of payloads than this, or a single timer with more.
+pub const MOST_BYTES: usize = 16 << 20;
+
+/// What to do if the kind has a timer with the same key already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// The new timer takes its place. If a run of the old one is in progress, its outcome is ignored.
+    Replace,
+    /// The old timer stays as it is.
+    Keep,
+}
+
+/// What the users of timers do with them, in a transaction of theirs or without.
+///
+/// [`Timers`](crate::Timers) has the same methods, each of which is a transaction of its own.
+pub trait Table {
+    /// Puts timers in. Returns `None` for each that is there already and is kept. All are put in, or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`](crate::Error::Invalid) if a timer cannot be stored, and the errors of the database.
+    fn schedule(
+        &mut self,
+        timers: &[NewTimer],
+        existing: Existing,
+    ) -> Result<Vec<Option<Scheduled>>>;
+
+    /// Moves a timer that waits. Returns its new due time, or `None` if it is not there, runs, or is dead.
+    ///
+    /// A timer that waits for another attempt begins anew: all its attempts are before it again.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn reset(&mut self, kind: &str, key: &str, when: When) -> Result<Option<SystemTime>>;
+
+    /// Removes a timer. Returns the state that it had, or `None` if it is not there.
+    ///
+    /// If it was running, the run in progress goes on, and nothing follows it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn cancel(&mut self, kind: &str, key: &str) -> Result<Option<State>>;
+
+    /// Returns a timer, or `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn get(&mut self, kind: &str, key: &str) -> Result<Option<Timer>>;
+
+    /// Lists timers by kind, then by [`wake`](Timer::wake) with dead ones last, then by number.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn list(&mut self, filter: &Filter) -> Result<Vec<Timer>>;
+
+    /// Makes dead timers wait again, with all their attempts before them: the one of this key, or all of this kind.
+    /// Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn requeue(&mut self, kind: &str, key: Option<&str>, when: When) -> Result<u64>;
+}
+
+/// A database that keeps timers.
+pub trait Store: Send + Sync + 'static {
+    /// Opens a connection, for one thread at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if the database cannot be reached.
+    fn connect(&self) -> Result<Box<dyn Connection>>;
+
+    /// Creates the tables, or brings those of an older version up to date. Other processes may do the same at the same
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Schema`](crate::Error::Schema) if the tables are of a version that is too new.
+    fn migrate(&self) -> Result<()>;
+
+    /// Opens a connection that is told of new timers. `None`: this database has no such thing.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Store::connect).
+    fn listen(&self) -> Result<Option<Box<dyn Listener>>> {
+        Ok(None)
+    }
+
+    /// Returns which transactions [`Connection::transact`] gives to a handler.
+    fn transactions(&self) -> Transactions {
+        Transactions::None
+    }
+}
+
+/// The type of transaction that handlers may do their work in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transactions {
+    /// None: each run is at-least-once.
+    None,
+    /// A `rusqlite::Transaction`.
+    Sqlite,
+    /// A `postgres::Transaction`.
+    Postgres,
+    /// Something that only the store and the handler know.
+    Other,
+}
+
+/// One connection to a store, as workers use it.
+pub trait Connection: Table + Send {
+    /// Returns false if the connection cannot be used any more. It is asked before each use.
+    fn is_open(&mut self) -> bool {
+        true
+    }
+
+    /// Makes the listeners of all processes look at what there is. A worker that stops says so, because it no longer waits
+    /// for what it was waiting for.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn announce(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if another connection may have changed something since the last call of this method. It costs less
+    /// than a look.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn has_changed(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Returns the database's time.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn now(&mut self) -> Result<SystemTime>;
+
+    /// Returns when timers of these kinds wake, the earliest `limit` of each kind, no later than `horizon` from now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Schema`](crate::Error::Schema) if another process has changed the tables to a version that is too new, and
+    /// the errors of the database.
+    fn look(&mut self, kinds: &[&str], horizon: Duration, limit: u32) -> Result<Look>;
+
+    /// Takes timers of one kind whose time has come, the earliest first (STORE-1, STORE-2, STORE-6). The first that is
+    /// suspected is taken only if no timer is before it, and then alone (STORE-7).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Schema`](crate::Error::Schema) as for [`look`](Connection::look), and the errors of the database. Then no
+    /// timer is taken.
+    fn claim(&mut self, claim: &Claim<'_>) -> Result<Claimed>;
+
+    /// Writes down that the handler of a run is about to be called, for the `attempts`-th time (STORE-3, STORE-6). Returns
+    /// false if the run is not the caller's any more. It should not wait for a timer that another transaction holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`](crate::Error::Busy) if another transaction holds the timer, and the errors of the database.
+    fn start(&mut self, run: RunId, attempts: u32) -> Result<bool>;
+
+    /// Makes leases last `lease` from now (STORE-3). It should not wait for timers that other transactions hold, because the
+    /// leases of the others would end in the meantime.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn extend(&mut self, runs: &[RunId], lease: Duration) -> Result<Changed>;
+
+    /// Writes what became of runs (STORE-3). It should not wait for timers that other transactions hold.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn finish(&mut self, runs: &[Finish]) -> Result<Changed>;
+
+    /// Does the work of a handler, and what follows it, in one transaction: both or neither.
+    ///
+    /// If [`Work::start`] returns a number, it does what [`start`](Connection::start) does, and commits that. It should hold
+    /// what it has to wait for by then: if the process dies before the handler is called, an attempt is lost. Then it begins the
+    /// transaction, and makes the change of `finish`, so that the run is known to be still the caller's. Then it calls one of the
+    /// methods of `work`, and commits if that returns true. If it returns false, the transaction is undone, and the result
+    /// is `Undone`. The database should end a transaction in which nothing happens for `limit`, because this process may
+    /// hang.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database. Whether the work was committed is not known then.
+    fn transact(
+        &mut self,
+        finish: &Finish,
+        limit: Duration,
+        work: &mut Work<'_>,
+    ) -> Result<Transacted> {
+        let (_, _, _) = (finish, limit, work);
+        Err(crate::Error::Invalid("this store has no transactions for handlers".to_owned()))
+    }
+
+    /// Counts the timers of each kind.
+    ///
+    /// # Errors
+    ///
+    /// The errors of the database.
+    fn counts(&mut self) -> Result<Vec<KindCounts>>;
+}
+
+/// A connection that is told of new timers.
+pub trait Listener: Send {
+    /// Waits for news, at most this long. Returns the kinds and times that woke it, perhaps none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if the connection was lost.
+    fn wait(&mut self, timeout: Duration) -> Result<Vec<News>>;
+}
+
+/// A timer of this kind wakes at this time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// The kind. Empty: look at all kinds ([`Connection::announce`]).
+    pub kind: String,
+    /// When it wakes, by the database's clock.
+    pub wake: SystemTime,
+}
+
+/// What [`Connection::look`] has seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The database's time.
+    pub now: SystemTime,
+    /// The position of a kind in the call, and a time at which timers of it wake. In order for each kind.
+    pub wakes: Vec<(usize, SystemTime)>,
+}
+
+/// What to claim, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The kind.
+    pub kind: &'a str,
+    /// No more than so many.
+    pub limit: u32,
+    /// The name of the worker.
+    pub owner: &'a str,
+    /// How long the worker has them.
+    pub lease: Duration,
+}
+
+/// What [`Connection::claim`] has taken.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// The database's time.
+    pub now: SystemTime,
+    /// In order of `wake`.
+    pub timers: Vec<ClaimedTimer>,
+    /// More may be due: the claim has reached its limit or [`MOST_BYTES`], or ended before or behind a timer that is
+    /// suspected.
+    pub more: bool,
+    /// When the next timer of the kind that waits wakes after `now`, if there is one. So a worker that was told of the
+    /// first of many comes to know of each of them. `None` also if there may be more, because another claim follows then.
+    pub next: Option<SystemTime>,
+}
+
+/// A timer that a claim has taken.
+#[derive(Clone, Debug)]
+pub struct ClaimedTimer {
+    /// As it stands in the store after the claim.
+    pub timer: Timer,
+    /// When it woke.
+    pub woke: SystemTime,
+    /// A worker had it, and its lease has ended without an outcome. So it is suspected (STORE-7).
+    pub was_running: bool,
+}
+
+/// One attempt at one timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunId {
+    /// The number of the timer.
+    pub id: i64,
+    /// The fencing number of the attempt.
+    pub fence: i64,
+}
+
+/// What became of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// The attempt.
+    pub run: RunId,
+    /// How often the handler was started for this run of the timer, with this attempt if it was started (STORE-6). The
+    /// next run of a series counts from zero.
+    pub attempts: u32,
+    /// What follows.
+    pub then: Then,
+}
+
+/// What follows an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It is done, and the timer is removed.
+    Done,
+    /// It is done, and the timer waits for the next run of its series.
+    Next(SystemTime),
+    /// It has failed, and is tried again so long after now.
+    Retry(Duration, String),
+    /// It has failed for good.
+    Dead(String),
+    /// It has failed, and the timer waits for the next run of its series. The run that has failed leaves the series: it
+    /// becomes a timer of its own, without a repetition and with everything else of the series, unless one with its key is
+    /// there already.
+    Split {
+        /// When the next run of the series is due.
+        next: SystemTime,
+        /// The key of the timer that the failed run becomes.
+        key: String,
+        /// So long after now it is tried again. `None`: it is dead.
+        retry: Option<Duration>,
+        /// Why it has failed.
+        error: String,
+    },
+    /// It was never started, so it waits again.
+    Release,
+}
+
+/// What [`Connection::finish`] or [`Connection::extend`] has changed, by fencing numbers. What is in neither list was not
+/// the caller's any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Those that are changed.
+    pub changed: Vec<i64>,
+    /// Those that are not changed because another transaction holds them. To be tried again.
+    pub busy: Vec<i64>,
+}
+
+/// What became of [`Connection::transact`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transacted {
+    /// The work and what follows it are committed.
+    Committed,
+    /// The handler has failed, and nothing of its work remains.
+    Undone,
+    /// The run was no longer the caller's, and the handler was not called.
+    Lost,
+}
+
+/// A transaction of a store of your own, as [`Work::with`] gives it to a handler.
+pub type AnyTransaction = dyn Any;

@@ -1,0 +1,329 @@
+//! What a timer is: [`NewTimer`] on its way into a store, and [`Timer`] as it stands there.
+
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, Result};
+use crate::store::RunId;
+
+/// The longest name of a kind, in bytes.
+pub const LONGEST_KIND: usize = 200;
+
+/// The longest key, in bytes.
+pub const LONGEST_KEY: usize = 1000;
+
+/// When a timer is due, by the database's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So long after the database receives the call.
+    After(Duration),
+    /// At a wall-clock time. One that has passed is due now.
+    At(SystemTime),
+}
+
+impl From<Duration> for When {
+    fn from(delay: Duration) -> When {
+        When::After(delay)
+    }
+}
+
+impl From<SystemTime> for When {
+    fn from(time: SystemTime) -> When {
+        When::At(time)
+    }
+}
+
+/// What follows a run of a series.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Repetition {
+    /// The next run is due so long after this one was due. Runs that were missed are skipped, and the phase is kept.
+    Every(Duration),
+    /// The next run is due when the hook of [`WorkerBuilder::rules`](crate::WorkerBuilder::rules) says, to which this text is
+    /// given. A cron expression would be one.
+    Rule(String),
+}
+
+/// A timer that is going to be scheduled.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel_durable::NewTimer;
+///
+/// let unpaid = NewTimer::new("cancel order", "4711", Duration::from_secs(1800)).payload("two pears");
+/// let report = NewTimer::new("report", "daily", std::time::SystemTime::now()).every(Duration::from_secs(86_400));
+/// # drop((unpaid, report));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it does nothing until it is scheduled"]
+pub struct NewTimer {
+    /// Says which handler runs it.
+    pub kind: String,
+    /// Names it among those of its kind.
+    pub key: String,
+    /// Is given to the handler.
+    pub payload: Vec<u8>,
+    /// When it is due first.
+    pub when: When,
+    /// What follows a run. `None`: the timer is removed after a successful one.
+    pub repetition: Option<Repetition>,
+    /// After so many failed attempts it is dead. `None`: as its handler's [`Retry`](crate::Retry) says.
+    pub max_attempts: Option<u32>,
+    /// A run that takes longer has failed. `None`: as the worker says.
+    pub time_limit: Option<Duration>,
+}
+
+impl NewTimer {
+    /// Makes a timer of a kind, with a key that is unique in its kind, due after a [`Duration`] or at a [`SystemTime`].
+    pub fn new(kind: impl Into<String>, key: impl Into<String>, when: impl Into<When>) -> NewTimer {
+        NewTimer {
+            kind: kind.into(),
+            key: key.into(),
+            payload: Vec::new(),
+            when: when.into(),
+            repetition: None,
+            max_attempts: None,
+            time_limit: None,
+        }
+    }
+
+    /// Sets the bytes that the handler gets. By default there are none.
+    pub fn payload(mut self, payload: impl Into<Vec<u8>>) -> NewTimer {
+        self.payload = payload.into();
+        self
+    }
+
+    /// Sets the payload to the JSON of a value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Json`] if the value has no JSON.
+    #[cfg(feature = "serde")]
+    pub fn json(self, value: &(impl serde::Serialize + ?Sized)) -> Result<NewTimer> {
+        Ok(self.payload(serde_json::to_vec(value)?))
+    }
+
+    /// Makes it a series with a fixed period, which is at least a millisecond.
+    ///
+    /// Each run has its own attempts. One that has used them up, or would be tried again when the next run is due already,
+    /// becomes a timer of its own. Its key is that of the series, `@`, and the time at which it was due, in milliseconds since
+    /// 1970. The series goes on.
+    pub fn every(mut self, period: Duration) -> NewTimer {
+        self.repetition = Some(Repetition::Every(period));
+        self
+    }
+
+    /// Makes it a series whose times the worker's [`rules`](crate::WorkerBuilder::rules) tell from this text.
+    pub fn rule(mut self, rule: impl Into<String>) -> NewTimer {
+        self.repetition = Some(Repetition::Rule(rule.into()));
+        self
+    }
+
+    /// Sets after how many failed attempts it is dead.
+    pub fn max_attempts(mut self, attempts: u32) -> NewTimer {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// Sets how long one run may take.
+    pub fn time_limit(mut self, limit: Duration) -> NewTimer {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// Returns an error if no store could keep it. Writers of stores call it first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`], which says what to change.
+    pub fn check(&self) -> Result<()> {
+        let has_zero =
+            matches!(&self.repetition, Some(Repetition::Rule(rule)) if rule.contains('\0'));
+        let problem = if self.kind.is_empty() || self.kind.len() > LONGEST_KIND {
+            format!("a kind has 1 to {LONGEST_KIND} bytes, and this one has {}", self.kind.len())
+        } else if self.key.len() > LONGEST_KEY {
+            format!("a key has at most {LONGEST_KEY} bytes, and this one has {}", self.key.len())
+        } else if self.kind.contains('\0') || self.key.contains('\0') || has_zero {
+            "a text contains the character 0, which PostgreSQL cannot store".to_owned()
+        } else if matches!(self.repetition, Some(Repetition::Every(period)) if period < MILLISECOND)
+        {
+            "the period is shorter than a millisecond".to_owned()
+        } else if self.max_attempts == Some(0) {
+            "`max_attempts` is 0, so the timer would never run: give 1 or more".to_owned()
+        } else if self.time_limit.is_some_and(|limit| limit < MILLISECOND) {
+            "the time limit is shorter than a millisecond".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid(format!("the timer {:?} {:?}: {problem}", self.kind, self.key)))
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Where a timer is between its schedule and its end. One that has ended is not in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// It waits for its time, or for the next attempt.
+    Waiting,
+    /// A worker has claimed it, until its lease ends. Its handler runs, or is about to.
+    Running,
+    /// All its attempts have failed. It stays until somebody requeues or cancels it.
+    Dead,
+}
+
+impl State {
+    /// Returns the name that the tables have: `waiting`, `running` or `dead`.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Waiting => "waiting",
+            State::Running => "running",
+            State::Dead => "dead",
+        }
+    }
+
+    /// Returns the state of a name.
+    pub fn of(name: &str) -> Option<State> {
+        [State::Waiting, State::Running, State::Dead].into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// A timer as it stands in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timer {
+    /// The number that the store gave it. A timer whose key was new later has a higher one.
+    pub id: i64,
+    /// Says which handler runs it.
+    pub kind: String,
+    /// Names it among those of its kind.
+    pub key: String,
+    /// Is given to the handler.
+    pub payload: Vec<u8>,
+    /// When its next run is due; of a timer that runs or is retried: when that run was due.
+    pub due: SystemTime,
+    /// When a worker looks at it next: at `due`, at the next attempt, or at the end of the lease. `None`: it is dead.
+    pub wake: Option<SystemTime>,
+    /// What follows a run of a series.
+    pub repetition: Option<Repetition>,
+    /// After so many failed attempts it is dead. `None`: as its handler says.
+    pub max_attempts: Option<u32>,
+    /// A run that takes longer has failed. `None`: as the worker says.
+    pub time_limit: Option<Duration>,
+    /// Waiting, running or dead.
+    pub state: State,
+    /// How often its handler was started for this run, as far as that is written down.
+    pub attempts: u32,
+    /// The fencing number of the last attempt: higher than that of every attempt before, of any timer of the store.
+    pub fence: i64,
+    /// The worker that has it.
+    pub owner: Option<String>,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+}
+
+impl Timer {
+    /// Returns the attempt that this timer was claimed for.
+    pub fn run(&self) -> RunId {
+        RunId { id: self.id, fence: self.fence }
+    }
+}
+
+/// What [`Timers::schedule`](crate::Timers::schedule) has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// When it is due, by the database's clock.
+    pub due: SystemTime,
+    /// The kind had a timer with this key, which is replaced.
+    pub replaced: bool,
+}
+
+/// Which timers to list. By default all, the first thousand.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] {
+/// use tickwheel_durable::{Filter, State, Timers};
+///
+/// let timers = Timers::open("sqlite::memory:")?;
+/// let mut page = timers.list(&Filter::new().kind("mail").state(State::Dead).limit(100))?;
+/// while let Some(last) = page.last() {
+///     page = timers.list(&Filter::new().kind("mail").state(State::Dead).limit(100).after(last))?;
+/// }
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Only those of this kind.
+    pub kind: Option<String>,
+    /// Only those in this state.
+    pub state: Option<State>,
+    /// Only those whose [`wake`](Timer::wake) is not later.
+    pub until: Option<SystemTime>,
+    /// Only those behind this one, in the order of the list.
+    pub after: Option<Timer>,
+    /// No more than so many.
+    pub limit: u32,
+}
+
+impl Default for Filter {
+    fn default() -> Filter {
+        Filter::new()
+    }
+}
+
+impl Filter {
+    /// Lists all timers, the first thousand.
+    pub fn new() -> Filter {
+        Filter { kind: None, state: None, until: None, after: None, limit: 1000 }
+    }
+
+    /// Lists only those of this kind.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> Filter {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// Lists only those in this state.
+    #[must_use]
+    pub fn state(mut self, state: State) -> Filter {
+        self.state = Some(state);
+        self
+    }
+
+    /// Lists only those that are due, or tried again, no later than at this time.
+    #[must_use]
+    pub fn until(mut self, time: SystemTime) -> Filter {
+        self.until = Some(time);
+        self
+    }
+
+    /// Lists those that follow this one: the next page, if it was the last of a page.
+    #[must_use]
+    pub fn after(mut self, timer: &Timer) -> Filter {
+        self.after = Some(Timer { payload: Vec::new(), ..timer.clone() });
+        self
+    }
+
+    /// Lists no more than so many.
+    #[must_use]
+    pub fn limit(mut self, limit: u32) -> Filter {
+        self.limit = limit;
+        self
+    }
+}
+
+/// How many timers of one kind are in the store, by state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindCounts {
+    /// The kind.
+    pub kind: String,
+    /// Those that wait for their first attempt.
+    pub waiting: u64,
+    /// Those that wait for another attempt.
+    pub retrying: u64,
+    /// Those that a worker has.
+    pub running: u64,
+    /// Those whose attempts have all failed.
+    pub dead: u64,
+    /// How long ago the oldest was due that is due and not done. Zero: none is.
+    pub lag: Duration,
+}

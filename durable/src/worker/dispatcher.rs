@@ -1,0 +1,396 @@
+//! The dispatcher: the thread of a worker that looks for timers, claims them when they wake, and extends their leases.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::outage::Part;
+use super::runner;
+use super::shared::{ALONE, Alone, Cause, Held, Job, MOST_STUCK, Shared, Stage, count};
+use crate::clock::from_micros;
+use crate::error::{Error, Result, StopReason};
+use crate::failure::Failure;
+use crate::handler::Tenure;
+use crate::store::{Claim, ClaimedTimer, Connection, RunId};
+
+/// How often to look without a reason.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How far a look looks ahead. The triggers of PostgreSQL tell of timers that are due within half a minute more.
+pub(super) const HORIZON: Duration = Duration::from_secs(120);
+
+/// How many wake times one look takes in, of each kind. The next ones are seen when these have come.
+const WAKES: u32 = 1000;
+
+/// The most timers that one claim takes.
+const MOST_CLAIMED: u32 = 500;
+
+/// If another worker has taken what was due, a look follows after this time: that worker may die.
+const AFTER_OTHERS: Duration = Duration::from_secs(1);
+
+struct Dispatcher<'a> {
+    shared: &'a Arc<Shared>,
+    connection: Option<Box<dyn Connection>>,
+    /// Kinds of which timers may be due (LEASE-6), in the order in which they are served, with the times that woke them.
+    hungry: VecDeque<usize>,
+    woken: BTreeMap<usize, Vec<SystemTime>>,
+    must_look: bool,
+    must_poll: bool,
+    must_extend: bool,
+}
+
+pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Result<()> {
+    shared.state().is_dispatching = true;
+    let started = shared.spawn("timers", move |shared| {
+        let mut dispatcher = Dispatcher {
+            shared,
+            connection: Some(connection),
+            hungry: VecDeque::new(),
+            woken: BTreeMap::new(),
+            must_look: true,
+            must_poll: shared.poll().is_some(),
+            must_extend: false,
+        };
+        let end = End(shared);
+        dispatcher.run();
+        drop(end);
+        // This ends the wait of this worker's listener, and makes others look.
+        _ = dispatcher.connection().and_then(Connection::announce);
+    });
+    if started.is_err() {
+        shared.end_of_dispatcher();
+    }
+    started
+}
+
+/// The end of the dispatcher, also by a panic.
+struct End<'a>(&'a Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end_of_dispatcher();
+    }
+}
+
+impl Dispatcher<'_> {
+    fn run(&mut self) {
+        loop {
+            let left = self.shared.time_to_turn(Part::Dispatcher);
+            let mut is_busy = false;
+            if left.is_zero() {
+                is_busy = self.try_to_work();
+            } else {
+                self.shared.wake_after(Cause::Again, left);
+            }
+            if self.is_over() {
+                return;
+            }
+            if !is_busy {
+                let Some(cause) = self.shared.causes.recv() else { break };
+                self.take_in(cause.key);
+            }
+            while let Some(cause) = self.shared.causes.try_next() {
+                self.take_in(cause.key);
+            }
+        }
+        self.shared.give_up(StopReason::SchedulerClosed);
+    }
+
+    /// Works, as far as the database does (OUTAGE-1). Returns true if there is more to do at once.
+    fn try_to_work(&mut self) -> bool {
+        match self.work() {
+            Ok(is_busy) => {
+                // After an error there is no connection before it has asked again.
+                if self.connection.is_some() {
+                    self.shared.has_worked(Part::Dispatcher);
+                }
+                return is_busy;
+            }
+            Err(error) => {
+                self.connection = None;
+                self.must_look = true;
+                if let Error::Schema(oldest) = error {
+                    self.shared.report(&error);
+                    self.shared.stop(StopReason::Schema(oldest));
+                } else {
+                    self.shared.has_failed(Part::Dispatcher, &error);
+                    _ = self.shared.causes.insert(Cause::Again, (), Duration::ZERO);
+                }
+            }
+        }
+        false
+    }
+
+    /// After `stop`, it stays until the last outcome is written, to extend leases and to see time limits.
+    fn is_over(&mut self) -> bool {
+        let state = self.shared.state();
+        state.is_stopping() && state.runs.is_empty()
+    }
+
+    fn take_in(&mut self, cause: Cause) {
+        match cause {
+            Cause::Due(kind, wake) => {
+                self.is_hungry(kind);
+                self.woken.entry(kind).or_default().push(from_micros(wake));
+            }
+            Cause::Look | Cause::News => self.must_look = true,
+            Cause::Poll => self.must_poll = true,
+            Cause::Extend => self.must_extend = true,
+            Cause::Limit(fence) => self.end_of_time(fence),
+            Cause::Room | Cause::NotAlone | Cause::Again | Cause::Stop => {}
+        }
+    }
+
+    fn is_hungry(&mut self, kind: usize) {
+        if !self.hungry.contains(&kind) {
+            self.hungry.push_back(kind);
+        }
+    }
+
+    /// Does what the causes ask for. Returns true if there is more to claim, and room for it. Other causes come first.
+    fn work(&mut self) -> Result<bool> {
+        if self.must_extend {
+            self.extend()?;
+            self.must_extend = false;
+        }
+        if self.shared.is_stopping() {
+            return Ok(false);
+        }
+        if self.must_poll {
+            self.poll()?;
+            self.must_poll = false;
+        }
+        if self.must_look {
+            self.look()?;
+            self.must_look = false;
+        }
+        let mut is_busy = false;
+        for _ in 0..self.hungry.len() {
+            let Some(kind) = self.hungry.pop_front() else { break };
+            let room = self.shared.room(kind).min(MOST_CLAIMED);
+            if room == 0 || self.shared.is_stopping() {
+                self.hungry.push_back(kind); // the others are served all the same
+                continue;
+            }
+            let claimed = self.claim(kind, room);
+            if !matches!(claimed, Ok(false)) {
+                self.is_hungry(kind);
+            }
+            is_busy |= claimed? && self.shared.room(kind) > 0;
+        }
+        Ok(is_busy)
+    }
+
+    fn connection(&mut self) -> Result<&mut dyn Connection> {
+        let connected = self.shared.timers.connected(self.connection.take())?;
+        Ok(&mut **self.connection.insert(connected))
+    }
+
+    /// Takes in the database's time. Returns true if a clock was set: what is expected comes at other instants then.
+    fn learn(&mut self, sent: Instant, now: SystemTime) -> bool {
+        let received = self.shared.scheduler.now();
+        self.shared.clock().learn(sent, received, now)
+    }
+
+    fn next_poll(&self) {
+        if let Some(interval) = self.shared.poll() {
+            self.shared.wake_after(Cause::Poll, interval);
+        }
+    }
+
+    /// Looks if another connection may have changed something.
+    fn poll(&mut self) -> Result<()> {
+        self.must_look |= self.connection()?.has_changed()?;
+        self.next_poll();
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let shared = self.shared;
+        let kinds: Vec<&str> = shared.kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let sent = shared.scheduler.now();
+        let look = self.connection()?.look(&kinds, HORIZON, WAKES)?;
+        count(&shared.counters.looks, 1);
+        self.learn(sent, look.now);
+        let mut seen = vec![0; kinds.len()];
+        let mut next_look = LOOK;
+        for (kind, wake) in look.wakes {
+            seen[kind] += 1;
+            if wake <= look.now {
+                self.is_hungry(kind);
+                self.woken.entry(kind).or_default().push(wake);
+                continue;
+            }
+            shared.expect(kind, wake);
+            if seen[kind] == WAKES {
+                // There may be more behind it.
+                next_look = next_look.min(wake.duration_since(look.now).unwrap_or_default());
+            }
+        }
+        _ = shared.causes.insert(Cause::Look, (), next_look);
+        Ok(())
+    }
+
+    /// Claims timers of a kind, and queues them. Returns true if more may be due.
+    fn claim(&mut self, kind: usize, room: u32) -> Result<bool> {
+        let shared = self.shared;
+        let sent = shared.scheduler.now();
+        let claim = Claim {
+            kind: &shared.kinds[kind].name,
+            limit: room,
+            owner: &shared.settings.name,
+            lease: shared.settings.lease,
+        };
+        let claimed = self.connection()?.claim(&claim)?;
+        if self.learn(sent, claimed.now) {
+            shared.look_now();
+        }
+        // A batch, and the server's triggers, tell of the first of their timers only.
+        claimed.next.into_iter().for_each(|next| shared.expect(kind, next));
+        let mut came = 0;
+        for wake in self.woken.remove(&kind).unwrap_or_default() {
+            if wake > claimed.now {
+                shared.expect(kind, wake); // it was too early
+            } else {
+                came += 1;
+            }
+        }
+        if !claimed.more && claimed.timers.len() < came {
+            shared.wake_after(Cause::Look, AFTER_OTHERS);
+        }
+        self.queue(kind, claimed.timers, sent + shared.settings.lease);
+        Ok(claimed.more)
+    }
+
+    /// Queues what was claimed, and counts each attempt in its timer as if it had started.
+    fn queue(&mut self, kind: usize, timers: Vec<ClaimedTimer>, lease_ends: Instant) {
+        if timers.is_empty() {
+            return;
+        }
+        let shared = self.shared;
+        count(&shared.counters.claimed, timers.len() as u64);
+        let taken_over = timers.iter().filter(|claimed| claimed.was_running).count();
+        count(&shared.counters.taken_over, taken_over as u64);
+        let mut jobs = Vec::with_capacity(timers.len());
+        for ClaimedTimer { mut timer, woke, was_running } in timers {
+            let tenure = Tenure::new(&shared.scheduler, lease_ends);
+            // Its rule is the user's, so nothing is locked here.
+            let end = (was_running && timer.attempts >= shared.max_attempts(kind, &timer))
+                .then(|| shared.after_last_lease(&timer));
+            timer.attempts = timer.attempts.saturating_add(u32::from(end.is_none()));
+            let timer = Arc::new(timer);
+            jobs.push((Job { kind, timer, woke, tenure, is_suspected: was_running }, end));
+        }
+        let mut state = shared.state();
+        let mut new = 0;
+        for (job, end) in jobs {
+            let (timer, tenure) = (Arc::clone(&job.timer), Arc::clone(&job.tenure));
+            let fence = timer.fence;
+            let mut held = Held { kind, timer, tenure, stage: Stage::Queued };
+            if let Some(then) = end {
+                held.stage = Stage::Settled;
+                shared.settle(&mut state, held.finish(then));
+            } else {
+                if job.is_suspected {
+                    let until = shared.scheduler.now() + ALONE;
+                    state.alone = Some(Alone { fence, until, has_started: false });
+                }
+                state.lines[kind].jobs.push_back(job);
+                new += 1;
+            }
+            state.runs.insert(fence, held);
+        }
+        let line = &state.lines[kind];
+        let stuck = line.stuck.min(MOST_STUCK);
+        let startable = (shared.settings.threads + stuck).saturating_sub(line.handlers);
+        let missing = line.jobs.len().saturating_sub(line.idle).min(startable).min(new);
+        let is_stopping = state.is_stopping();
+        drop(state);
+        if is_stopping {
+            shared.release_queued(kind);
+        } else {
+            (0..missing).for_each(|_| runner::start_another(shared, kind));
+        }
+        shared.has_jobs[kind].notify_all();
+        shared.wake_after(Cause::Extend, shared.settings.lease / 3);
+    }
+
+    /// Extends the leases of all runs (LEASE-1).
+    fn extend(&mut self) -> Result<()> {
+        let shared = self.shared;
+        let in_transaction = |held: &Held| {
+            held.stage == Stage::Started && shared.kinds[held.kind].handler.is_transactional()
+        };
+        let runs: Vec<RunId> = {
+            let state = shared.state();
+            state
+                .runs
+                .values()
+                .filter(|held| !in_transaction(held))
+                .map(|held| held.timer.run())
+                .collect()
+        };
+        if shared.state().runs.is_empty() {
+            return Ok(());
+        }
+        shared.wake_after(Cause::Extend, shared.settings.lease / 3);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let sent = shared.scheduler.now();
+        let extended = self.connection()?.extend(&runs, shared.settings.lease)?;
+        let changed: HashSet<i64> = extended.changed.into_iter().collect();
+        let state = shared.state();
+        for run in runs {
+            match state.runs.get(&run.fence) {
+                Some(held) if in_transaction(held) => {} // it has started in the meantime
+                Some(held) if changed.contains(&run.fence) => {
+                    held.tenure.extend(sent + shared.settings.lease);
+                }
+                Some(_) if extended.busy.contains(&run.fence) => {}
+                Some(held) => held.tenure.end(),
+                None => {} // written in the meantime
+            }
+        }
+        Ok(())
+    }
+
+    /// A handler has taken too long (LEASE-2).
+    fn end_of_time(&mut self, fence: i64) {
+        let shared = self.shared;
+        let mut state = shared.state();
+        let Some(held) = state.runs.get_mut(&fence) else { return };
+        if held.stage != Stage::Started {
+            return;
+        }
+        held.stage = Stage::Settled;
+        held.tenure.end();
+        let (kind, timer) = (held.kind, Arc::clone(&held.timer));
+        state.lines[kind].stuck += 1;
+        let is_alive = shared.threads_of(&state.lines[kind]) > 0;
+        let is_replaced = is_alive && !state.is_stopping();
+        drop(state);
+        count(&shared.counters.timed_out, 1);
+        let failure = Failure::new("it took longer than its time limit");
+        // Its rule is the user's, so it is asked while nothing is locked.
+        let then = shared.after_failure(kind, &timer, &failure);
+        shared.tell_of_failure(&timer, &then);
+        let mut state = shared.state();
+        if shared.kinds[kind].handler.is_transactional() {
+            // Its transaction locks the row. When the database has ended that, the lease has ended too, and somebody
+            // claims the timer again, or makes it dead.
+            shared.forget(&mut state, fence);
+            shared.wake_after(Cause::Look, AFTER_OTHERS);
+        } else if let Some(held) = state.runs.get(&fence) {
+            let finish = held.finish(then);
+            shared.settle(&mut state, finish);
+        }
+        drop(state);
+        if is_replaced {
+            runner::start_another(shared, kind);
+        } else if !is_alive {
+            shared.report(&Error::Stuck(shared.kinds[kind].name.clone()));
+            shared.release_queued(kind);
+        }
+    }
+}

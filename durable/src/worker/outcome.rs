@@ -1,0 +1,153 @@
+//! What follows an attempt, as the settings of its kind and its timer say.
+
+use std::time::{Duration, SystemTime};
+
+use super::shared::{FEW, Job, QUICK, Shared, count};
+use crate::clock::{LATEST, from_micros, micros};
+use crate::failure::{Failure, Follow, Retry};
+use crate::panics::{caught, quietly};
+use crate::sight;
+use crate::store::Then;
+use crate::timer::{LONGEST_KEY, Repetition, State, Timer};
+
+impl Shared {
+    pub(super) fn retry_of(&self, kind: usize) -> &Retry {
+        self.kinds[kind].retry.as_ref().unwrap_or(&self.settings.retry)
+    }
+
+    /// How often a timer of a kind is tried.
+    pub(super) fn max_attempts(&self, kind: usize, timer: &Timer) -> u32 {
+        timer.max_attempts.unwrap_or(self.retry_of(kind).max_attempts())
+    }
+
+    /// Returns true if the start of a job's handler is to be written down before it (ATTEMPT-1).
+    pub(super) fn writes_start(&self, job: &Job) -> bool {
+        let average = self.state().lines[job.kind].average;
+        let before = job.timer.attempts.saturating_sub(1);
+        job.is_suspected
+            || self.max_attempts(job.kind, &job.timer).saturating_sub(before) <= FEW
+            || average.is_none_or(|average| average >= QUICK)
+    }
+
+    /// What follows a failed attempt. A run of a series that is dead, or that would be tried again when the next run is due
+    /// already, leaves its series, so that the series goes on.
+    pub(super) fn after_failure(&self, kind: usize, timer: &Timer, failure: &Failure) -> Then {
+        let is_last = timer.attempts >= self.max_attempts(kind, timer);
+        let retry = match failure.follow {
+            Follow::Never => None,
+            _ if is_last => None,
+            Follow::After(gap) => Some(gap),
+            Follow::Policy => Some(self.retry_of(kind).gap(timer.attempts)),
+        };
+        self.after_end(timer, retry, failure.reason())
+    }
+
+    /// What follows the end of the lease of the last attempt (ATTEMPT-5).
+    pub(super) fn after_last_lease(&self, timer: &Timer) -> Then {
+        self.after_end(timer, None, timer.error.as_deref().unwrap_or("its lease ended"))
+    }
+
+    fn after_end(&self, timer: &Timer, retry: Option<Duration>, reason: &str) -> Then {
+        let error = reason.to_owned();
+        let again = retry.map(|gap| {
+            let now = self.clock().latest_time(self.scheduler.now());
+            now.checked_add(gap).unwrap_or_else(|| from_micros(LATEST))
+        });
+        match (self.after_success(timer), retry) {
+            (Ok(Then::Next(next)), _) if again.is_none_or(|again| again >= next) => {
+                Then::Split { next, key: key_of_run(timer), retry, error }
+            }
+            (_, Some(gap)) => Then::Retry(gap, error),
+            (_, None) => Then::Dead(error),
+        }
+    }
+
+    /// Counts a failure and tells of it, with nothing locked (LEASE-4). A death is told of once it is written.
+    pub(super) fn tell_of_failure(&self, timer: &Timer, then: &Then) {
+        let (reason, is_dead) = match then {
+            Then::Retry(_, reason) => (reason, false),
+            Then::Dead(reason) => (reason, true),
+            Then::Split { retry, error, .. } => (error, retry.is_none()),
+            _ => return,
+        };
+        count(&self.counters.failed, 1);
+        sight::failed(timer, reason, is_dead);
+    }
+
+    /// Counts a death that was written and tells of it, with nothing locked (LEASE-4).
+    pub(super) fn tell_of_death(&self, timer: &Timer, then: &Then) {
+        let (key, reason) = match then {
+            Then::Dead(reason) => (None, reason),
+            Then::Split { retry: None, key, error, .. } => (Some(key), error),
+            _ => return,
+        };
+        let mut dead = timer.clone();
+        dead.state = State::Dead;
+        (dead.owner, dead.wake, dead.error) = (None, None, Some(reason.clone()));
+        if let Some(key) = key {
+            (dead.key, dead.repetition) = (key.clone(), None);
+        }
+        count(&self.counters.dead, 1);
+        sight::died(&dead, reason);
+        if let Some(on_dead) = &self.settings.on_dead {
+            quietly(|| on_dead(&dead, reason));
+        }
+    }
+
+    /// What follows a successful attempt.
+    pub(super) fn after_success(&self, timer: &Timer) -> Result<Then, Failure> {
+        let now = self.clock().time(self.scheduler.now());
+        match &timer.repetition {
+            None => Ok(Then::Done),
+            Some(Repetition::Every(period)) => Ok(Then::Next(next_of(timer.due, *period, now))),
+            Some(Repetition::Rule(rule)) => {
+                let Some(rules) = &self.settings.rules else {
+                    let problem = format!("no `rules` are set for {rule:?}");
+                    return Err(Failure::new(problem));
+                };
+                let after = now.max(timer.due);
+                match caught(|| rules(rule, after))? {
+                    Some(next) if next <= after => Err(Failure::for_good(format!(
+                        "the rule {rule:?} gives a time that has passed"
+                    ))),
+                    next => Ok(next.map_or(Then::Done, Then::Next)),
+                }
+            }
+        }
+    }
+}
+
+/// The key of the timer that a run of a series becomes: that of the series and the time, in milliseconds since 1970, at
+/// which the run was due.
+fn key_of_run(timer: &Timer) -> String {
+    let due = format!("@{}", micros(timer.due) / 1000);
+    let mut end = timer.key.len().min(LONGEST_KEY - due.len());
+    while !timer.key.is_char_boundary(end) {
+        end -= 1;
+    }
+    timer.key[..end].to_owned() + &due
+}
+
+/// The first time after `now` that is a whole number of periods after `due`, and one period at least.
+fn next_of(due: SystemTime, period: Duration, now: SystemTime) -> SystemTime {
+    let period = micros(SystemTime::UNIX_EPOCH + period.min(Duration::from_secs(1 << 37))).max(1);
+    let missed = (micros(now) - micros(due)).max(0) / period;
+    from_micros(micros(due).saturating_add(period.saturating_mul(missed + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_keeps_its_phase_and_skips_what_it_has_missed() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let minute = Duration::from_secs(60);
+        assert_eq!(next_of(at(100), minute, at(100)), at(160));
+        assert_eq!(next_of(at(100), minute, at(159)), at(160));
+        assert_eq!(next_of(at(100), minute, at(160)), at(220));
+        assert_eq!(next_of(at(100), minute, at(1000)), at(1060));
+        assert_eq!(next_of(at(100), minute, at(5)), at(160));
+        assert!(next_of(at(100), Duration::MAX, at(200)) > at(1 << 36));
+    }
+}

@@ -1,0 +1,409 @@
+//! The threads that run handlers, and the one that writes what became of them.
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::outage::{Part, gap};
+use super::shared::{ALONE, Cause, Job, Shared, Stage, count};
+use crate::error::{Error, Result};
+use crate::failure::{Failure, HandlerResult};
+use crate::handler::{Run, Work};
+use crate::sight;
+use crate::store::{Changed, Connection, Finish, Then, Transacted};
+use crate::timers::Purpose;
+
+/// Starts the finisher, and a handler thread for each kind. The others are started when they are needed.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
+    (0..shared.kinds.len()).try_for_each(|kind| start_handler(shared, kind))?;
+    shared.spawn("finisher", finisher)
+}
+
+/// Starts a further thread of a kind, or reports why not. The kind has others.
+pub(super) fn start_another(shared: &Arc<Shared>, kind: usize) {
+    start_handler(shared, kind).unwrap_or_else(|error| shared.report(&error));
+}
+
+/// Starts a thread that runs the handler of a kind, until the worker stops or there are too many of them.
+fn start_handler(shared: &Arc<Shared>, kind: usize) -> Result<()> {
+    shared.state().lines[kind].handlers += 1;
+    let started = shared.spawn("handler", move |shared| {
+        while let Some(job) = next_job(shared, kind) {
+            if let Some(limit) = begin(shared, &job) {
+                run(shared, &job, limit);
+            }
+        }
+    });
+    if started.is_err() {
+        shared.state().lines[kind].handlers -= 1;
+    }
+    started
+}
+
+/// Waits for a job (LEASE-5). `None`: this thread ends.
+fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
+    let mut state = shared.state();
+    loop {
+        let line = &state.lines[kind];
+        // What stands in for a stuck thread is not needed any more when that one comes back.
+        let enough = shared.settings.threads + line.stuck;
+        if line.handlers > enough || state.is_stopping() {
+            state.lines[kind].handlers -= 1;
+            return None;
+        }
+        let wait = match line.jobs.front() {
+            None => LONG,
+            // It starts when the worker has nothing else, or has waited for that (ATTEMPT-3).
+            Some(job) if job.is_suspected && state.runs.len() > 1 => {
+                state.alone.map_or(Duration::ZERO, |alone| {
+                    alone.until - shared.scheduler.now().min(alone.until)
+                })
+            }
+            Some(_) => Duration::ZERO,
+        };
+        if wait.is_zero() {
+            let job = state.lines[kind].jobs.pop_front();
+            if job.is_some() {
+                return job;
+            }
+        }
+        state.lines[kind].idle += 1;
+        let waited = shared.has_jobs[kind].wait_timeout(state, wait);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.lines[kind].idle -= 1;
+    }
+}
+
+/// Starts the run of a job (LEASE-3), and returns its time limit. `None`: it is not started.
+fn begin(shared: &Shared, job: &Job) -> Option<Duration> {
+    let fence = job.timer.fence;
+    let kind = &shared.kinds[job.kind];
+    let limit = job.timer.time_limit.or(kind.time_limit).unwrap_or(shared.settings.time_limit);
+    // A transaction writes it itself, once it has the connection.
+    let must_write = !kind.handler.is_transactional() && shared.writes_start(job);
+    if must_write && !write_start(shared, job) {
+        return None;
+    }
+    let mut state = shared.state();
+    if !job.tenure.is_current() || must_write && state.is_stopping() {
+        if must_write {
+            // It was not started after all. If another worker has it by now, this changes nothing.
+            drop(state);
+            settle(shared, job, Then::Release);
+        } else {
+            // Another worker may have it by now. If none has, a look finds it.
+            shared.forget(&mut state, fence);
+            count(&shared.counters.lost, 1);
+            shared.look_now();
+        }
+        return None;
+    }
+    if let Some(held) = state.runs.get_mut(&fence) {
+        held.stage = Stage::Started;
+        held.tenure.start(limit, kind.handler.is_transactional());
+    }
+    if let Some(alone) = state.alone.as_mut().filter(|alone| alone.fence == fence) {
+        alone.has_started = true;
+        alone.until = shared.scheduler.now() + ALONE;
+        shared.wake_after(Cause::NotAlone, ALONE);
+    }
+    drop(state);
+    _ = shared.causes.insert(Cause::Limit(fence), (), limit);
+    Some(limit)
+}
+
+/// Writes down that the handler is about to be called (ATTEMPT-1). Returns false if it is not to be called.
+fn write_start(shared: &Shared, job: &Job) -> bool {
+    let run = job.timer.run();
+    while shared.await_turn(Part::Handlers) && job.tenure.is_current() && !shared.is_stopping() {
+        let start = |connection: &mut dyn Connection| connection.start(run, job.timer.attempts);
+        let started = shared.timers.lend(Purpose::Call, start);
+        match started {
+            Ok(true) => {
+                shared.has_worked(Part::Handlers);
+                return true;
+            }
+            Ok(false) => {
+                count(&shared.counters.lost, 1);
+                shared.forget(&mut shared.state(), job.timer.fence);
+                return false;
+            }
+            // Somebody is about to change it. It is claimed again after that, and this thread is free for others.
+            Err(Error::Busy) => break,
+            Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, &error),
+            // Its lease is left to end, as that of an outcome which is refused.
+            Err(error) => {
+                shared.report(&error);
+                count(&shared.counters.lost, 1);
+                shared.forget(&mut shared.state(), job.timer.fence);
+                return false;
+            }
+        }
+    }
+    settle(shared, job, Then::Release);
+    false
+}
+
+/// Settles a run that has not started (LEASE-2).
+fn settle(shared: &Shared, job: &Job, then: Then) {
+    let mut state = shared.state();
+    if let Some(held) = state.runs.get_mut(&job.timer.fence) {
+        held.stage = Stage::Settled;
+        let finish = held.finish(then);
+        shared.settle(&mut state, finish);
+    }
+}
+
+/// What became of a handler.
+enum Ended {
+    /// It has returned, and this is to be written.
+    Returned(HandlerResult),
+    /// What it has done is committed, and the timer is what this says.
+    Committed(Then),
+    /// It was not called, because the timer is another's.
+    Lost,
+    /// It was not called, because the database could not be reached.
+    NotCalled,
+}
+
+fn run(shared: &Shared, job: &Job, limit: Duration) {
+    let started = shared.scheduler.now();
+    let late = shared.clock().time(started).duration_since(job.woke).unwrap_or_default();
+    let late_micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+    shared.counters.max_lateness.fetch_max(late_micros, std::sync::atomic::Ordering::Relaxed);
+    let kind = &shared.kinds[job.kind];
+    let max_attempts = shared.max_attempts(job.kind, &job.timer);
+    sight::started(&job.timer, late);
+    let run = Run { timer: &job.timer, max_attempts, tenure: &job.tenure };
+    let ended = sight::in_span(&job.timer, || {
+        if kind.handler.is_transactional() {
+            transact(shared, job, limit, run)
+        } else {
+            Ended::Returned(kind.handler.call(&run))
+        }
+    });
+    let took = shared.scheduler.now().saturating_duration_since(started);
+    sight::ran(&job.timer, took);
+    end(shared, job, ended, took);
+}
+
+/// Runs a handler in a transaction.
+fn transact(shared: &Shared, job: &Job, limit: Duration, run: Run<'_>) -> Ended {
+    let then = match shared.after_success(&job.timer) {
+        Ok(then) => then,
+        Err(failure) => return Ended::Returned(Err(failure)),
+    };
+    let finish = Finish { run: job.timer.run(), attempts: job.timer.attempts, then };
+    let start = shared.writes_start(job).then_some(job.timer.attempts);
+    let mut work = Work { run, start, handler: &shared.kinds[job.kind].handler, result: None };
+    let transacted = loop {
+        if !shared.await_turn(Part::Handlers) || !job.tenure.is_current() {
+            return Ended::NotCalled;
+        }
+        let transacted = shared
+            .timers
+            .lend(Purpose::Handler, |connection| connection.transact(&finish, limit, &mut work));
+        match transacted {
+            // A connection that was lost while nobody used it is no failure of the handler.
+            Err(error @ (Error::Unreachable(_) | Error::Busy)) if work.result.is_none() => {
+                shared.has_failed(Part::Handlers, &error);
+            }
+            other => break other,
+        }
+    };
+    match &transacted {
+        Ok(_) => shared.has_worked(Part::Handlers),
+        Err(error @ Error::Unreachable(_)) => shared.has_failed(Part::Handlers, error),
+        Err(error) => shared.report(error),
+    }
+    match transacted {
+        Ok(Transacted::Committed) => {
+            if !shared.is_told() {
+                // The handler may have scheduled others in its transaction.
+                shared.timers.each_worker(Shared::look_now);
+            }
+            Ended::Committed(finish.then)
+        }
+        Ok(Transacted::Lost) => Ended::Lost,
+        Ok(Transacted::Undone) => Ended::Returned(
+            work.result.unwrap_or_else(|| Err(Failure::new("the handler was not called"))),
+        ),
+        // If it was committed after all, the timer is not running any more, and this failure changes nothing (STORE-3).
+        Err(error) => {
+            shared.look_now(); // in case it was a series
+            Ended::Returned(Err(error.into()))
+        }
+    }
+}
+
+/// Settles a run whose handler has returned, unless its time was over before (LEASE-2).
+fn end(shared: &Shared, job: &Job, ended: Ended, took: Duration) {
+    let fence = job.timer.fence;
+    // A rule is the user's, so it is asked while nothing is locked.
+    let then = match &ended {
+        Ended::Returned(Ok(())) => match shared.after_success(&job.timer) {
+            Ok(then) => then,
+            // The work is done, so it is not tried again because the rule has failed.
+            Err(failure) => Then::Dead(failure.reason().to_owned()),
+        },
+        Ended::Returned(Err(failure)) => shared.after_failure(job.kind, &job.timer, failure),
+        Ended::Committed(then) => then.clone(),
+        Ended::Lost | Ended::NotCalled => Then::Release,
+    };
+    shared.causes.remove(&Cause::Limit(fence));
+    let mut state = shared.state();
+    let line = &mut state.lines[job.kind];
+    line.average = Some(line.average.map_or(took, |average| (average * 7 + took) / 8));
+    let is_mine = state.runs.get(&fence).is_some_and(|held| held.stage == Stage::Started);
+    if is_mine && !matches!(ended, Ended::Committed(_) | Ended::Lost) {
+        drop(state);
+        shared.tell_of_failure(&job.timer, &then);
+        return settle(shared, job, then);
+    }
+    if is_mine {
+        shared.forget(&mut state, fence);
+    } else {
+        let line = &mut state.lines[job.kind];
+        line.stuck -= 1;
+        // There may be a thread too many, or the kind is served again.
+        shared.has_jobs[job.kind].notify_all();
+        _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+    }
+    drop(state);
+    match ended {
+        Ended::Committed(then) => {
+            count(&shared.counters.done, 1); // it was in time for the database
+            expect_next(shared, job.kind, &then);
+        }
+        Ended::Lost if is_mine => count(&shared.counters.lost, 1),
+        _ => {}
+    }
+}
+
+/// This worker knows when the timer wakes next, before a look does.
+fn expect_next(shared: &Shared, kind: usize, then: &Then) {
+    let (next, retry) = match then {
+        Then::Next(next) => (Some(*next), None),
+        Then::Retry(gap, _) => (None, Some(*gap)),
+        Then::Split { next, retry, .. } => (Some(*next), *retry),
+        Then::Release => (Some(shared.clock().time(shared.scheduler.now())), None),
+        Then::Done | Then::Dead(_) => (None, None),
+    };
+    let now = shared.clock().latest_time(shared.scheduler.now());
+    let retry = retry.map(|gap| now.checked_add(gap).unwrap_or(SystemTime::UNIX_EPOCH));
+    next.into_iter().chain(retry).for_each(|time| shared.expect(kind, time));
+}
+
+/// Writes outcomes, all that have gathered at once.
+fn finisher(shared: &Arc<Shared>) {
+    let mut finisher = Finisher { shared, connection: None, later: Vec::new() };
+    loop {
+        let mut state = shared.state();
+        while state.outcomes.is_empty() {
+            if state.is_stopping() && !state.is_dispatching && state.runs.is_empty() {
+                return;
+            }
+            let is_late = !finisher.later.is_empty();
+            let waited = shared.has_outcomes.wait_timeout(state, if is_late { BUSY } else { LONG });
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if is_late {
+                break;
+            }
+        }
+        let mut outcomes = std::mem::take(&mut state.outcomes);
+        drop(state);
+        outcomes.append(&mut finisher.later);
+        finisher.write(outcomes);
+    }
+}
+
+/// When a timer is tried again that another transaction holds.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// A wait that something else ends.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// How often an outcome is written that the database refuses, before its lease is left to end.
+const MOST_REFUSALS: u32 = 5;
+
+struct Finisher<'a> {
+    shared: &'a Shared,
+    connection: Option<Box<dyn Connection>>,
+    /// Outcomes of timers that other transactions hold.
+    later: Vec<Finish>,
+}
+
+impl Finisher<'_> {
+    /// Writes outcomes. If the database cannot be reached, it waits, and the dispatcher extends the leases, if it can. If
+    /// the database refuses them together, because a constraint or a trigger of the user's is against one of them, each is
+    /// written by itself.
+    fn write(&mut self, outcomes: Vec<Finish>) {
+        let (mut refusals, mut was_sent) = (0, false);
+        loop {
+            self.shared.await_turn_unless(Part::Finisher, || false);
+            match self.try_write(&outcomes, &mut was_sent) {
+                Ok(finished) => {
+                    self.shared.has_worked(Part::Finisher);
+                    return self.are_written(outcomes, &finished, was_sent);
+                }
+                Err(error @ (Error::Unreachable(_) | Error::Busy)) => {
+                    self.shared.has_failed(Part::Finisher, &error);
+                }
+                Err(_) if outcomes.len() > 1 => {
+                    outcomes.into_iter().for_each(|outcome| self.write(vec![outcome]));
+                    return;
+                }
+                Err(error) => {
+                    if refusals == 0 {
+                        self.shared.report(&error);
+                    }
+                    if refusals >= MOST_REFUSALS {
+                        return self.are_written(outcomes, &Changed::default(), false);
+                    }
+                    refusals += 1;
+                    std::thread::sleep(gap(refusals));
+                }
+            }
+        }
+    }
+
+    /// Sets `was_sent` if it fails after it has sent the outcomes.
+    fn try_write(&mut self, outcomes: &[Finish], was_sent: &mut bool) -> Result<Changed> {
+        let mut connected = self.shared.timers.connected(self.connection.take())?;
+        let finished = connected.finish(outcomes);
+        *was_sent |= finished.is_err();
+        self.connection = Some(connected).filter(|_| finished.is_ok());
+        finished
+    }
+
+    /// Forgets runs of which the outcome was written, or that were another's. If the outcomes were sent before, an outcome
+    /// may have been written then, and not now.
+    fn are_written(&mut self, outcomes: Vec<Finish>, finished: &Changed, was_sent: bool) {
+        let written: HashSet<i64> = finished.changed.iter().copied().collect();
+        let shared = self.shared;
+        for outcome in outcomes {
+            let fence = outcome.run.fence;
+            if finished.busy.contains(&fence) {
+                let mut state = shared.state();
+                state.runs.get_mut(&fence).into_iter().for_each(|held| held.stage = Stage::Blocked);
+                self.later.push(outcome);
+                continue;
+            }
+            let held = shared.remove(&mut shared.state(), fence);
+            if written.contains(&fence) || was_sent {
+                match outcome.then {
+                    Then::Done | Then::Next(_) => count(&shared.counters.done, 1),
+                    Then::Release => count(&shared.counters.released, 1),
+                    _ => {}
+                }
+                if let Some(held) = held {
+                    shared.tell_of_death(&held.timer, &outcome.then);
+                    expect_next(shared, held.kind, &outcome.then);
+                }
+            } else {
+                count(&shared.counters.lost, 1);
+            }
+        }
+        _ = shared.causes.insert(Cause::Room, (), Duration::ZERO);
+    }
+}

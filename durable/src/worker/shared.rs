@@ -1,0 +1,586 @@
+//! What the threads of a worker share, and how they work together.
+//!
+//! ```text
+//!   listener ──┐ news                                           ┌──> handler threads ──┐
+//!              v                                                │ jobs                 │ outcomes
+//!   wheel ──> dispatcher ── look, claim, extend ──> database ───┘                      v
+//!              ^    ^                                   ^                           finisher
+//!   schedule ──┘    └─────────── room again ────────────┼──────────────────────────────┤
+//!                                                       └──────── finish ──────────────┘
+//! ```
+//!
+//! The **dispatcher** sleeps in a [`DelayQueue`] of causes to do something: a timer wakes, a lease must be extended, a
+//! handler has taken too long, it is time to look. When timers of a kind wake, it claims as many of that kind as there is
+//! room for. **Handler threads** run what was claimed. The **finisher** writes outcomes, all that have gathered in the
+//! meantime at once. The **listener** hears of timers that other processes have scheduled. When the database cannot be
+//! used, all of them take turns to try again (`outage.rs`).
+//!
+//! # What an attempt is
+//!
+//! An attempt is a start of the handler. A claim counts nothing, so what was claimed and never started goes back as it was,
+//! also if the process was killed. The start has to be known to those who come after the process, and one commit for each
+//! start would make workers several times slower. So starts are written down where it matters:
+//!
+//! - ATTEMPT-1 Before the handler is called, if at most [`FEW`] attempts are left, or the timer is suspected, or handlers of the
+//!   kind take [`QUICK`] or longer, or nothing is known of them yet. So no handler is started more often than its timer has
+//!   attempts, as long as those are few.
+//! - ATTEMPT-2 With the outcome otherwise. If the process dies before, the attempt is not counted. Nobody can know then which
+//!   of many quick handlers had been called, and a timer must not lose an attempt that it did not have.
+//! - ATTEMPT-3 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It
+//!   is claimed by itself (STORE-7), starts when the worker has nothing else, and nothing is claimed beside it until it has
+//!   ended. Both waits end after [`ALONE`], because a suspected handler may only be slow. By ATTEMPT-1 its start is counted.
+//!   So a handler that kills its process uses up its attempts, and takes no neighbour along.
+//! - ATTEMPT-4 A suspected run that is not started is not given back. Its lease ends instead, so the next worker suspects it
+//!   too.
+//! - ATTEMPT-5 A timer whose attempts are used up when its lease ends is dead. The worker that has claimed it writes that, as
+//!   it writes any other death.
+//!
+//! # Kinds
+//!
+//! Each kind has its own queue and its own handler threads. A kind that is slow, or whose handlers hang, fills these, and no
+//! others. A thread that hangs in a handler is replaced, [`MOST_STUCK`] times at most. When all threads of a kind hang, the
+//! worker says so, gives back what it has queued, and claims no more of that kind until a handler returns.
+//!
+//! # A run
+//!
+//! A run goes through these states, under the lock of [`State`]:
+//!
+//! ```text
+//!            claim     a thread takes it, and has written the start     the handler returns
+//!              │                                                               written
+//!              └──> Queued ───────────────────> Started ───────────────────> Settled ──────> gone
+//!                     │                            └── time limit ──────────────^
+//!                     └── stop ──────────────────────────────────────────────────^
+//! ```
+//!
+//! - LEASE-1 A run is in `runs` from its claim until its outcome is written, or there is none to write. For so long the
+//!   dispatcher extends its lease, except for a started run in a transaction (PG-3).
+//! - LEASE-2 The step to `Settled` is made once, by the thread that then pushes the outcome or forgets the run: the
+//!   handler's, the dispatcher's at the time limit, or the one that stops the worker.
+//! - LEASE-3 A run starts only while its lease lasts by the clock of this process, counted from before the claim was sent.
+//! - LEASE-4 Nothing is locked while a handler or a hook runs, or the database works.
+//! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
+//!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
+//! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
+//!   `hungry`, or a look is ahead that finds them. So nothing waits longer than until the next look.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::WorkerStats;
+use super::dispatcher::HORIZON;
+use super::outage::Outage;
+use crate::clock::{DatabaseClock, from_micros, micros};
+use crate::error::{Error, StopReason, with_causes};
+use crate::failure::{Failure, Retry};
+use crate::handler::{Handler, Tenure};
+use crate::panics::quietly;
+use crate::sight;
+use crate::store::{Finish, MOST_BYTES, Then};
+use crate::timer::Timer;
+use crate::timers::Timers;
+use tickwheel::Scheduler;
+use tickwheel::delay::DelayQueue;
+
+type Rules =
+    dyn Fn(&str, SystemTime) -> Result<Option<SystemTime>, Failure> + Send + Sync + 'static;
+
+type OnError = dyn Fn(&Error) + Send + Sync;
+type OnDead = dyn Fn(&Timer, &str) + Send + Sync;
+
+pub(super) struct Settings {
+    pub(super) name: String,
+    pub(super) threads: usize,
+    pub(super) lease: Duration,
+    pub(super) poll: Option<Duration>,
+    /// The store tells of new timers itself. It orders nothing, so its accesses are Relaxed.
+    pub(super) is_told: AtomicBool,
+    pub(super) retry: Retry,
+    pub(super) time_limit: Duration,
+    pub(super) rules: Option<Box<Rules>>,
+    /// `None`: it is printed.
+    pub(super) on_error: Option<Box<OnError>>,
+    /// `None`: it is printed if errors are.
+    pub(super) on_recovery: Option<Box<dyn Fn(Duration) + Send + Sync>>,
+    pub(super) on_dead: Option<Box<OnDead>>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let random = RandomState::new().hash_one(()) as u32;
+        Settings {
+            name: format!("{}-{random:08x}", std::process::id()),
+            threads: 4,
+            lease: Duration::from_secs(30),
+            poll: None,
+            is_told: AtomicBool::new(false),
+            retry: Retry::default(),
+            time_limit: Duration::from_secs(60),
+            rules: None,
+            on_error: None,
+            on_recovery: None,
+            on_dead: None,
+        }
+    }
+}
+
+/// A kind of timers, and what is done with them.
+pub(super) struct Kind {
+    pub(super) name: String,
+    pub(super) handler: Handler,
+    pub(super) retry: Option<Retry>,
+    pub(super) time_limit: Option<Duration>,
+}
+
+/// Why the dispatcher wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cause {
+    /// A timer of this kind wakes, at this time of the database in microseconds.
+    Due(usize, i64),
+    /// It is time to look. Only the dispatcher sets this, so nobody moves the time of a look that somebody else needs.
+    Look,
+    /// There is news, so look now.
+    News,
+    /// It is time to ask whether other processes have changed something.
+    Poll,
+    /// Leases must be extended.
+    Extend,
+    /// The handler of the attempt with this fencing number has taken too long.
+    Limit(i64),
+    /// A run is over, so there is room again.
+    Room,
+    /// A suspected run has taken so long that others may start beside it.
+    NotAlone,
+    /// The database has failed, and is tried again. Only the dispatcher sets this.
+    Again,
+    Stop,
+}
+
+/// A claimed timer on its way to a handler thread.
+pub(super) struct Job {
+    pub(super) kind: usize,
+    pub(super) timer: Arc<Timer>,
+    pub(super) woke: SystemTime,
+    pub(super) tenure: Arc<Tenure>,
+    /// Its handler may have killed a process (ATTEMPT-3).
+    pub(super) is_suspected: bool,
+}
+
+/// What is known of a run outside of its handler thread.
+pub(super) struct Held {
+    pub(super) kind: usize,
+    /// As it stands in the store once this attempt is counted.
+    pub(super) timer: Arc<Timer>,
+    pub(super) tenure: Arc<Tenure>,
+    pub(super) stage: Stage,
+}
+
+impl Held {
+    /// What is to be written of this run.
+    pub(super) fn finish(&self, then: Then) -> Finish {
+        let never_started = u32::from(then == Then::Release);
+        Finish { run: self.timer.run(), attempts: self.timer.attempts - never_started, then }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Queued,
+    Started,
+    Settled,
+    /// Settled, and another transaction holds the timer, so its outcome is written later. It takes no room in the meantime.
+    Blocked,
+}
+
+/// The queue of a kind, and its handler threads.
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) jobs: VecDeque<Job>,
+    /// Threads, with those that are stuck.
+    pub(super) handlers: usize,
+    /// Threads that wait for a job.
+    pub(super) idle: usize,
+    /// Threads in a handler that has exceeded its time limit.
+    pub(super) stuck: usize,
+    /// How long the handler has taken, on average, with more weight on later runs.
+    pub(super) average: Option<Duration>,
+}
+
+/// The suspected run that the worker has (ATTEMPT-3).
+#[derive(Clone, Copy)]
+pub(super) struct Alone {
+    pub(super) fence: i64,
+    /// Until then it waits for the others, and once it has started, the others wait for it.
+    pub(super) until: Instant,
+    pub(super) has_started: bool,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// In the order of `kinds`.
+    pub(super) lines: Vec<Line>,
+    /// By fencing number (LEASE-1).
+    pub(super) runs: HashMap<i64, Held>,
+    pub(super) alone: Option<Alone>,
+    pub(super) outcomes: Vec<Finish>,
+    /// Why the worker stops, once it does.
+    pub(super) stop: Option<StopReason>,
+    /// The dispatcher has not ended. A claim that was under way at the stop may still bring runs.
+    pub(super) is_dispatching: bool,
+    /// Threads of the worker that have not ended.
+    pub(super) threads: usize,
+}
+
+impl State {
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    fn stuck(&self) -> usize {
+        self.lines.iter().map(|line| line.stuck).sum()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) claimed: AtomicU64,
+    pub(super) taken_over: AtomicU64,
+    pub(super) done: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) timed_out: AtomicU64,
+    pub(super) dead: AtomicU64,
+    pub(super) lost: AtomicU64,
+    pub(super) released: AtomicU64,
+    pub(super) looks: AtomicU64,
+    pub(super) errors: AtomicU64,
+    /// In microseconds.
+    pub(super) max_lateness: AtomicU64,
+}
+
+/// Counters order nothing, so their accesses are Relaxed.
+pub(super) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+pub(crate) struct Shared {
+    pub(super) timers: Timers,
+    pub(super) scheduler: Scheduler,
+    pub(super) kinds: Vec<Kind>,
+    pub(super) settings: Settings,
+    pub(super) causes: DelayQueue<Cause, ()>,
+    pub(super) clock: Mutex<DatabaseClock>,
+    state: Mutex<State>,
+    /// For each kind: a job was queued or may start now, or the worker stops.
+    pub(super) has_jobs: Vec<Condvar>,
+    /// An outcome was pushed, or a run is gone, or the worker stops.
+    pub(super) has_outcomes: Condvar,
+    /// A thread has ended.
+    has_ended: Condvar,
+    pub(super) outage: Outage,
+    pub(super) counters: Counters,
+}
+
+/// How often a store is polled that tells nobody of news.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Timers that wake within so many microseconds wake the dispatcher once.
+const GRAIN: i64 = 250;
+
+/// No more than so many handler threads of a kind are replaced because they are stuck.
+pub(super) const MOST_STUCK: usize = 16;
+
+/// A timer with so many attempts left has each start written down before it (ATTEMPT-1).
+pub(super) const FEW: u32 = 10;
+
+/// A handler that takes this long can wait until its start is written down (ATTEMPT-1).
+pub(super) const QUICK: Duration = Duration::from_millis(5);
+
+/// How long a suspected run waits for others to end, and they for it (ATTEMPT-3).
+pub(super) const ALONE: Duration = Duration::from_secs(5);
+
+/// How much work is claimed ahead of the threads, so that short handlers do not wait for the database.
+const AHEAD: Duration = Duration::from_millis(20);
+
+/// The most runs for each thread that are claimed ahead.
+const MOST_AHEAD: u128 = 64;
+
+impl Shared {
+    pub(super) fn new(
+        timers: Timers,
+        kinds: Vec<Kind>,
+        settings: Settings,
+        scheduler: &Scheduler,
+    ) -> Shared {
+        let lines = kinds.iter().map(|_| Line::default()).collect();
+        Shared {
+            timers,
+            scheduler: scheduler.clone(),
+            has_jobs: kinds.iter().map(|_| Condvar::new()).collect(),
+            kinds,
+            settings,
+            causes: DelayQueue::new(scheduler),
+            clock: Mutex::new(DatabaseClock::new(scheduler.now())),
+            state: Mutex::new(State { lines, ..State::default() }),
+            has_outcomes: Condvar::new(),
+            has_ended: Condvar::new(),
+            outage: Outage::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn clock(&self) -> MutexGuard<'_, DatabaseClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.state().is_stopping()
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.settings.is_told.load(Ordering::Relaxed)
+    }
+
+    /// The store tells of new timers from now on, or it does not, and is polled.
+    pub(super) fn set_told(&self, is_told: bool) {
+        self.settings.is_told.store(is_told, Ordering::Relaxed);
+        _ = self.causes.insert(Cause::Poll, (), Duration::ZERO);
+    }
+
+    /// Returns how often the store is polled.
+    pub(super) fn poll(&self) -> Option<Duration> {
+        self.settings.poll.or_else(|| (!self.is_told()).then_some(POLL))
+    }
+
+    pub(crate) fn look_now(&self) {
+        _ = self.causes.insert(Cause::News, (), Duration::ZERO);
+    }
+
+    /// Wakes the dispatcher after a delay, for a cause that only the dispatcher sets. An earlier wake-up stays.
+    pub(super) fn wake_after(&self, cause: Cause, delay: Duration) {
+        let instant = self.scheduler.now() + delay;
+        if self.causes.deadline(&cause).is_none_or(|known| instant < known) {
+            _ = self.causes.insert_at(cause, (), instant);
+        }
+    }
+
+    /// A timer of this kind wakes at this time. Later ones than the next look will see are left to it.
+    pub(crate) fn expect(&self, kind: usize, wake: SystemTime) {
+        let wake = micros(wake).saturating_add(GRAIN - 1) / GRAIN * GRAIN;
+        let clock = self.clock();
+        let instant = clock.is_known().then(|| clock.instant(from_micros(wake)));
+        drop(clock);
+        // The first look may be under way, and may not have seen it.
+        let Some(instant) = instant else { return self.look_now() };
+        if instant <= self.scheduler.now() + HORIZON {
+            _ = self.causes.insert_at(Cause::Due(kind, wake), (), instant);
+        }
+    }
+
+    pub(crate) fn kind_named(&self, name: &str) -> Option<usize> {
+        self.kinds.iter().position(|kind| kind.name == name)
+    }
+
+    pub(super) fn report(&self, error: &Error) {
+        self.count_error();
+        self.tell(error);
+    }
+
+    pub(super) fn count_error(&self) {
+        count(&self.counters.errors, 1);
+    }
+
+    pub(super) fn tell(&self, error: &Error) {
+        sight::database_error(&self.settings.name, error);
+        match &self.settings.on_error {
+            Some(hook) => quietly(|| hook(error)),
+            None => print(&with_causes(error)),
+        }
+    }
+
+    pub(super) fn tell_of_recovery(&self, after: Duration) {
+        sight::database_works(&self.settings.name, after);
+        match &self.settings.on_recovery {
+            Some(hook) => quietly(|| hook(after)),
+            None if self.settings.on_error.is_none() => {
+                print(&format!("the database can be used again, after {after:.1?}"));
+            }
+            None => {}
+        }
+    }
+
+    /// How many more timers of a kind may be claimed.
+    ///
+    /// Quick handlers are claimed ahead of the threads. One whose handler has not ended yet may be slow.
+    pub(super) fn room(&self, kind: usize) -> u32 {
+        let state = self.state();
+        let waits = |alone: Alone| !alone.has_started || self.scheduler.now() < alone.until;
+        if state.alone.is_some_and(waits) {
+            return 0;
+        }
+        let line = &state.lines[kind];
+        let ahead = line.average.map_or(1, |average| AHEAD.as_nanos() / average.as_nanos().max(1));
+        let ahead = ahead.clamp(1, MOST_AHEAD) as usize;
+        // Threads that are busy for long must not have more and more payloads queued behind them.
+        if line.jobs.iter().map(|job| job.timer.payload.len()).sum::<usize>() >= MOST_BYTES {
+            return 0;
+        }
+        let takes_room = |held: &&Held| held.kind == kind && held.stage != Stage::Blocked;
+        let held = state.runs.values().filter(takes_room).count();
+        (self.threads_of(line) * ahead).saturating_sub(held) as u32
+    }
+
+    /// How many threads of a kind are not stuck, or may be started.
+    pub(super) fn threads_of(&self, line: &Line) -> usize {
+        (self.settings.threads + MOST_STUCK).saturating_sub(line.stuck).min(self.settings.threads)
+    }
+
+    /// Removes a run of which nothing is to be written any more.
+    pub(super) fn remove(&self, state: &mut State, fence: i64) -> Option<Held> {
+        let held = state.runs.remove(&fence);
+        match state.alone {
+            Some(alone) if alone.fence == fence => state.alone = None,
+            // It may be the only one now.
+            Some(alone) => {
+                let suspected = state.runs.get(&alone.fence);
+                suspected.into_iter().for_each(|held| self.has_jobs[held.kind].notify_all());
+            }
+            None => {}
+        }
+        held
+    }
+
+    /// A run is over of which nothing is to be written.
+    pub(super) fn forget(&self, state: &mut State, fence: i64) {
+        self.remove(state, fence);
+        self.has_outcomes.notify_one(); // the finisher ends with the last run
+        _ = self.causes.insert(Cause::Room, (), Duration::ZERO);
+    }
+
+    /// Pushes the outcome of a run, which the caller has settled (LEASE-2).
+    pub(super) fn settle(&self, state: &mut State, finish: Finish) {
+        state.outcomes.push(finish);
+        self.has_outcomes.notify_one();
+    }
+
+    pub(super) fn stop(&self, reason: StopReason) {
+        let mut state = self.state();
+        if state.is_stopping() {
+            return;
+        }
+        state.stop = Some(reason);
+        drop(state);
+        self.outage.stop();
+        (0..self.kinds.len()).for_each(|kind| self.release_queued(kind));
+        _ = self.causes.insert(Cause::Stop, (), Duration::ZERO);
+    }
+
+    /// Stops the worker for a reason that its user did not give, and says so.
+    pub(super) fn give_up(&self, reason: StopReason) {
+        if !self.is_stopping() {
+            self.report(&Error::Stopped(reason));
+        }
+        self.stop(reason);
+    }
+
+    /// Gives back what was claimed of a kind and not started (ATTEMPT-4).
+    pub(super) fn release_queued(&self, kind: usize) {
+        let mut state = self.state();
+        while let Some(job) = state.lines[kind].jobs.pop_front() {
+            let fence = job.timer.fence;
+            if job.is_suspected {
+                self.forget(&mut state, fence);
+            } else if let Some(held) = state.runs.get_mut(&fence) {
+                held.stage = Stage::Settled;
+                let finish = held.finish(Then::Release);
+                self.settle(&mut state, finish);
+            }
+        }
+        drop(state);
+        self.has_jobs[kind].notify_all();
+        self.has_outcomes.notify_all();
+    }
+
+    /// From here on, the finisher waits for those runs alone that are there (LEASE-5).
+    pub(super) fn end_of_dispatcher(&self) {
+        self.state().is_dispatching = false;
+        self.has_outcomes.notify_all();
+    }
+
+    /// Waits until the worker has been stopped and its threads have ended, but for those that are stuck.
+    pub(super) fn await_end(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut state = self.state();
+        while !state.is_stopping() || state.threads > state.stuck() {
+            let left =
+                deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            let left = left.min(Duration::from_secs(3600));
+            state =
+                self.has_ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Starts a thread of the worker, for which `await_end` waits.
+    pub(super) fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.state().threads += 1;
+        let thread = Thread(Arc::clone(self));
+        let builder = std::thread::Builder::new().name(format!("tickwheel-{name}"));
+        let spawned = builder.spawn(move || work(&thread.0));
+        spawned.map(drop).map_err(|error| {
+            Error::Invalid(format!("a thread of the worker cannot be started: {error}"))
+        })
+    }
+
+    pub(super) fn stats(&self) -> WorkerStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let state = self.state();
+        WorkerStats {
+            claimed: of(&counters.claimed),
+            taken_over: of(&counters.taken_over),
+            done: of(&counters.done),
+            failed: of(&counters.failed),
+            timed_out: of(&counters.timed_out),
+            dead: of(&counters.dead),
+            lost: of(&counters.lost),
+            released: of(&counters.released),
+            running: state.runs.len() as u64,
+            stuck: state.stuck() as u64,
+            looks: of(&counters.looks),
+            errors: of(&counters.errors),
+            max_lateness: Duration::from_micros(of(&counters.max_lateness)),
+        }
+    }
+}
+
+fn print(text: &str) {
+    eprintln!("tickwheel: a worker of durable timers: {text}");
+}
+
+/// A thread of the worker. Its `Drop` is the thread's end, whether it was started or not.
+struct Thread(Arc<Shared>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A worker with a thread less would stand still. Others take its timers over.
+            self.0.give_up(StopReason::Panicked);
+        }
+        self.0.state().threads -= 1;
+        self.0.has_ended.notify_all();
+    }
+}

@@ -1,0 +1,177 @@
+//! Stores for tests: a SQLite file, and a schema of a PostgreSQL server.
+
+#![allow(dead_code, reason = "each of them uses a part of it")]
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use tickwheel_durable::Timers;
+
+use super::common;
+use super::server::{Server, new_name};
+
+/// A database without any tables of ours.
+pub(crate) enum Database<'a> {
+    File(PathBuf),
+    Schema { server: &'a Server, name: String },
+}
+
+impl Database<'_> {
+    pub(crate) fn file() -> Database<'static> {
+        Database::File(env::temp_dir().join(new_name("test") + ".sqlite3"))
+    }
+
+    /// A schema of its own, so that no other tables are touched.
+    pub(crate) fn schema(server: &Server) -> Database<'_> {
+        let name = new_name("test");
+        execute_on(server.url(), &format!("CREATE SCHEMA {name}"));
+        Database::Schema { server, name }
+    }
+
+    /// The address for [`Timers::open`].
+    pub(crate) fn address(&self) -> String {
+        match self {
+            Database::File(path) => format!("sqlite:{}", path.display()),
+            Database::Schema { .. } => self.url(),
+        }
+    }
+
+    /// The address for a client of PostgreSQL.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Database::File(path) => panic!("{} is a file", path.display()),
+            Database::Schema { server, name } => server.url_of(name),
+        }
+    }
+
+    pub(crate) fn open(&self) -> Timers {
+        Timers::open(&self.address()).expect("it opens")
+    }
+
+    pub(crate) fn is_sqlite(&self) -> bool {
+        matches!(self, Database::File(_))
+    }
+
+    /// Executes SQL directly, and not through the store.
+    pub(crate) fn execute(&self, sql: &str) {
+        match self {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(common::PATIENCE).expect("a timeout");
+                connection.execute_batch(sql).expect("valid SQL");
+            }
+            Database::Schema { .. } => execute_on(&self.url(), sql),
+        }
+    }
+
+    /// Executes SQL that begins a transaction. What is returned commits it.
+    pub(crate) fn begin(&self, sql: &str) -> Box<dyn FnOnce()> {
+        match self {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(common::PATIENCE).expect("a timeout");
+                connection.execute_batch(sql).expect("valid SQL");
+                Box::new(move || connection.execute_batch("COMMIT").expect("it commits"))
+            }
+            Database::Schema { .. } => {
+                let mut client = client(&self.url());
+                client.batch_execute(sql).expect("valid SQL");
+                Box::new(move || client.batch_execute("COMMIT").expect("it commits"))
+            }
+        }
+    }
+
+    /// Returns false if somebody is in a transaction that writes in the file.
+    pub(crate) fn is_free(&self) -> bool {
+        let Database::File(path) = self else { return true };
+        let connection = rusqlite::Connection::open(path).expect("it opens");
+        connection.busy_timeout(Duration::from_millis(50)).expect("a timeout");
+        connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok()
+    }
+
+    /// Returns the number that SQL selects.
+    pub(crate) fn number(&self, sql: &str) -> i64 {
+        match self {
+            Database::File(path) => {
+                let connection = rusqlite::Connection::open(path).expect("it opens");
+                connection.busy_timeout(common::PATIENCE).expect("a timeout");
+                connection.query_row(sql, [], |row| row.get(0)).expect("valid SQL")
+            }
+            Database::Schema { .. } => {
+                client(&self.url()).query_one(sql, &[]).expect("valid SQL").get(0)
+            }
+        }
+    }
+}
+
+impl Drop for Database<'_> {
+    fn drop(&mut self) {
+        match self {
+            Database::File(path) => {
+                for suffix in ["", "-wal", "-shm"] {
+                    let mut name = path.clone().into_os_string();
+                    name.push(suffix);
+                    _ = fs::remove_file(name);
+                }
+            }
+            Database::Schema { server, name } => {
+                execute_on(server.url(), &format!("DROP SCHEMA {name} CASCADE"));
+            }
+        }
+    }
+}
+
+pub(crate) fn client(url: &str) -> postgres::Client {
+    postgres::Client::connect(url, postgres::NoTls).expect("it connects")
+}
+
+fn execute_on(url: &str, sql: &str) {
+    client(url).batch_execute(sql).expect("valid SQL");
+}
+
+/// A check and its name.
+pub(crate) type Check = (&'static str, fn(&Database<'_>));
+
+/// Runs checks on a PostgreSQL server, or says why not.
+pub(crate) fn on_a_server(of: &str, checks: &[Check]) {
+    let server = match Server::find() {
+        Ok(server) => server,
+        Err(reason) => return say(&format!("{of}, with PostgreSQL: skipped: {reason}")),
+    };
+    let version: String =
+        client(server.url()).query_one("SELECT version()", &[]).expect("a version").get(0);
+    println!("with {version}");
+    let only = env::var("TICKWHEEL_ONLY").unwrap_or_default();
+    for (name, check) in checks.iter().filter(|(name, _)| name.contains(&only)) {
+        let begin = Instant::now();
+        check(&Database::schema(&server));
+        println!("{name}: {:?}", begin.elapsed());
+    }
+}
+
+/// Prints to the terminal directly, because the test harness hides the output of a test that passes.
+pub(crate) fn say(line: &str) {
+    _ = writeln!(io::stderr(), "{line}");
+}
+
+/// How far two times are apart.
+pub(crate) fn apart(one: SystemTime, other: SystemTime) -> Duration {
+    one.duration_since(other).unwrap_or_else(|error| error.duration())
+}
+
+/// Makes a test of each function for SQLite, and one of all of them for PostgreSQL, which share one server.
+#[macro_export]
+macro_rules! on_both {
+    ($of:literal: $($name:ident,)*) => {
+        mod with_sqlite {
+            $(#[test] fn $name() { super::$name(&super::databases::Database::file()) })*
+        }
+        #[test]
+        fn with_postgresql() {
+            databases::on_a_server($of, &[$((stringify!($name), $name),)*]);
+        }
+    };
+}

@@ -1,0 +1,229 @@
+//! Worker processes that a test starts, halts and kills: the test program itself, started again.
+//!
+//! The two talk in lines. The process says `@ready` once its worker has started, and `@held` when it has come to the
+//! point where it is to wait. The test says `go`, or `stats`, which is answered with `@lost=... done=...`. The process
+//! ends with its input, so none outlives the test.
+
+use std::env;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio, exit};
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tickwheel::Scheduler;
+use tickwheel_durable::Timers;
+
+use super::common::PATIENCE;
+use super::handlers::{Place, Role, equipped};
+use super::holding::Holding;
+
+/// Where the worker process waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Point {
+    Nowhere,
+    BeforeClaim,
+    AfterClaim,
+    /// At the end of the handler of a timer whose payload says `hold`. In a transaction, that is before the commit.
+    InHandler,
+    BeforeFinish,
+    AfterFinish,
+    AfterCommit,
+    /// A claim panics: the store has a fault.
+    Panic,
+}
+
+const POINTS: [Point; 7] = [
+    Point::Nowhere,
+    Point::BeforeClaim,
+    Point::AfterClaim,
+    Point::InHandler,
+    Point::BeforeFinish,
+    Point::AfterFinish,
+    Point::AfterCommit,
+];
+
+/// Waits at a point until the test says `go`. Then it holds nobody any more.
+pub(crate) struct Gate {
+    point: Point,
+    is_open: Mutex<bool>,
+    has_opened: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn new(point: Point) -> Arc<Gate> {
+        Arc::new(Gate { point, is_open: Mutex::new(false), has_opened: Condvar::new() })
+    }
+
+    pub(crate) fn is_at(&self, point: Point) -> bool {
+        point == self.point
+    }
+
+    pub(crate) fn pass(&self, point: Point) {
+        let mut is_open = self.is_open.lock().expect("no panic");
+        if point != self.point || *is_open {
+            return;
+        }
+        println!("@held");
+        while !*is_open {
+            is_open = self.has_opened.wait(is_open).expect("no panic");
+        }
+    }
+
+    pub(crate) fn open(&self) {
+        *self.is_open.lock().expect("no panic") = true;
+        self.has_opened.notify_all();
+    }
+}
+
+pub(crate) struct Process {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Process {
+    /// Starts a worker process, which comes to this point and waits.
+    pub(crate) fn start(place: &Place, point: Point, lease: Duration) -> Process {
+        Process::start_by(Command::new(this_program()), place, point, lease)
+    }
+
+    /// Like `start`, but the process ignores the signal for a file that is too large, and gets an error instead.
+    pub(crate) fn start_with_small_files(place: &Place, lease: Duration) -> Process {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(this_program());
+        Process::start_by(shell, place, Point::Nowhere, lease)
+    }
+
+    fn start_by(mut command: Command, place: &Place, point: Point, lease: Duration) -> Process {
+        let point = format!("{point:?}");
+        let settings = [&place.address, &place.direct, &place.ledger, &point].map(String::as_str);
+        let mut child = command
+            .args(["--exact", "worker_process", "--nocapture", "--test-threads=1"])
+            .env("TICKWHEEL_WORKER_PROCESS", settings.join("\n"))
+            .env("TICKWHEEL_LEASE", lease.as_millis().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            // The test harness writes as well, also in front of a line.
+            let lines = output.lines().map_while(Result::ok);
+            lines
+                .filter_map(|line| line.split_once('@').map(|(_, said)| said.to_owned()))
+                .for_each(|said| _ = tell.send(said));
+        });
+        Process { child, lines }
+    }
+
+    /// Waits until the process says this.
+    pub(crate) fn await_line(&self, wanted: &str) {
+        while self.next_line() != wanted {}
+    }
+
+    fn next_line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("the process says something")
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        let mut input = self.child.stdin.as_ref().expect("piped");
+        writeln!(input, "{line}").expect("it listens");
+    }
+
+    /// Returns how many outcomes of its worker did not matter.
+    pub(crate) fn lost(&mut self) -> u64 {
+        self.ask("lost")
+    }
+
+    /// Returns how many errors of the database its worker has reported.
+    pub(crate) fn errors(&mut self) -> u64 {
+        self.ask("errors")
+    }
+
+    fn ask(&mut self, number: &str) -> u64 {
+        self.say(number);
+        loop {
+            let line = self.next_line();
+            if let Some((name, value)) = line.split_once('=') {
+                assert_eq!(name, number);
+                return value.parse().expect("a number");
+            }
+        }
+    }
+
+    /// Ends the process as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Returns true if the process has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is ours").is_some()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Halts the process, until `go_on`.
+    pub(crate) fn halt(&self) {
+        signal("STOP", self.id());
+    }
+
+    pub(crate) fn go_on(&self) {
+        signal("CONT", self.id());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn this_program() -> std::path::PathBuf {
+    env::current_exe().expect("a path")
+}
+
+pub(crate) fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(status.expect("it runs").success(), "{name} for {process}");
+}
+
+/// The whole life of a worker process. Returns at once if this process is none.
+pub(crate) fn be_a_worker() {
+    let Ok(settings) = env::var("TICKWHEEL_WORKER_PROCESS") else { return };
+    let settings: Vec<_> = settings.split('\n').collect();
+    let [address, direct, ledger, point] = settings[..] else { panic!("four settings") };
+    let [address, direct, ledger] = [address, direct, ledger].map(ToOwned::to_owned);
+    let place = Place { address, direct, ledger };
+    let named = |known: &&Point| format!("{known:?}") == point;
+    let gate = Gate::new(*POINTS.iter().find(named).expect("a point"));
+    let lease = super::common::env("TICKWHEEL_LEASE").expect("a lease");
+    // What it was started for may be gone by now.
+    let ends = |error: tickwheel_durable::Error| -> ! {
+        eprintln!("a worker process: {error:?}");
+        exit(1)
+    };
+    let timers = Timers::with_store(Holding::new(place.store(), Arc::clone(&gate)))
+        .unwrap_or_else(|error| ends(error));
+    let worker = equipped(&timers, &place, &Role::Process(Arc::clone(&gate)))
+        .lease(Duration::from_millis(lease))
+        .on_error(|_| {})
+        .start(Scheduler::global())
+        .unwrap_or_else(|error| ends(error));
+    println!("@ready");
+    for line in io::stdin().lines().map_while(Result::ok) {
+        match line.as_str() {
+            "go" => gate.open(),
+            "errors" => println!("@errors={}", worker.stats().errors),
+            "lost" => println!("@lost={}", worker.stats().lost),
+            other => panic!("{other}"),
+        }
+    }
+    exit(0);
+}

@@ -1,0 +1,728 @@
+//! Servers that crash, hang and refuse, and connections that are cut or held up.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tickwheel::Scheduler;
+use tickwheel_durable::postgres::Postgres;
+use tickwheel_durable::{
+    Connection, Error, Failure, Filter, Listener, Result, State, Store, Timers, Worker,
+};
+
+use super::common::{PATIENCE, until};
+use super::databases::{Database, client, say};
+use super::handlers::{KINDS, Place, Role, effects, equipped, new, nothing_was_early};
+use super::pooler::Pooler;
+use super::process::{Point, Process, signal};
+use super::proxy::{Proxy, Way};
+use super::server::Server;
+
+const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
+const LEASE: Duration = Duration::from_millis(300);
+
+/// Before this has passed, no look without a reason has helped.
+const BEFORE_A_LOOK: Duration = Duration::from_secs(30);
+
+type Check = (&'static str, fn(&Server));
+
+const CHECKS: [Check; 15] = [
+    ("crashes_lose_nothing", crashes_lose_nothing),
+    ("a_crash_in_a_transaction_undoes_it", a_crash_in_a_transaction_undoes_it),
+    ("servers_that_hang_lose_nothing", servers_that_hang_lose_nothing),
+    ("cut_connections_lose_nothing", cut_connections_lose_nothing),
+    ("a_lost_connection_is_no_attempt", a_lost_connection_is_no_attempt),
+    (
+        "a_connection_that_the_server_has_ended_is_not_used_again",
+        a_connection_that_the_server_has_ended_is_not_used_again,
+    ),
+    ("an_outcome_from_behind_a_partition_is_void", an_outcome_from_behind_a_partition_is_void),
+    ("a_lock_that_nobody_holds_ends_no_lease", a_lock_that_nobody_holds_ends_no_lease),
+    ("a_server_that_refuses_to_write_loses_nothing", a_server_that_refuses_to_write_loses_nothing),
+    ("a_server_without_room_loses_no_outcome", a_server_without_room_loses_no_outcome),
+    (
+        "an_outage_is_told_once_and_costs_few_connections",
+        an_outage_is_told_once_and_costs_few_connections,
+    ),
+    ("a_pooler_is_shared_with_others", a_pooler_is_shared_with_others),
+    ("a_worker_that_is_not_told_asks", a_worker_that_is_not_told_asks),
+    ("what_cannot_be_reached_says_why", what_cannot_be_reached_says_why),
+    ("as_many_connections_are_kept_as_are_used", as_many_connections_are_kept_as_are_used),
+];
+
+pub(crate) fn on_a_server_of_our_own() {
+    let server = match Server::private() {
+        Ok(server) => server,
+        Err(reason) => return say(&format!("faults of a server: skipped: {reason}")),
+    };
+    let only = std::env::var("TICKWHEEL_ONLY").unwrap_or_default();
+    for (name, check) in CHECKS.iter().filter(|(name, _)| name.contains(&only)) {
+        println!("{name}");
+        check(&server);
+    }
+}
+
+/// The database under a name by which its connections can be told from others.
+fn as_client(database: &Database<'_>, name: &str) -> Timers {
+    let address = format!("{}&application_name={name}", database.address());
+    Timers::open(&address).expect("it opens")
+}
+
+/// The processes of the server that serve the connections of a name.
+fn backends(server: &Server, name: &str) -> Vec<u32> {
+    let of = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
+    let rows = client(server.url()).query(of, &[&name]).expect("rows");
+    rows.iter().map(|row| row.get::<_, i32>(0).unsigned_abs()).collect()
+}
+
+/// A worker that is only told of new timers, and never asks.
+fn listening(timers: &Timers, place: &Place) -> Worker {
+    equipped(timers, place, &Role::Survivor)
+        .lease(LEASE)
+        .poll_every(HOUR)
+        .on_error(|_| {})
+        .start(Scheduler::global())
+        .expect("it starts")
+}
+
+/// Repeats a call until the database can be reached. Returns true if it had to.
+fn insist(mut call: impl FnMut() -> Result<()>) -> bool {
+    let mut failures = 0;
+    until("the database can be reached", || match call() {
+        Ok(()) => true,
+        Err(Error::Unreachable(_)) => {
+            failures += 1;
+            false
+        }
+        Err(error) => panic!("{error:?}"),
+    });
+    failures > 0
+}
+
+fn is_empty(timers: &Timers) -> bool {
+    timers.list(&Filter::new()).is_ok_and(|left| left.is_empty())
+}
+
+/// Each timer has run, and in a transaction exactly once, unless it may have been scheduled twice.
+fn all_ran(database: &Database<'_>, count: usize, unsure: &BTreeSet<usize>) {
+    for n in 0..count {
+        let kind = KINDS[n % KINDS.len()];
+        let times = effects(database, kind, &n.to_string());
+        let is_exact = kind == "tx" && !unsure.contains(&n);
+        assert!(times == 1 || times > 1 && !is_exact, "{kind} {n}: {times}");
+    }
+    nothing_was_early(database);
+}
+
+fn some(from: usize, count: usize, payload: &str) -> Vec<tickwheel_durable::NewTimer> {
+    (from..from + count)
+        .map(|n| new(KINDS[n % KINDS.len()], &n.to_string(), NOW).payload(payload))
+        .collect()
+}
+
+// ----- the server crashes --------------------------------------------------------------------
+
+fn crashes_lose_nothing(server: &Server) {
+    const ROUNDS: usize = 3;
+    const EACH: usize = 150;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let worker = listening(&timers, &place);
+    let mut unsure = BTreeSet::new();
+    let mut count = 0;
+    for round in 0..ROUNDS {
+        // The first crash comes while nothing happens, the others during a backlog and while timers are scheduled.
+        let is_idle = round == 0;
+        if !is_idle {
+            insist(|| timers.schedule_all(&some(count, EACH, "")).map(drop));
+            count += EACH;
+        }
+        let before = worker.stats().done;
+        until("it is in the middle of it", || is_idle || worker.stats().done > before + 5);
+        let is_up = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                server.crash();
+                is_up.store(true, Ordering::Relaxed);
+            });
+            while !is_idle && !is_up.load(Ordering::Relaxed) {
+                let timer = some(count, 1, "");
+                if insist(|| timers.schedule_all(&timer).map(drop)) {
+                    unsure.insert(count);
+                }
+                count += 1;
+            }
+        });
+        // The worker hears of others' timers again.
+        let begin = Instant::now();
+        let other = database.open();
+        other.schedule_all(&some(count, 2, "")).expect("scheduled");
+        count += 2;
+        until("all is done", || is_empty(&other));
+        assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    }
+    // It hears of them at once, now that all is quiet.
+    let begin = Instant::now();
+    database.open().schedule_all(&some(count, 2, "")).expect("scheduled");
+    count += 2;
+    until("it is done", || is_empty(&timers));
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    assert!(worker.stats().errors > 0 && worker.stats().dead == 0);
+    all_ran(&database, count, &unsure);
+}
+
+fn a_crash_in_a_transaction_undoes_it(server: &Server) {
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let mut process = Process::start(&place, Point::InHandler, LEASE);
+    process.await_line("ready");
+    timers.schedule(&new("tx", "1", NOW).payload("hold")).expect("scheduled");
+    process.await_line("held");
+    server.crash();
+    assert_eq!(effects(&database, "tx", "1"), 0, "it is undone");
+    process.say("go");
+    until("it is done by the same process", || is_empty(&timers));
+    assert_eq!(effects(&database, "tx", "1"), 1);
+}
+
+// ----- the server hangs ----------------------------------------------------------------------
+
+fn servers_that_hang_lose_nothing(server: &Server) {
+    const COUNT: usize = 300;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let workers = ["first", "second"].map(|name| {
+        let timers = as_client(&database, name);
+        equipped(&timers, &place, &Role::Survivor)
+            .lease(LEASE)
+            .start(Scheduler::global())
+            .expect("it starts")
+    });
+    timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
+    let done = || workers.iter().map(|worker| worker.stats().done).sum::<u64>();
+    for round in 1..=3 {
+        until("they are in the middle of it", || done() > round * 20);
+        // One worker's connections, and then the whole server.
+        let mut halted = backends(server, "first");
+        if round == 3 {
+            halted.extend(backends(server, "second"));
+            halted.push(server.process());
+        }
+        halted.iter().for_each(|process| signal("STOP", *process));
+        thread::sleep(LEASE * 2); // longer than a lease is the subject
+        halted.iter().rev().for_each(|process| signal("CONT", *process));
+    }
+    until("all are done", || is_empty(&timers));
+    all_ran(&database, COUNT, &BTreeSet::new());
+    // The one whose connections hung goes on as well.
+    let [first, second] = workers;
+    assert!(second.stop(PATIENCE));
+    timers.schedule_all(&some(COUNT, 2, "")).expect("scheduled");
+    until("they are done", || is_empty(&timers));
+    assert!(first.stop(PATIENCE));
+    all_ran(&database, COUNT + 2, &BTreeSet::new());
+}
+
+// ----- connections are cut -------------------------------------------------------------------
+
+fn cut(server: &Server, name: &str) {
+    let all =
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1";
+    client(server.url()).query(all, &[&name]).expect("they are cut");
+}
+
+fn cut_connections_lose_nothing(server: &Server) {
+    const COUNT: usize = 250;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let worker = listening(&as_client(&database, "cut"), &place);
+    timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
+    for _ in 0..30 {
+        cut(server, "cut");
+        thread::sleep(Duration::from_millis(30)); // some work gets done between the cuts
+    }
+    let begin = Instant::now();
+    until("all are done", || is_empty(&timers));
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    assert!(worker.stats().errors > 0 && worker.stats().dead == 0);
+    all_ran(&database, COUNT, &BTreeSet::new());
+}
+
+/// A connection that was lost while nobody used it costs a timer none of its attempts.
+fn a_lost_connection_is_no_attempt(server: &Server) {
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let worker = listening(&as_client(&database, "cut"), &place);
+    for round in 0..5 {
+        // Several at a time, so that each handler thread has a connection to lose.
+        let several = some(round * 8, 8, "slow").into_iter().map(|timer| timer.max_attempts(1));
+        timers.schedule_all(&several.collect::<Vec<_>>()).expect("scheduled");
+        let is_quiet = || {
+            let left = timers.list(&Filter::new()).expect("a list");
+            left.iter().all(|timer| timer.state == State::Dead) && worker.stats().running == 0
+        };
+        until("it is quiet", is_quiet);
+        cut(server, "cut");
+    }
+    let dead = timers.list(&Filter::new()).expect("a list");
+    assert!(dead.is_empty(), "{dead:?}");
+    all_ran(&database, 40, &BTreeSet::new());
+}
+
+/// The server ends a transaction that takes too long, and with it the connection, which nobody gets after that.
+fn a_connection_that_the_server_has_ended_is_not_used_again(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let limit = Duration::from_millis(50);
+    let worker = timers.worker().handle_in_postgres("tx", move |run, _| {
+        if run.attempt() == 1 {
+            thread::sleep(limit * 4); // longer than its time is the subject
+        }
+        _ = tell.send(run.attempt());
+        Ok(())
+    });
+    let worker = worker.time_limit(limit).lease(LEASE).on_error(|_| {});
+    let worker = worker.poll_every(Duration::from_millis(20)).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    timers.schedule(&new("tx", "1", NOW)).expect("scheduled");
+    for attempt in [1, 2] {
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(attempt));
+    }
+    until("its thread has come back", || worker.stats().stuck == 0 && worker.stats().done == 1);
+    let later = ["2", "3", "4"].map(|key| new("tx", key, HOUR));
+    thread::scope(|scope| {
+        // At the same time, so that each takes another connection.
+        for timer in &later {
+            scope.spawn(|| timers.schedule(timer).expect("scheduled"));
+        }
+    });
+}
+
+fn an_outcome_from_behind_a_partition_is_void(server: &Server) {
+    for way in [Way::ToServer, Way::ToClient] {
+        let database = Database::schema(server);
+        let proxy = Proxy::before(server);
+        let timers = database.open();
+        let behind = Timers::open(&proxy.address_of(&database.address())).expect("it opens");
+        let may_end = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let first = {
+            let may_end = Arc::clone(&may_end);
+            behind.worker().handle("plain", move |run| {
+                _ = tell.send("it has started");
+                until("it is told", || !run.is_current());
+                _ = tell.send("it knows that its lease has ended");
+                until("it may end", || may_end.load(Ordering::Relaxed));
+                Err(Failure::for_good("from behind the partition"))
+            })
+        };
+        let poll = Duration::from_millis(20);
+        let first = first.lease(LEASE).poll_every(poll).start(Scheduler::global());
+        let first = first.expect("it starts");
+        let expect = |what: &str| assert_eq!(told.recv_timeout(PATIENCE).expect("in time"), what);
+        timers.schedule(&new("plain", "1", NOW).every(HOUR)).expect("scheduled");
+        expect("it has started");
+        proxy.hold(way);
+        expect("it knows that its lease has ended");
+        let second = timers.worker().handle("plain", |_| Ok(()));
+        let second = second.lease(LEASE).poll_every(poll).start(Scheduler::global());
+        let second = second.expect("it starts");
+        until("another one has done it", || second.stats().done == 1);
+        let after = timers.get("plain", "1").expect("no error").expect("there");
+        assert_eq!((after.state, second.stats().taken_over), (State::Waiting, 1));
+        may_end.store(true, Ordering::Relaxed);
+        proxy.flow();
+        until("its outcome is void", || first.stats().lost == 1);
+        assert_eq!(timers.get("plain", "1").expect("no error").expect("there"), after);
+        assert!(first.stop(PATIENCE) && second.stop(PATIENCE), "{way:?}");
+    }
+}
+
+/// A connection has ended, and the server does not know it yet. So the transaction of that connection still locks its
+/// timer. The worker's other runs keep their leases in the meantime.
+fn a_lock_that_nobody_holds_ends_no_lease(server: &Server) {
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let proxy = Proxy::before(server);
+    let timers = database.open();
+    let behind = Timers::open(&proxy.address_of(&database.address())).expect("it opens");
+    let (started, is_cut) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+    let may_end = Arc::new(AtomicBool::new(false));
+    let worker = {
+        let (started, is_cut) = (Arc::clone(&started), Arc::clone(&is_cut));
+        let (others, may_end) = (Arc::clone(&started), Arc::clone(&may_end));
+        behind
+            .worker()
+            .handle_in_postgres("tx", move |run, transaction| {
+                started.fetch_add(1, Ordering::Relaxed);
+                transaction
+                    .execute("INSERT INTO effects VALUES ('tx', $1, 0, 0)", &[&run.key()])?;
+                until("its connection is cut", || is_cut.load(Ordering::Relaxed));
+                Ok(())
+            })
+            .handle("plain", move |run| {
+                others.fetch_add(1, Ordering::Relaxed);
+                until("it may end", || may_end.load(Ordering::Relaxed));
+                if run.is_current() {
+                    Ok(())
+                } else {
+                    Err(Failure::for_good("its lease has ended"))
+                }
+            })
+    };
+    let worker = worker.lease(LEASE).on_error(|_| {}).start(Scheduler::global());
+    let worker = worker.expect("it starts");
+    // The one in the transaction has the lower number, so a statement that changes both would come to it first (PG-2).
+    timers.schedule(&new("tx", "1", NOW)).expect("scheduled");
+    timers.schedule(&new("plain", "0", NOW)).expect("scheduled");
+    until("both run", || started.load(Ordering::Relaxed) == 2);
+    proxy.cut_clients();
+    is_cut.store(true, Ordering::Relaxed);
+    until("the handler in the transaction has failed", || worker.stats().failed == 1);
+    // Nobody else takes the other run over, for several times its lease.
+    let other = equipped(&timers, &place, &Role::Survivor).lease(LEASE);
+    let other = other.start(Scheduler::global()).expect("it starts");
+    thread::sleep(LEASE * 4); // longer than a lease is the subject
+    assert_eq!(
+        effects(&database, "plain", "0"),
+        0,
+        "another worker has taken over a run that lives"
+    );
+    may_end.store(true, Ordering::Relaxed);
+    proxy.tell_server();
+    until("both are done", || is_empty(&timers));
+    assert_eq!(effects(&database, "plain", "0"), 0);
+    assert_eq!(effects(&database, "tx", "1"), 1);
+    assert!(worker.stop(PATIENCE) && other.stop(PATIENCE));
+}
+
+// ----- the server refuses --------------------------------------------------------------------
+
+/// Makes the whole server read-only, or mends it.
+fn read_only(server: &Server, is_on: bool) {
+    let value = if is_on { "on" } else { "off" };
+    let mut client = client(server.url());
+    client.batch_execute("SET default_transaction_read_only = off").expect("set");
+    let set = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
+    client.batch_execute(&set).expect("set");
+    client.batch_execute("SELECT pg_reload_conf()").expect("reloaded");
+    let seen = || {
+        let show = "SELECT current_setting('default_transaction_read_only')";
+        super::databases::client(server.url())
+            .query_one(show, &[])
+            .expect("a row")
+            .get::<_, String>(0)
+    };
+    until("new connections have it", || seen() == value);
+}
+
+fn a_server_that_refuses_to_write_loses_nothing(server: &Server) {
+    const COUNT: usize = 200;
+    let database = Database::schema(server);
+    let place = Place::with_book(&database);
+    let timers = database.open();
+    let told = Arc::new(AtomicU32::new(0));
+    let worker = {
+        let told = Arc::clone(&told);
+        equipped(&timers, &place, &Role::Survivor).lease(LEASE).on_error(move |error| {
+            assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+            told.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule_all(&some(0, COUNT, "slow")).expect("scheduled");
+    until("it is in the middle of it", || worker.stats().done > 20);
+    read_only(server, true);
+    until("it says so", || told.load(Ordering::Relaxed) > 0 && worker.stats().errors > 3);
+    let done = worker.stats().done;
+    assert!(timers.schedule(&new("plain", "refused", NOW)).is_err());
+    read_only(server, false);
+    until("all are done", || is_empty(&timers));
+    assert!(done < worker.stats().done && worker.stats().dead == 0);
+    all_ran(&database, COUNT, &BTreeSet::new());
+    assert_eq!(effects(&database, "plain", "refused"), 0);
+}
+
+/// An outcome that one table or trigger is against is given up after some tries. A disk that is full is none of these.
+fn a_server_without_room_loses_no_outcome(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    database.execute(
+        "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$;
+         CREATE TRIGGER no_room BEFORE DELETE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION no_room()",
+    );
+    let runs = Arc::new(AtomicU32::new(0));
+    let worker = {
+        let runs = Arc::clone(&runs);
+        timers.worker().handle("plain", move |_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    };
+    let worker = worker.on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    until("it was tried many times", || worker.stats().errors > 6);
+    database.execute("DROP TRIGGER no_room ON tickwheel_timers");
+    until("it is written", || is_empty(&timers));
+    until("it is counted", || worker.stats().done == 1);
+    assert_eq!((runs.load(Ordering::Relaxed), worker.stats().lost), (1, 0));
+    assert!(worker.stop(PATIENCE));
+}
+
+fn an_outage_is_told_once_and_costs_few_connections(server: &Server) {
+    const COUNT: usize = 300;
+    const LASTS: Duration = Duration::from_secs(3);
+    let database = Database::schema(server);
+    let timers = database.open();
+    let (is_out, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let store = {
+        let (is_out, tries) = (Arc::clone(&is_out), Arc::clone(&tries));
+        let url = format!("{}&application_name=cut", database.url());
+        Postgres::with_connector(move || {
+            tries.fetch_add(1, Ordering::Relaxed);
+            let is_out = is_out.load(Ordering::Relaxed);
+            let url = if is_out { "postgres://nobody@%2Fnowhere/nothing" } else { &url };
+            postgres::Client::connect(url, postgres::NoTls)
+        })
+    };
+    // The worker knows of all of them when the server goes. They come due one by one while it is gone.
+    let all: Vec<_> = (0..COUNT)
+        .map(|n| new(KINDS[n % 2], &n.to_string(), Duration::from_millis(1000 + n as u64 * 10)))
+        .collect();
+    timers.schedule_all(&all).expect("scheduled");
+    let (lost, back) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let worker = Timers::with_store(store).expect("it opens").worker();
+    let worker = {
+        let (lost, back) = (Arc::clone(&lost), Arc::clone(&back));
+        worker
+            .threads(8)
+            .handle("plain", |_| Ok(()))
+            .handle_in_postgres("tx", |_, _| Ok(()))
+            .on_error(move |_| _ = lost.fetch_add(1, Ordering::Relaxed))
+            .on_recovery(move |_| _ = back.fetch_add(1, Ordering::Relaxed))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    until("it has looked", || worker.stats().looks > 0);
+    is_out.store(true, Ordering::Relaxed);
+    cut(server, "cut");
+    let before = tries.load(Ordering::Relaxed);
+    thread::sleep(LASTS); // the outage is the subject
+    let during = tries.load(Ordering::Relaxed) - before;
+    assert!((2..30).contains(&during), "{during} tries");
+    assert_eq!((lost.load(Ordering::Relaxed), back.load(Ordering::Relaxed)), (1, 0));
+    is_out.store(false, Ordering::Relaxed);
+    until("all are done", || is_empty(&timers));
+    until("it says so", || back.load(Ordering::Relaxed) == 1);
+    assert_eq!(lost.load(Ordering::Relaxed), 1);
+    assert!(worker.stats().errors > 1);
+    // A stop need not wait for the next try.
+    is_out.store(true, Ordering::Relaxed);
+    cut(server, "cut");
+    timers.schedule(&new("tx", "last", NOW)).expect("scheduled");
+    until("it is told again", || lost.load(Ordering::Relaxed) == 2);
+    assert!(worker.stop(PATIENCE));
+}
+
+// ----- a pooler ------------------------------------------------------------------------------
+
+fn a_pooler_is_shared_with_others(server: &Server) {
+    const COUNT: usize = 200;
+    let database = Database::schema(server);
+    let Database::Schema { name, .. } = &database else { panic!("a schema") };
+    // What other programs expect of their connections.
+    database.execute(&format!(
+        "CREATE ROLE pooled LOGIN SUPERUSER; ALTER ROLE pooled SET search_path = {name};
+         ALTER ROLE pooled SET default_transaction_isolation = 'serializable';
+         ALTER ROLE pooled SET lock_timeout = '77s'"
+    ));
+    let pooler = match Pooler::before(server, "pooled") {
+        Ok(pooler) => pooler,
+        Err(error) => return super::databases::say(&format!("with PgBouncer: skipped: {error}")),
+    };
+    let plain = pooler.address_for("pooled");
+    let address = format!("{plain}?pgbouncer=true");
+    // Each of them is another process to the pooler.
+    let users = [(); 3].map(|()| Timers::open(&address).expect("it opens"));
+    database.execute("CREATE TABLE effects (key text NOT NULL)");
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    let workers = [0, 1].map(|n| {
+        let errors = Arc::clone(&errors);
+        let worker = users[n].worker().handle("plain", |_| Ok(()));
+        let worker = worker.handle_in_postgres("tx", |run, transaction| {
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+            let isolation = transaction.query_one("SHOW transaction_isolation", &[])?;
+            assert_eq!(isolation.get::<_, &str>(0), "read committed");
+            Ok(())
+        });
+        let worker = worker.on_error(move |error| {
+            errors.lock().expect("no panic").push(error.to_string());
+        });
+        worker.start(Scheduler::global()).expect("it starts")
+    });
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        for user in &users {
+            scope.spawn(|| {
+                for n in 0..COUNT {
+                    user.schedule(&new(KINDS[n % 2], &n.to_string(), NOW)).expect("scheduled");
+                    user.reset("plain", &n.to_string(), NOW).expect("no error");
+                }
+            });
+        }
+    });
+    let left = || users[2].list(&Filter::new()).expect("a list");
+    until("all are done", || left().is_empty());
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    users[2].schedule(&new("plain", "later", HOUR)).expect("scheduled");
+    assert_eq!(users[2].counts().expect("counts").len(), 1);
+    assert_eq!(users[2].cancel("plain", "later").expect("no error"), Some(State::Waiting));
+    assert!(workers.iter().all(|worker| worker.stop(PATIENCE)));
+    assert_eq!(*errors.lock().expect("no panic"), Vec::<String>::new());
+    let failed: u64 = workers.iter().map(|worker| worker.stats().failed).sum();
+    assert_eq!(failed, 0);
+    // At the same time, so that they meet all connections.
+    let mut others = [(); 3].map(|()| client(&plain));
+    for other in &mut others {
+        other.batch_execute("BEGIN").expect("a transaction");
+        for (setting, expected) in
+            [("lock_timeout", "77s"), ("default_transaction_isolation", "serializable")]
+        {
+            let met = other.simple_query(&format!("SHOW {setting}")).expect("a row");
+            let met = met.iter().find_map(|message| match message {
+                postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            });
+            assert_eq!(met, Some(expected), "{setting}");
+        }
+    }
+    drop(others); // they have all connections
+    // Without the parameter, it is noticed that nothing is heard.
+    let deaf = Postgres::new(&plain).expect("an address").listen().expect("it connects");
+    assert!(deaf.is_none());
+    let hears = Postgres::new(&database.url()).expect("an address").listen();
+    assert!(hears.expect("it connects").is_some());
+    drop((pooler, users, workers));
+    database.execute("DROP OWNED BY pooled CASCADE; DROP ROLE pooled");
+}
+
+/// While the connection is gone that is told of new timers, the worker asks for them.
+fn a_worker_that_is_not_told_asks(server: &Server) {
+    let database = Database::schema(server);
+    let timers = database.open();
+    let listens = Arc::new(AtomicBool::new(true));
+    let store = Deaf { store: Postgres::new(&database.url()).expect("an address"), listens };
+    let listens = Arc::clone(&store.listens);
+    let worker = Timers::with_store(store).expect("it opens").worker();
+    let worker = worker.handle("plain", |_| Ok(())).on_error(|_| {});
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    listens.store(false, Ordering::Relaxed);
+    let cut =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT nspname%'";
+    client(server.url()).execute(cut, &[]).expect("it is cut");
+    until("it knows", || worker.stats().errors > 1);
+    let begin = Instant::now();
+    timers.schedule(&new("plain", "1", NOW)).expect("scheduled");
+    until("it is done", || worker.stats().done == 1);
+    assert!(begin.elapsed() < BEFORE_A_LOOK, "{:?}", begin.elapsed());
+    listens.store(true, Ordering::Relaxed);
+    // Once it hears again, it does not ask any more.
+    until("it asks no more", || {
+        let looks = worker.stats().looks;
+        thread::sleep(Duration::from_millis(2500)); // some times as long as between two questions
+        worker.stats().looks == looks
+    });
+    assert!(worker.stop(PATIENCE));
+}
+
+/// A store that cannot listen for a while.
+struct Deaf {
+    store: Postgres,
+    listens: Arc<AtomicBool>,
+}
+
+impl Store for Deaf {
+    fn connect(&self) -> Result<Box<dyn Connection>> {
+        self.store.connect()
+    }
+
+    fn migrate(&self) -> Result<()> {
+        self.store.migrate()
+    }
+
+    fn listen(&self) -> Result<Option<Box<dyn Listener>>> {
+        if self.listens.load(Ordering::Relaxed) {
+            return self.store.listen();
+        }
+        Err(Error::unreachable("it cannot listen"))
+    }
+}
+
+fn what_cannot_be_reached_says_why(server: &Server) {
+    let role = "CREATE ROLE crowded LOGIN CONNECTION LIMIT 0";
+    client(server.url()).batch_execute(role).expect("it is created");
+    let with = |from: &str, to: &str| {
+        let (before, after) = server.url().rsplit_once(from).expect("it has this part");
+        format!("{before}{to}{after}")
+    };
+    let cases = [
+        (with("/postgres", "/missing"), "database \"missing\" does not exist"),
+        (with("postgres@", "nobody@"), "role \"nobody\" does not exist"),
+        (with("postgres@", "crowded@"), "too many connections"),
+        (with("/postgres", "/postgres?sslmode=require"), "TLS"),
+        (with("%2F", "%2Fmissing"), "No such file"),
+    ];
+    for (url, cause) in cases {
+        let error = Timers::open(&url).expect_err("it cannot be reached");
+        assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+        assert!(error.to_string().contains(cause), "{cause}: {error}");
+    }
+    client(server.url()).batch_execute("DROP ROLE crowded").expect("it is dropped");
+}
+
+fn as_many_connections_are_kept_as_are_used(server: &Server) {
+    const THREADS: usize = 24;
+    const COUNT: usize = 20 * THREADS;
+    let database = Database::schema(server);
+    let opened = Arc::new(AtomicU32::new(0));
+    let store = {
+        let (opened, url) = (Arc::clone(&opened), database.url());
+        Postgres::with_connector(move || {
+            opened.fetch_add(1, Ordering::Relaxed);
+            postgres::Client::connect(&url, postgres::NoTls)
+        })
+    };
+    let timers = Timers::with_store(store).expect("it opens");
+    let worker = timers.worker().threads(THREADS).handle_in_postgres("tx", |_, transaction| {
+        transaction.batch_execute("SELECT pg_sleep(0.002)")?; // so that all threads are busy
+        Ok(())
+    });
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let timers = &timers;
+            scope.spawn(move || {
+                for n in 0..COUNT / THREADS {
+                    let key = format!("{thread} {n}");
+                    timers.schedule(&new("tx", &key, NOW)).expect("scheduled");
+                }
+            });
+        }
+    });
+    until("all are done", || worker.stats().done == COUNT as u64);
+    // Each thread that schedules or runs has one, and the worker has some.
+    let opened = opened.load(Ordering::Relaxed) as usize;
+    assert!(opened <= 2 * THREADS + 8, "{opened} connections");
+    assert!(worker.stop(PATIENCE));
+}

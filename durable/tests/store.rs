@@ -1,0 +1,745 @@
+//! What a store does with timers, whichever database it is (STORE-1 to STORE-7).
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+#[path = "common/databases.rs"]
+mod databases;
+#[path = "common/server.rs"]
+mod server;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+use std::{env, fs, thread};
+
+use databases::{Database, apart};
+use tickwheel_durable::{
+    Changed, Claim, Claimed, Connection, Error, Existing, Filter, Finish, MOST_BYTES, NewTimer,
+    Repetition, RunId, SCHEMA_VERSION, State, Store, Then, Timer, Timers, When, postgres,
+    postgres::Postgres, sqlite, sqlite::Sqlite,
+};
+
+const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn store(database: &Database<'_>) -> Box<dyn Store> {
+    match database {
+        Database::File(path) => Box::new(Sqlite::new(path)),
+        Database::Schema { .. } => Box::new(Postgres::new(&database.url()).expect("an address")),
+    }
+}
+
+fn connect(database: &Database<'_>) -> Box<dyn Connection> {
+    let store = store(database);
+    store.migrate().expect("tables");
+    store.connect().expect("it connects")
+}
+
+fn mail(key: &str, when: impl Into<When>) -> NewTimer {
+    NewTimer::new("mail", key, when)
+}
+
+fn claim_for(connection: &mut dyn Connection, owner: &str, limit: u32, lease: Duration) -> Claimed {
+    connection.claim(&Claim { kind: "mail", limit, owner, lease }).expect("a claim")
+}
+
+fn claim(connection: &mut dyn Connection, limit: u32) -> Claimed {
+    claim_for(connection, "me", limit, HOUR)
+}
+
+fn keys(claimed: &Claimed) -> Vec<&str> {
+    claimed.timers.iter().map(|claimed| claimed.timer.key.as_str()).collect()
+}
+
+fn id(claimed: &Claimed, index: usize) -> RunId {
+    let timer = &claimed.timers[index].timer;
+    RunId { id: timer.id, fence: timer.fence }
+}
+
+fn finish(connection: &mut dyn Connection, run: RunId, then: Then) -> bool {
+    connection.finish(&[Finish { run, attempts: 1, then }]).expect("it is written").changed
+        == [run.fence]
+}
+
+// ----- users ---------------------------------------------------------------------------------
+
+fn what_goes_in_comes_out(database: &Database<'_>) {
+    let timers = database.open();
+    let before = timers.now().expect("a time");
+    let new = mail("1", HOUR)
+        .payload([0, 255, 7])
+        .every(Duration::from_millis(1500))
+        .max_attempts(7)
+        .time_limit(Duration::from_secs(9));
+    let scheduled = timers.schedule(&new).expect("it is scheduled");
+    assert!(!scheduled.replaced);
+    let timer = timers.get("mail", "1").expect("no error").expect("it is there");
+    assert_eq!((timer.kind.as_str(), timer.key.as_str()), ("mail", "1"));
+    assert_eq!((timer.payload.as_slice(), timer.state), ([0, 255, 7].as_slice(), State::Waiting));
+    assert_eq!(timer.repetition, Some(Repetition::Every(Duration::from_millis(1500))));
+    assert_eq!((timer.max_attempts, timer.time_limit), (Some(7), Some(Duration::from_secs(9))));
+    assert_eq!((timer.attempts, timer.owner, timer.error), (0, None, None));
+    assert_eq!((timer.due, timer.wake), (scheduled.due, Some(scheduled.due)));
+    assert!(timer.due >= before + HOUR, "a delay is not shortened");
+    assert!(timer.due <= timers.now().expect("a time") + HOUR + Duration::from_millis(2));
+
+    let rule = mail("2", SystemTime::UNIX_EPOCH).rule("0 9 * * MON");
+    timers.schedule(&rule).expect("it is scheduled");
+    let timer = timers.get("mail", "2").expect("no error").expect("it is there");
+    assert_eq!(timer.repetition, Some(Repetition::Rule("0 9 * * MON".to_owned())));
+    assert_eq!(timer.due, SystemTime::UNIX_EPOCH);
+    assert!(timers.get("mail", "3").expect("no error").is_none());
+}
+
+fn times_are_rounded_up_and_kept_in_range(database: &Database<'_>) {
+    let timers = database.open();
+    let odd = SystemTime::UNIX_EPOCH + Duration::new(1_000_000, 1);
+    let due = timers.schedule(&mail("odd", odd)).expect("it is scheduled").due;
+    assert!(due >= odd && apart(due, odd) <= Duration::from_millis(1), "{due:?}");
+    let old = SystemTime::UNIX_EPOCH - HOUR;
+    let due = timers.schedule(&mail("old", old)).expect("it is scheduled").due;
+    assert_eq!(due, SystemTime::UNIX_EPOCH);
+    let far = [
+        timers.schedule(&mail("far", Duration::MAX)).expect("it is scheduled"),
+        timers
+            .schedule(&mail("later", SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40)))
+            .expect("scheduled"),
+    ];
+    for scheduled in far {
+        assert!(scheduled.due > SystemTime::now() + HOUR * 24 * 365 * 7000, "{:?}", scheduled.due);
+    }
+    assert_eq!(timers.list(&Filter::new()).expect("a list").len(), 4);
+}
+
+fn a_key_is_unique_in_its_kind(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("1", HOUR).payload("a")).expect("scheduled");
+    timers.schedule(&NewTimer::new("call", "1", HOUR).payload("b")).expect("scheduled");
+    assert!(timers.schedule(&mail("1", NOW).payload("c")).expect("scheduled").replaced);
+    assert_eq!(timers.get("mail", "1").expect("no error").expect("there").payload, b"c");
+    assert_eq!(timers.get("call", "1").expect("no error").expect("there").payload, b"b");
+    assert!(timers.schedule_if_absent(&mail("1", HOUR)).expect("no error").is_none());
+    assert!(timers.schedule_if_absent(&mail("2", HOUR)).expect("no error").is_some());
+    assert_eq!(timers.list(&Filter::new().kind("mail")).expect("a list").len(), 2);
+}
+
+fn many_go_in_together_or_not_at_all(database: &Database<'_>) {
+    let timers = database.open();
+    let mut new: Vec<_> = (0..500).map(|n| mail(&n.to_string(), HOUR)).collect();
+    new.push(mail("7", HOUR).payload("again"));
+    assert_eq!(timers.schedule_all(&new).expect("they are scheduled").len(), 501);
+    assert_eq!(timers.get("mail", "7").expect("no error").expect("there").payload, b"again");
+    new.push(mail(&"x".repeat(2000), HOUR));
+    new[0] = mail("another", HOUR);
+    let error = timers.schedule_all(&new).expect_err("a key is too long");
+    assert!(error.to_string().contains("at most 1000 bytes"), "{error}");
+    assert!(timers.get("mail", "another").expect("no error").is_none());
+    assert_eq!(timers.schedule_all(&[]).expect("nothing"), []);
+}
+
+fn impossible_timers_are_refused_with_advice(database: &Database<'_>) {
+    let timers = database.open();
+    let impossible = [
+        NewTimer::new("", "1", NOW),
+        NewTimer::new("k".repeat(201), "1", NOW),
+        mail("a\0b", NOW),
+        mail("1", NOW).every(Duration::from_nanos(1)),
+        mail("1", NOW).max_attempts(0),
+        mail("1", NOW).time_limit(NOW),
+    ];
+    for timer in impossible {
+        let error = timers.schedule(&timer).expect_err("it is impossible");
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    }
+    assert_eq!(timers.list(&Filter::new()).expect("a list"), []);
+}
+
+fn reset_moves_what_waits(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("1", HOUR)).expect("scheduled");
+    assert!(timers.reset("mail", "1", NOW).expect("no error"));
+    assert!(!timers.reset("mail", "2", NOW).expect("no error"));
+    let mut connection = connect(database);
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!(keys(&claimed), ["1"]);
+    assert!(!timers.reset("mail", "1", HOUR).expect("no error"), "it runs");
+    assert!(finish(&mut *connection, id(&claimed, 0), Then::Retry(HOUR, "no".to_owned())));
+    assert!(timers.reset("mail", "1", NOW).expect("no error"), "it waits for another attempt");
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!(
+        (keys(&claimed), claimed.timers[0].timer.attempts),
+        (vec!["1"], 0),
+        "it begins anew"
+    );
+    assert!(finish(&mut *connection, id(&claimed, 0), Then::Dead("no".to_owned())));
+    assert!(!timers.reset("mail", "1", NOW).expect("no error"), "it is dead");
+}
+
+fn cancel_tells_what_it_has_removed(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    assert_eq!(timers.cancel("mail", "1").expect("no error"), None);
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    assert_eq!(timers.cancel("mail", "1").expect("no error"), Some(State::Waiting));
+    assert_eq!(keys(&claim(&mut *connection, 9)), [""; 0]);
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!(timers.cancel("mail", "1").expect("no error"), Some(State::Running));
+    assert!(!finish(&mut *connection, id(&claimed, 0), Then::Retry(NOW, String::new())));
+    assert!(timers.get("mail", "1").expect("no error").is_none(), "nothing follows it");
+}
+
+fn lists_are_paged(database: &Database<'_>) {
+    let timers = database.open();
+    let base = SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000);
+    for n in 0..25_u64 {
+        let when = base + Duration::from_secs(100 - n % 5);
+        timers.schedule(&mail(&n.to_string(), when)).expect("scheduled");
+        timers.schedule(&NewTimer::new("zoo", n.to_string(), when)).expect("scheduled");
+    }
+    for (key, dead) in [("dead 1", NOW), ("dead 2", NOW)] {
+        timers.schedule(&mail(key, dead)).expect("scheduled");
+    }
+    let mut connection = connect(database);
+    for n in [0, 1] {
+        let claimed = claim(&mut *connection, 1);
+        assert_eq!(claimed.timers.len(), 1, "{n}");
+        assert!(finish(&mut *connection, id(&claimed, 0), Then::Dead("no".to_owned())));
+    }
+    let (mut all, mut filter) = (Vec::new(), Filter::new().limit(7));
+    loop {
+        let page = timers.list(&filter).expect("a page");
+        let Some(last) = page.last() else { break };
+        filter = filter.after(last);
+        all.extend(page);
+    }
+    assert_eq!(all.len(), 52);
+    let order = |timer: &tickwheel_durable::Timer| {
+        (timer.kind.clone(), timer.wake.is_none(), timer.wake, timer.id)
+    };
+    assert!(all.is_sorted_by_key(order), "{all:?}");
+    let until = base + Duration::from_secs(97);
+    let early = timers.list(&Filter::new().kind("zoo").until(until)).expect("a list");
+    assert_eq!(early.len(), 10);
+    let dead = timers.list(&Filter::new().state(State::Dead)).expect("a list");
+    assert_eq!(
+        dead.iter().map(|timer| timer.key.as_str()).collect::<Vec<_>>(),
+        ["dead 1", "dead 2"]
+    );
+    let counts = timers.counts().expect("counts");
+    assert_eq!(
+        counts.iter().map(|of| (of.kind.as_str(), of.waiting, of.dead)).collect::<Vec<_>>(),
+        [("mail", 25, 2), ("zoo", 25, 0)]
+    );
+    assert!(counts.iter().all(|of| of.lag.is_zero() && of.running == 0 && of.retrying == 0));
+}
+
+fn requeue_brings_the_dead_back(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    let new: Vec<_> = (0..4).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    for index in 0..3 {
+        assert!(finish(&mut *connection, id(&claimed, index), Then::Dead("why".to_owned())));
+    }
+    let dead = timers.get("mail", "0").expect("no error").expect("there");
+    assert_eq!((dead.state, dead.wake, dead.error.as_deref()), (State::Dead, None, Some("why")));
+    assert!(timers.requeue("mail", "0", NOW).expect("no error"));
+    assert!(!timers.requeue("mail", "0", NOW).expect("no error"), "it is not dead any more");
+    assert!(!timers.requeue("mail", "3", NOW).expect("no error"), "it runs");
+    assert_eq!(timers.requeue_all("mail", HOUR).expect("no error"), 2);
+    let again = claim(&mut *connection, 9);
+    assert_eq!((keys(&again), again.timers[0].timer.attempts), (vec!["0"], 0));
+}
+
+// ----- workers -------------------------------------------------------------------------------
+
+fn claims_take_what_is_due_in_order(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let now = connection.now().expect("a time");
+    let at = |seconds| now - Duration::from_secs(seconds);
+    let new = [
+        mail("a", at(10)),
+        mail("b", at(30)),
+        mail("c", at(20)),
+        mail("d", HOUR),
+        mail("e", at(20)),
+    ];
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    connection.schedule(&[NewTimer::new("other", "x", NOW)], Existing::Replace).expect("scheduled");
+    let first = claim(&mut *connection, 2);
+    // Equal ones come in the order in which they were put in, or of their keys within one call.
+    assert_eq!(keys(&first), ["b", "c"]);
+    assert_eq!(keys(&claim(&mut *connection, 9)), ["e", "a"]);
+    assert_eq!(keys(&claim(&mut *connection, 9)), [""; 0]);
+    let timer = &first.timers[0].timer;
+    assert_eq!(
+        (timer.state, timer.attempts, timer.owner.as_deref()),
+        (State::Running, 0, Some("me"))
+    );
+    assert!(timer.wake.expect("a lease") >= first.now + HOUR - Duration::from_millis(1));
+    assert!(first.timers[0].woke <= first.now && !first.timers[0].was_running);
+}
+
+fn fencing_numbers_only_grow(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let mut last = 0;
+    for round in 0..5 {
+        connection
+            .schedule(&[mail("1", NOW), mail("2", NOW)], Existing::Replace)
+            .expect("scheduled");
+        let claimed = claim(&mut *connection, 9);
+        assert_eq!(claimed.timers.len(), 2, "{round}");
+        let mut fences: Vec<_> = claimed.timers.iter().map(|claimed| claimed.timer.fence).collect();
+        fences.sort_unstable();
+        assert!(fences[0] > last && fences[1] > fences[0], "{fences:?} after {last}");
+        last = fences[1];
+        assert!(finish(&mut *connection, id(&claimed, 0), Then::Done));
+        connection.cancel("mail", "2").expect("no error");
+    }
+}
+
+fn a_lease_that_ends_is_taken_over(database: &Database<'_>) {
+    let mut connection = connect(database);
+    connection.schedule(&[mail("1", NOW)], Existing::Replace).expect("scheduled");
+    let short = Duration::from_millis(30);
+    let first = claim_for(&mut *connection, "dead", 9, short);
+    assert_eq!(keys(&claim(&mut *connection, 9)), [""; 0]);
+    assert_eq!(
+        connection.extend(&[id(&first, 0)], short).expect("extended").changed,
+        [id(&first, 0).fence]
+    );
+    thread::sleep(short + Duration::from_millis(10)); // the database's clock is a real one
+    let second = claim(&mut *connection, 9);
+    let timer = &second.timers[0].timer;
+    assert!(second.timers[0].was_running);
+    assert_eq!((timer.attempts, timer.owner.as_deref()), (0, Some("me")), "it never started");
+    assert!(timer.error.as_deref().expect("a reason").contains("worker dead ended"), "{timer:?}");
+    // The first worker comes back, and changes nothing.
+    assert_eq!(connection.extend(&[id(&first, 0)], HOUR).expect("no error"), Changed::default());
+    for then in
+        [Then::Done, Then::Release, Then::Dead(String::new()), Then::Retry(NOW, String::new())]
+    {
+        assert!(!finish(&mut *connection, id(&first, 0), then));
+    }
+    assert!(finish(&mut *connection, id(&second, 0), Then::Done));
+}
+
+fn starts_are_counted_and_claims_are_not(database: &Database<'_>) {
+    let mut connection = connect(database);
+    connection.schedule(&[mail("1", NOW)], Existing::Replace).expect("scheduled");
+    let short = Duration::from_millis(1);
+    for starts in 0..4 {
+        let claimed = claim_for(&mut *connection, "killed", 9, short);
+        assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["1"], starts));
+        assert_eq!(claimed.timers[0].was_running, starts > 0);
+        // It may be said twice, if the answer to the first was lost.
+        for _ in 0..2 {
+            assert!(connection.start(id(&claimed, 0), starts + 1).expect("no error"));
+        }
+        connection.extend(&[id(&claimed, 0)], short).expect("extended");
+        thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
+    }
+    let last = claim(&mut *connection, 9);
+    let never_started = Finish { run: id(&last, 0), attempts: 3, then: Then::Release };
+    assert_eq!(connection.finish(&[never_started]).expect("written").changed.len(), 1);
+    let timer = connection.get("mail", "1").expect("no error").expect("there");
+    assert_eq!((timer.state, timer.attempts), (State::Waiting, 3));
+    assert!(!connection.start(id(&last, 0), 4).expect("no error"), "it is nobody's");
+}
+
+fn a_suspected_timer_is_claimed_by_itself(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let now = connection.now().expect("a time");
+    let at = |seconds| now - Duration::from_secs(seconds);
+    let suspected = [mail("s1", at(100)), mail("s2", at(99))];
+    connection.schedule(&suspected, Existing::Replace).expect("scheduled");
+    let short = Duration::from_millis(1);
+    assert_eq!(keys(&claim_for(&mut *connection, "killed", 9, short)), ["s1", "s2"]);
+    // Two that came before the end of those leases, and two that come after it.
+    let before = [mail("a", at(50)), mail("b", at(40))];
+    connection.schedule(&before, Existing::Replace).expect("scheduled");
+    thread::sleep(Duration::from_millis(5)); // the database's clock is a real one
+    let after = [mail("c", NOW), mail("d", NOW)];
+    connection.schedule(&after, Existing::Replace).expect("scheduled");
+    for (expected, was_running, more) in [
+        (vec!["a", "b"], false, true),
+        (vec!["s1"], true, true),
+        (vec!["s2"], true, true),
+        (vec!["c", "d"], false, false),
+        (vec![], false, false),
+    ] {
+        let claimed = claim(&mut *connection, 9);
+        assert_eq!((keys(&claimed), claimed.more), (expected, more));
+        assert!(claimed.timers.iter().all(|claimed| claimed.was_running == was_running));
+    }
+}
+
+fn a_claim_takes_no_more_payload_than_fits(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let now = connection.now().expect("a time");
+    let large = |key: &str, seconds, bytes| {
+        mail(key, now - Duration::from_secs(seconds)).payload(vec![7; bytes])
+    };
+    let third = MOST_BYTES / 3;
+    let new = [
+        large("a", 90, third),
+        large("b", 80, third),
+        large("c", 70, third),
+        large("d", 60, third),
+        large("too large", 50, MOST_BYTES + 1),
+        large("e", 40, 0),
+    ];
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    for (expected, more) in [
+        (vec!["a", "b", "c"], true),
+        (vec!["d"], true),
+        (vec!["too large"], true),
+        (vec!["e"], false),
+    ] {
+        let claimed = claim(&mut *connection, 9);
+        assert_eq!((keys(&claimed), claimed.more), (expected, more));
+    }
+}
+
+fn a_failed_run_leaves_its_series(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let day = Duration::from_secs(86_400);
+    let new = mail("1", NOW).every(day).payload("p").max_attempts(2).time_limit(HOUR);
+    let (tries, fails) = (mail("tries", NOW).every(day), mail("fails", NOW).every(day));
+    connection.schedule(&[new, tries, fails], Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let next = claimed.now + day;
+    let outcomes = claimed.timers.iter().map(|claimed| {
+        let Timer { id, fence, ref key, .. } = claimed.timer;
+        let retry = (key == "tries").then_some(HOUR);
+        // Of one, the key is there already. Its series goes on all the same.
+        let key = if key == "fails" { "tries".to_owned() } else { format!("{key}@0") };
+        let then = Then::Split { next, key, retry, error: "no \0 luck".to_owned() };
+        Finish { run: RunId { id, fence }, attempts: 2, then }
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 3);
+    assert_eq!(connection.finish(&outcomes).expect("written"), Changed::default(), "each once");
+    let mut get = |key| connection.get("mail", key).expect("no error").expect("there");
+    let keys = claimed.timers.iter().map(|claimed| claimed.timer.key.as_str());
+    for key in keys {
+        let series = get(key);
+        assert_eq!((series.state, series.attempts), (State::Waiting, 0), "{key}");
+        assert_eq!(series.repetition, Some(Repetition::Every(day)), "{key}");
+        assert!(apart(series.due, next) <= Duration::from_millis(1), "{key}");
+        assert!(series.error.expect("a reason").contains("luck"), "{key}");
+    }
+    let run = get("1@0");
+    assert_eq!((run.state, run.attempts, run.wake, run.repetition), (State::Dead, 2, None, None));
+    assert_eq!((run.payload.as_slice(), run.max_attempts), (b"p".as_slice(), Some(2)));
+    assert_eq!((run.due, run.time_limit), (claimed.timers[0].timer.due, Some(HOUR)));
+    assert!(run.error.expect("a reason").contains("luck"));
+    let counts = &connection.counts().expect("counts")[0];
+    assert_eq!((counts.waiting, counts.retrying, counts.running, counts.dead), (3, 1, 0, 1));
+}
+
+fn each_outcome_leaves_its_state(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let new: Vec<_> = ["done", "next", "retry", "dead", "back"].map(|key| mail(key, NOW)).into();
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let next = claimed.now + HOUR;
+    let outcomes = claimed.timers.iter().map(|claimed| Finish {
+        run: RunId { id: claimed.timer.id, fence: claimed.timer.fence },
+        attempts: u32::from(claimed.timer.key != "back"),
+        then: match claimed.timer.key.as_str() {
+            "done" => Then::Done,
+            "next" => Then::Next(next),
+            "retry" => Then::Retry(HOUR, "no \0 luck".to_owned()),
+            "dead" => Then::Dead("no".to_owned()),
+            _ => Then::Release,
+        },
+    });
+    let outcomes: Vec<_> = outcomes.collect();
+    assert_eq!(connection.finish(&outcomes).expect("written").changed.len(), 5);
+    assert_eq!(connection.finish(&outcomes).expect("written"), Changed::default(), "each once");
+    let mut get = |key| connection.get("mail", key).expect("no error");
+    assert!(get("done").is_none());
+    let timer = get("next").expect("there");
+    assert_eq!((timer.state, timer.attempts, timer.owner.clone()), (State::Waiting, 0, None));
+    assert!(apart(timer.due, next) <= Duration::from_millis(1) && timer.wake == Some(timer.due));
+    let timer = get("retry").expect("there");
+    assert_eq!((timer.state, timer.attempts), (State::Waiting, 1));
+    assert!(timer.wake.expect("a time") >= claimed.now + HOUR && timer.due <= claimed.now);
+    assert!(timer.error.expect("a reason").contains("luck"));
+    let timer = get("dead").expect("there");
+    assert_eq!((timer.state, timer.error.as_deref()), (State::Dead, Some("no")));
+    let timer = get("back").expect("there");
+    assert_eq!((timer.state, timer.attempts, timer.wake), (State::Waiting, 0, Some(timer.due)));
+    let counts = &connection.counts().expect("counts")[0];
+    assert_eq!((counts.waiting, counts.retrying, counts.running, counts.dead), (2, 1, 0, 1));
+}
+
+fn a_look_sees_ahead(database: &Database<'_>) {
+    let mut connection = connect(database);
+    let now = connection.now().expect("a time");
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let new = [
+        mail("a", at(50)),
+        mail("b", at(10)),
+        mail("c", at(200)),
+        NewTimer::new("call", "d", at(30)),
+    ];
+    connection.schedule(&new, Existing::Replace).expect("scheduled");
+    connection
+        .schedule(&[NewTimer::new("unknown", "e", at(3))], Existing::Replace)
+        .expect("scheduled");
+    let mut look =
+        |limit| connection.look(&["call", "none", "mail"], Duration::from_secs(100), limit);
+    let seen = look(9).expect("a look");
+    let seconds: Vec<_> = seen
+        .wakes
+        .iter()
+        .map(|(kind, wake)| (*kind, apart(*wake, now).as_millis().div_ceil(1000)))
+        .collect();
+    assert_eq!(seconds, [(0, 30), (2, 10), (2, 50)]);
+    assert!(seen.now >= now);
+    assert_eq!(look(1).expect("a look").wakes.len(), 2);
+}
+
+fn claims_at_the_same_time_never_take_the_same(database: &Database<'_>) {
+    let timers = database.open();
+    let new: Vec<_> = (0..600).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    let work = || {
+        let (mut connection, mut mine) = (connect(database), Vec::new());
+        loop {
+            let claimed = claim(&mut *connection, 7);
+            if claimed.timers.is_empty() && timers.counts().expect("counts").is_empty() {
+                return mine;
+            }
+            for index in 0..claimed.timers.len() {
+                assert!(finish(&mut *connection, id(&claimed, index), Then::Done));
+            }
+            mine.extend(claimed.timers.into_iter().map(|claimed| claimed.timer.key));
+        }
+    };
+    let all = thread::scope(|scope| {
+        let threads = [(); 4].map(|()| scope.spawn(work));
+        threads.map(|thread| thread.join().expect("no error")).concat()
+    });
+    assert_eq!((all.len(), all.into_iter().collect::<BTreeSet<_>>().len()), (600, 600));
+}
+
+fn a_replaced_timer_is_not_ended_by_the_old_run(database: &Database<'_>) {
+    let mut connection = connect(database);
+    connection.schedule(&[mail("1", NOW)], Existing::Replace).expect("scheduled");
+    let old = claim(&mut *connection, 9);
+    let scheduled = connection
+        .schedule(&[mail("1", NOW).payload("new")], Existing::Replace)
+        .expect("scheduled");
+    assert!(scheduled[0].expect("put in").replaced);
+    let timer = connection.get("mail", "1").expect("no error").expect("there");
+    assert_eq!((timer.state, timer.attempts, timer.owner), (State::Waiting, 0, None));
+    assert!(!finish(&mut *connection, id(&old, 0), Then::Done));
+    let new = claim(&mut *connection, 9);
+    assert_eq!(
+        (keys(&new), new.timers[0].timer.payload.as_slice()),
+        (vec!["1"], b"new".as_slice())
+    );
+    assert_eq!(new.timers[0].timer.attempts, 0);
+    assert!(!finish(&mut *connection, id(&old, 0), Then::Done));
+    assert!(finish(&mut *connection, id(&new, 0), Then::Done));
+}
+
+// ----- tables --------------------------------------------------------------------------------
+
+fn an_insert_by_another_program_is_a_timer(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute(match database {
+        Database::File(_) => {
+            "INSERT INTO tickwheel_timers (kind, key, payload, due)
+             VALUES ('mail', '1', 'text', 1000 * unixepoch() - 5000);
+             INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '2', 1000 * unixepoch() - 1000)"
+        }
+        Database::Schema { .. } => {
+            "INSERT INTO tickwheel_timers (kind, key, payload, due) VALUES ('mail', '1', 'text', now() - interval '5 s');
+             INSERT INTO tickwheel_timers (kind, key, due) VALUES ('mail', '2', now() - interval '1 s')"
+        }
+    });
+    let mut connection = connect(database);
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!(keys(&claimed), ["1", "2"]);
+    assert_eq!(claimed.timers[0].timer.payload, b"text");
+    assert!(timers.get("mail", "2").expect("no error").expect("there").payload.is_empty());
+}
+
+/// The first page of the documentation says how another program moves a timer.
+fn an_update_by_another_program_moves_what_waits_for_another_attempt(database: &Database<'_>) {
+    let timers = database.open();
+    let mut connection = connect(database);
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let claimed = claim(&mut *connection, 9);
+    let retry = Then::Retry(HOUR, "it failed".to_owned());
+    assert!(finish(&mut *connection, id(&claimed, 0), retry));
+    let waits = || timers.get("mail", "1").expect("no error").expect("there");
+    assert!(waits().wake > Some(waits().due), "{:?}", waits());
+    let update = |due: &str| {
+        database.execute(&format!(
+            "UPDATE tickwheel_timers SET due = {due} WHERE kind = 'mail' AND key = '1' AND state = 'waiting'"
+        ));
+    };
+    let tomorrow = match database {
+        Database::File(_) => "1000 * (unixepoch() + 86400)",
+        Database::Schema { .. } => "now() + interval '1 day'",
+    };
+    update("due");
+    assert!(waits().wake > Some(waits().due), "an update that moves nothing changes nothing");
+    update(tomorrow);
+    let moved = waits();
+    assert_eq!((moved.wake, moved.attempts, moved.error), (Some(moved.due), 0, None));
+    update(tomorrow);
+    let now = match database {
+        Database::File(_) => "1000 * unixepoch()",
+        Database::Schema { .. } => "now()",
+    };
+    update(now);
+    let claimed = claim(&mut *connection, 9);
+    assert_eq!((keys(&claimed), claimed.timers[0].timer.attempts), (vec!["1"], 0));
+    // The workers' own changes of due times are no moves.
+    let due = timers.now().expect("a time") + HOUR;
+    assert!(finish(&mut *connection, id(&claimed, 0), Then::Next(due)));
+    assert_eq!((waits().wake, waits().attempts), (Some(waits().due), 0));
+}
+
+/// The definition that is published is enough for an empty database, with the tools that people have.
+fn the_published_definition_makes_the_tables(database: &Database<'_>) {
+    let sql = match database {
+        Database::File(_) => sqlite::SCHEMA,
+        Database::Schema { .. } => postgres::SCHEMA,
+    };
+    match database {
+        Database::File(_) => database.execute(&format!("BEGIN; {sql} COMMIT")),
+        Database::Schema { .. } => {
+            let file = env::temp_dir().join(server::new_name("schema") + ".sql");
+            fs::write(&file, sql).expect("it is written");
+            let mut psql = Command::new("psql");
+            psql.args(["--quiet", "--no-psqlrc", "-v", "ON_ERROR_STOP=1", "-1", "-f"]).arg(&file);
+            let output = psql.arg(database.url()).output();
+            fs::remove_file(&file).expect("it was there");
+            match output {
+                Err(error) => {
+                    databases::say(&format!("store, with psql: skipped: {error}"));
+                    database.execute(sql);
+                }
+                Ok(output) => assert!(output.status.success(), "{output:?}"),
+            }
+        }
+    }
+    database.open().schedule(&mail("1", NOW)).expect("scheduled");
+    assert_eq!(keys(&claim(&mut *connect(database), 9)), ["1"]);
+}
+
+fn tables_of_the_first_version_are_brought_up_to_date(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("1", HOUR)).expect("scheduled");
+    let of_tables = if database.is_sqlite() { "" } else { "ON tickwheel_timers" };
+    database.execute(&format!(
+        "DROP TRIGGER tickwheel_timers_anew {of_tables}; UPDATE tickwheel_schema SET version = 1"
+    ));
+    an_update_by_another_program_moves_what_waits_for_another_attempt(database);
+    assert_eq!(
+        database.number("SELECT CAST(version AS bigint) FROM tickwheel_schema"),
+        i64::from(SCHEMA_VERSION)
+    );
+}
+
+fn tables_are_made_once_by_many(database: &Database<'_>) {
+    thread::scope(|scope| {
+        for n in 0..6 {
+            scope.spawn(move || {
+                database.open().schedule(&mail(&n.to_string(), HOUR)).expect("scheduled")
+            });
+        }
+    });
+    assert_eq!(database.open().list(&Filter::new()).expect("a list").len(), 6);
+}
+
+fn a_later_version_that_allows_it_is_worked_with_and_others_are_refused(database: &Database<'_>) {
+    let timers = database.open();
+    let later = SCHEMA_VERSION + 1;
+    database.execute("ALTER TABLE tickwheel_timers ADD COLUMN colour TEXT");
+    database.execute(&format!("UPDATE tickwheel_schema SET version = {later}"));
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let mut connection = connect(database);
+    assert_eq!(keys(&claim(&mut *connection, 9)), ["1"]);
+
+    database.execute(&format!("UPDATE tickwheel_schema SET oldest = {later}"));
+    let error = Timers::open(&database.address()).expect_err("it is too new");
+    assert!(matches!(error, Error::Schema(version) if version == later), "{error:?}");
+    assert!(error.to_string().contains("update tickwheel"), "{error}");
+    // A worker that runs already learns of it at its next look.
+    let look = connection.look(&["mail"], HOUR, 9);
+    assert!(matches!(look, Err(Error::Schema(_))), "{look:?}");
+    // And at its next claim, which takes nothing.
+    timers.schedule(&mail("2", NOW)).expect("scheduled");
+    let claim = Claim { kind: "mail", limit: 9, owner: "me", lease: HOUR };
+    let claimed = connection.claim(&claim);
+    assert!(matches!(claimed, Err(Error::Schema(version)) if version == later), "{claimed:?}");
+    assert_eq!(timers.get("mail", "2").expect("no error").expect("there").state, State::Waiting);
+}
+
+on_both! {
+    "store":
+    what_goes_in_comes_out,
+    times_are_rounded_up_and_kept_in_range,
+    a_key_is_unique_in_its_kind,
+    many_go_in_together_or_not_at_all,
+    impossible_timers_are_refused_with_advice,
+    reset_moves_what_waits,
+    cancel_tells_what_it_has_removed,
+    lists_are_paged,
+    requeue_brings_the_dead_back,
+    claims_take_what_is_due_in_order,
+    fencing_numbers_only_grow,
+    a_lease_that_ends_is_taken_over,
+    starts_are_counted_and_claims_are_not,
+    a_suspected_timer_is_claimed_by_itself,
+    a_claim_takes_no_more_payload_than_fits,
+    a_failed_run_leaves_its_series,
+    each_outcome_leaves_its_state,
+    a_look_sees_ahead,
+    claims_at_the_same_time_never_take_the_same,
+    a_replaced_timer_is_not_ended_by_the_old_run,
+    an_insert_by_another_program_is_a_timer,
+    an_update_by_another_program_moves_what_waits_for_another_attempt,
+    the_published_definition_makes_the_tables,
+    tables_of_the_first_version_are_brought_up_to_date,
+    tables_are_made_once_by_many,
+    a_later_version_that_allows_it_is_worked_with_and_others_are_refused,
+}
+
+#[test]
+fn what_is_no_address_is_said_to_be_none() {
+    for address in ["", "sqlite:", "mysql://x", "postgres://user:secret@host:port/"] {
+        let error = Timers::open(address).expect_err("no address");
+        assert!(matches!(error, Error::Address(_)), "{error:?}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    let missing = env::temp_dir().join("no such folder").join("timers.db");
+    let error = Timers::open(&format!("sqlite:{}", missing.display())).expect_err("no folder");
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+}
+
+/// SQLite does not wait by itself when the mode of a file is to be set in which somebody writes.
+#[test]
+fn a_new_file_may_be_opened_while_another_program_writes_in_it() {
+    let database = Database::file();
+    let path = database.address();
+    let other = rusqlite::Connection::open(path.trim_start_matches("sqlite:")).expect("it opens");
+    other.execute_batch("BEGIN IMMEDIATE; CREATE TABLE other (id INTEGER)").expect("valid SQL");
+    thread::scope(|scope| {
+        let opened = scope.spawn(|| database.open());
+        thread::sleep(Duration::from_millis(50)); // real time: it meets the lock
+        assert!(!opened.is_finished());
+        other.execute_batch("COMMIT").expect("it was free to write");
+        drop(opened.join().expect("it opens"));
+    });
+}

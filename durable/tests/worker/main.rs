@@ -1,0 +1,1215 @@
+//! What workers do with timers, whichever database keeps them.
+//!
+//! The time here is the database's, so these tests wait for real. What can be waited for is waited for, and not slept.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+#[path = "../common/databases.rs"]
+mod databases;
+mod delayed_messages;
+#[path = "../common/server.rs"]
+mod server;
+mod sight;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use common::{PATIENCE, until};
+use databases::{Database, client};
+use tickwheel::{Precision, Scheduler};
+use tickwheel_durable::{
+    Error, Existing, Failure, Filter, NewTimer, Retry, State, StopReason, Table, Timers,
+    WorkerBuilder, postgres, sqlite,
+};
+
+const NOW: Duration = Duration::ZERO;
+const HOUR: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_millis(20);
+
+fn mail(key: &str, when: impl Into<tickwheel_durable::When>) -> NewTimer {
+    NewTimer::new("mail", key, when)
+}
+
+/// What handlers have seen.
+#[derive(Clone)]
+struct Log(mpsc::Sender<Seen>);
+
+#[derive(Clone, Debug)]
+struct Seen {
+    key: String,
+    attempt: u32,
+    fence: i64,
+    due: SystemTime,
+    at: Instant,
+}
+
+impl Log {
+    fn new() -> (Log, mpsc::Receiver<Seen>) {
+        let (send, receive) = mpsc::channel();
+        (Log(send), receive)
+    }
+
+    fn add(&self, run: &tickwheel_durable::Run<'_>) {
+        let seen = Seen {
+            key: run.key().to_owned(),
+            attempt: run.attempt(),
+            fence: run.fence(),
+            due: run.due(),
+            at: Instant::now(),
+        };
+        _ = self.0.send(seen);
+    }
+}
+
+fn next(log: &mpsc::Receiver<Seen>) -> Seen {
+    log.recv_timeout(PATIENCE).expect("the handler is called")
+}
+
+/// A worker whose handler notes what it sees, and succeeds.
+fn noting(timers: &Timers) -> (WorkerBuilder, mpsc::Receiver<Seen>) {
+    let (log, seen) = Log::new();
+    let worker = timers.worker().handle("mail", move |run| {
+        log.add(run);
+        Ok(())
+    });
+    (worker, seen)
+}
+
+fn is_gone(timers: &Timers, key: &str) -> bool {
+    timers.get("mail", key).expect("no error").is_none()
+}
+
+fn quick(attempts: u32) -> Retry {
+    Retry::attempts(attempts).gaps(Duration::from_millis(5), 1.0, Duration::from_millis(5))
+}
+
+// ----- on time -------------------------------------------------------------------------------
+
+fn what_is_due_runs_once_and_is_gone(database: &Database<'_>) {
+    let timers = database.open();
+    let scheduler = Scheduler::new();
+    timers.schedule(&mail("before", NOW).payload("hello")).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(&scheduler).expect("it starts");
+    assert_eq!(next(&seen).key, "before");
+    let before = Instant::now();
+    let due = timers.schedule(&mail("after", SOON)).expect("scheduled").due;
+    let run = next(&seen);
+    assert_eq!((run.key.as_str(), run.attempt, run.due), ("after", 1, due));
+    // The wall clock may be slewed against the one that is read here.
+    assert!(
+        run.at + Duration::from_micros(100) >= before + SOON,
+        "{:?} early",
+        before + SOON - run.at
+    );
+    until("both are written", || worker.stats().done == 2);
+    assert!(is_gone(&timers, "before") && is_gone(&timers, "after"));
+    let stats = worker.stats();
+    assert_eq!((stats.claimed, stats.failed, stats.lost, stats.running), (2, 0, 0, 0));
+    assert!(worker.stop(PATIENCE));
+    timers.schedule(&mail("late", NOW)).expect("scheduled");
+    assert!(seen.recv_timeout(SOON).is_err(), "nothing runs after the stop");
+}
+
+fn timers_of_other_processes_come_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    // The server tells of new timers. A file has to be asked.
+    let poll = if database.is_sqlite() { Duration::from_millis(5) } else { HOUR };
+    let worker = worker.poll_every(poll).start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    let other = database.open(); // has no worker, and does not know of this one
+    let begin = Instant::now();
+    other.schedule(&mail("new", SOON)).expect("scheduled");
+    assert_eq!(next(&seen).key, "new");
+    other.schedule(&mail("moved", HOUR)).expect("scheduled");
+    assert!(other.reset("mail", "moved", SOON).expect("no error"));
+    assert_eq!(next(&seen).key, "moved");
+    other.schedule(&mail("replaced", HOUR)).expect("scheduled");
+    assert!(other.schedule(&mail("replaced", NOW)).expect("scheduled").replaced);
+    assert_eq!(next(&seen).key, "replaced");
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "before a look without a reason: {:?}",
+        begin.elapsed()
+    );
+}
+
+fn each_timer_of_a_batch_comes_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(&Scheduler::new()).expect("it starts");
+    until("it has looked", || worker.stats().looks == 1);
+    // In one call of this process, and in one of another program, which only PostgreSQL tells of.
+    let batch: Vec<_> = (0..20).map(|n: u32| mail(&n.to_string(), SOON * (20 - n))).collect();
+    timers.schedule_all(&batch).expect("scheduled");
+    (0..20).for_each(|_| drop(next(&seen)));
+    if !database.is_sqlite() {
+        database.execute(
+            "INSERT INTO tickwheel_timers (kind, key, due)
+            SELECT 'mail', 'other ' || n, now() + n * interval '10 milliseconds' FROM generate_series(1, 20) n",
+        );
+        (0..20).for_each(|_| drop(next(&seen)));
+    }
+    // What waits for a look comes within a minute. A look may come earlier, if the machine's clock was set.
+    assert!(worker.stats().max_lateness < Duration::from_secs(5), "{:?}", worker.stats());
+}
+
+fn a_cancelled_timer_never_runs(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let _worker = worker.start(Scheduler::global()).expect("it starts");
+    for n in 0..20 {
+        timers.schedule(&mail(&n.to_string(), Duration::from_millis(30))).expect("scheduled");
+    }
+    let cancelled: BTreeSet<_> = (0..20)
+        .filter(|n| n % 2 == 0)
+        .map(|n| n.to_string())
+        .filter(|key| timers.cancel("mail", key).expect("no error") == Some(State::Waiting))
+        .collect();
+    until("the others ran", || timers.list(&Filter::new()).expect("a list").is_empty());
+    let ran: BTreeSet<_> = seen.try_iter().map(|seen| seen.key).collect();
+    assert_eq!(ran.len() + cancelled.len(), 20);
+    assert!(ran.is_disjoint(&cancelled), "{ran:?} {cancelled:?}");
+}
+
+fn idle_costs_one_look_a_minute(database: &Database<'_>) {
+    let timers = database.open();
+    timers.schedule(&mail("far", HOUR)).expect("scheduled");
+    let (worker, _seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    // A wait is the subject: nothing happens in it.
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(worker.stats().looks, 1);
+}
+
+fn what_is_behind_a_backlog_comes_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    // As many as one look takes in, and one more, before there is a worker.
+    let new: Vec<_> = (0..1000).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    timers.schedule(&mail("behind", Duration::from_millis(400))).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let begin = Instant::now();
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    while next(&seen).key != "behind" {}
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "before the next look: {:?}",
+        begin.elapsed()
+    );
+    until("all are done", || worker.stats().done == 1001);
+}
+
+fn a_backlog_is_worked_off(database: &Database<'_>) {
+    let timers = database.open();
+    let new: Vec<_> = (0..3000).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("all are done", || worker.stats().done == 3000);
+    let keys: BTreeSet<_> = seen.try_iter().map(|seen| seen.key).collect();
+    assert_eq!((keys.len(), worker.stats().claimed), (3000, 3000));
+}
+
+// ----- failures ------------------------------------------------------------------------------
+
+fn failures_are_tried_again_and_dead_in_the_end(database: &Database<'_>) {
+    let timers = database.open();
+    let (log, seen) = Log::new();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            log.add(run);
+            assert_eq!(run.is_last_attempt(), run.attempt() == 3);
+            match run.key() {
+                "panic" => panic!("oh"),
+                "once" if run.attempt() > 1 => Ok(()),
+                "for good" => Err(Failure::for_good("never")),
+                _ => Err(Failure::new("no luck")),
+            }
+        })
+        .retry(quick(3))
+        .start(Scheduler::global())
+        .expect("it starts");
+    let keys = ["panic", "once", "for good", "error"];
+    timers.schedule_all(&keys.map(|key| mail(key, NOW))).expect("scheduled");
+    until("three are dead", || worker.stats().dead == 3 && is_gone(&timers, "once"));
+    let attempts = |key: &str, seen: &[Seen]| seen.iter().filter(|seen| seen.key == key).count();
+    let seen: Vec<_> = seen.try_iter().collect();
+    assert_eq!(keys.map(|key| attempts(key, &seen)), [3, 2, 1, 3]);
+    until("it is written", || worker.stats().running == 0);
+    let reason = |key| timers.get("mail", key).expect("no error").expect("there").error;
+    assert_eq!(reason("panic").as_deref(), Some("panicked: oh"));
+    assert_eq!(reason("for good").as_deref(), Some("never"));
+    assert_eq!(timers.requeue_all("mail", NOW).expect("no error"), 3);
+    until("they are dead again", || worker.stats().dead == 6);
+    let stats = worker.stats();
+    assert_eq!((stats.failed, stats.done, stats.lost), (15, 1, 0));
+}
+
+fn a_handler_that_never_returns_holds_up_nobody(database: &Database<'_>) {
+    let timers = database.open();
+    let end = Arc::new(AtomicBool::new(false));
+    let (log, seen) = Log::new();
+    let worker = {
+        let end = Arc::clone(&end);
+        timers
+            .worker()
+            .threads(1)
+            .handle("mail", move |run| {
+                log.add(run);
+                if run.key() == "stuck" {
+                    assert!(run.is_current());
+                    until("the end", || end.load(Ordering::Relaxed));
+                    assert!(!run.is_current(), "it is told so");
+                }
+                Ok(())
+            })
+            .retry(quick(2))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    timers.schedule(&mail("stuck", NOW).time_limit(Duration::from_millis(40))).expect("scheduled");
+    assert_eq!(next(&seen).key, "stuck");
+    timers.schedule(&mail("other", NOW)).expect("scheduled");
+    // Another thread stands in, and tries it again, until it is dead.
+    let (mut stuck, mut others) = (1, 0);
+    while stuck < 2 || others < 1 {
+        match next(&seen).key.as_str() {
+            "stuck" => stuck += 1,
+            _ => others += 1,
+        }
+    }
+    until("it is dead", || {
+        timers.get("mail", "stuck").expect("no error").expect("there").state == State::Dead
+    });
+    assert_eq!((worker.stats().stuck, worker.stats().timed_out), (2, 2));
+    timers.schedule(&mail("more", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "more");
+    end.store(true, Ordering::Relaxed);
+    until("they come back", || worker.stats().stuck == 0);
+    timers.schedule(&mail("last", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "last");
+    assert!(worker.stop(PATIENCE));
+    assert_eq!(timers.get("mail", "stuck").expect("no error").expect("there").state, State::Dead);
+}
+
+fn a_long_handler_keeps_its_lease(database: &Database<'_>) {
+    let timers = database.open();
+    let lease = Duration::from_millis(400);
+    let runs = Arc::new(AtomicU32::new(0));
+    let long = |timers: &Timers| {
+        let runs = Arc::clone(&runs);
+        timers
+            .worker()
+            .handle("mail", move |run| {
+                runs.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(lease * 4); // longer than its lease is the subject
+                assert!(run.is_current());
+                Ok(())
+            })
+            .lease(lease)
+            .poll_every(Duration::from_millis(10))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    let workers = [long(&timers), long(&database.open())];
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is done", || is_gone(&timers, "1"));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    until("it is counted", || workers.iter().map(|worker| worker.stats().done).sum::<u64>() == 1);
+    assert_eq!(workers.map(|worker| worker.stats().lost), [0, 0]);
+}
+
+fn a_run_learns_that_its_timer_is_gone(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            _ = tell.send(());
+            until("it is told", || !run.is_current());
+            Ok(())
+        })
+        .lease(Duration::from_millis(150))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("1", NOW).every(HOUR)).expect("scheduled");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    assert_eq!(timers.cancel("mail", "1").expect("no error"), Some(State::Running));
+    until("it has ended", || worker.stats().lost == 1);
+    assert!(is_gone(&timers, "1"), "nothing follows it");
+}
+
+fn a_death_is_told_with_its_reason(database: &Database<'_>) {
+    let timers = database.open();
+    // A worker had this one, in its last attempt, and died.
+    timers.schedule(&mail("taken along", NOW).max_attempts(1)).expect("scheduled");
+    database.execute(
+        "UPDATE tickwheel_timers SET state = 'running', attempts = 1, owner = 'old', fence = 0, held_until = due",
+    );
+    let (tell, told) = mpsc::channel();
+    let requeue = timers.clone();
+    let worker = timers
+        .worker()
+        .handle("mail", |run| match run.key() {
+            "for good" => Err(Failure::for_good("never")),
+            _ if run.payload() == b"again" => Ok(()),
+            _ => Err(Failure::new("no luck")),
+        })
+        .retry(quick(2))
+        .on_dead(move |timer, reason| {
+            assert_eq!((timer.state, timer.error.as_deref()), (State::Dead, Some(reason)));
+            // It is written, so it can be requeued here.
+            let stands = requeue.get("mail", &timer.key).expect("no error").expect("there");
+            assert_eq!((stands.state, stands.attempts), (State::Dead, timer.attempts));
+            _ = tell.send((timer.key.clone(), timer.attempts, reason.to_owned()));
+            panic!("a hook may panic");
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule_all(&[mail("for good", NOW), mail("fails", NOW)]).expect("scheduled");
+    let mut deaths: Vec<_> =
+        (0..3).map(|_| told.recv_timeout(PATIENCE).expect("it is told")).collect();
+    deaths.sort();
+    let lease = "the lease of worker old ended: it died, hung, or lost the database";
+    let expected = [("fails", 2, "no luck"), ("for good", 1, "never"), ("taken along", 1, lease)];
+    assert_eq!(
+        deaths,
+        expected.map(|(key, attempts, why)| (key.to_owned(), attempts, why.to_owned()))
+    );
+    until("it is counted", || worker.stats().dead == 3);
+    assert_eq!(worker.stats().failed, 3, "an attempt of another worker is not counted here");
+    assert!(worker.stop(PATIENCE) && told.try_recv().is_err());
+}
+
+// ----- series --------------------------------------------------------------------------------
+
+fn a_series_keeps_its_phase(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let period = Duration::from_millis(20);
+    let first = timers.schedule(&mail("1", NOW).every(period)).expect("scheduled").due;
+    let mut last = first - period;
+    for _ in 0..5 {
+        let due = next(&seen).due;
+        let periods = due.duration_since(first).expect("later").as_millis();
+        assert!(periods % period.as_millis() == 0 && due > last, "{periods} ms");
+        last = due;
+    }
+    assert!(timers.cancel("mail", "1").expect("no error").is_some());
+    assert!(worker.stop(PATIENCE));
+}
+
+fn a_run_that_fails_does_not_end_its_series(database: &Database<'_>) {
+    let timers = database.open();
+    let period = Duration::from_millis(50);
+    let (log, seen) = Log::new();
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            log.add(run);
+            Err(Failure::new("no luck"))
+        })
+        .retry(quick(2))
+        .rules(move |_, after| Ok(Some(after + period)))
+        .on_dead(move |timer, _| _ = tell.send(timer.clone()))
+        .start(Scheduler::global())
+        .expect("it starts");
+    for series in [mail("1", NOW).every(period), mail("2", NOW).rule("each period")] {
+        let first = timers.schedule(&series).expect("scheduled").due;
+        // Each of its runs is tried twice, and then dead on its own.
+        let runs: Vec<_> = (0..4).map(|_| next(&seen)).collect();
+        let attempts: Vec<_> = runs.iter().map(|run| run.attempt).collect();
+        assert_eq!(attempts, [1, 2, 1, 2], "{runs:?}");
+        assert!(runs.iter().all(|run| run.key == series.key));
+        assert_eq!((runs[0].due, runs[1].due), (first, first));
+        assert!(runs[2].due >= first + period && runs[3].due == runs[2].due, "{runs:?}");
+        let dead = told.recv_timeout(PATIENCE).expect("it is told");
+        let millis = first.duration_since(SystemTime::UNIX_EPOCH).expect("later").as_millis();
+        assert_eq!(dead.key, format!("{}@{millis}", series.key));
+        assert_eq!((dead.due, dead.attempts, dead.repetition.clone()), (first, 2, None));
+        let stands = timers.get("mail", &dead.key).expect("no error").expect("there");
+        assert_eq!((stands.state, stands.due), (State::Dead, first));
+        // A service that starts again finds its series alive.
+        assert_eq!(timers.schedule_if_absent(&series).expect("no error"), None);
+        let state = timers.cancel("mail", &series.key).expect("no error");
+        assert!(matches!(state, Some(State::Waiting | State::Running)), "{state:?}");
+        until("it is over", || worker.stats().running == 0);
+        told.try_iter().for_each(drop);
+        seen.try_iter().for_each(drop);
+        assert!(timers.counts().expect("counts")[0].dead > 0);
+    }
+}
+
+fn gaps_of_retries_do_not_replace_the_period(database: &Database<'_>) {
+    let timers = database.open();
+    let period = Duration::from_millis(100);
+    let (log, seen) = Log::new();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            log.add(run);
+            if run.payload() == b"fails" { Err(Failure::new("no luck")) } else { Ok(()) }
+        })
+        .retry(Retry::attempts(3).gaps(HOUR, 1.0, HOUR))
+        .start(Scheduler::global())
+        .expect("it starts");
+    let series = mail("1", NOW).every(period).payload("fails");
+    let first = timers.schedule(&series).expect("scheduled").due;
+    let runs: Vec<_> = (0..3).map(|_| next(&seen)).collect();
+    assert!(runs.iter().all(|run| run.attempt == 1 && run.key == "1"), "{runs:?}");
+    assert!(runs[0].due == first && runs.is_sorted_by(|one, other| one.due + period <= other.due));
+    timers.cancel("mail", "1").expect("no error");
+    until("it is over", || worker.stats().running == 0);
+    // Each run keeps its attempts, and waits for the next one on its own.
+    let left = timers.list(&Filter::new()).expect("a list");
+    assert!(left.len() >= 2, "{left:?}");
+    for run in &left {
+        assert_eq!((run.state, run.attempts, run.repetition.clone()), (State::Waiting, 1, None));
+        assert!(run.wake > Some(run.due + HOUR / 2), "{run:?}");
+    }
+    assert!(timers.reset("mail", &left[0].key, NOW).expect("no error"));
+    assert_eq!(next(&seen).key, left[0].key);
+}
+
+fn a_rule_says_when_the_next_run_is(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker
+        .rules(|rule, after| match rule {
+            "past" => Ok(Some(after)),
+            "bad" => Err(Failure::new("no rule")),
+            "panic" => panic!("no rule"),
+            rule => {
+                let (count, gap) = rule.split_once(' ').ok_or_else(|| Failure::new("no rule"))?;
+                assert_eq!(count, "then");
+                Ok((gap != "never").then_some(after + HOUR))
+            }
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    let rules = ["past", "bad", "panic", "then never", "then later"];
+    for rule in rules {
+        timers.schedule(&mail(rule, NOW).rule(rule)).expect("scheduled");
+    }
+    let runs: BTreeSet<_> = (0..5).map(|_| next(&seen).key).collect();
+    assert_eq!(runs, rules.map(ToOwned::to_owned).into());
+    until("all is written", || worker.stats().running == 0 && worker.stats().done == 2);
+    let state = |rule| timers.get("mail", rule).expect("no error").map(|timer| timer.state);
+    let states = rules.map(state);
+    let dead = Some(State::Dead);
+    assert_eq!(states, [dead, dead, dead, None, Some(State::Waiting)]);
+    let later = timers.get("mail", "then later").expect("no error").expect("there").due;
+    assert!(later > timers.now().expect("a time") + HOUR / 2);
+}
+
+// ----- several workers -----------------------------------------------------------------------
+
+fn workers_share_the_work(database: &Database<'_>) {
+    let timers = database.open();
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let workers: Vec<_> = (0..3)
+        .map(|n| {
+            let ran = Arc::clone(&ran);
+            let note = move |run: &tickwheel_durable::Run<'_>| {
+                ran.lock().expect("no panic").push((run.key().to_owned(), n));
+                thread::sleep(Duration::from_millis(4)); // so that one cannot do it all
+                Ok(())
+            };
+            let worker = database.open().worker().threads(2).handle("mail", note);
+            worker
+                .poll_every(Duration::from_millis(20))
+                .start(Scheduler::global())
+                .expect("it starts")
+        })
+        .collect();
+    let new: Vec<_> =
+        (0..400).map(|n| mail(&n.to_string(), Duration::from_millis(n % 100))).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    until("all are done", || workers.iter().map(|worker| worker.stats().done).sum::<u64>() == 400);
+    let ran = ran.lock().expect("no panic");
+    let keys: BTreeSet<_> = ran.iter().map(|(key, _)| key).collect();
+    let who: BTreeSet<_> = ran.iter().map(|(_, worker)| worker).collect();
+    assert_eq!((ran.len(), keys.len()), (400, 400), "each once");
+    assert!(who.len() > 1, "{who:?}");
+}
+
+fn a_slow_handler_keeps_no_quick_timers_behind_it(database: &Database<'_>) {
+    let timers = database.open();
+    let may_end = Arc::new(AtomicBool::new(false));
+    let worker = {
+        let may_end = Arc::clone(&may_end);
+        timers.worker().threads(1).handle("mail", |_| Ok(())).handle("slow", move |_| {
+            until("it may end", || may_end.load(Ordering::Relaxed));
+            Ok(())
+        })
+    };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let mails = |count: u64| {
+        let all: Vec<_> = (0..count).map(|n| mail(&n.to_string(), NOW)).collect();
+        timers.schedule_all(&all).expect("scheduled");
+    };
+    mails(50);
+    until("they are done", || worker.stats().done == 50);
+    // One fills the thread of its kind, and the others wait for it.
+    for n in 0..5 {
+        timers.schedule(&NewTimer::new("slow", n.to_string(), NOW)).expect("scheduled");
+    }
+    until("it runs", || worker.stats().running == 1);
+    mails(20);
+    until("the mails are done beside it", || worker.stats().done == 70);
+    assert_eq!(worker.stats().claimed, 71, "of the slow kind as many as it has threads");
+    may_end.store(true, Ordering::Relaxed);
+    until("all are done", || worker.stats().done == 75);
+    assert!(worker.stop(PATIENCE));
+}
+
+fn a_kind_that_hangs_costs_itself_alone_and_says_so(database: &Database<'_>) {
+    const THREADS: usize = 2;
+    let timers = database.open();
+    let may_end = Arc::new(AtomicBool::new(false));
+    let (tell, told) = mpsc::channel();
+    let worker = {
+        let may_end = Arc::clone(&may_end);
+        timers.worker().threads(THREADS).handle("mail", |_| Ok(())).handle("hangs", move |_| {
+            until("the end", || may_end.load(Ordering::Relaxed));
+            Ok(())
+        })
+    };
+    let worker = worker
+        .time_limit(Duration::from_millis(20))
+        .on_error(move |error| _ = tell.send(error.to_string()))
+        .start(Scheduler::global())
+        .expect("it starts");
+    // Each fills a thread. Those that replace them, sixteen, hang too.
+    let hanging = (0..30).map(|n| NewTimer::new("hangs", n.to_string(), NOW));
+    timers.schedule_all(&hanging.collect::<Vec<_>>()).expect("scheduled");
+    let alarm = told.recv_timeout(PATIENCE).expect("it says so");
+    assert!(alarm.contains("\"hangs\"") && alarm.contains("hang"), "{alarm}");
+    assert_eq!(worker.stats().stuck, THREADS as u64 + 16);
+    // It holds none of them back from other workers, and serves its other kind.
+    let left = || timers.list(&Filter::new().kind("hangs").state(State::Running)).expect("a list");
+    until("it has given back the others", || left().is_empty());
+    let mails: Vec<_> = (0..294).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&mails).expect("scheduled");
+    until("the mails are done", || worker.stats().done == 294);
+    // When its handlers return, the kind is served again.
+    may_end.store(true, Ordering::Relaxed);
+    until("none is stuck", || worker.stats().stuck == 0);
+    timers.schedule(&NewTimer::new("hangs", "new", NOW)).expect("scheduled");
+    until("it is done", || timers.get("hangs", "new").expect("no error").is_none());
+    assert!(told.try_recv().is_err(), "it is said once");
+    assert!(worker.stop(PATIENCE));
+}
+
+fn a_worker_that_stops_gives_back_what_it_has_not_started(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let slow = timers
+        .worker()
+        .threads(2)
+        .handle("mail", move |run| {
+            if run.key() != "quick" {
+                _ = tell.send(());
+                thread::sleep(Duration::from_millis(30)); // a slow handler is the subject
+            }
+            Ok(())
+        })
+        .start(Scheduler::global())
+        .expect("it starts");
+    // It learns that mails are quick, so it claims many ahead.
+    timers.schedule(&mail("quick", NOW)).expect("scheduled");
+    until("it is done", || slow.stats().done == 1);
+    let new: Vec<_> = (0..50).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    told.recv_timeout(PATIENCE).expect("it runs");
+    assert!(slow.stop(PATIENCE));
+    let stats = slow.stats();
+    assert_eq!((stats.running, stats.done + stats.released), (0, stats.claimed));
+    assert!(stats.released > 0, "{stats:?}");
+    let left = timers.list(&Filter::new().state(State::Waiting)).expect("a list");
+    assert_eq!(left.len() as u64, 51 - stats.done);
+    assert!(left.iter().all(|timer| timer.attempts == 0), "the attempt does not count");
+}
+
+fn others_take_over_at_once_what_a_stopped_worker_waited_for(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // nobody tells another process
+    }
+    let timers = database.open();
+    let failing = timers
+        .worker()
+        .handle("mail", |_| Err(Failure::new("not here").retry_after(Duration::from_millis(300))))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it has failed", || failing.stats().failed == 1 && failing.stats().running == 0);
+    let (worker, seen) = noting(&database.open());
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    assert!(failing.stop(PATIENCE));
+    assert_eq!(next(&seen).attempt, 2);
+}
+
+// ----- transactions --------------------------------------------------------------------------
+
+/// A table of what handlers have done, in the same database.
+const EFFECTS: &str = "CREATE TABLE effects (key TEXT NOT NULL)";
+
+/// A worker that writes its effect in the transaction of the timer.
+fn in_transaction(
+    timers: &Timers,
+    database: &Database<'_>,
+    fail: impl Fn(u32) -> bool + Send + Sync + Copy + 'static,
+) -> WorkerBuilder {
+    let worker = timers.worker().retry(quick(9));
+    if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", move |run, transaction| {
+            transaction.execute("INSERT INTO effects VALUES (?1)", [run.key()])?;
+            let next = NewTimer::new("after", run.key(), HOUR);
+            sqlite::within(transaction).schedule(&[next], Existing::Keep)?;
+            if fail(run.attempt()) { Err(Failure::new("undone")) } else { Ok(()) }
+        })
+    } else {
+        worker.handle_in_postgres("mail", move |run, transaction| {
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+            let next = NewTimer::new("after", run.key(), HOUR);
+            postgres::within(transaction).schedule(&[next], Existing::Keep)?;
+            if fail(run.attempt()) { Err(Failure::new("undone")) } else { Ok(()) }
+        })
+    }
+}
+
+fn a_handler_in_the_transaction_runs_exactly_once(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute(EFFECTS);
+    let worker = in_transaction(&timers, database, |attempt| attempt < 3);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let new: Vec<_> = (0..20).map(|n| mail(&n.to_string(), NOW)).collect();
+    timers.schedule_all(&new).expect("scheduled");
+    until("all are done", || worker.stats().done == 20);
+    let stats = worker.stats();
+    assert_eq!((stats.failed, stats.claimed, stats.lost, stats.dead), (40, 60, 0, 0));
+    assert_eq!(database.number("SELECT count(*) FROM effects"), 20);
+    assert_eq!(database.number("SELECT count(DISTINCT key) FROM effects"), 20);
+    let after = timers.list(&Filter::new()).expect("a list");
+    assert!(after.len() == 20 && after.iter().all(|timer| timer.kind == "after"));
+}
+
+fn what_a_handler_schedules_in_its_transaction_comes_on_time(database: &Database<'_>) {
+    let timers = database.open();
+    let (log, seen) = Log::new();
+    let after = |key: &str| [NewTimer::new("after", key, SOON)];
+    let worker = timers.worker().handle("after", move |run| {
+        log.add(run);
+        Ok(())
+    });
+    let worker = if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", move |run, transaction| {
+            sqlite::within(transaction).schedule(&after(run.key()), Existing::Keep)?;
+            Ok(())
+        })
+    } else {
+        worker.handle_in_postgres("mail", move |run, transaction| {
+            postgres::within(transaction).schedule(&after(run.key()), Existing::Keep)?;
+            Ok(())
+        })
+    };
+    let worker = worker.poll_every(HOUR).start(Scheduler::global()).expect("it starts");
+    until("it has looked", || worker.stats().looks > 0);
+    let begin = Instant::now();
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "1");
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "before the next look: {:?}",
+        begin.elapsed()
+    );
+}
+
+fn a_series_in_transactions_goes_on(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute(EFFECTS);
+    let worker =
+        in_transaction(&timers, database, |_| false).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW).every(Duration::from_millis(10))).expect("scheduled");
+    until("five runs", || worker.stats().done >= 5);
+    assert!(worker.stop(PATIENCE));
+    assert_eq!(database.number("SELECT count(*) FROM effects").unsigned_abs(), worker.stats().done);
+}
+
+fn the_order_and_its_timer_are_written_together_or_not_at_all(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let _worker = worker.start(Scheduler::global()).expect("it starts");
+    let new = |key| [mail(key, NOW)];
+    match database {
+        Database::File(path) => {
+            let mut mine = rusqlite::Connection::open(path).expect("it opens");
+            for (key, commits) in [("undone", false), ("kept", true)] {
+                let transaction = mine.transaction().expect("begins");
+                sqlite::within(&transaction)
+                    .schedule(&new(key), Existing::Replace)
+                    .expect("scheduled");
+                if commits { transaction.commit() } else { transaction.rollback() }.expect("ends");
+            }
+            timers.tell("mail");
+        }
+        Database::Schema { .. } => {
+            let mut mine = client(&database.url());
+            for (key, commits) in [("undone", false), ("kept", true)] {
+                let mut transaction = mine.transaction().expect("begins");
+                postgres::within(&mut transaction)
+                    .schedule(&new(key), Existing::Replace)
+                    .expect("scheduled");
+                if commits { transaction.commit() } else { transaction.rollback() }.expect("ends");
+            }
+        }
+    }
+    assert_eq!(next(&seen).key, "kept");
+    assert!(is_gone(&timers, "undone"));
+}
+
+fn a_transaction_that_never_ends_is_ended(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // a file has no server that could end it
+    }
+    let timers = database.open();
+    database.execute(EFFECTS);
+    let (log, seen) = Log::new();
+    let worker = timers
+        .worker()
+        .retry(quick(9))
+        .handle_in_postgres("mail", move |run, transaction| {
+            log.add(run);
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()])?;
+            if run.attempt() == 1 {
+                until("it is told", || !run.is_current());
+                // A hung process sends nothing. Each statement would begin the server's time limit anew.
+                thread::sleep(Duration::from_millis(300));
+                assert!(transaction.execute("SELECT 1", &[]).is_err(), "the server has ended it");
+            }
+            Ok(())
+        })
+        .time_limit(Duration::from_millis(100))
+        .lease(Duration::from_millis(200))
+        .poll_every(Duration::from_millis(20))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    let (first, second) = (next(&seen), next(&seen));
+    assert_eq!((first.attempt, second.attempt), (1, 2));
+    assert!(second.fence > first.fence);
+    until("it is done", || worker.stats().done == 1);
+    assert_eq!(database.number("SELECT count(*) FROM effects"), 1);
+}
+
+/// PostgreSQL keeps the plans of prepared statements. With those that a worker made while the table was empty it would read the
+/// whole table for each timer, once that has grown.
+fn a_table_that_grows_is_not_read_for_each_timer(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // it looks at the tables anew for each statement
+    }
+    let address = format!("{}&application_name=grows", database.url());
+    let timers = Timers::open(&address).expect("it opens");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    let run_some = |from: u64, count: u64| {
+        for key in from..from + count {
+            timers.schedule(&mail(&key.to_string(), NOW)).expect("scheduled");
+            assert_eq!(next(&seen).key, key.to_string());
+        }
+        until("they are written", || worker.stats().done == from + count);
+    };
+    run_some(0, 10);
+    database.execute("VACUUM ANALYZE tickwheel_timers"); // the server knows that there is nothing
+    run_some(10, 20);
+    let (many, count) = (100_000, 200);
+    let later: Vec<_> = (0..many).map(|key| mail(&format!("later {key}"), HOUR)).collect();
+    timers.schedule_all(&later).expect("scheduled");
+    run_some(30, count);
+    assert!(worker.stop(PATIENCE));
+    drop((worker, timers));
+    // A connection counts what it has read when it ends.
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'grows'";
+    until("they have ended", || database.number(connections) == 0);
+    let counted = |what: &str| {
+        let of = "FROM pg_stat_user_tables WHERE relid = 'tickwheel_timers'::regclass";
+        database.number(&format!("SELECT coalesce({what}, 0) {of}"))
+    };
+    until("it is counted", || counted("idx_scan") > 0);
+    let read = counted("seq_tup_read");
+    assert!(read < many * 20, "{read} rows were read to run {count} timers");
+}
+
+fn a_statement_that_fails_in_its_transaction_fails_the_run(database: &Database<'_>) {
+    let timers = database.open();
+    database.execute("CREATE TABLE effects (key TEXT PRIMARY KEY)");
+    let worker = timers.worker().retry(quick(2));
+    // The handler ignores the error of the second statement. PostgreSQL would undo the first one too, and call that a
+    // success. SQLite keeps the first.
+    let worker = if database.is_sqlite() {
+        worker.handle_in_sqlite("mail", |run, transaction| {
+            for _ in 0..2 {
+                _ = transaction.execute("INSERT INTO effects VALUES (?1)", [run.key()]);
+            }
+            Ok(())
+        })
+    } else {
+        worker.handle_in_postgres("mail", |run, transaction| {
+            for _ in 0..2 {
+                _ = transaction.execute("INSERT INTO effects VALUES ($1)", &[&run.key()]);
+            }
+            Ok(())
+        })
+    };
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    until("it is over", || {
+        worker.stats().done + worker.stats().dead == 1 && worker.stats().running == 0
+    });
+    let is_done = is_gone(&timers, "1");
+    assert_eq!(is_done, database.is_sqlite());
+    assert_eq!(database.number("SELECT count(*) FROM effects"), i64::from(is_done));
+    if !is_done {
+        let error = timers.get("mail", "1").expect("no error").expect("there").error;
+        assert!(
+            error.as_deref().is_some_and(|error| error.contains("a statement has failed")),
+            "{error:?}"
+        );
+    }
+}
+
+// ----- others that hold or refuse --------------------------------------------------------------
+
+fn a_timer_that_somebody_holds_holds_up_no_other(database: &Database<'_>) {
+    if database.is_sqlite() {
+        return; // a transaction holds the whole file
+    }
+    let timers = database.open();
+    let may_end = Arc::new(AtomicBool::new(false));
+    let (log, seen) = Log::new();
+    let worker = {
+        let may_end = Arc::clone(&may_end);
+        timers.worker().handle("mail", move |run| {
+            log.add(run);
+            if run.key().starts_with("held") {
+                until("it may end", || may_end.load(Ordering::Relaxed));
+                assert!(run.is_current(), "its lease was extended while the other was held");
+            }
+            Ok(())
+        })
+    };
+    let lease = Duration::from_millis(500);
+    let worker = worker.lease(lease).start(Scheduler::global()).expect("it starts");
+    timers.schedule_all(&[mail("held 1", NOW), mail("held 2", NOW)]).expect("scheduled");
+    _ = (next(&seen), next(&seen));
+    let mut mine = client(&database.url());
+    let mut transaction = mine.transaction().expect("begins");
+    let state = postgres::within(&mut transaction).cancel("mail", "held 1").expect("no error");
+    assert_eq!(state, Some(State::Running));
+    thread::sleep(lease * 2); // more than one extension, of which one timer is held
+    timers.schedule(&mail("other", NOW)).expect("scheduled");
+    assert_eq!(next(&seen).key, "other");
+    may_end.store(true, Ordering::Relaxed);
+    until("the others are done", || worker.stats().done == 2);
+    transaction.rollback().expect("ends");
+    until("it is done too", || is_gone(&timers, "held 1"));
+}
+
+fn an_outcome_that_is_refused_holds_up_no_other(database: &Database<'_>) {
+    let timers = database.open();
+    // A rule of the user's, against which one outcome is.
+    database.execute(if database.is_sqlite() {
+        "CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers WHEN OLD.key = 'kept'
+         BEGIN SELECT RAISE(ABORT, 'no'); END"
+    } else {
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF OLD.key = 'kept' THEN RAISE 'no'; END IF; RETURN OLD; END $$;
+         CREATE TRIGGER mine BEFORE DELETE ON tickwheel_timers FOR EACH ROW EXECUTE FUNCTION refuse()"
+    });
+    let (worker, _seen) = noting(&timers);
+    let worker = worker.on_error(|_| {}).start(Scheduler::global()).expect("it starts");
+    let keys = (0..20).map(|n| n.to_string()).chain(["kept".to_owned()]);
+    timers.schedule_all(&keys.map(|key| mail(&key, NOW)).collect::<Vec<_>>()).expect("scheduled");
+    until("the others are done", || worker.stats().done == 20);
+    until("it is given up", || worker.stats().lost == 1);
+    assert!(worker.stop(PATIENCE));
+}
+
+fn batches_and_workers_do_not_deadlock(database: &Database<'_>) {
+    let timers = database.open();
+    let worker = timers
+        .worker()
+        .handle("mail", |run| if run.key().len() == 1 { Ok(()) } else { Err(Failure::new("no")) })
+        .retry(quick(3))
+        .start(Scheduler::global())
+        .expect("it starts");
+    thread::scope(|scope| {
+        for reverse in [false, true] {
+            let timers = &timers;
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let mut keys: Vec<_> = (0..40).map(|n| n.to_string()).collect();
+                    if reverse {
+                        keys.reverse();
+                    }
+                    let batch: Vec<_> = keys.iter().map(|key| mail(key, NOW)).collect();
+                    timers.schedule_all(&batch).expect("no deadlock");
+                    timers.requeue_all("mail", NOW).expect("no deadlock");
+                    for key in keys.iter().skip(round).take(3) {
+                        timers.cancel("mail", key).expect("no deadlock");
+                    }
+                }
+            });
+        }
+    });
+    until("it has come to rest", || {
+        let counts = timers.counts().expect("counts");
+        counts.iter().all(|of| of.waiting + of.retrying + of.running == 0)
+    });
+    assert_eq!(worker.stats().errors, 0);
+}
+
+// ----- clocks --------------------------------------------------------------------------------
+
+fn a_machine_whose_clock_is_off_sends_nothing_early(database: &Database<'_>) {
+    // The database's clock is an hour behind, or ahead of, this machine's: the same as the other way round.
+    let off = match database {
+        Database::File(path) => {
+            let store = sqlite::Sqlite::with_wall_clock(path, || SystemTime::now() - HOUR);
+            Timers::with_store(store).expect("it opens")
+        }
+        Database::Schema { .. } => {
+            let timers = database.open();
+            database.execute(
+                "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE
+                 AS $$ SELECT clock_timestamp() - interval '1 hour' $$",
+            );
+            timers
+        }
+    };
+    let (worker, seen) = noting(&off);
+    let _worker = worker.start(Scheduler::global()).expect("it starts");
+    let now = off.now().expect("a time");
+    assert!(SystemTime::now() > now + HOUR / 2, "it is off");
+    // Due by this machine's clock for a long time, but not by the database's.
+    off.schedule(&mail("early", now + HOUR / 2)).expect("scheduled");
+    off.schedule(&mail("on time", now + Duration::from_millis(60))).expect("scheduled");
+    let begin = Instant::now();
+    let run = next(&seen);
+    assert_eq!(run.key, "on time");
+    assert!(run.at.duration_since(begin) > Duration::from_millis(30), "{:?}", run.at - begin);
+    assert!(seen.recv_timeout(SOON).is_err());
+}
+
+fn jumps_of_the_clock_lose_nothing(database: &Database<'_>) {
+    // The clock is moved by a function of the tests.
+    let offset = Arc::new(AtomicU32::new(100));
+    let timers = match database {
+        Database::File(path) => {
+            let offset = Arc::clone(&offset);
+            let clock =
+                move || SystemTime::now() + HOUR * offset.load(Ordering::Relaxed) - HOUR * 100;
+            Timers::with_store(sqlite::Sqlite::with_wall_clock(path, clock)).expect("it opens")
+        }
+        Database::Schema { .. } => database.open(),
+    };
+    let jump = |hours: u32| match database {
+        Database::File(_) => offset.store(100 + hours, Ordering::Relaxed),
+        Database::Schema { .. } => database.execute(&format!(
+            "CREATE OR REPLACE FUNCTION tickwheel_now() RETURNS timestamptz LANGUAGE sql VOLATILE
+             AS $$ SELECT clock_timestamp() + interval '{hours} hours' $$"
+        )),
+    };
+    let (worker, seen) = noting(&timers);
+    let worker =
+        worker.poll_every(Duration::from_millis(20)).start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("in two hours", HOUR * 2)).expect("scheduled");
+    timers.schedule(&mail("soon", SOON)).expect("scheduled");
+    assert_eq!(next(&seen).key, "soon");
+    // Otherwise its lease would end with the jump.
+    until("it is written", || worker.stats().done == 1);
+    jump(3);
+    timers.tell("mail");
+    assert_eq!(next(&seen).key, "in two hours");
+    jump(0); // back again: what is due by that clock has not come
+    timers.schedule(&mail("back", Duration::from_millis(50))).expect("scheduled");
+    let begin = Instant::now();
+    assert_eq!(next(&seen).key, "back");
+    assert!(begin.elapsed() > Duration::from_millis(30));
+}
+
+// ----- the rest ------------------------------------------------------------------------------
+
+fn json_goes_in_and_comes_out(database: &Database<'_>) {
+    let timers = database.open();
+    let (tell, told) = mpsc::channel();
+    let worker = timers
+        .worker()
+        .handle("mail", move |run| {
+            let (name, count): (String, u32) = run.json()?;
+            _ = tell.send((name, count));
+            Ok(())
+        })
+        .retry(quick(2))
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&mail("good", NOW).json(&("ann", 7)).expect("JSON")).expect("scheduled");
+    timers.schedule(&mail("poison", NOW).payload("{")).expect("scheduled");
+    assert_eq!(told.recv_timeout(PATIENCE).expect("it comes"), ("ann".to_owned(), 7));
+    until("the other is dead", || worker.stats().dead == 1 && worker.stats().running == 0);
+    let poison = timers.get("mail", "poison").expect("no error").expect("there");
+    assert_eq!(poison.attempts, 2);
+    assert!(
+        poison.error.as_deref().is_some_and(|error| error.contains("do not fit")),
+        "{poison:?}"
+    );
+}
+
+fn the_longest_times_are_long_and_do_no_harm(database: &Database<'_>) {
+    let timers = database.open();
+    let (worker, seen) = noting(&timers);
+    let worker = worker.time_limit(Duration::MAX).lease(Duration::MAX).poll_every(Duration::MAX);
+    let worker = worker.start(Scheduler::global()).expect("it starts");
+    timers.schedule(&mail("1", NOW).time_limit(Duration::MAX)).expect("scheduled");
+    timers.schedule(&mail("2", NOW).every(Duration::MAX)).expect("scheduled");
+    assert_eq!([next(&seen), next(&seen)].map(|seen| seen.attempt), [1, 1]);
+    until("both are written", || worker.stats().done == 2);
+    assert!(worker.stop(PATIENCE));
+}
+
+fn async_code_may_call_it(database: &Database<'_>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+    runtime.expect("a runtime").block_on(async {
+        let timers = database.open();
+        let (worker, seen) = noting(&timers);
+        let worker = worker.start(Scheduler::global()).expect("it starts");
+        timers.schedule(&mail("1", NOW)).expect("scheduled");
+        assert_eq!(next(&seen).key, "1");
+        assert!(worker.stop(PATIENCE));
+        drop((worker, timers)); // with their connections
+    });
+}
+
+fn what_a_worker_cannot_be_is_said(database: &Database<'_>) {
+    let timers = database.open();
+    let scheduler = Scheduler::new();
+    let invalid = |worker: WorkerBuilder| {
+        let error = worker.start(&scheduler).expect_err("it cannot start");
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    };
+    invalid(timers.worker());
+    invalid(timers.worker().handle("mail", |_| Ok(())).lease(Duration::from_millis(1)));
+    invalid(timers.worker().handle_in_transaction("mail", |_, _| Ok(())));
+    invalid(timers.worker().handle("mail", |_| Ok(())).handle("mail", |_| Ok(())));
+    invalid(timers.worker().handle("mail", |_| Ok(())).name("a\0b"));
+    invalid(if database.is_sqlite() {
+        timers.worker().handle_in_postgres("mail", |_, _| Ok(()))
+    } else {
+        timers.worker().handle_in_sqlite("mail", |_, _| Ok(()))
+    });
+}
+
+fn a_closed_scheduler_stops_the_worker(database: &Database<'_>) {
+    let timers = database.open();
+    let scheduler = Scheduler::builder().precision(Precision::Exact).build().expect("it starts");
+    let (worker, seen) = noting(&timers);
+    let worker = worker.start(&scheduler).expect("it starts");
+    timers.schedule(&mail("1", NOW)).expect("scheduled");
+    next(&seen);
+    drop(scheduler.close().expect("it closes"));
+    until("it has ended", || worker.stop(Duration::from_millis(1)));
+    assert!(is_gone(&timers, "1"), "the outcome is written all the same");
+}
+
+fn a_worker_says_whether_it_runs_and_why_not(database: &Database<'_>) {
+    let timers = database.open();
+    let start = |scheduler: &Scheduler| {
+        let (tell, told) = mpsc::channel();
+        let (worker, _) = noting(&timers);
+        let worker =
+            worker.poll_every(HOUR).on_error(move |error| _ = tell.send(error.to_string()));
+        let worker = worker.start(scheduler).expect("it starts");
+        assert!(worker.is_running() && worker.stop_reason().is_none());
+        until("it has looked", || worker.stats().looks > 0);
+        (worker, told)
+    };
+    let begin = Instant::now();
+    // By its user.
+    let (worker, told) = start(Scheduler::global());
+    assert_eq!(worker.wait(Duration::from_millis(5)), None);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| worker.wait(PATIENCE));
+        assert!(worker.stop(PATIENCE));
+        assert_eq!(waits.join().expect("no panic"), Some(StopReason::Stopped));
+    });
+    assert!(!worker.is_running() && told.try_recv().is_err(), "that is no error");
+    // With its scheduler.
+    let scheduler = Scheduler::new();
+    let (worker, told) = start(&scheduler);
+    drop(scheduler.close().expect("it closes"));
+    assert_eq!(worker.wait(PATIENCE), Some(StopReason::SchedulerClosed));
+    assert!(!worker.is_running());
+    assert_eq!(told.try_recv().as_deref(), Ok("a worker has stopped: its scheduler was closed"));
+    // When it claims from tables that have become too new, and not at its next look.
+    let (worker, told) = start(Scheduler::global());
+    database.execute("UPDATE tickwheel_schema SET version = 99, oldest = 99");
+    timers.schedule(&mail("new", NOW)).expect("scheduled");
+    assert_eq!(worker.wait(PATIENCE), Some(StopReason::Schema(99)));
+    assert!(told.try_recv().is_ok_and(|error| error.contains("version 99")));
+    let timer = timers.get("mail", "new").expect("no error").expect("there");
+    assert_eq!((timer.state, timer.attempts), (State::Waiting, 0));
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+}
+
+on_both! {
+    "worker":
+    what_is_due_runs_once_and_is_gone,
+    timers_of_other_processes_come_on_time,
+    each_timer_of_a_batch_comes_on_time,
+    a_cancelled_timer_never_runs,
+    idle_costs_one_look_a_minute,
+    a_backlog_is_worked_off,
+    what_is_behind_a_backlog_comes_on_time,
+    a_table_that_grows_is_not_read_for_each_timer,
+    a_statement_that_fails_in_its_transaction_fails_the_run,
+    a_timer_that_somebody_holds_holds_up_no_other,
+    an_outcome_that_is_refused_holds_up_no_other,
+    batches_and_workers_do_not_deadlock,
+    the_longest_times_are_long_and_do_no_harm,
+    async_code_may_call_it,
+    failures_are_tried_again_and_dead_in_the_end,
+    a_handler_that_never_returns_holds_up_nobody,
+    a_long_handler_keeps_its_lease,
+    a_run_learns_that_its_timer_is_gone,
+    a_series_keeps_its_phase,
+    a_rule_says_when_the_next_run_is,
+    workers_share_the_work,
+    a_slow_handler_keeps_no_quick_timers_behind_it,
+    a_worker_that_stops_gives_back_what_it_has_not_started,
+    others_take_over_at_once_what_a_stopped_worker_waited_for,
+    a_handler_in_the_transaction_runs_exactly_once,
+    what_a_handler_schedules_in_its_transaction_comes_on_time,
+    a_series_in_transactions_goes_on,
+    the_order_and_its_timer_are_written_together_or_not_at_all,
+    a_transaction_that_never_ends_is_ended,
+    a_machine_whose_clock_is_off_sends_nothing_early,
+    jumps_of_the_clock_lose_nothing,
+    json_goes_in_and_comes_out,
+    what_a_worker_cannot_be_is_said,
+    a_closed_scheduler_stops_the_worker,
+    a_worker_says_whether_it_runs_and_why_not,
+    a_kind_that_hangs_costs_itself_alone_and_says_so,
+    a_death_is_told_with_its_reason,
+    a_run_that_fails_does_not_end_its_series,
+    gaps_of_retries_do_not_replace_the_period,
+}

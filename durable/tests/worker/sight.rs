@@ -1,0 +1,104 @@
+//! What `tracing` and `metrics` are told. The threads of workers are their own, so the subscriber and the recorder are
+//! those of the whole process, and hear the other tests too. What belongs to this one is told by its kind.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tickwheel::Scheduler;
+use tickwheel_durable::{Failure, NewTimer, Retry, Timers};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use super::common::until;
+
+/// No other test has timers of this kind.
+const KIND: &str = "observed mail";
+
+/// Notes spans and events of the kind.
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<String>>>);
+
+impl Ear {
+    fn hear(&self, Fields(line): Fields) {
+        if line.contains(KIND) {
+            self.0.lock().expect("no panic").push(line);
+        }
+    }
+}
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        _ = write!(self.0, " {field}={value:?}");
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Ear {
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
+        let mut fields = Fields(format!("span {}", attributes.metadata().name()));
+        attributes.record(&mut fields);
+        self.hear(fields);
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields(event.metadata().level().to_string());
+        event.record(&mut fields);
+        self.hear(fields);
+    }
+}
+
+#[test]
+fn spans_events_and_metrics_tell_what_a_worker_does() {
+    let ear = Ear::default();
+    let subscriber = tracing_subscriber::registry().with(ear.clone());
+    tracing::subscriber::set_global_default(subscriber).expect("the first");
+    let prometheus = PrometheusBuilder::new().install_recorder().expect("the first");
+
+    let timers = Timers::open("sqlite::memory:").expect("it opens");
+    let retry = Retry::attempts(2).gaps(Duration::from_millis(1), 1.0, Duration::from_millis(1));
+    let worker = timers
+        .worker()
+        .handle(KIND, |run| match run.key() {
+            "good" => Ok(()),
+            _ => Err(Failure::new("no luck")),
+        })
+        .retry(retry)
+        .start(Scheduler::global())
+        .expect("it starts");
+    timers.schedule(&NewTimer::new(KIND, "good", Duration::ZERO)).expect("scheduled");
+    timers.schedule(&NewTimer::new(KIND, "bad", Duration::ZERO)).expect("scheduled");
+    timers.schedule(&NewTimer::new(KIND, "far", Duration::from_secs(60))).expect("scheduled");
+    until("both are over", || {
+        let stats = worker.stats();
+        stats.done == 1 && stats.dead == 1 && stats.running == 0
+    });
+
+    let heard = ear.0.lock().expect("no panic").clone();
+    let has = |parts: &[&str]| {
+        let found =
+            heard.iter().filter(|line| parts.iter().all(|part| line.contains(part))).count();
+        assert_eq!(found, 1, "{parts:?} in {heard:#?}");
+    };
+    has(&["span tickwheel.timer", "key=\"good\"", "attempt=1", "fence="]);
+    has(&["span tickwheel.timer", "key=\"bad\"", "attempt=2"]);
+    has(&["WARN", "is tried again", "key=\"bad\"", "attempt=1", "reason=\"no luck\""]);
+    has(&["ERROR", "is dead", "key=\"bad\"", "attempt=2"]);
+
+    timers.counts().expect("counts");
+    let text = prometheus.render();
+    let shows =
+        |line: &str| assert!(text.lines().any(|other| other == line), "no {line:?} in:\n{text}");
+    shows("tickwheel_durable_runs_total{kind=\"observed mail\"} 3");
+    shows("tickwheel_durable_failed_total{kind=\"observed mail\"} 2");
+    shows("tickwheel_durable_dead_total{kind=\"observed mail\"} 1");
+    shows("tickwheel_durable_lateness_seconds_count{kind=\"observed mail\"} 3");
+    shows("tickwheel_durable_run_seconds_count{kind=\"observed mail\"} 3");
+    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"waiting\"} 1");
+    shows("tickwheel_durable_timers{kind=\"observed mail\",state=\"dead\"} 1");
+    shows("tickwheel_durable_lag_seconds{kind=\"observed mail\"} 0");
+}
