@@ -60,7 +60,7 @@
 //! | keep tasks in order on an executor of many threads, and cancel all of them | [`rx::Worker`] |
 //! | give a thread a queue of tasks that other threads post | [`message_loop::MessageLoop`] |
 //! | keep values under keys until they are due: sessions, leases, requests | [`delay::DelayQueue`] |
-//! | have timers that survive the process, in SQLite or PostgreSQL | `durable::Timers` (features `sqlite`, `postgres`) |
+//! | have timers that survive the process, in SQLite or PostgreSQL | the crate `tickwheel-durable` |
 //! | cancel a changing set of tasks at once | [`rx::CompositeCancellable`] |
 //! | take thread-locals or a context along to the thread that runs a task | [`rx::ContextAwareScheduler`] |
 //! | use only the data structure | [`wheel::Wheel`] |
@@ -121,8 +121,6 @@
 //! | `futures-core` | [`future::Interval`] is a `Stream`; `future::StreamTimeExt` for every `Stream`; futures are `FusedFuture`s |
 //! | `tracing` | a one-shot runs in the span where it was scheduled, and each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and a histogram of lateness |
-//! | `sqlite`, `postgres` | `durable`: timers that survive their process, in a file or on a server. `durable` alone: for a store of your own |
-//! | `serde` | payloads of durable timers as JSON |
 //!
 //! # More pages
 //!

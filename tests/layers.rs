@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const RANKS: &[&str] = &["platform", "time", "observe", "wheel", "executor", "engine", "scheduler"];
 
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
-const LAYERS: &[&str] = &["pool", "delay", "durable", "future", "message_loop", "rx"];
+const LAYERS: &[&str] = &["pool", "delay", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
 /// instants as numbers, a wait with a bound, and what knows the threads of all pools. A crate outside would have its own.

@@ -1,44 +1,8 @@
-//! Timers that survive their process: they are rows of a database, and whichever worker is alive runs them when they are
-//! due.
+// In the documentation, the README's link to the other crate leads to that crate's page: the first definition counts.
+//! [tickwheel]: tickwheel
+#![doc = include_str!("../README.md")]
 //!
-//! A [`Scheduler`](tickwheel::Scheduler) ends with its process. A reminder in three days, an unpaid order that is cancelled
-//! after half an hour on whichever of twenty machines is alive, or a retry that must not be lost in a crash needs a store.
-//! Here that is a SQLite file (feature `sqlite`) or a PostgreSQL database (feature `postgres`). The database is the
-//! engine: there is no server, no lock service and no consensus of our own.
-//!
-//! ```
-//! # #[cfg(feature = "sqlite")] {
-//! use std::sync::mpsc::channel;
-//! use std::time::Duration;
-//! use tickwheel::Scheduler;
-//! use tickwheel_durable::{NewTimer, Timers};
-//!
-//! let timers = Timers::open("sqlite::memory:")?; // or sqlite:shop.db, or postgres://user@host/shop
-//! let (tell, told) = channel();
-//! let worker = timers
-//!     .worker()
-//!     .handle("cancel order", move |run| {
-//!         tell.send(run.key().to_owned())?; // an error is a failed attempt, which is repeated
-//!         Ok(())
-//!     })
-//!     .start(Scheduler::global())?;
-//!
-//! // On this machine or on another one, with or without a worker:
-//! timers.schedule(&NewTimer::new("cancel order", "4711", Duration::from_millis(20)))?;
-//! timers.schedule(&NewTimer::new("cancel order", "4712", Duration::from_secs(1800)))?;
-//! timers.cancel("cancel order", "4712")?; // it was paid
-//! assert_eq!(told.recv()?, "4711");
-//! worker.stop(Duration::from_secs(5));
-//! # }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! A timer has a **kind**, which names its handler, and a **key**, which is unique in its kind. It is scheduled, reset,
-//! cancelled, read and listed by these two from any machine. Its payload is bytes, or JSON with the feature `serde`. A
-//! timer that repeats has a fixed period, or a rule of your own such as a cron expression
-//! ([`WorkerBuilder::rules`]).
-//!
-//! # On time
+//! ## On time
 //!
 //! A worker looks two minutes ahead once a minute, puts what it finds into the timer wheel, and claims a timer at the
 //! moment at which it is due. PostgreSQL tells it of timers that are scheduled for sooner than that, when their transaction
@@ -46,13 +10,13 @@
 //! idle worker asks the database once a minute.
 //! On two cores, with commits that wait for the disk, timers were late by 1.5 ms in the median and 2.3 ms at p99 with
 //! SQLite, and by 0.9 and 2.2 ms with PostgreSQL; a loop that polls each second was late by half a second. SQLite ran
-//! 77,000 timers a second and PostgreSQL 45,000 (`benches/durable`). The workers' scheduler was made with
+//! 77,000 timers a second and PostgreSQL 45,000 (`benches/queues`). The workers' scheduler was made with
 //! [`Precision::Exact`](tickwheel::Precision::Exact). The global one, with ticks of a millisecond, adds up to one.
 //!
 //! All due times are by the database's clock. A worker reads no wall clock of its own, so it sends nothing early on a
 //! machine whose clock is wrong. (The clock of a SQLite file is that of its machine.)
 //!
-//! # How often a timer runs
+//! ## How often a timer runs
 //!
 //! A claim gives the timer to one worker, for as long as a lease lasts. The worker extends the lease while the handler
 //! runs. If the worker dies, hangs, or loses the database, the lease ends, and another worker takes over.
@@ -92,7 +56,7 @@
 //! A timer that was replaced while it ran may run beside the old run, which nothing can stop. The fencing numbers tell them
 //! apart.
 //!
-//! # Attempts and deaths
+//! ## Attempts and deaths
 //!
 //! An attempt is a start of the handler. A handler that fails is called again after a gap that grows ([`Retry`]). After the
 //! last attempt the timer is [`Dead`](State::Dead): it stays in the table with its error, to be listed, requeued or
@@ -115,7 +79,7 @@
 //! The other direction works too: [`sqlite::within`] and [`postgres::within`] schedule inside a transaction of yours, so
 //! that an order and its timer are written together or not at all.
 //!
-//! # Sight
+//! ## Sight
 //!
 //! [`Timers::counts`] counts by kind and state, and tells the lag: how long ago the oldest was due that is not done.
 //! [`Worker::stats`] tells what one worker has done, [`Worker::is_running`] and [`Worker::stop_reason`] whether it still runs
@@ -135,7 +99,7 @@
 //! | `tickwheel_durable_timers` | a gauge with the label `state`, set by [`Timers::counts`] |
 //! | `tickwheel_durable_lag_seconds` | a gauge, set by [`Timers::counts`] |
 //!
-//! # The tables
+//! ## The tables
 //!
 //! Other programs, in any language, may schedule with an `INSERT`. These columns of `tickwheel_timers` are theirs:
 //!
@@ -164,7 +128,7 @@
 //! database needs nothing else. `tickwheel_schema` has the version of the tables, and the oldest version of this crate's
 //! tables that may still work with them: a worker that is older than that stops at its next claim or look.
 //!
-//! # Coming from
+//! ## Coming from
 //!
 //! | there | here |
 //! | --- | --- |
@@ -184,44 +148,40 @@
 //! `tickwheel_schema`, and `USAGE` on the sequence `tickwheel_fence` if it has workers. [`Timers::open`] also creates the
 //! tables, unless they are there. Connections have TLS if you make them: `postgres::Postgres::with_connector`.
 //!
-//! # In async code
+//! ## In async code
 //!
 //! All calls wait for the database. Call them from a thread that may wait, such as tokio's `spawn_blocking`. In a runtime's
 //! own thread they work too, but hold that thread up.
 //!
-//! # What this is not
-//!
-//! - A **workflow engine**. A timer has one step. A handler may schedule the next one in its transaction, but nothing
-//!   here remembers how steps belong together. Take Temporal, Restate or a state machine in a table.
-//! - A **broker**. There are no topics, no consumer groups, no replay, and no order between timers but their due times:
-//!   two workers may run neighbours at the same time. For messages that are consumed at once, take a broker.
-//! - A **job queue with all that belongs to one**. There are no priorities, no limits across workers, no queues in which one
-//!   key waits for another, no history of what is done, and no web page. What it has is time.
-//! - A clock for **many short timeouts**. Each timer costs a write to schedule and two to run. Timeouts that most often are
-//!   cancelled, and that may die with the process, belong on a [`Scheduler`](tickwheel::Scheduler).
-//!
-//! # When one PostgreSQL is not enough
+//! ## When one PostgreSQL is not enough
 //!
 //! All workers of a kind claim from the front of one index, and each run costs some row versions that vacuum must
 //! clear. Two cores, for the server and the workers, did 42,000 to 52,000 runs a second with one, two and four workers
-//! (`benches/durable`). Before that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that
+//! (`benches/queues`). Before that is too little: batch what is scheduled ([`Timers::schedule_all`]), give a kind that
 //! floods a database of its own, or several databases by a hash of the key, each with its `Timers`. Partitioning the table
 //! by kind keeps each index small, but the unique constraint must contain the partition key, as it does. Beyond that take a
 //! broker's delayed delivery: RabbitMQ with a dead-letter queue, Pulsar's `deliverAfter`, SQS up to fifteen minutes. They
 //! give up the cancel by key, the reset, and the common transaction.
 //!
-//! # Another store
+//! ## Another store
 //!
 //! [`Store`], [`Connection`] and [`Table`] are public, and the workers use nothing else. A store needs one clock that all
 //! processes share, an atomic way to take a row that nobody else has, a number that only grows, and durable writes.
 //! MySQL 8 has all of it (`SKIP LOCKED`), and needs polling, because it tells nobody of news. Redis needs scripts, and its
-//! durability is what its settings make it. The contract is STORE-1 to STORE-7 in `src/durable/store.rs`, and
-//! `tests/durable_store.rs` checks it.
+//! durability is what its settings make it. The contract is STORE-1 to STORE-7 in `src/store.rs`, and
+//! `tests/store.rs` checks it.
+//!
+//! The page [`design`] tells how the crate works inside.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
 
 // What a worker's threads do is told in `worker/shared.rs`; `store.rs` is what they ask of a database.
 mod clock;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod columns;
+#[cfg(doc)]
+pub mod design;
 mod error;
 mod failure;
 mod handler;

@@ -9,7 +9,7 @@
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
 //! | `RxJava`'s schedulers, not its `Observable`s | [`rx`](crate::rx) |
 //! | Android, Chromium | [`message_loop`](crate::message_loop) |
-//! | Quartz, db-scheduler, Sidekiq, graphile-worker | `durable` (features `sqlite`, `postgres`) |
+//! | Quartz, db-scheduler, Sidekiq, graphile-worker | the crate `tickwheel-durable` |
 //! | tokio-util's and Java's `DelayQueue`; expiry of Guava, Caffeine, moka | [`delay`](crate::delay) |
 //!
 //! # Akka, Pekko

@@ -1,4 +1,4 @@
-//! Durable timers beside other ways to have them: `cargo run --release --manifest-path benches/durable/Cargo.toml`.
+//! Durable timers beside other ways to have them: `cargo run --release --manifest-path durable/benches/queues/Cargo.toml`.
 //!
 //! - `-- --quick` only shows that everything works, in half a minute. Its figures mean nothing.
 //! - `-- --only fire` (or `calls`, `lateness`) measures a part; `-- --engine sqlite` (or another) measures one engine.

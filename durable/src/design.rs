@@ -1,0 +1,47 @@
+//! How it works inside, and what was tried. This page has no code.
+//!
+//! A durable timer is a row. Its column `wake` says when a worker looks at it next: the due time while it waits, the time of
+//! the next attempt after a failure, the end of the lease while a worker has it, and never when it is dead. So one index, on
+//! kind, `wake` and number, serves claims, looks ahead, takeovers and lists, and a claim is one condition: `wake` has come.
+//!
+//! The wheel has no rows. It has times: a look ahead gives the worker the next two minutes of `wake` times, to a quarter
+//! of a millisecond, and they lie in a [`DelayQueue`](tickwheel::delay::DelayQueue) beside the other causes for which the dispatcher
+//! wakes. When one comes, the dispatcher claims what is due of that kind, whichever rows these are. So a timer that was moved
+//! or cancelled in the meantime leaves nothing behind in other processes but a claim that finds nothing, and a time that is
+//! missed costs lateness and never a timer: the next look finds it.
+//!
+//! A process knows the database's clock only by asking. Each answer bounds how far the clocks are apart, the bounds of
+//! several answers are intersected, and the worker waits for the latest instant that is possible. So a claim seldom comes too
+//! early, and one that does finds nothing and waits again.
+//!
+//! Runs are claimed in batches as large as 20 ms of work, so that short handlers do not wait for the database and long ones
+//! are not taken away from other workers. Their outcomes are written by one thread, all that have gathered while the last
+//! transaction was under way. So the cost of a commit is shared more, the more there is to do.
+//!
+//! A claim counts no attempt, because a process may die between a claim and the call of a handler. The start is counted, in a
+//! transaction of its own before the call, where the count matters: when few attempts are left, when the handler is slow
+//! enough that the commit does not, and when a lease has ended without an outcome. A timer of which that is so is suspected,
+//! and runs alone.
+//!
+//! No worker waits for a row that somebody else has locked, but for the row of its own handler's transaction. The first
+//! version waited when it extended leases, and an open transaction of a user that held one timer ended the leases of all
+//! the others. To pass over a row has a price: a claim may lock, for the length of its own statement, a row that another
+//! claim has taken just before. So an outcome that finds its own row locked is tried again after 1, 2, 4 and 8 ms, and then
+//! each 100 ms.
+//!
+//! What told workers of news was changed twice. A notice for each row of a batch floods the server, and one for the whole
+//! batch names the earliest only: the second timer of a batch was a minute late. Now a claim that does not fill up also
+//! tells when the next timer of its kind wakes. So each timer leads to the one behind it, and a notice for the first of
+//! many is enough.
+//!
+//! PostgreSQL keeps the plan of a prepared statement. A plan that was made for a small table reads all of it, and goes on
+//! doing so when the table has grown, until the server next counts the rows, which may take a minute. So with 20,000 rows
+//! a finish took 8.6 ms in place of 0.03. A statement that takes long for the rows that it returns is now prepared anew. A
+//! limit of 2 ms, whatever the number of rows, was too eager: it made batches plan anew each time, and cost half of the
+//! throughput.
+//!
+//! | backlog of 20,000, in thousand runs a second; 1, 2 and 4 processes | plain handlers | in transactions |
+//! | --- | --- | --- |
+//! | plans are kept | 30, 22, 14 | 1.0, 1.6, 1.5 |
+//! | prepared anew after 2 ms | 22, 32, 33 | 3.7, 3.5, 2.7 |
+//! | after 5 ms, and 0.1 ms for each row | 48, 55, 45 | 3.8, 3.9, 3.2 |
