@@ -30,11 +30,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SURVIVORS = ROOT / "scripts" / "survivors.txt"
+SOURCES = "src", "durable/src"
 HERE = ROOT / "target" / "mutants"
 TREE, BUILD, SEEN, LIST, LEFT_OUT = (HERE / name for name in ("tree", "build", "seen", "list.json", "left_out.txt"))
 
 # Tests of examples, of the text of the sources, and those in which the system stands still for seconds.
-IDLE = {"dashboard", "delayed_messages", "durable_faults", "sessions", "layers", "api_table", "abuse", "abuse_of_executors"}
+IDLE = {"dashboard", "faults", "sessions", "layers", "api_table", "abuse", "abuse_of_executors"}
 # They take long, so only those meet them whom no other catches.
 LATER = {"memory", "abuse_of_closures"}
 # For those who are built one by one.
@@ -50,20 +51,20 @@ ENVIRONMENT = dict(os.environ, CARGO_TARGET_DIR=str(BUILD), RUSTFLAGS="--cap-lin
                    CARGO_PROFILE_DEV_OPT_LEVEL="1", CARGO_MANIFEST_DIR=str(TREE), RUST_BACKTRACE="0",
                    TICKWHEEL_IMPATIENT="1", LOOM_MAX_PREEMPTIONS="1")
 LOOM = dict(ENVIRONMENT, CARGO_TARGET_DIR=str(HERE / "loom"), RUSTFLAGS="--cfg loom --cap-lints allow")
-TESTS = ["cargo", "test", "--all-features", "--lib"]
+TESTS = ["cargo", "test", "--workspace", "--all-features", "--lib"]
 MODELS = ["cargo", "test", "--release", "--lib"]
 # All that it is built as.
 CHECKS = [
-    (["cargo", "check", "--lib"], ENVIRONMENT),
-    (["cargo", "check", "--lib", "--all-features"], ENVIRONMENT),
-    (["cargo", "check", "--lib", "--all-features", "--profile", "test"], ENVIRONMENT),
+    (["cargo", "check", "--workspace", "--lib"], ENVIRONMENT),
+    (["cargo", "check", "--workspace", "--lib", "--all-features"], ENVIRONMENT),
+    (["cargo", "check", "--workspace", "--lib", "--all-features", "--profile", "test"], ENVIRONMENT),
     (["cargo", "check", "--lib", "--profile", "test"], LOOM),
 ]
 
 
 def copy():
     TREE.mkdir(parents=True, exist_ok=True)
-    for name in ["Cargo.toml", "Cargo.lock", "README.md", "benches", "examples", "tests", "src"]:
+    for name in ["Cargo.toml", "Cargo.lock", "README.md", "benches", "examples", "tests", "src", "durable"]:
         source = ROOT / name
         if source.is_dir():
             shutil.rmtree(TREE / name, ignore_errors=True)
@@ -93,7 +94,7 @@ def list_mutants():
     for file in (TREE / "src").rglob("*.rs"):
         text = file.read_text()
         file.write_text(re.sub(r"^outside_models! \{\n((?:    .*\n)+)\}\n", r"\n\1\n", text, flags=re.M))
-    command = ["cargo", "mutants", "--list", "--json", "--exclude", "**/tests/models/**"]
+    command = ["cargo", "mutants", "--list", "--json", "--workspace", "--exclude", "**/tests/models/**"]
     LIST.write_text(subprocess.run(command, cwd=TREE, check=True, capture_output=True, text=True).stdout)
     return json.loads(LIST.read_text())
 
@@ -163,6 +164,9 @@ def write_program(mutants):
         shutil.copy2(ROOT / "scripts/mutants/switch.rs", TREE / "src/__mutants.rs")
         library = (TREE / "src/lib.rs").read_text().replace("#![deny(unsafe_code)]", "#![allow(unsafe_code)]")
         (TREE / "src/lib.rs").write_text(library + "\n#[doc(hidden)]\npub mod __mutants;\n")
+        # A process has one switch, in the crate below the other.
+        with (TREE / "durable/src/lib.rs").open("a") as above:
+            above.write("\n#[doc(hidden)]\npub use tickwheel::__mutants;\n")
 
         lines, places, others = set(), set(), []
         for command, environment in CHECKS:
@@ -329,7 +333,7 @@ def main():
     start = time.time()
     mutants = list_mutants()
     name = dict(enumerate(names(mutants), 1))
-    wanted = {number for number in name if mutants[number - 1]["file"].startswith(prefixes or "src")}
+    wanted = {number for number in name if mutants[number - 1]["file"].startswith(prefixes or SOURCES)}
     if "--listed" in sys.argv:
         known = set(listed())
         wanted = {number for number in wanted if name[number] in known}
@@ -350,7 +354,7 @@ def main():
     survivors = [name[number] for number in sorted(left + more)]
 
     (HERE / "survivors.txt").write_text("\n".join(survivors) + "\n")
-    known = [line for line in listed() if line.startswith(prefixes or "src")]
+    known = [line for line in listed() if line.startswith(prefixes or SOURCES)]
     new = [line for line in survivors if line not in known]
     gone = [line for line in known if line not in survivors]
     print(f"{len(switched) + compiled} mutants that compile, {len(survivors)} survive, {time.time() - start:.0f} s")

@@ -201,7 +201,9 @@ fn defined_in(line: &str) -> Option<&str> {
 #[test]
 fn an_invariant_has_one_definition_and_each_citation_finds_it() {
     let mut all = sources();
-    all.extend(read("tests", ""));
+    all.extend(
+        ["tests", "durable/src", "durable/tests"].into_iter().flat_map(|folder| read(folder, "")),
+    );
     let mut definitions = BTreeMap::new();
     for source in all.iter().filter(|source| source.path != "tests/layers.rs") {
         for code in source.text.lines().filter_map(defined_in) {
@@ -234,7 +236,9 @@ fn an_invariant_has_one_definition_and_each_citation_finds_it() {
 #[test]
 fn names_of_tests_have_one_form() {
     let mut all = sources();
-    all.extend(read("tests", ""));
+    all.extend(
+        ["tests", "durable/src", "durable/tests"].into_iter().flat_map(|folder| read(folder, "")),
+    );
     for source in &all {
         for line in source.code().filter_map(|line| line.trim_start().strip_prefix("fn s")) {
             let number = line.split('_').next().unwrap_or_default();

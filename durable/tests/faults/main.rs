@@ -16,6 +16,7 @@ mod claims;
 mod common;
 #[path = "../common/databases.rs"]
 mod databases;
+mod delayed_messages;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod handlers;

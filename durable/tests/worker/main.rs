@@ -6,7 +6,6 @@
 mod common;
 #[path = "../common/databases.rs"]
 mod databases;
-mod delayed_messages;
 #[path = "../common/server.rs"]
 mod server;
 mod sight;
