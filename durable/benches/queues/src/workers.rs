@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use graphile_worker::{IntoTaskHandlerResult, LocalQueueConfig, TaskHandler, WorkerContext};
 use graphile_worker::{WorkerOptions, WorkerUtils};
 use serde::{Deserialize, Serialize};
-use tickwheel_durable::{Timers, Worker};
 use tickwheel::{Precision, Scheduler};
+use tickwheel_durable::{Timers, Worker};
 
 use crate::engines::{Engine, GRAPHILE_SCHEMA, KIND, Place, connect, micros, pool};
 
