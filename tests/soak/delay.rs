@@ -201,9 +201,6 @@ fn live(seed: u64) {
             .collect();
         while !actors.iter().all(thread::ScopedJoinHandle::is_finished) {
             pass(driver.as_ref(), world.span / 4);
-            if random.one_in(100) {
-                world.queue.check_invariants();
-            }
             if ends_in_between.is_some_and(|after| start.elapsed() > after) {
                 end(ending, world, &mut driver);
                 world.is_over.store(true, SeqCst);
