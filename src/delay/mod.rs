@@ -382,7 +382,8 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     }
 
     /// Puts a value under a key, to come out at an instant. An instant that has passed stays the item's deadline, so the
-    /// item comes out before those with later deadlines.
+    /// item comes out before those with later deadlines. (The earliest deadline is 18 years before the queue was made. An
+    /// earlier instant counts as that.)
     ///
     /// # Errors
     ///

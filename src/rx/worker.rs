@@ -67,8 +67,8 @@ pub(super) trait TaskQueue:
 ///
 /// A worker and its delayed tasks keep its scheduler, or whatever else keeps its time, alive. When that scheduler is
 /// closed, the delayed tasks are among the leftovers. A leftover that is run queues its task, and one that is dropped
-/// drops it. Leftovers that nobody takes, because the [`Stopping`](crate::Stopping) of a `stop` was thrown away, keep
-/// the worker alive, and the worker keeps them. Dispose such a worker.
+/// drops it. So they are dropped if nobody takes the leftovers, because the [`Stopping`](crate::Stopping) of a `stop` was
+/// dropped.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers the work again: sixteen times after a
 /// millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so a
@@ -315,6 +315,9 @@ impl Worker {
 
     /// Returns true if the worker takes no more tasks: it was disposed, or its executor is gone for good or about to end.
     /// In the last case, tasks that it has accepted may still run.
+    ///
+    /// The worker learns of its executor's end when it next gives it something to do. So a worker that has nothing to do
+    /// may still say false, and takes no task all the same.
     #[doc(alias = "isDisposed")]
     pub fn is_disposed(&self) -> bool {
         self.queue.is_disposed()
