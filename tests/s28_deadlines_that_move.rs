@@ -559,6 +559,42 @@ fn s28_a_refused_task_that_is_put_off_is_not_offered_before_its_new_deadline() {
     }
 }
 
+/// S28 beside S30: refused tasks that were put off, and are due again when their executor recovers, wait in its line and
+/// not in that of all executors, where they would be before what is due later. Each run takes a microsecond.
+#[test]
+fn s28_s30_refused_tasks_that_were_put_off_do_not_delay_those_of_others() {
+    const TASKS: u32 = 200_000;
+    let executor = Noting::default();
+    executor.is_full.store(true, Ordering::Relaxed);
+    let clock = ManualClock::new();
+    let (scheduler, driver) = driven_by(Scheduler::builder().clock(clock.clone()));
+    let own = scheduler.with_executor(executor.clone());
+    assert!(executor.scheduler.set(scheduler.clone()).is_ok());
+    let ran = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (ran, clock) = (Arc::clone(&ran), clock.clone());
+            let task = move || {
+                ran.fetch_add(1, Ordering::Relaxed);
+                clock.advance(MS / 1000);
+            };
+            own.schedule_once(MS, task).expect("open")
+        })
+        .collect();
+    driver.advance(2 * MS);
+    assert!(tasks.iter().step_by(2).all(|task| task.reset(MS)));
+    driver.advance(2 * MS);
+    let others: Vec<_> = (1..20).map(|at| noting(&scheduler, at * 10 * MS).1).collect();
+    executor.is_full.store(false, Ordering::Relaxed);
+    driver.advance(SECOND);
+    assert_eq!(ran.load(Ordering::Relaxed), TASKS as usize);
+    assert_eq!(*executor.early.lock().expect("whole"), []);
+    for (at, runs) in (1..).zip(&others) {
+        let late = ran_at(runs)[0] - 10 * at;
+        assert!(late <= 10, "{late} ms late, where a turn takes 4 ms"); // and a batch, and a tick
+    }
+}
+
 /// The engine has much to take in, so resets do not announce each new deadline. The deadlines are kept all the same.
 #[test]
 fn s28_resets_of_an_engine_that_is_far_behind_are_kept() {

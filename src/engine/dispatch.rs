@@ -237,11 +237,13 @@ impl Engine {
     /// some, it is offered one again. If it refuses the first one, or a later one twice, it gets a pause (RETRY-2).
     fn retry(&mut self, target: &Target) {
         let (mut offer, mut took, mut is_second_try) = (1, 0, false);
-        while took < TAKE_IN && (took < HAND_OVER || !self.is_out_of_time()) {
-            let offered = self.offer(target, offer);
+        let mut looked_at = 0; // with those that are passed over, or this might have no end (S19)
+        while took < TAKE_IN && (looked_at < HAND_OVER || !self.is_out_of_time()) {
+            let (offered, passed_over) = self.offer(target, offer);
             if offered == 0 {
                 return;
             }
+            looked_at += offered + passed_over;
             let refused = self.flush(target).min(offered);
             took += offered - refused;
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
@@ -254,21 +256,33 @@ impl Engine {
         self.outboxes.of(target).retries.retry_soon(self.now);
     }
 
-    /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are.
-    /// A task that was put off meanwhile is filed again, so the executor does not see it early (S28).
-    fn offer(&mut self, target: &Target, most: usize) -> usize {
+    /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
+    /// and how many entries were passed over.
+    ///
+    /// A task that was put off meanwhile is filed again, so the executor does not see it early (S28). If it is due again
+    /// already, it goes to its new place in this queue: in the ready queue, many of them would be before the tasks of
+    /// other executors (S30).
+    fn offer(&mut self, target: &Target, most: usize) -> (usize, usize) {
         let mut passed_over = 0;
         while self.batch.len() < most && passed_over < SKIP {
             let Some(entry) = self.outboxes.of(target).retries.pop() else { break };
-            match self.still_due(entry) {
-                Some(entry) => self.batch.push(entry),
-                None => passed_over += 1,
+            match deadline::come_out(entry) {
+                Due::Yes => {
+                    self.batch.push(entry);
+                    continue;
+                }
+                Due::No => {}
+                Due::Later(entry) if entry.moment() <= self.now => {
+                    self.outboxes.of(target).retries.push(entry);
+                }
+                Due::Later(entry) => self.file_again(entry),
             }
+            passed_over += 1;
         }
         if self.batch.is_empty() {
             self.outboxes.of(target).retries.recover();
         }
-        self.batch.len()
+        (self.batch.len(), passed_over)
     }
 
     fn first_pause(&self) -> u64 {
