@@ -198,12 +198,18 @@ fn defined_in(line: &str) -> Option<&str> {
     codes(first).next().filter(|code| *code == first)
 }
 
+/// The sources and the tests of both crates.
+fn all_sources() -> Vec<Source> {
+    let mut all = sources();
+    for folder in ["tests", "durable/src", "durable/tests"] {
+        all.extend(read(folder, ""));
+    }
+    all
+}
+
 #[test]
 fn an_invariant_has_one_definition_and_each_citation_finds_it() {
-    let mut all = sources();
-    all.extend(
-        ["tests", "durable/src", "durable/tests"].into_iter().flat_map(|folder| read(folder, "")),
-    );
+    let mut all = all_sources();
     let mut definitions = BTreeMap::new();
     for source in all.iter().filter(|source| source.path != "tests/layers.rs") {
         for code in source.text.lines().filter_map(defined_in) {
@@ -235,10 +241,7 @@ fn an_invariant_has_one_definition_and_each_citation_finds_it() {
 /// `s08_...` names a test that proves S8, so `cargo test s08` runs all of them.
 #[test]
 fn names_of_tests_have_one_form() {
-    let mut all = sources();
-    all.extend(
-        ["tests", "durable/src", "durable/tests"].into_iter().flat_map(|folder| read(folder, "")),
-    );
+    let all = all_sources();
     for source in &all {
         for line in source.code().filter_map(|line| line.trim_start().strip_prefix("fn s")) {
             let number = line.split('_').next().unwrap_or_default();

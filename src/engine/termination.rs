@@ -108,7 +108,7 @@ struct State {
     fate: Fate,
     /// How many closes and `Stopping`s may take the leftovers.
     takers: usize,
-    /// Who may still close: all handles together count as one, and the driver as another.
+    /// How many may still close the scheduler. All handles together count as one, and the driver as another one.
     closers: usize,
     /// The tick thread waits, or will wait, for what becomes of the leftovers.
     is_attended: bool,

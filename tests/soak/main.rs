@@ -35,10 +35,20 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, env, silence};
+use common::{PATIENCE, Random, env, silence};
 
 /// A life takes some milliseconds, and waits in it give up after [`PATIENCE`].
 const HANGS: Duration = Duration::from_secs(30).saturating_add(PATIENCE);
+
+/// Returns a deadline: mostly within `span` nanoseconds, sometimes in the past, or far ahead.
+fn some_deadline(now: Instant, span: u64, random: &mut Random) -> Instant {
+    match random.below(16) {
+        0 => now,
+        1 => now.checked_sub(Duration::from_millis(1)).unwrap_or(now),
+        2 => now + Duration::from_secs(3_600),
+        _ => now + Duration::from_nanos(random.below(span)),
+    }
+}
 
 /// Lives one life after the other, until the time is up.
 fn lives(name: &str, live: impl Fn(u64)) {

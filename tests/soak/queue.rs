@@ -13,7 +13,7 @@ use tickwheel::{Clock, ManualClock, SystemClock};
 use crate::book::lock;
 use crate::common::ledger::{End, Ledger};
 use crate::common::{PATIENCE, Random};
-use crate::lives;
+use crate::{lives, some_deadline};
 
 struct Item {
     id: usize,
@@ -40,13 +40,7 @@ struct World {
 
 impl World {
     fn deadline(&self, random: &mut Random) -> Instant {
-        let now = self.clock.now();
-        match random.below(16) {
-            0 => now,
-            1 => now.checked_sub(Duration::from_millis(1)).unwrap_or(now),
-            2 => now + Duration::from_secs(3_600),
-            _ => now + Duration::from_nanos(random.below(self.span)),
-        }
+        some_deadline(self.clock.now(), self.span, random)
     }
 
     fn came_out(&self, item: &Item, end: End) {
