@@ -386,7 +386,8 @@ impl Wake for TakesItselfOut {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(driver) = self.0.lock().expect("no panic").take() {
+        let driver = self.0.lock().expect("no panic").take();
+        if let Some(driver) = driver {
             driver.lock().expect("no panic").wake_with(None);
         }
     }

@@ -259,7 +259,8 @@ impl<T> DelayedWorkQueue<T> {
     fn wait(&self, timeout: Option<Duration>) -> Option<T> {
         let now = self.clock.now(); // before the lock (QUEUE-3)
         let end = timeout.and_then(|timeout| now.checked_add(timeout));
-        if let Break(item) = self.lock().look(now, end) {
+        let found = self.lock().look(now, end);
+        if let Break(item) = found {
             return item;
         }
         let sleeper = Sleeper::new();

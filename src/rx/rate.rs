@@ -433,7 +433,8 @@ impl<T: Send + 'static> Paced<T> {
 
 impl<T> Paced<T> {
     pub(super) fn set_max_wait(&self, longest: Duration) {
-        if let Pace::Quiet { max_wait, .. } = &mut lock(&self.state).pace {
+        let mut state = lock(&self.state);
+        if let Pace::Quiet { max_wait, .. } = &mut state.pace {
             *max_wait = Some(longest);
         }
     }

@@ -186,7 +186,8 @@ impl Cell {
     fn turned(&mut self) {
         let is_due = self.deadline <= self.clock.now();
         if self.state == State::Pending && is_due && !self.is_kept {
-            match *self.desk.mood.lock().unwrap() {
+            let mood = *self.desk.mood.lock().unwrap();
+            match mood {
                 Mood::Runs => self.state = State::Ran,
                 Mood::Refuses => {}
                 Mood::Keeps => self.is_kept = true,

@@ -59,7 +59,9 @@ impl Answers {
 
     /// Each future resolves when the pool has ended.
     fn settle(&self) {
-        for (future, runs, panics) in std::mem::take(&mut *lock(&self.0)) {
+        // Unlocked before the wait: a task that asks takes the lock, and may hold the last handle of the pool.
+        let answers = std::mem::take(&mut *lock(&self.0));
+        for (future, runs, panics) in answers {
             let result = future.join_timeout(PATIENCE).expect("it resolves");
             check(&result, &runs, panics);
         }
