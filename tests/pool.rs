@@ -453,6 +453,7 @@ fn a_policy_without_delayed_tasks_runs_what_is_due() {
     pool.shutdown();
     assert!(is_cancelled(later));
     pool.set_shutdown_policy(ShutdownPolicy::default().run_delayed(false)); // asks again
+    assert!(!due.handle().reset(HOUR), "it would be delayed again, and keep the pool alive");
     drop(gate);
     assert_eq!((at_once.join().ok(), due.join().ok()), (Some(1), Some(2)));
     assert!(pool.await_termination(PATIENCE));

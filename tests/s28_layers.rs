@@ -632,6 +632,20 @@ fn s28_a_timer_whose_handle_panics_is_replaced() {
     assert!(task.reset(2 * HOUR) && task.reset(SECOND));
     driver.advance(SECOND);
     assert_eq!((log.all(), worker.pending(), task.is_done()), (vec![1], 0, true));
+    // Nor does it keep a cancel or a disposal from what they have left to do.
+    let capture = Arc::new(());
+    let cancelled = worker.schedule_after(HOUR, keeping(&capture));
+    assert!(cancelled.cancel() && worker.pending() == 0);
+    let disposed = [(); 3].map(|()| worker.schedule_after(HOUR, keeping(&capture)));
+    worker.dispose();
+    assert!(disposed.iter().all(Cancellable::is_cancelled));
+    assert_eq!((Arc::strong_count(&capture), worker.pending()), (1, 0));
+}
+
+/// Returns a task that holds this until it has gone.
+fn keeping(capture: &Arc<()>) -> impl FnOnce() + Send + 'static {
+    let capture = Arc::clone(capture);
+    move || drop(capture)
 }
 
 /// A leftover of a pool that keeps a worker's time runs, whenever it is due.

@@ -57,6 +57,10 @@ impl Engine {
         self.shared.termination.want();
         self.shared.stop();
         self.shut_down();
+        if !self.shared.termination.has_come() {
+            // A fault has broken off the shutdown itself. The end comes without leftovers, or it would be waited for for ever.
+            self.fulfil(Vec::new(), Vec::new(), &[]);
+        }
         let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
         let text = format!("the scheduler is closed, and `close` returns what was pending: {text}");
         discard(fault);

@@ -106,18 +106,18 @@ mod tests {
     use crate::engine::shared::Settings;
     use crate::engine::slots::OneShot;
     use crate::engine::slots::holder::Repetition;
+    use crate::engine::termination::after;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
     use crate::time::clock::SystemClock;
     use crate::time::parking::Doorbell;
     use crate::time::timeline::Timeline;
 
-    /// A turn that leaves a waker behind is a fault that the checks at its end find.
-    #[test]
-    fn s17_a_fault_of_ours_is_told_once_closes_the_scheduler_and_loses_nothing() {
-        if !cfg!(debug_assertions) {
-            return; // the checks are not there
-        }
+    type Report = (&'static str, Option<String>);
+
+    /// Returns an engine whose first turn ends with a fault, and where this is told. A turn that leaves a waker behind is a
+    /// fault that the checks at its end find.
+    fn faulty() -> (Engine, Sleeper, mpsc::Receiver<Report>) {
         let (report, reports) = mpsc::channel();
         let mut hooks = Hooks::default();
         hooks.on_panic = PanicHook::new(move |panic| {
@@ -137,23 +137,51 @@ mod tests {
             tick: NonZeroU64::MIN.get(),
         };
         let shared = Shared::new(settings, bell);
-        let schedule = |delay| {
-            let times = shared.after(Duration::from_secs(delay));
-            let admitted = shared.admit(times, OneShot(|| ()), Repetition::NONE, None);
-            admitted.map(|_| ()).map_err(|(reason, _)| reason)
-        };
         let mut engine = Engine::new(Arc::clone(&shared), Box::new(Inline), Precision::Tick, 64);
-        (1..=3).for_each(|delay| schedule(delay * 1_000).expect("open"));
+        (1..=3).for_each(|delay| schedule(&shared, delay * 1_000).expect("open"));
         engine.wakers.push(Waker::noop().clone());
+        (engine, sleeper, reports)
+    }
+
+    fn schedule(shared: &Arc<Shared>, seconds: u64) -> Result<(), ScheduleError> {
+        let times = shared.after(Duration::from_secs(seconds));
+        let admitted = shared.admit(times, OneShot(|| ()), Repetition::NONE, None);
+        admitted.map(|_| ()).map_err(|(reason, _)| reason)
+    }
+
+    #[test]
+    fn s17_a_fault_of_ours_is_told_once_closes_the_scheduler_and_loses_nothing() {
+        if !cfg!(debug_assertions) {
+            return; // the checks are not there
+        }
+        let (engine, sleeper, reports) = faulty();
+        let shared = Arc::clone(engine.shared());
         spawn(engine, sleeper, "faulty").expect("a thread");
 
         let leftovers = shared.termination.wait(None).expect("it comes to its end");
         assert_eq!(leftovers.len(), 3);
-        assert!(matches!(schedule(1), Err(ScheduleError::Closed)));
+        assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         let (name, message) = reports.recv().expect("it is told");
         let message = message.expect("a text");
         assert!(name.contains("tick thread") && message.contains("TURN-1"), "{name}: {message}");
         leftovers.into_iter().for_each(|task| shared.drop_leftover(task.key));
         assert_eq!(reports.try_iter().count(), 0, "once");
+    }
+
+    /// A shutdown that was broken off is not begun again. Nobody waits in vain for its end.
+    #[test]
+    fn s17_a_fault_of_ours_in_the_shutdown_itself_ends_the_scheduler() {
+        if !cfg!(debug_assertions) {
+            return; // the checks are not there
+        }
+        let (mut engine, sleeper, reports) = faulty();
+        let shared = Arc::clone(engine.shared());
+        engine.executor = None; // as a shutdown that was broken off leaves it
+        spawn(engine, sleeper, "faulty").expect("a thread");
+
+        let leftovers = shared.termination.wait(after(Duration::from_secs(60)));
+        assert!(leftovers.expect("it comes to its end").is_empty());
+        assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
+        reports.recv().expect("it is told");
     }
 }

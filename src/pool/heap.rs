@@ -126,9 +126,15 @@ impl<T> Heap<T> {
 
     /// Returns when an item is due, if it is still here.
     pub(super) fn deadline_of(&self, key: Key) -> Option<Instant> {
+        self.get(key).map(|(deadline, _)| deadline)
+    }
+
+    /// Returns an item that is still here, and when it is due.
+    pub(super) fn get(&self, key: Key) -> Option<(Instant, &T)> {
         let item = self.slots.get(key.slot)?;
         // The slot may hold another item by now, which has another sequence number (HEAP-3).
-        (item.sequence == key.sequence && self.queue == key.queue).then_some(item.deadline)
+        let is_it = item.sequence == key.sequence && self.queue == key.queue;
+        is_it.then_some((item.deadline, &item.value))
     }
 
     /// Returns how many items are overdue.

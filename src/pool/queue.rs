@@ -321,18 +321,20 @@ impl<T> DelayedWorkQueue<T> {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn reset(&self, key: Key, deadline: Instant) -> Option<Key> {
-        self.reset_noted(key, deadline, |_| ())
+        self.reset_noted(key, deadline, |_| true, |_| ())
     }
 
-    /// Moves an item, as [`reset`](DelayedWorkQueue::reset) does, and calls `note` before anybody can take the item.
-    /// `note` runs under the lock, so it must not be user code (QUEUE-4).
+    /// Moves an item, as [`reset`](DelayedWorkQueue::reset) does, if `may_move` allows it, and calls `note` before anybody
+    /// can take the item. Both run under the lock, so they must not be user code (QUEUE-4).
     pub(super) fn reset_noted(
         &self,
         key: Key,
         deadline: Instant,
+        may_move: impl FnOnce(&T) -> bool,
         note: impl FnOnce(Key),
     ) -> Option<Key> {
         let mut state = self.lock();
+        state.heap.get(key).filter(|(_, item)| may_move(item))?;
         let item = state.heap.remove(key)?;
         let moved = state.heap.insert(deadline, item);
         note(moved);

@@ -155,7 +155,12 @@ impl Owner for Shared {
     }
 
     fn move_to(&self, key: &KeyCell, deadline: Instant) -> Option<()> {
-        self.workers.queue.reset_noted(key.get(), deadline, |moved| key.set(moved)).map(drop)
+        // A shutdown that runs nothing delayed leaves what is due in the queue. That task must not become delayed again. Asked
+        // under the queue's lock, so that the search of a shutdown comes before it, or finds the task where it was moved.
+        let may_move =
+            |task: &Arc<dyn QueuedTask>| self.lifecycle.may_run(task.is_periodic(), false);
+        let note = |moved| key.set(moved);
+        self.workers.queue.reset_noted(key.get(), deadline, may_move, note).map(drop)
     }
 
     fn has_moved(&self, (): ()) {}

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
 use super::serial::{SerialQueue, Taken};
-use super::timer::{Timers, When};
+use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
 use crate::platform::sync::{Mutex, Ordering, local, lock};
 use crate::pool::job::{Next, Ran};
@@ -334,7 +334,7 @@ impl RetryQueue {
             state.attempt = 0; // all drains have left in the meantime
         }
         drop(state);
-        timer.cancel();
+        cancel_timer(&PanicHook::default(), Some(timer));
     }
 
     /// Removes the drain of a queue that was disposed.
@@ -353,7 +353,7 @@ impl RetryQueue {
         );
         drop(state);
         drop(drain);
-        timer.into_iter().for_each(|timer| _ = timer.cancel());
+        cancel_timer(&queue.hook, timer);
     }
 
     /// Hands over the drains that wait now, until one is not run. Returns true if there were more than may keep the

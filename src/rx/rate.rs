@@ -37,6 +37,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::timer::cancel_timer;
 use crate::platform::sync::{Mutex, lock};
 use crate::{Cancellable, PanicHook, Schedule, ScheduleError, Task, TryScheduleError};
 
@@ -135,11 +136,6 @@ struct Run<T> {
 /// Drops what may be a user's. A panic in a drop is no reason for not going on (S9).
 fn discard<D>(garbage: D) {
     PanicHook::default().catch(|| drop(garbage));
-}
-
-/// Cancels the timer of a value that has gone.
-fn cancel_timer(handle: Option<Cancellable>) {
-    PanicHook::default().catch(|| handle.is_some_and(|handle| handle.cancel()));
 }
 
 impl<T> State<T> {
@@ -325,7 +321,7 @@ impl<T: Send + 'static> Paced<T> {
             Ok(Ok(handle)) => {
                 let (replaced, unneeded) = state.accept(id, Some(handle));
                 drop(state);
-                cancel_timer(unneeded);
+                cancel_timer(&PanicHook::default(), unneeded);
                 discard(replaced);
                 Ok(())
             }
@@ -362,7 +358,7 @@ impl<T: Send + 'static> Paced<T> {
         };
         if let Ok(handle) = self.schedule_timer(id, due) {
             let unneeded = lock(&self.state).keep(id, handle);
-            cancel_timer(unneeded);
+            cancel_timer(&PanicHook::default(), unneeded);
             return None;
         }
         let now = self.schedule.now();
@@ -414,7 +410,7 @@ impl<T: Send + 'static> Paced<T> {
             state.is_flushed = true;
         }
         drop(state);
-        cancel_timer(handle);
+        cancel_timer(&PanicHook::default(), handle);
         run.into_iter().for_each(|run| self.run(run));
         true
     }
@@ -424,7 +420,7 @@ impl<T: Send + 'static> Paced<T> {
         let (value, handle) = (state.value.take(), state.take_timer());
         state.is_flushed = false;
         drop(state);
-        cancel_timer(handle);
+        cancel_timer(&PanicHook::default(), handle);
         let was_pending = value.is_some();
         discard(value);
         was_pending

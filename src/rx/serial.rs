@@ -50,7 +50,7 @@ use crossbeam_utils::CachePadded;
 use super::delayed::{Delayed, Entry, SMALL};
 use super::drain::{self, Drain, RetryQueue};
 use super::position::{AtomicPosition, Position};
-use super::timer::{Timers, When};
+use super::timer::{Timers, When, cancel_timer};
 use super::worker::TaskQueue;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
@@ -395,7 +395,7 @@ impl SerialQueue {
         running.into_iter().chain(queued.into_iter().flatten()).for_each(|job| _ = job.cancel());
         for (job, timer) in delayed.into_all() {
             job.cancel(); // before its timer, which would only withdraw it
-            timer.into_iter().for_each(|timer| _ = timer.cancel());
+            cancel_timer(&self.hook, timer);
         }
         self.retries.remove(self);
         self.hook.catch(|| drop(executor));
@@ -444,8 +444,7 @@ impl Owner for SerialQueue {
                 self.cancelled.fetch_sub(1, Ordering::Relaxed);
                 let removed = state.delayed.remove(ticket);
                 drop(state);
-                let timer = removed.and_then(|(_, timer)| timer);
-                timer.into_iter().for_each(|timer| _ = timer.cancel());
+                cancel_timer(&self.hook, removed.and_then(|(_, timer)| timer));
             }
             Position::Queued | Position::Postponed(_) => {
                 drop(state);

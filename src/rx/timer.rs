@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use super::delayed::{Entry, Found, Reissued, SetFor, TimerSet};
 use super::serial::SerialQueue;
-use crate::{Cancellable, Inline, Period, Schedule, ScheduleError, Scheduler};
+use crate::{Cancellable, Inline, PanicHook, Period, Schedule, ScheduleError, Scheduler};
 
 /// When a task is to be queued.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +103,11 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// When it looks again if the clock has panicked.
 const BLIND_PAUSE: Duration = Duration::from_millis(100);
 
+/// Cancels a timer that nobody needs any more. Its handle may come from outside, and panic.
+pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
+    hook.catch(move || timer.is_some_and(|timer| timer.cancel()));
+}
+
 impl SerialQueue {
     /// Starts the timer of a delayed task (WORKER-3). If it is refused, the task is withdrawn (TIMER-1). No other timer
     /// can have queued the task by then.
@@ -182,15 +187,11 @@ impl SerialQueue {
         drop(state);
         match set {
             TimerSet::Done => {}
-            TimerSet::Unwanted(timer) => self.cancel_timer(&timer),
+            TimerSet::Unwanted(timer) => cancel_timer(&self.hook, Some(timer)),
             TimerSet::WasDropped(_timer) => job.withdraw(), // TIMER-1
             TimerSet::IsMoved => return true,
         }
         false
-    }
-
-    fn cancel_timer(&self, timer: &Cancellable) {
-        self.hook.catch(|| timer.cancel()); // a handle from outside may panic
     }
 
     /// Moves the timer of a task to where the deadline of the task was moved. If another thread has the timer, that
@@ -215,7 +216,7 @@ impl SerialQueue {
         let Some(timer) = self.state().delayed.put_timer_back(ticket, timer) else { return };
         // Under another ticket, the end of the old timer does not withdraw the task.
         let reissued = self.state().delayed.reissue(ticket, SetFor::At);
-        self.cancel_timer(&timer);
+        cancel_timer(&self.hook, Some(timer));
         if let Some(Reissued { job, ticket, deadline, .. }) = reissued {
             self.set_timer_again(&job, ticket, deadline);
         }
