@@ -27,16 +27,20 @@ fn bounded_pool(threads: usize, room: usize) -> SyncSender<DueTask> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The short way: a closure that passes each task on, here to a rayon pool.
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
-    let scheduler =
-        Scheduler::builder().executor_fn(move |task| pool.spawn(move || task.run())).build()?;
+    // The short way: a closure that passes each task on, here to a new thread. `|task| rayon::spawn(|| task.run())` would pass it
+    // to rayon.
+    let scheduler = Scheduler::builder()
+        .executor_fn(|task| {
+            let thread = thread::Builder::new().name("my own".into()).spawn(|| task.run());
+            thread.map(drop).expect("the system has threads");
+        })
+        .build()?;
     let (sender, answers) = mpsc::channel();
     scheduler.schedule_once(Duration::from_millis(5), move || {
-        let thread = rayon::current_thread_index();
-        sender.send(thread).expect("main waits for it");
+        let name = thread::current().name().map(str::to_owned);
+        sender.send(name.unwrap_or_default()).expect("main waits for it");
     })?;
-    println!("rayon:    ran on thread {:?} of the rayon pool", answers.recv()?);
+    println!("closure:  ran on the thread {:?}", answers.recv()?);
 
     // The same wheel, and a bounded pool for some of its tasks: two threads, room for four.
     let bounded = scheduler.with_executor(bounded_pool(2, 4));

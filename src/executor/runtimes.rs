@@ -61,6 +61,7 @@ impl Executor for TokioBlocking {
 /// ```
 /// use tickwheel::Scheduler;
 ///
+/// # use rayon_core as rayon;
 /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
 /// let scheduler = Scheduler::builder().executor(pool).build()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

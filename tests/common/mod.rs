@@ -3,11 +3,9 @@
 #![allow(dead_code, reason = "each of them uses a part of it")]
 
 pub(crate) mod allocations;
-pub(crate) mod example;
 pub(crate) mod ledger;
 pub(crate) mod log;
 pub(crate) mod schedules;
-pub(crate) mod service;
 pub(crate) mod told;
 
 use std::panic;

@@ -23,12 +23,15 @@ mod common;
 mod book;
 mod core;
 mod delay;
+mod delay_queue_model;
+mod driver_model;
 mod life;
 mod message_loop;
 mod pool;
 mod queue;
 mod rx;
 mod wheel;
+mod wheel_model;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -1,0 +1,11 @@
+//! `rx`: workers on every executor, sets of handles, contexts, trampolines, debounce and throttle.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod contract;
+mod debounce;
+mod end;
+mod others;
+mod over;
+mod worker;
