@@ -12,7 +12,7 @@ use std::{env, fmt, thread};
 
 use crate::alone;
 use crate::common::ledger::{End, Ledger};
-use crate::common::{Random, count, digits, until};
+use crate::common::{Random, count, digits, process_of, until};
 use tickwheel::{Driver, Inline, ManualClock, Precision, Scheduler, ThreadPool};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -80,8 +80,7 @@ fn child_with_timeouts() {
 
 /// Starts a child, and waits until it has scheduled its timeouts.
 fn child(precision: &str) -> (Child, impl BufRead) {
-    let mut child = Command::new(env::current_exe().expect("a program has a path"))
-        .args(["--exact", "abuse::child_with_timeouts", "--nocapture"])
+    let mut child = process_of(child_with_timeouts)
         .env("TICKWHEEL_CHILD", precision)
         .stdout(Stdio::piped())
         .spawn()

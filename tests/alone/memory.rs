@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 use std::{fmt, fs, thread};
 
-use crate::common::{count, digits, proc, until};
+use crate::common::{count, digits, proc, process_of, until};
 use crate::{alone, live};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
@@ -416,11 +416,8 @@ fn child_without_memory() {
 #[test]
 fn s20_a_time_without_memory_refuses_and_leaves_nothing_broken() {
     let _alone = alone();
-    let child = std::process::Command::new(std::env::current_exe().expect("it has a path"))
-        .args(["--exact", "child_without_memory", "--nocapture"])
-        .env("TICKWHEEL_CHILD", "1")
-        .output()
-        .expect("it starts");
+    let child =
+        process_of(child_without_memory).env("TICKWHEEL_CHILD", "1").output().expect("it starts");
     let told = String::from_utf8_lossy(&child.stdout);
     let wrong = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success() && told.contains("whole again"), "{told}{wrong}");

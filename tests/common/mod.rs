@@ -10,6 +10,7 @@ pub(crate) mod told;
 
 use std::panic;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::thread;
@@ -96,6 +97,15 @@ pub(crate) fn digits(number: usize) -> String {
 /// fiftieth of its processors. Planted bugs make tests wait, so `scripts/mutations.py` builds with `TICKWHEEL_IMPATIENT=1`.
 pub(crate) const PATIENCE: Duration =
     Duration::from_secs(if option_env!("TICKWHEEL_IMPATIENT").is_some() { 20 } else { 120 });
+
+/// Returns a command that runs one test of this program in a process of its own.
+pub(crate) fn process_of<F: Fn()>(_test: F) -> Command {
+    let path = std::any::type_name::<F>();
+    let (_program, test) = path.split_once("::").expect("a path");
+    let mut command = Command::new(std::env::current_exe().expect("a program has a path"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command
+}
 
 /// Waits until other threads have made something true.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {

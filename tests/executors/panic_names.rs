@@ -2,11 +2,11 @@
 
 use std::env;
 use std::io::{Read, Write};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{Grenade, panic_on_purpose, silence};
+use crate::common::{Grenade, panic_on_purpose, process_of, silence};
 use tickwheel::{PanicHook, TaskPanic};
 
 /// The name and the message that a hook got.
@@ -87,8 +87,7 @@ fn the_child() {
 }
 
 fn child(standard_error: impl FnOnce(&mut std::process::Child) -> String) -> (ExitStatus, String) {
-    let mut child = Command::new(env::current_exe().expect("a program has a path"))
-        .args(["panic_names::the_child", "--exact", "--nocapture"])
+    let mut child = process_of(the_child)
         .env(CHILD, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use crate::alone;
-use crate::common::proc;
+use crate::common::{proc, process_of};
 
 // ----- what the system tells -----------------------------------------------------------------
 
@@ -197,9 +197,8 @@ impl Figures {
     }
 }
 
-/// The variable that tells a child which scenario to run, and the test that runs it.
+/// The variable that tells a child which scenario to run.
 const SCENARIO: &str = "TICKWHEEL_SCENARIO";
-const CHILD: &str = "overload::child_scenario";
 
 /// Returns the scenario that this process was started for.
 pub(crate) fn own_scenario() -> Option<String> {
@@ -235,8 +234,7 @@ fn has_succeeded(child: &mut Child, limit: Duration) -> Result<(), String> {
 /// Runs a scenario in a process of its own, one at a time. Returns its figures, or why there are none.
 pub(crate) fn scenario(name: &str, limit: Duration) -> Result<Figures, String> {
     let _alone = alone();
-    let mut child = Command::new(env::current_exe().expect("a program has a path"))
-        .args(["--exact", CHILD, "--nocapture", "--test-threads=1"])
+    let mut child = process_of(super::child_scenario)
         .env(SCENARIO, name)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
