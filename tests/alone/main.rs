@@ -2,6 +2,9 @@
 //! system counts them. They run one at a time, because each holds [`alone`]. What is killed, stopped, or floods for seconds runs
 //! in a child process of its own.
 
+#![allow(clippy::items_after_statements, reason = "each test begins with `alone`")]
+#![allow(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
+
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -36,7 +39,6 @@ fn live() -> isize {
 }
 
 // SAFETY: everything is done by the system's allocator.
-#[expect(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);

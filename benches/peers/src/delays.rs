@@ -16,10 +16,10 @@ use tokio_util::time::delay_queue::Key;
 use crate::measure::{Random, Stretch, resident};
 use crate::workloads::{Figures, MILLION, SETTLE, per};
 
-pub const PEERS: &[&str] = &[OURS, "tokio-util DelayQueue", "moka", "BTreeMap"];
+pub(crate) const PEERS: &[&str] = &[OURS, "tokio-util DelayQueue", "moka", "BTreeMap"];
 const OURS: &str = "tickwheel";
 
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     ("D1", "insert 1M, 5-60 s"),
     ("D1-2", "the same from 2 threads at once"),
     ("D2", "100k of 30 s pending, 5M times one of them is pushed to 30 s from now"),
@@ -53,7 +53,7 @@ trait Peer: Send + Sized + 'static {
     fn take(&mut self, items: usize, note: impl FnMut(u64)) -> bool;
 }
 
-pub fn run_one(peer: &str, workload: &str) -> Figures {
+pub(crate) fn run_one(peer: &str, workload: &str) -> Figures {
     match peer {
         OURS => run::<tickwheel::delay::DelayQueue<u64, u64>>(workload),
         "tokio-util DelayQueue" => run::<Queue>(workload),
@@ -193,7 +193,12 @@ fn expire<P: Peer>() -> Figures {
         for (key, due) in due.iter().enumerate() {
             peer.insert(key as u64, *due - Instant::now());
         }
-        thread::sleep((start - Duration::from_millis(5)).saturating_duration_since(Instant::now()));
+        thread::sleep(
+            start
+                .checked_sub(Duration::from_millis(5))
+                .unwrap()
+                .saturating_duration_since(Instant::now()),
+        );
         let stretch = Stretch::begin();
         let note = |key: u64| {
             taken += 1;

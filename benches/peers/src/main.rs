@@ -1,4 +1,4 @@
-//! tickwheel beside other timers: `cargo run --release --manifest-path benches/peers/Cargo.toml`.
+//! tickwheel beside other timers: `cargo run --release -p peers`.
 //!
 //! Each timer runs each workload in a process of its own. The timers take turns, round by round, so that a slow minute
 //! of the machine meets all of them. Shown is the median of the rounds.
@@ -9,6 +9,20 @@
 //! - `-- --write` also keeps the figures in `results/figures.tsv`, and writes tables and chart anew from that file: the
 //!   marked sections of this package's README and of the crate's. What was not measured stays as it was.
 //! - `-- --render` writes them without measuring.
+
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::float_cmp,
+    reason = "figures for people, and small ones"
+)]
+#![allow(
+    clippy::struct_field_names,
+    clippy::trivially_copy_pass_by_ref,
+    clippy::type_complexity,
+    reason = "it is a program, with tables"
+)]
 
 mod delays;
 mod measure;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Splitmix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -18,39 +18,39 @@ impl Random {
     }
 
     /// A duration between two numbers of microseconds.
-    pub fn micros(&mut self, from: u64, to: u64) -> Duration {
+    pub(crate) fn micros(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_micros(from + self.next() % (to - from))
     }
 }
 
 /// A stretch of work on the calling thread: nanoseconds of the wall and of the processor.
-pub struct Stretch {
+pub(crate) struct Stretch {
     wall: Instant,
     thread: u64,
     process: u64,
 }
 
 impl Stretch {
-    pub fn begin() -> Stretch {
+    pub(crate) fn begin() -> Stretch {
         let (thread, process) = (cpu(libc::CLOCK_THREAD_CPUTIME_ID), process_cpu());
         Stretch { wall: Instant::now(), thread, process }
     }
 
-    pub fn wall(&self) -> u64 {
+    pub(crate) fn wall(&self) -> u64 {
         u64::try_from(self.wall.elapsed().as_nanos()).expect("a short while")
     }
 
-    pub fn thread(&self) -> u64 {
+    pub(crate) fn thread(&self) -> u64 {
         cpu(libc::CLOCK_THREAD_CPUTIME_ID) - self.thread
     }
 
     /// Of all threads, background work included.
-    pub fn process(&self) -> u64 {
+    pub(crate) fn process(&self) -> u64 {
         process_cpu() - self.process
     }
 }
 
-pub fn process_cpu() -> u64 {
+pub(crate) fn process_cpu() -> u64 {
     cpu(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
@@ -62,7 +62,7 @@ fn cpu(clock: libc::clockid_t) -> u64 {
 }
 
 /// How often the system has taken the processor from the calling thread, which had not asked for it.
-pub fn preemptions() -> i64 {
+pub(crate) fn preemptions() -> i64 {
     // SAFETY: all of its fields are numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: it writes into `usage`.
@@ -71,21 +71,21 @@ pub fn preemptions() -> i64 {
 }
 
 /// Bytes of memory that the process has.
-pub fn resident() -> u64 {
+pub(crate) fn resident() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").expect("a Linux system");
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("numbers");
     pages * 4096
 }
 
 /// The most bytes that the process ever had.
-pub fn peak_resident() -> u64 {
+pub(crate) fn peak_resident() -> u64 {
     let text = fs::read_to_string("/proc/self/status").expect("a Linux system");
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it tells");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
 /// Nanoseconds of the processor that the threads of a name have used.
-pub fn cpu_of(name: &str) -> u64 {
+pub(crate) fn cpu_of(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").expect("a Linux system").flatten();
     let read =
         |path: &std::path::Path, file| fs::read_to_string(path.join(file)).unwrap_or_default();
@@ -97,7 +97,7 @@ pub fn cpu_of(name: &str) -> u64 {
 }
 
 /// How often threads other than the first have gone to sleep.
-pub fn sleeps() -> u64 {
+pub(crate) fn sleeps() -> u64 {
     let me = std::process::id().to_string();
     let tasks = fs::read_dir("/proc/self/task").expect("a Linux system").flatten();
     let others = tasks.filter(|task| task.file_name().to_string_lossy() != me);
@@ -111,7 +111,7 @@ fn sleeps_of(status: &std::path::Path) -> u64 {
 }
 
 /// Nanoseconds for each of: `malloc` and `free` of 48 bytes, an uncontended swap, the clock.
-pub fn floor() -> [f64; 3] {
+pub(crate) fn floor() -> [f64; 3] {
     const TIMES: u32 = 5_000_000;
     let word = AtomicU64::new(0);
     let timed = |work: &mut dyn FnMut()| {

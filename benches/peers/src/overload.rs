@@ -13,10 +13,10 @@ use crate::measure::{Random, cpu_of, peak_resident, process_cpu, resident};
 use crate::peers::{HashWheel, Held, Log, OnDefault, OnTickThread, Peer, Sleep, Tickwheel};
 use crate::workloads::{Figures, MILLION, SETTLE, per};
 
-pub const PEERS: &[&str] =
+pub(crate) const PEERS: &[&str] =
     &["tickwheel", "tickwheel, default executor", "tokio Sleep", "hierarchical_hash_wheel_timer"];
 
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     (
         "F1-churn-2",
         "5 s of 2 producers at full speed that keep 1,000 timeouts of 30 s: a task of 10 ms, memory",
@@ -30,15 +30,15 @@ pub const ALL: &[(&str, &str)] = &[
     ("F1-zero-8", "8 producers"),
 ];
 
-pub const OURS: &[&str] = &["tickwheel"];
+pub(crate) const OURS: &[&str] = &["tickwheel"];
 
-pub const OURS_ALONE: &[(&str, &str)] = &[
+pub(crate) const OURS_ALONE: &[(&str, &str)] = &[
     ("F2", "1M taken in after a stall"),
     ("F3", "1,000 tasks beside 100,000 of an executor that refuses: how late"),
     ("F4", "a wake-up beside idle threads that have scheduled once"),
 ];
 
-pub fn run_one(peer: &str, workload: &str) -> Figures {
+pub(crate) fn run_one(peer: &str, workload: &str) -> Figures {
     let mut words = workload.split('-').skip(1);
     let kind = words.next().expect("a kind");
     let producers = words.next().and_then(|word| word.parse().ok()).expect("a number");
@@ -51,7 +51,7 @@ pub fn run_one(peer: &str, workload: &str) -> Figures {
     }
 }
 
-pub fn run_ours(_: &str, workload: &str) -> Figures {
+pub(crate) fn run_ours(_: &str, workload: &str) -> Figures {
     match workload {
         "F2" => stalls(),
         "F3" => sick_tenant(),
@@ -130,7 +130,7 @@ fn flood<P: Peer>(kind: &str, producers: usize) -> Figures {
     let victims = thread::spawn(move || place.enter(|| victims(&mut other, &until)));
     while start.elapsed() < FLOOD && resident() < GUARD {
         thread::sleep(Duration::from_millis(20));
-        if producers.iter().all(|producer| producer.is_finished()) {
+        if producers.iter().all(std::thread::JoinHandle::is_finished) {
             stop.store(true, Ordering::Relaxed);
             return Figures::new();
         }

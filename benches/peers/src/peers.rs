@@ -24,7 +24,7 @@ use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 
 /// What was due when, and what has fired when. Times are nanoseconds after `start`.
-pub struct Log {
+pub(crate) struct Log {
     start: Instant,
     due: Vec<AtomicU64>,
     /// Which task, and when, in the order of firing: so that noting costs the same for all timers,
@@ -35,7 +35,7 @@ pub struct Log {
 
 impl Log {
     /// For so many tasks, which fire so often in all.
-    pub fn new(tasks: usize, runs: usize) -> Arc<Log> {
+    pub(crate) fn new(tasks: usize, runs: usize) -> Arc<Log> {
         let due = (0..tasks).map(|_| AtomicU64::new(0)).collect();
         let mut fired = Vec::new();
         fired.resize_with(runs, || [AtomicU64::new(u64::MAX), AtomicU64::new(0)]);
@@ -43,7 +43,7 @@ impl Log {
     }
 
     /// A task is about to be scheduled: the delay up to its deadline. It is due then, and not before.
-    pub fn delay(&self, task: usize, until: Instant) -> Duration {
+    pub(crate) fn delay(&self, task: usize, until: Instant) -> Duration {
         let now = Instant::now();
         let delay = until.saturating_duration_since(now);
         let due = (now + delay - self.start).as_nanos() as u64;
@@ -51,7 +51,7 @@ impl Log {
         delay
     }
 
-    pub fn note(&self, task: usize) {
+    pub(crate) fn note(&self, task: usize) {
         let at = self.start.elapsed().as_nanos() as u64;
         let place = self.count.fetch_add(1, Ordering::Relaxed) as usize;
         if let Some([whose, when]) = self.fired.get(place) {
@@ -60,12 +60,12 @@ impl Log {
         }
     }
 
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
     /// What has fired when, in order.
-    pub fn fired(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
+    pub(crate) fn fired(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
         let all = self.fired.iter().take(self.count() as usize);
         all.map(|[task, at]| {
             let at = Duration::from_nanos(at.load(Ordering::Relaxed));
@@ -74,7 +74,7 @@ impl Log {
     }
 
     /// How late each was, in nanoseconds; less than nothing when it was early.
-    pub fn lateness(&self) -> impl Iterator<Item = i64> + '_ {
+    pub(crate) fn lateness(&self) -> impl Iterator<Item = i64> + '_ {
         self.fired.iter().take(self.count() as usize).map(|[task, at]| {
             let due = &self.due[task.load(Ordering::Relaxed) as usize];
             at.load(Ordering::Relaxed) as i64 - due.load(Ordering::Relaxed) as i64
@@ -83,10 +83,10 @@ impl Log {
 }
 
 /// What a task holds on to.
-pub type Held = Arc<AtomicU64>;
+pub(crate) type Held = Arc<AtomicU64>;
 
 /// A timer, as a workload sees it.
-pub trait Peer: Send + Sized + 'static {
+pub(crate) trait Peer: Send + Sized + 'static {
     type Handle: Send;
     /// Whether it repeats by itself, or by being asked to again.
     const REPEATS: bool = true;
@@ -119,13 +119,13 @@ pub trait Peer: Send + Sized + 'static {
 // ----- tickwheel ---------------------------------------------------------------------------
 
 /// How a scheduler is made.
-pub trait Make: Send + 'static {
+pub(crate) trait Make: Send + 'static {
     fn scheduler() -> Scheduler;
 }
 
-pub struct OnTickThread;
-pub struct Exact;
-pub struct OnDefault;
+pub(crate) struct OnTickThread;
+pub(crate) struct Exact;
+pub(crate) struct OnDefault;
 
 impl Make for OnTickThread {
     fn scheduler() -> Scheduler {
@@ -146,7 +146,7 @@ impl Make for OnDefault {
     }
 }
 
-pub struct Tickwheel<M>(Scheduler, PhantomData<M>);
+pub(crate) struct Tickwheel<M>(Scheduler, PhantomData<M>);
 
 impl<M: Make> Peer for Tickwheel<M> {
     type Handle = Cancellable;
@@ -192,7 +192,7 @@ impl<M: Make> Peer for Tickwheel<M> {
 
 // ----- tickwheel's pool --------------------------------------------------------------------
 
-pub struct OwnPool(tickwheel::pool::ScheduledThreadPool);
+pub(crate) struct OwnPool(tickwheel::pool::ScheduledThreadPool);
 
 impl Peer for OwnPool {
     type Handle = tickwheel::pool::ScheduledFuture<()>;
@@ -234,7 +234,7 @@ impl Peer for OwnPool {
 // ----- tokio-util's DelayQueue -------------------------------------------------------------
 
 /// A queue for one thread, or, behind the lock, for several.
-pub struct Queue {
+pub(crate) struct Queue {
     runtime: Arc<Runtime>,
     queue: Arc<Mutex<DelayQueue<(u64, Held)>>>,
     due: DelayQueue<usize>,
@@ -249,7 +249,7 @@ fn runtime() -> Runtime {
 
 impl Queue {
     /// Pushes an item to an instant, or to so much from now.
-    pub fn push(&mut self, key: &Key, to: Result<Instant, Duration>) {
+    pub(crate) fn push(&mut self, key: &Key, to: Result<Instant, Duration>) {
         let push = |queue: &mut DelayQueue<(u64, Held)>| match to {
             Ok(at) => queue.reset_at(key, at.into()),
             Err(delay) => queue.reset(key, delay),
@@ -343,7 +343,7 @@ impl Peer for Queue {
 
 // ----- tokio's Sleep -----------------------------------------------------------------------
 
-pub struct Sleep(Arc<Runtime>);
+pub(crate) struct Sleep(Arc<Runtime>);
 
 type Sleeping<F> = (Pin<Box<F>>, Held);
 
@@ -412,7 +412,7 @@ impl Peer for Sleep {
 
 // ----- pingora-timeout ---------------------------------------------------------------------
 
-pub struct Pingora(Arc<Runtime>);
+pub(crate) struct Pingora(Arc<Runtime>);
 
 impl Peer for Pingora {
     type Handle = (Pin<Box<dyn Future<Output = ()> + Send + Sync>>, Held);
@@ -458,7 +458,7 @@ impl Peer for Pingora {
 type Once = OneShotClosureState<u64>;
 type Again = PeriodicClosureState<u64>;
 
-pub struct HashWheel {
+pub(crate) struct HashWheel {
     _thread: Option<TimerWithThread<u64, Once, Again>>,
     timer: TimerRef<u64, Once, Again>,
     next: u64,
@@ -517,7 +517,7 @@ impl Peer for HashWheel {
 
 // ----- scheduled-thread-pool ---------------------------------------------------------------
 
-pub struct Pool(Arc<ScheduledThreadPool>);
+pub(crate) struct Pool(Arc<ScheduledThreadPool>);
 
 impl Peer for Pool {
     type Handle = JobHandle;

@@ -85,7 +85,7 @@ const TIMEOUTS: &[&str] =
 const FLOOD: &[&str] = &["victim p50 ms", "worst ms", "peak MB", "M/s"];
 
 /// A table of workloads, and under it how they were measured.
-pub fn table(results: &Results, peers: &[&str], list: &[(&str, &str)]) -> String {
+pub(crate) fn table(results: &Results, peers: &[&str], list: &[(&str, &str)]) -> String {
     let columns = "--:|".repeat(peers.len());
     let mut text = format!("| | {} |\n|---|{columns}\n", peers.join(" | "));
     for (workload, what) in list {
@@ -232,7 +232,7 @@ const SUMMARY: &[Line] = &[
 const LEVEL: f64 = 1.1;
 
 /// Each row beside the best of the others: where they are ahead, and where we are.
-pub fn summary(results: &Results, contests: &[(&[&str], &[(&str, &str)])]) -> String {
+pub(crate) fn summary(results: &Results, contests: &[(&[&str], &[(&str, &str)])]) -> String {
     let mut lines = String::new();
     let (mut ahead, mut level, mut behind) = (0, 0, 0);
     for (what, ours, workload, figure, better) in SUMMARY {
@@ -306,7 +306,7 @@ const FEW_PEERS: &[(&str, &str)] = &[
 ];
 
 /// The table of the crate's README; the best of each row is bold.
-pub fn few(results: &Results) -> String {
+pub(crate) fn few(results: &Results) -> String {
     let names: Vec<_> = FEW_PEERS.iter().map(|(peer, _)| *peer).collect();
     let columns = "--:|".repeat(names.len());
     let mut text = format!("| | | {} |\n|---|---|{columns}\n", names.join(" | "));
@@ -348,7 +348,7 @@ const LABEL: f64 = 210.0;
 const WIDTH: f64 = 420.0;
 
 /// Horizontal bars, in groups; each group has a scale of its own.
-pub fn chart(results: &Results, peers: &[&str]) -> String {
+pub(crate) fn chart(results: &Results, peers: &[&str]) -> String {
     let mut body = String::new();
     let mut y = 10.0;
     for (workload, figure, title) in CHARTS {
@@ -367,7 +367,7 @@ pub fn chart(results: &Results, peers: &[&str]) -> String {
             let middle = y + BAR - 3.0;
             let _ = writeln!(
                 body,
-                r##"<text x="{}" y="{middle}" text-anchor="end">{peer}</text><rect x="{LABEL}" y="{y}" width="{width:.0}" height="{}" fill="{color}"/><text x="{:.0}" y="{middle}">{}</text>"##,
+                r#"<text x="{}" y="{middle}" text-anchor="end">{peer}</text><rect x="{LABEL}" y="{y}" width="{width:.0}" height="{}" fill="{color}"/><text x="{:.0}" y="{middle}">{}</text>"#,
                 LABEL - 6.0,
                 BAR - 2.0,
                 LABEL + width + 6.0,

@@ -13,7 +13,7 @@ use crate::workloads::{Figures, SETTLE, per};
 /// Ours as a program would do it without a reset.
 const BY_CANCEL: &str = "tickwheel, by cancel";
 
-pub const PEERS: &[&str] = &[
+pub(crate) const PEERS: &[&str] = &[
     "tickwheel",
     BY_CANCEL,
     "tokio Sleep",
@@ -23,7 +23,7 @@ pub const PEERS: &[&str] = &[
     "pingora-timeout",
 ];
 
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     ("W11", "100k of 30 s pending, 5M times one of them is pushed to 30 s from now"),
     ("W11-2", "the same, from 2 threads at once"),
     ("W11-at", "W11, to an instant that is known: without a reading of the clock"),
@@ -36,7 +36,7 @@ const DELAY: Duration = Duration::from_secs(30);
 /// How a timeout is pushed further. False: this timer cannot.
 type Push<P> = fn(&mut P, &mut <P as Peer>::Handle, Instant, bool) -> bool;
 
-pub fn run_one(peer: &str, workload: &str) -> Figures {
+pub(crate) fn run_one(peer: &str, workload: &str) -> Figures {
     match peer {
         "tickwheel" => run::<Tickwheel<OnTickThread>>(workload, |_, handle, at, is_known| {
             if is_known { handle.reset_at(at) } else { handle.reset(DELAY) }
@@ -109,7 +109,7 @@ fn pushes<P: Peer>(push: Push<P>, threads: usize, is_known: bool) -> Figures {
                     let (wall, thread) = (stretch.wall(), stretch.thread());
                     thread::sleep(SETTLE);
                     let grown = resident().saturating_sub(memory);
-                    figures = [wall, thread, stretch.process(), grown as u64];
+                    figures = [wall, thread, stretch.process(), grown];
                     barrier.wait();
                     std::mem::forget(handles); // to drop them is not what is measured
                 });

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::Command;
 
-pub struct Results {
+pub(crate) struct Results {
     /// How each workload was measured: when, on what, how often.
     runs: BTreeMap<String, String>,
     /// By workload, timer and figure: a value of each round.
@@ -15,12 +15,12 @@ pub struct Results {
 }
 
 impl Results {
-    pub fn new() -> Results {
+    pub(crate) fn new() -> Results {
         Results { runs: BTreeMap::new(), values: BTreeMap::new() }
     }
 
     /// Adds the figures of a timer in one round.
-    pub fn add(&mut self, workload: &str, peer: &str, figures: Vec<(String, f64)>) {
+    pub(crate) fn add(&mut self, workload: &str, peer: &str, figures: Vec<(String, f64)>) {
         for (figure, value) in figures {
             let key = [workload.to_owned(), peer.to_owned(), figure];
             self.values.entry(key).or_default().push(value);
@@ -28,30 +28,30 @@ impl Results {
     }
 
     /// Says how a workload was measured.
-    pub fn describe(&mut self, workload: &str, run: String) {
+    pub(crate) fn describe(&mut self, workload: &str, run: String) {
         self.runs.insert(workload.to_owned(), run);
     }
 
     /// Returns the median of the rounds.
-    pub fn median(&self, workload: &str, peer: &str, figure: &str) -> Option<f64> {
+    pub(crate) fn median(&self, workload: &str, peer: &str, figure: &str) -> Option<f64> {
         let mut values = self.values.get(&[workload, peer, figure].map(str::to_owned))?.clone();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied()
     }
 
     /// Returns how a workload was measured.
-    pub fn run(&self, workload: &str) -> Option<&str> {
+    pub(crate) fn run(&self, workload: &str) -> Option<&str> {
         self.runs.get(workload).map(String::as_str)
     }
 
     /// Takes over a newer run: its workloads replace those of the same name.
-    pub fn update(&mut self, newer: Results) {
+    pub(crate) fn update(&mut self, newer: Results) {
         self.values.retain(|[workload, ..], _| !newer.runs.contains_key(workload));
         self.values.extend(newer.values);
         self.runs.extend(newer.runs);
     }
 
-    pub fn from_text(text: &str) -> Results {
+    pub(crate) fn from_text(text: &str) -> Results {
         let mut results = Results::new();
         for line in text.lines() {
             match line.split('\t').collect::<Vec<_>>()[..] {
@@ -66,7 +66,7 @@ impl Results {
         results
     }
 
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         for (workload, run) in &self.runs {
             let _ = writeln!(text, "{workload}\t{run}");
@@ -80,7 +80,7 @@ impl Results {
 }
 
 /// A value with three digits that count.
-pub fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
@@ -90,7 +90,7 @@ pub fn number(value: f64) -> String {
 }
 
 /// Describes a run on this machine, today.
-pub fn this_run(rounds: usize, [malloc, swap, clock]: [f64; 3]) -> String {
+pub(crate) fn this_run(rounds: usize, [malloc, swap, clock]: [f64; 3]) -> String {
     let told = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())

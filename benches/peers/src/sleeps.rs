@@ -16,15 +16,16 @@ use tickwheel::{Precision, Scheduler};
 use crate::measure::{Random, Stretch};
 use crate::workloads::Figures;
 
-pub const PEERS: &[&str] = &["tickwheel", "tickwheel Exact", "tokio", "async-io", "futures-timer"];
+pub(crate) const PEERS: &[&str] =
+    &["tickwheel", "tickwheel Exact", "tokio", "async-io", "futures-timer"];
 
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     ("S1", "create, poll once, drop: 1M of 30 s"),
     ("S2", "create, poll, fire: 1M due within 1 s"),
     ("S3", "100k at once"),
 ];
 
-pub fn run_one(peer: &str, workload: &str) -> Figures {
+pub(crate) fn run_one(peer: &str, workload: &str) -> Figures {
     match peer {
         "tickwheel" => run::<Ours<false>>(workload),
         "tickwheel Exact" => run::<Ours<true>>(workload),

@@ -10,16 +10,16 @@ use crate::measure::{Random, preemptions};
 use crate::peers::{Held, OnTickThread, Peer, Queue, Sleep, Tickwheel};
 use crate::workloads::{Figures, MILLION, SETTLE, warm_up};
 
-pub const PEERS: &[&str] = &["tickwheel", "tokio-util DelayQueue", "tokio Sleep"];
+pub(crate) const PEERS: &[&str] = &["tickwheel", "tokio-util DelayQueue", "tokio Sleep"];
 
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     ("W12-fresh", "tail of a call: 1M schedules, then 1M cancels, in a fresh process"),
     ("W12", "the same after a million have fired"),
     ("W12-2-fresh", "from 2 threads at once, in a fresh process"),
     ("W12-2", "from 2 threads, after a million have fired"),
 ];
 
-pub fn run_one(peer: &str, workload: &str) -> Figures {
+pub(crate) fn run_one(peer: &str, workload: &str) -> Figures {
     let (threads, is_warm) = match workload {
         "W12-fresh" => (1, false),
         "W12" => (1, true),
@@ -85,7 +85,7 @@ fn share<P: Peer>(peer: &mut P, calls: usize, start: &Barrier, seed: u64) -> [Ti
         thread::sleep(SETTLE);
         start.wait();
         times[1].note_all(|call| {
-            handles[call].take().into_iter().for_each(|handle| peer.cancel(handle))
+            handles[call].take().into_iter().for_each(|handle| peer.cancel(handle));
         });
         start.wait();
         times[2].note_all(|_| ());

@@ -20,11 +20,11 @@ use crate::measure::Stretch;
 use crate::workloads::{Figures, per};
 
 /// A column that is no timer: the runtime alone.
-pub const WITHOUT: &str = "no timeout";
+pub(crate) const WITHOUT: &str = "no timeout";
 
-pub const PEERS: &[&str] = &["tickwheel", "tokio", WITHOUT];
+pub(crate) const PEERS: &[&str] = &["tickwheel", "tokio", WITHOUT];
 
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     ("S4", "64 tasks on 2 worker threads of tokio: `timeout(30 s, ready future)`"),
     ("S4-pending", "the same, each future pending once: the timer is set, and cancelled by a drop"),
 ];
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const AT_WORK: f64 = 1.8;
 const LIMIT: Duration = Duration::from_secs(30);
 
-pub fn run_one(peer: &str, workload: &str) -> Figures {
+pub(crate) fn run_one(peer: &str, workload: &str) -> Figures {
     match peer {
         "tickwheel" => run::<Ours>(workload),
         "tokio" => run::<Tokio>(workload),

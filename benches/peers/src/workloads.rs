@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use crate::measure::{Random, Stretch, process_cpu, resident, sleeps};
 use crate::peers::{Held, Log, Peer};
 
-pub const MILLION: usize = 1_000_000;
-pub const SETTLE: Duration = Duration::from_millis(300);
+pub(crate) const MILLION: usize = 1_000_000;
+pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 
 /// The figures of a run.
-pub type Figures = Vec<(&'static str, f64)>;
+pub(crate) type Figures = Vec<(&'static str, f64)>;
 
 /// All workloads, and what they are.
-pub const ALL: &[(&str, &str)] = &[
+pub(crate) const ALL: &[(&str, &str)] = &[
     ("W1", "schedule 1M, 5-60 s, after as many have fired"),
     ("W1-fresh", "the same in a process that has done nothing before"),
     ("W2", "W1 from 2 producers at once"),
@@ -30,7 +30,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("W10", "10k at a fixed rate of 100 ms, 5 s"),
 ];
 
-pub fn run<P: Peer>(workload: &str) -> Figures {
+pub(crate) fn run<P: Peer>(workload: &str) -> Figures {
     let mut peer = P::new();
     match workload {
         "W1" => schedule_and_cancel(&mut peer, true, true),
@@ -48,18 +48,18 @@ pub fn run<P: Peer>(workload: &str) -> Figures {
     }
 }
 
-pub fn per(nanos: u64, count: usize) -> f64 {
+pub(crate) fn per(nanos: u64, count: usize) -> f64 {
     nanos as f64 / count as f64
 }
 
 /// Runs work inside of what the timer wants a thread to be in.
-pub fn entered<P: Peer>(peer: &mut P, work: impl FnOnce(&mut P)) {
+pub(crate) fn entered<P: Peer>(peer: &mut P, work: impl FnOnce(&mut P)) {
     let place = peer.for_another_thread();
     place.enter(|| work(peer));
 }
 
 /// Has a million pending, and lets them fire, so that memory is what it is in a program that runs.
-pub fn warm_up<P: Peer>(peer: &mut P) {
+pub(crate) fn warm_up<P: Peer>(peer: &mut P) {
     let (mut random, soon) = (Random(1), Instant::now() + Duration::from_secs(2));
     let due: Vec<_> = (0..MILLION).map(|_| soon + random.micros(0, 100_000)).collect();
     let log = Log::new(MILLION, MILLION);
@@ -70,7 +70,7 @@ pub fn warm_up<P: Peer>(peer: &mut P) {
 }
 
 /// Room that is there already: to touch it for the first time is not the timer's work.
-pub fn room_for_handles<P: Peer>() -> Vec<Option<P::Handle>> {
+pub(crate) fn room_for_handles<P: Peer>() -> Vec<Option<P::Handle>> {
     let mut handles = Vec::with_capacity(MILLION);
     handles.resize_with(MILLION, || None);
     handles

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use super::common::example::example;
 use super::databases::{self, Database};
+use super::example::example;
 use crate::on_both;
 
 /// A running process of the example. Its `Drop` kills it.

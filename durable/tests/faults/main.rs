@@ -17,6 +17,7 @@ mod common;
 #[path = "../common/databases.rs"]
 mod databases;
 mod delayed_messages;
+mod example;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod handlers;
