@@ -64,7 +64,8 @@ CHECKS = [
 
 def copy():
     TREE.mkdir(parents=True, exist_ok=True)
-    for name in ["Cargo.toml", "Cargo.lock", "README.md", "benches", "examples", "tests", "src", "durable"]:
+    for name in ["Cargo.toml", "Cargo.lock", "README.md", "benches", "demos", "durable", "ecosystem", "examples",
+                 "tests", "src"]:
         source = ROOT / name
         if source.is_dir():
             shutil.rmtree(TREE / name, ignore_errors=True)

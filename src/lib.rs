@@ -135,7 +135,7 @@
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "the scheduler uses it"))]
 // Excepted are three files in `engine/slots/`, `future/timeout.rs`, and the files in `platform/` that call a system or the
-// processor. `tests/layers.rs` has the list.
+// processor. `tests/bounds/tree.rs` has the list.
 #![deny(unsafe_code)]
 
 #[cfg(all(feature = "std", not(target_has_atomic = "64")))]

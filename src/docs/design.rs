@@ -168,7 +168,7 @@
 //! delayed task has a timer of the scheduler, which follows the task; a queued one tells in its position that it is due
 //! later, and the drain looks there. A pool takes the item out of its heap and puts it back. A loop notes a later
 //! deadline, and files the task again when its entry comes out; an earlier one goes through the inbox. The rows `s28` of
-//! `tests/conformance` hold for all of them.
+//! `tests/layers/conformance` hold for all of them.
 //!
 //! # What was tried
 //!
@@ -256,7 +256,7 @@
 //! two hundred lines more.
 //!
 //! What was tried, in nanoseconds for each task from schedule to run, a million tasks, one producer, beside a
-//! `VecDeque` of boxes under a mutex, which can do nothing but run (`cargo bench --bench workers`):
+//! `VecDeque` of boxes under a mutex, which can do nothing but run (`cargo bench -p peers --bench workers`):
 //!
 //! | what | one worker | a queue under a mutex | 1,000 workers | as many such queues |
 //! | --- | --- | --- | --- | --- |
@@ -275,7 +275,7 @@
 //! A cancelled task is not searched for in either queue. Its closure goes at once, and its entry when its turn comes,
 //! or with a sweep, which starts as soon as more than half of what waits is cancelled. So neither queue needs places.
 //!
-//! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench --bench loops`):
+//! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench -p peers --bench loops`):
 //!
 //! | what | before | after | the channel | kept |
 //! | --- | --- | --- | --- | --- |

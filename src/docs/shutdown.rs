@@ -15,7 +15,7 @@
 //! | repeats, and is in a run | returned when that run has ended | runs once more when that run has ended | dropped when that run has ended |
 //! | was cancelled before | nothing | nothing | nothing |
 //!
-//! Each cell of the first six rows is a test (`tests/s29_s31_end_of_life.rs`).
+//! Each cell of the first six rows is a test (`tests/end_of_life/s29_s31_end_of_life.rs`).
 //!
 //! # How the calls differ
 //!

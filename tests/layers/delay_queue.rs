@@ -1,6 +1,6 @@
 //! `delay::DelayQueue`: its promises one by one, in virtual time where they allow it.
 //!
-//! Random runs against a map are in `delay_queue_model.rs`, the storms in `delay_queue_storms.rs`.
+//! Random runs against a map are in `tests/soak/delay_queue_model.rs`, the storms in `delay_queue_storms.rs`.
 
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
 //! The lives of a scheduler: in real time on its tick thread, and in virtual time, where other threads act while the driver
-//! turns. (`tests/driver_model` has one thread, small crowds, and knows each run to the nanosecond.)
+//! turns. (`driver_model` has one thread, small crowds, and knows each run to the nanosecond.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

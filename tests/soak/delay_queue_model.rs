@@ -1,7 +1,7 @@
 //! `delay::DelayQueue` against a sorted map, in virtual time: random runs that print their seed.
 //!
 //! `TICKWHEEL_SEED=n` repeats the run of that seed; `TICKWHEEL_RUNS=n` makes so many of them. The promises one by one are
-//! in `delay_queue.rs`, the storms in `delay_queue_storms.rs`.
+//! in `tests/layers/delay_queue.rs`, the storms in `delay_queue_storms.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;

@@ -1,4 +1,5 @@
-//! Long random lives of the core and of each layer, with a ledger: sizes that go up and down by thousands, moves, cancels,
+//! What runs on seeds: models, which predict each step (`driver_model`, `wheel_model`, `delay_queue_model`), and long random
+//! lives of the core and of each layer, with a ledger: sizes that go up and down by thousands, moves, cancels,
 //! series, executors that refuse and recover, panics in tasks, destructors and hooks, and ends of all kinds in the middle of
 //! it. Each task that is accepted ends exactly once, and none starts early (`book.rs`).
 //!
@@ -6,6 +7,7 @@
 //! | --- | --- |
 //! | `book.rs` | the record of each task, and its checks |
 //! | `life.rs` | the threads and tasks that schedule, move and cancel, on any `dyn Schedule` |
+//! | the models | each tells how it is run |
 //! | the others | the lives of one layer each, and their ends |
 //!
 //! `cargo test` lives for a moment. `TICKWHEEL_SOAK=n` lives for n seconds in each test, and `scripts/soak lives` does that

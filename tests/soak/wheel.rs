@@ -1,5 +1,5 @@
 //! The lives of a bare wheel against a sorted map: of any granularity, with thousands of values that come and go. Beyond
-//! `tests/wheel_model.rs`: orders given by the caller, bounded looks at the next expiry, iterators that are dropped early, and
+//! `wheel_model.rs`: orders given by the caller, bounded looks at the next expiry, iterators that are dropped early, and
 //! every call in each state of a long life.
 
 use std::collections::BTreeMap;

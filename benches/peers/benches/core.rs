@@ -1,6 +1,6 @@
 //! What a task costs: schedule, cancel, churn, fire, hand over, tick.
 //!
-//! `cargo bench --bench core`. Absolute times do not hold from one machine to the next, so each group
+//! `cargo bench -p peers --bench core`. Absolute times do not hold from one machine to the next, so each group
 //! begins with the floor of this run: `F`, a `malloc` and `free` of 48 bytes and an uncontended
 //! swap, and `S`, the swap. Read the others as multiples of them. Times are of the wall; those of the
 //! processor, by thread, are in `costs.rs`.

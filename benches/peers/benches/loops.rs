@@ -1,7 +1,7 @@
 //! The posts per second that a message loop takes, and the time of a post to another thread and back, beside the usual
 //! alternatives.
 //!
-//! `cargo bench --bench loops`. With `-- --test` it runs each row once with few tasks.
+//! `cargo bench -p peers --bench loops`. With `-- --test` it runs each row once with few tasks.
 //!
 //! - **crossbeam**: `crossbeam-channel`, and a thread that runs what comes out.
 //! - **std mpsc**: `std::sync::mpsc`, and such a thread.

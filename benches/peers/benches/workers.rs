@@ -1,6 +1,6 @@
 //! The tasks per second that go through `rx` workers in order, beside queues that people write by hand.
 //!
-//! `cargo bench --bench workers`. With `-- --test` it runs each row once with few tasks.
+//! `cargo bench -p peers --bench workers`. With `-- --test` it runs each row once with few tasks.
 //!
 //! - **mutex queue**: a `Mutex<VecDeque<Box<dyn FnOnce>>>` and a flag. A producer that finds the flag clear has the thread pool
 //!   drain the queue. It keeps the order, and no task can be cancelled.

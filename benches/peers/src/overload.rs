@@ -1,5 +1,5 @@
 //! Timers that are overrun: floods of several producers, and for tickwheel alone stalls, a sick tenant and
-//! thousands of idle threads. `tests/overload.rs` has the same with bounds.
+//! thousands of idle threads. `tests/alone/overload.rs` has the same with bounds.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

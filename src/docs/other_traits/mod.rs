@@ -18,7 +18,7 @@
 //! | `aws_smithy_async::rt::sleep::AsyncSleep` | a `Delay` in its box | [below](#aws-sdk) |
 //!
 //! The glue is not part of this crate, because each of these crates has versions of its own. Copy the file that you
-//! need. Each one is compiled and run as a test of this repository (in `glue`), against the version that it names.
+//! need. Each one is compiled and run as a test of this repository (in `ecosystem`), against the version that it names.
 //!
 //! To test such code in virtual time, make the scheduler with [`build_driven`](crate::Builder::build_driven): see
 //! [`testing`](crate::testing).
