@@ -12,7 +12,7 @@ use std::{env, fmt, thread};
 
 use crate::alone;
 use crate::common::ledger::{End, Ledger};
-use crate::common::{Random, count, digits, process_of, until};
+use crate::common::{Random, count, digits, length, process_of, until};
 use tickwheel::{Driver, Inline, ManualClock, Precision, Scheduler, ThreadPool};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -74,7 +74,7 @@ fn child_with_timeouts() {
         Ok("exact") => Precision::Exact,
         _ => return,
     };
-    let told = timeouts(precision, SECOND * 2, || println!("\nready"));
+    let told = timeouts(precision, length(SECOND, SECOND * 2, SECOND * 2), || println!("\nready"));
     println!("{told}");
 }
 
@@ -101,21 +101,21 @@ fn signal(name: &str, child: &Child) -> bool {
 }
 
 #[test]
-fn s01_s06_s20_stopped_for_two_seconds() {
+fn s01_s06_s20_stopped_for_seconds() {
     let _alone = alone();
     let children = ["tick", "exact"].map(|precision| (precision, child(precision)));
     let stopped = children.iter().filter(|(_, (child, _))| signal("-STOP", child)).count();
     if stopped == 0 {
         println!("skipped the stop: this system has no kill");
     }
-    thread::sleep(SECOND * 2); // real time, because the process really stops
+    thread::sleep(length(SECOND, SECOND * 2, SECOND * 2)); // real time, because the process really stops
     for (precision, (mut child, mut output)) in children {
         assert!(signal("-CONT", &child) || stopped == 0);
         let mut text = String::new();
         output.read_to_string(&mut text).expect("text");
         assert!(child.wait().expect("it ends").success(), "{text}");
         let told = text.lines().find(|line| line.contains("timeouts")).expect("it tells");
-        println!("stopped for two seconds ({precision}), {told}");
+        println!("stopped ({precision}), {told}");
         assert!(told.contains(": 0 early, 0 lost,"), "{told}");
         let late = told.rsplit(' ').nth(2).and_then(|late| late.parse::<u64>().ok());
         assert!(stopped == 0 || late.is_some_and(|late| late > 500), "it was not stopped");
@@ -134,7 +134,7 @@ fn s01_s20_on_a_processor_that_has_no_time() {
                 }
             });
         }
-        let told = timeouts(Precision::Exact, SECOND, || ());
+        let told = timeouts(Precision::Exact, length(SECOND / 3, SECOND, SECOND), || ());
         stop.store(true, Ordering::Relaxed);
         told
     });

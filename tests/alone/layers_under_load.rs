@@ -567,7 +567,7 @@ fn who_is_ahead_of_a_layer_that_stands_still_is_not_locked_out() {
 #[test]
 fn a_task_that_floods_its_own_layer_does_not_wait() {
     let _alone = alone();
-    let posts = 200_000;
+    let posts = count(200_000, 200_000);
     let pool = ScheduledThreadPool::new(1);
     let timers = Scheduler::new();
     let worker = ExecutorScheduler::new(ThreadPool::new(1), &timers).worker();
@@ -616,7 +616,8 @@ fn pending_timers_hold_nobody_back() {
 
 fn brings_timers(layer: &impl Schedule) {
     let before = waits();
-    let timers: Vec<_> = (0..150_000).map(|_| layer.schedule_once(HOUR, || ())).collect();
+    let timers: Vec<_> =
+        (0..count(150_000, 150_000)).map(|_| layer.schedule_once(HOUR, || ())).collect();
     let waited = waits().zip(before).map(|(after, before)| after - before);
     assert!(waited.is_none_or(|waited| waited < 5), "{waited:?} waits");
     timers.into_iter().flatten().for_each(|timer| assert!(timer.cancel()));

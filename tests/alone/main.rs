@@ -16,6 +16,7 @@ mod overload;
 mod storms;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::env;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +24,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the calling test in a process of its own, whose memory nobody has used before. Returns `None` when that is done, and
+/// in that process the guard of [`alone`].
+fn in_own_process(test: impl Fn()) -> Option<MutexGuard<'static, ()>> {
+    const IS_OWN: &str = "TICKWHEEL_OWN_PROCESS";
+    let alone = alone();
+    if env::var_os(IS_OWN).is_some() {
+        return Some(alone);
+    }
+    let child = common::process_of(test).env(IS_OWN, "1").output().expect("it starts");
+    print!("{}", String::from_utf8_lossy(&child.stdout));
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    None
 }
 
 /// The system's allocator, and how many bytes are out in the whole process.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 use std::{fmt, fs, thread};
 
-use crate::common::{count, digits, proc, process_of, until};
-use crate::{alone, live};
+use crate::common::{at_least, count, digits, proc, process_of, until};
+use crate::{in_own_process, live};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::{Cancellable, Inline, ManualClock, Scheduler, ThreadPool};
 
@@ -45,7 +45,7 @@ fn counted(ran: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
 /// Schedules tasks for later. For every ten thousand of them, one more is scheduled that stays while the memory around it goes.
 /// Returns the number of those.
 fn peak(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, handles: &mut [Cancellable]) -> usize {
-    let soon = Duration::from_millis(count(1_500, 10_000) as u64);
+    let soon = Duration::from_millis(at_least(1_500, 10_000) as u64);
     for (number, handle) in handles.iter_mut().enumerate() {
         if number % 10_000 == 0 {
             scheduler.schedule_once(soon, counted(ran)).expect("open");
@@ -58,7 +58,7 @@ fn peak(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, handles: &mut [Cancellabl
 /// Uses the slots of stale handles again, and calls the stale handles while the new tasks come in, and when all of them are
 /// there.
 fn use_again(scheduler: &Scheduler, ran: &Arc<AtomicUsize>, stale: &[Cancellable]) {
-    let soon = Duration::from_millis(count(400, 5_000) as u64);
+    let soon = Duration::from_millis(at_least(400, 5_000) as u64);
     let use_stale = || {
         for handle in stale {
             assert!(!handle.cancel(), "a stale handle has cancelled another task");
@@ -102,8 +102,12 @@ fn until_resident_goes_back(before: Option<usize>, peak: Option<usize>, tasks: u
 
 #[test]
 fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
-    let _alone = alone();
-    let tasks = count(250_000, 10_000_000);
+    let Some(_alone) =
+        in_own_process(s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless)
+    else {
+        return;
+    };
+    let tasks = at_least(250_000, 10_000_000);
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let mut stale: Vec<_> = (0..tasks).map(|_| Cancellable::already_cancelled()).collect();
     let ran = Arc::new(AtomicUsize::new(0));
@@ -131,7 +135,9 @@ fn s09_s10_after_a_peak_memory_goes_back_and_stale_handles_stay_harmless() {
 /// Cancelled tasks do not stay in a loop until their deadline, neither in a loop that sleeps nor in the inbox of a busy one.
 #[test]
 fn s09_cancelled_tasks_do_not_stay_in_a_message_loop() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(s09_cancelled_tasks_do_not_stay_in_a_message_loop) else {
+        return;
+    };
     let tasks = count(100_000, 2_000_000);
     let thread = LoopThread::spawn("sleeper").expect("a thread");
     let runner = thread.runner();
@@ -169,7 +175,9 @@ fn s09_cancelled_tasks_do_not_stay_in_a_message_loop() {
 
 #[test]
 fn after_a_peak_a_message_loop_gives_its_tables_back() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(after_a_peak_a_message_loop_gives_its_tables_back) else {
+        return;
+    };
     let tasks = count(100_000, 2_000_000);
     let clock = ManualClock::new();
     let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("no other one");
@@ -254,8 +262,8 @@ fn come_and_go(rounds: usize) {
 /// one gets them.
 #[test]
 fn s09_threads_that_come_and_go_leave_nothing() {
-    let _alone = alone();
-    let rounds = count(2_000, 100_000);
+    let Some(_alone) = in_own_process(s09_threads_that_come_and_go_leave_nothing) else { return };
+    let rounds = at_least(2_000, 100_000);
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let come_and_go = |rounds: usize| {
         for _ in 0..rounds {
@@ -281,7 +289,9 @@ fn s09_threads_that_come_and_go_leave_nothing() {
 
 #[test]
 fn s24_schedulers_that_come_and_go_leave_nothing() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(s24_schedulers_that_come_and_go_leave_nothing) else {
+        return;
+    };
     let rounds = count(1_500, 100_000);
     let running = threads();
     come_and_go(300);
@@ -304,7 +314,11 @@ fn s24_schedulers_that_come_and_go_leave_nothing() {
 /// The engine forgets an executor's tasks when they are over, although no further tasks come.
 #[test]
 fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
-    let _alone = alone();
+    let Some(_alone) =
+        in_own_process(s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over)
+    else {
+        return;
+    };
     let queue = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&queue);
     let keep = move |task| keep.lock().expect("whole").push(task);
@@ -333,7 +347,11 @@ fn s29_what_was_remembered_of_an_executor_goes_when_its_tasks_are_over() {
 /// records on its way.
 #[test]
 fn s28_resets_to_earlier_deadlines_of_an_engine_that_is_held_up_take_no_memory() {
-    let _alone = alone();
+    let Some(_alone) =
+        in_own_process(s28_resets_to_earlier_deadlines_of_an_engine_that_is_held_up_take_no_memory)
+    else {
+        return;
+    };
     let builder = Scheduler::builder().max_pending(10);
     let (scheduler, driver) = builder.build_driven().expect("the settings are good");
     let (ran, resets) = (Arc::new(AtomicUsize::new(0)), count(300_000, 3_000_000) as u64);
@@ -415,7 +433,10 @@ fn child_without_memory() {
 #[cfg(target_os = "linux")]
 #[test]
 fn s20_a_time_without_memory_refuses_and_leaves_nothing_broken() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(s20_a_time_without_memory_refuses_and_leaves_nothing_broken)
+    else {
+        return;
+    };
     let child =
         process_of(child_without_memory).env("TICKWHEEL_CHILD", "1").output().expect("it starts");
     let told = String::from_utf8_lossy(&child.stdout);

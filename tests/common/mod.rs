@@ -74,11 +74,47 @@ pub(crate) fn driven_by(builder: Builder) -> (Scheduler, Driver) {
 
 // ----- storms ------------------------------------------------------------------------------
 
-/// Returns the count for a storm: the short one, or with `TICKWHEEL_FULL=1` the full one, as `scripts/storms` does. Either is
-/// multiplied by `TICKWHEEL_STORM=n`.
+/// Returns the count for a storm: with `TICKWHEEL_STORM=n` n times the one of every day, as `.ci/run` does, with
+/// `TICKWHEEL_FULL=1` the full one, as `scripts/storms` does. Plain `cargo test` takes a quarter of the one of every day.
 pub(crate) fn count(every_day: usize, in_full: usize) -> usize {
+    if is_brief() { every_day.div_ceil(4) } else { at_least(every_day, in_full) }
+}
+
+/// Returns the count for a storm that shows nothing if it is smaller: also in plain `cargo test` the one of every day.
+pub(crate) fn at_least(every_day: usize, in_full: usize) -> usize {
     let factor = env("TICKWHEEL_STORM").unwrap_or(1) as usize;
     factor * if in_full_form() { in_full } else { every_day }
+}
+
+/// Runs a model on seeds, and says which one fails. `TICKWHEEL_SEED=n` is that one alone, and `TICKWHEEL_RUNS=n` makes n of
+/// them, from `TICKWHEEL_FIRST` on, or fewer of a model whose runs weigh more. Otherwise there are so many every day, and a
+/// quarter of them in plain `cargo test`.
+pub(crate) fn for_each_seed(every_day: usize, weight: u64, run: impl Fn(u64)) {
+    let first = env("TICKWHEEL_FIRST").unwrap_or(0);
+    let runs = env("TICKWHEEL_RUNS")
+        .map_or(count(every_day, every_day) as u64, |runs| runs.div_ceil(weight));
+    for seed in env("TICKWHEEL_SEED").map_or(first..first + runs, |seed| seed..seed + 1) {
+        if let Err(panic) = panic::catch_unwind(panic::AssertUnwindSafe(|| run(seed))) {
+            eprintln!("repeat with TICKWHEEL_SEED={seed}");
+            panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Returns true in plain `cargo test`, for which somebody waits.
+pub(crate) fn is_brief() -> bool {
+    env("TICKWHEEL_STORM").is_none() && !in_full_form()
+}
+
+/// Returns how long a storm lasts that is about time and not about a count, by the same rule as [`count`].
+pub(crate) fn length(brief: Duration, every_day: Duration, in_full: Duration) -> Duration {
+    if is_brief() {
+        brief
+    } else if in_full_form() {
+        in_full
+    } else {
+        every_day
+    }
 }
 
 /// Returns true if `TICKWHEEL_FULL=1` asks for the full form of a storm.

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 use tickwheel::pool::{DelayedWorkQueue, Key};
 use tickwheel::{Clock, ManualClock, Sleeper};
 
-use crate::common::{Random, env, until};
+use crate::common::{Random, for_each_seed, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -146,16 +145,7 @@ fn run(seed: u64) {
 
 #[test]
 fn the_queue_does_what_a_sorted_map_does() {
-    let seeds = match env("TICKWHEEL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..env("TICKWHEEL_RUNS").unwrap_or(200),
-    };
-    for seed in seeds {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("repeat with TICKWHEEL_SEED={seed}");
-            resume_unwind(panic);
-        }
-    }
+    for_each_seed(200, 1, run);
 }
 
 /// A manual clock that tells of the threads that sleep on it, and can be made to panic.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::log::Log;
-use crate::common::{Grenade, PATIENCE, panic_on_purpose, silence, until};
+use crate::common::{Grenade, PATIENCE, count, panic_on_purpose, silence, until};
 use tickwheel::rx::{
     self, CompositeCancellable, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
@@ -161,7 +161,7 @@ fn sets_are_filled_and_cancelled_from_many_threads() {
 fn a_million_tasks_that_have_run_leave_nothing_in_a_set() {
     let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
     let set = CompositeCancellable::new();
-    let (held, total) = (Arc::new(()), 1_000_000);
+    let (held, total) = (Arc::new(()), count(1_000_000, 1_000_000));
     let lives = set.add(scheduler.schedule_once(HOUR, || ()).expect("open"));
     for _ in 0..total / 1000 {
         for _ in 0..1000 {

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::hash::{Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use tickwheel::delay::{DelayQueue, Expirations, Expired};
 use tickwheel::{Driver, Precision, ScheduleError, Scheduler};
 
 use crate::common::told::Poller;
-use crate::common::{Random, driven_by, env};
+use crate::common::{Random, count, driven_by, for_each_seed};
 
 /// A key of the test, with a hash of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,7 +369,8 @@ fn live_long(seed: u64) {
     let mut pair = Pair::new(&mut random);
     (pair.keys, pair.limit, pair.hashes) = (200_000, usize::MAX, Hashes::Many);
     pair.queue = DelayQueue::new(&pair.scheduler);
-    for goal in [40_000, 3, 40_000, 0, 60, 40_000, 0] {
+    let goals = [40_000, 3, 40_000, 0, 60, 40_000, 0];
+    for goal in goals.into_iter().take(count(16, 16)) {
         while pair.model.len() < goal {
             pair.insert(&mut random);
             if random.one_in(8) {
@@ -399,23 +399,10 @@ fn live_long(seed: u64) {
 
 #[test]
 fn a_size_that_goes_up_and_down_leaves_the_queue_whole() {
-    for_each_seed(env("TICKWHEEL_RUNS").map_or(1, |runs| runs / 100 + 1), live_long);
+    for_each_seed(1, 100, live_long);
 }
 
 #[test]
 fn the_queue_does_what_a_sorted_map_does() {
-    for_each_seed(env("TICKWHEEL_RUNS").unwrap_or(100), run);
-}
-
-fn for_each_seed(runs: u64, run: impl Fn(u64)) {
-    let seeds = match env("TICKWHEEL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..runs,
-    };
-    for seed in seeds {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("repeat with TICKWHEEL_SEED={seed}");
-            resume_unwind(panic);
-        }
-    }
+    for_each_seed(100, 1, run);
 }

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tickwheel::wheel::{Wheel, WheelKey};
 
-use crate::common::{Random, env};
+use crate::common::{Random, for_each_seed};
 
 /// A deadline, and the number of the insert or the reset that gave it.
 type Place = (u64, u64);
@@ -180,22 +179,9 @@ fn run(seed: u64) {
     pair.drain();
 }
 
-fn for_each_seed(runs: u64, run: impl Fn(u64)) {
-    let seeds = match env("TICKWHEEL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..runs,
-    };
-    for seed in seeds {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
-            eprintln!("repeat with TICKWHEEL_SEED={seed}");
-            resume_unwind(panic);
-        }
-    }
-}
-
 #[test]
 fn the_wheel_does_what_a_sorted_map_does() {
-    for_each_seed(env("TICKWHEEL_RUNS").unwrap_or(300), run);
+    for_each_seed(300, 1, run);
 }
 
 /// One long life: the size goes up and down between nothing and thousands, so that memory is given back while a sweep
@@ -234,8 +220,7 @@ fn live_long(seed: u64, phases: u64) {
 
 #[test]
 fn s09_a_size_that_goes_up_and_down_leaves_the_wheel_whole() {
-    let lives = env("TICKWHEEL_RUNS").map_or(6, |runs| runs / 50 + 1);
-    for_each_seed(lives, |seed| live_long(seed, 40));
+    for_each_seed(6, 50, |seed| live_long(seed, 40));
 }
 
 /// The sweep stands in the middle of its round when the last value goes.

@@ -11,7 +11,7 @@ use tickwheel::{
 };
 
 use crate::common::told::Poller;
-use crate::common::{PATIENCE, Random, spin_until, until};
+use crate::common::{PATIENCE, Random, count, spin_until, until};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -318,7 +318,7 @@ fn s05_a_clock_that_repeats_itself_loses_no_wake_up() {
     let builder = Scheduler::builder().clock(Coarse(Instant::now())).executor(Inline);
     let scheduler = builder.build().expect("a tick thread");
     let (sender, receiver) = mpsc::channel();
-    for n in 0..400 {
+    for n in 0..count(400, 4_000) {
         let sender = sender.clone();
         let task = move || sender.send(n).expect("the receiver lives");
         scheduler.schedule_once(Duration::ZERO, task).expect("open");
@@ -338,7 +338,7 @@ fn s05_a_task_that_schedules_itself_again_and_again_keeps_a_flat_stack() {
     }
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let (sender, receiver) = mpsc::channel();
-    again(&scheduler, if cfg!(debug_assertions) { 200_000 } else { 1_000_000 }, sender);
+    again(&scheduler, count(200_000, 1_000_000) as u32, sender);
     receiver.recv_timeout(PATIENCE * 3).expect("the last one");
 }
 

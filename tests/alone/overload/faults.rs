@@ -15,7 +15,7 @@ use tickwheel::{
 
 use super::service::{Figures, scenario, within};
 use crate::common::ledger::{End, Ledger};
-use crate::common::{Moody, OnDrop, count, panic_on_purpose, silence};
+use crate::common::{Moody, OnDrop, count, length, panic_on_purpose, silence};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -189,7 +189,7 @@ fn already_cancelled_after_a_trim() {
         let schedule = |_| scheduler.schedule_once(HOUR, || ()).expect("open");
         let handles: Vec<_> = (0..count(200_000, 2_000_000)).map(schedule).collect();
         assert!(handles.iter().all(Cancellable::cancel));
-        thread::sleep(MILLI * 700); // until the memory of the peak has gone back
+        thread::sleep(length(MILLI * 300, MILLI * 700, MILLI * 700)); // until the memory of the peak has gone back
         [&dead, &clone, &clone.clone(), &dead.clone()].into_iter().for_each(is_dead);
         is_dead(&Cancellable::already_cancelled().clone());
         is_dead(&handles[handles.len() / 2].clone());

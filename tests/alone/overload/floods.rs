@@ -28,12 +28,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The length of a flood, unless `TICKWHEEL_SECONDS` sets another one.
 fn length(place: &str) -> Duration {
-    match (env("TICKWHEEL_SECONDS"), place) {
-        (Some(seconds), _) => Duration::from_secs(seconds),
-        _ if in_full_form() => SECOND * 20,
-        (_, "inline" | "default") => SECOND,
-        _ => MILLI * 500, // layers
-    }
+    let every_day = if matches!(place, "inline" | "default") { SECOND } else { SECOND / 2 };
+    env("TICKWHEEL_SECONDS").map_or_else(
+        || crate::common::length(SECOND / 4, every_day, SECOND * 20),
+        Duration::from_secs,
+    )
 }
 
 /// The most time that the remaining tasks may take after the flood.

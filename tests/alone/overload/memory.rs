@@ -7,12 +7,12 @@ use tickwheel::{Inline, Scheduler};
 use super::service::{
     Complaints, Figures, megabytes, peak_resident, resident, resident_after, scenario,
 };
-use crate::common::{Random, count, digits, in_full_form};
+use crate::common::{Random, at_least, digits, in_full_form};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn tasks() -> usize {
-    count(1_000_000, 10_000_000)
+    at_least(1_000_000, 10_000_000)
 }
 
 pub(crate) fn child() -> Figures {

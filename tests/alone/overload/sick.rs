@@ -14,7 +14,7 @@ use tickwheel::{DueBatch, DueTask, Executor, Inline, Rejected, Scheduler, future
 use super::service::{
     Complaints, Figures, Late, Lateness, cpu_of, millis, plain_sleeper, scenario, within,
 };
-use crate::common::{Random, Wall, count, in_full_form};
+use crate::common::{Random, Wall, count, in_full_form, length};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,9 +26,9 @@ fn inline() -> Scheduler {
     Scheduler::builder().executor(Inline).build().expect("a tick thread")
 }
 
-/// Runs the healthy tenant's tasks, spread over one or three seconds. Returns how late they were.
+/// Runs the healthy tenant's tasks, spread over a second or so. Returns how late they were.
 fn healthy(scheduler: &Scheduler) -> Late {
-    let over = SECOND * if in_full_form() { 3 } else { 1 };
+    let over = length(MILLI * 300, SECOND, SECOND * 3);
     let (lateness, start) = (Lateness::new(HEALTHY), Instant::now() + MILLI * 20);
     for id in 0..HEALTHY {
         let due = start + over * id as u32 / HEALTHY as u32;
@@ -51,7 +51,7 @@ fn beside_a_sleeper(measured: impl FnOnce() -> Late) -> (Late, Late) {
 
 /// Returns the wake-ups of the tick thread and the processor time for a second in which the program does nothing.
 fn cost_of_a_second(scheduler: &Scheduler, figures: &mut Figures) {
-    let watched = SECOND * if in_full_form() { 2 } else { 1 };
+    let watched = length(MILLI * 300, SECOND, SECOND * 2);
     let (wakeups, cpu, start) = (scheduler.stats().wakeups(), cpu_of(""), Instant::now());
     thread::sleep(watched);
     let over = start.elapsed().as_secs_f64();
@@ -271,7 +271,7 @@ fn serve(queue: &Bounded, tasks: usize) -> usize {
 }
 
 pub(crate) fn child_bounded() -> Figures {
-    let tasks = count(2_000, 6_000);
+    let tasks = count(2_000, 6_000).max(PLACES + PLACES / 2); // they must fill it
     let (scheduler, mut figures) = (inline(), Figures::default());
     beside_a_sleeper(|| healthy(&scheduler)).0.tell("alone", &mut figures);
     let (queue, tenant) = (Arc::new(Bounded::default()), Tenant::new(tasks));
@@ -329,7 +329,7 @@ pub(crate) fn child_refused() -> Figures {
     let (scheduler, mut figures) = (inline(), Figures::default());
     let own = scheduler.with_executor(Wall);
     let refused = own.schedule_once(MILLI, || ()).expect("open");
-    thread::sleep(MILLI * 400);
+    thread::sleep(length(MILLI * 200, MILLI * 400, MILLI * 400));
     cost_of_a_second(&scheduler, &mut figures);
     let before = scheduler.stats().rejected();
     figures.set("asked", before as f64);
@@ -338,9 +338,9 @@ pub(crate) fn child_refused() -> Figures {
         f64::from(u8::from(within(SECOND, || scheduler.stats().rejected() > before))),
     );
     figures.set("cancelled", f64::from(u8::from(refused.cancel())));
-    thread::sleep(MILLI * 300);
+    thread::sleep(MILLI * 150);
     let before = scheduler.stats().wakeups();
-    thread::sleep(MILLI * 500);
+    thread::sleep(length(MILLI * 200, MILLI * 500, MILLI * 500));
     figures.set("wakeups after the cancel", (scheduler.stats().wakeups() - before) as f64);
     figures
 }

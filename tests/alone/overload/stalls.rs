@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tickwheel::{Inline, Observer, Scheduler};
 
 use super::service::{Complaints, Figures, Lateness, millis, plain_sleeper, scenario, within};
-use crate::common::{PATIENCE, Random, count, in_full_form};
+use crate::common::{PATIENCE, Random, at_least, count, in_full_form, length};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ fn fill(scheduler: &Scheduler, watch: &Arc<Watch>, tasks: usize, seed: u64) {
 }
 
 pub(crate) fn child_stall(lanes: usize) -> Figures {
-    let each = count(200_000, 10_000_000) / lanes;
+    let each = at_least(200_000, 10_000_000) / lanes;
     let tasks = each * lanes;
     let due = lanes * (0..each).filter(|id| id % ONE_IS_DUE_IN == ONE_IS_DUE_IN / 2).count();
     let watch = Watch::new(tasks + 1);
@@ -181,7 +181,7 @@ fn s06_s19_after_a_stall_many_lanes_are_taken_in_as_fast_as_one() {
 
 pub(crate) fn child_far() -> Figures {
     let tasks = count(100_000, 1_000_000);
-    let ahead = if in_full_form() { SECOND * 8 } else { SECOND * 3 };
+    let ahead = length(SECOND, SECOND * 3, SECOND * 8);
     let spread = 1_900_000;
     let scheduler = Scheduler::builder().executor(Inline).build().expect("a tick thread");
     let base = Instant::now() + ahead;

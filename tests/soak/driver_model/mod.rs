@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use tickwheel::Driver;
 
-use crate::common::{Random, env};
+use crate::common::{Random, for_each_seed};
 use world::World;
 
 fn step(world: &Arc<World>, driver: &Driver) {
@@ -77,14 +77,5 @@ fn run(seed: u64) -> Result<(), String> {
 #[test]
 fn the_engine_does_what_a_sorted_map_does() {
     reports::silence_blasts();
-    let first = env("TICKWHEEL_FIRST").unwrap_or(0);
-    let seeds = match env("TICKWHEEL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => first..first + env("TICKWHEEL_RUNS").unwrap_or(1_500),
-    };
-    for seed in seeds {
-        if let Err(complaint) = run(seed) {
-            panic!("{complaint}\nrepeat with TICKWHEEL_SEED={seed}");
-        }
-    }
+    for_each_seed(1_500, 1, |seed| run(seed).unwrap_or_else(|complaint| panic!("{complaint}")));
 }
