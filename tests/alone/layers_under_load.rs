@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Random, count, proc, spin_until, until};
-use crate::{alone, live};
+use crate::{alone, in_own_process, live};
 use tickwheel::message_loop::{LoopThread, MessageLoop, TaskRunner};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{ExecutorScheduler, Worker};
@@ -400,7 +400,10 @@ const LITTLE: isize = 2_000_000;
 
 #[test]
 fn what_is_cancelled_takes_no_memory_on_a_loop_busy_or_asleep() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(what_is_cancelled_takes_no_memory_on_a_loop_busy_or_asleep)
+    else {
+        return;
+    };
     let thread = LoopThread::spawn("churn").expect("a thread");
     let runner = thread.runner();
     for delay in [HOUR, 30 * SECOND] {
@@ -431,7 +434,9 @@ fn what_is_cancelled_takes_no_memory_on_a_loop_busy_or_asleep() {
 /// Many threads cancel while a loop sweeps. None of them makes the others wait for too many cancelled tasks.
 #[test]
 fn what_many_threads_cancel_takes_no_memory_on_a_loop() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(what_many_threads_cancel_takes_no_memory_on_a_loop) else {
+        return;
+    };
     let thread = LoopThread::spawn("churn").expect("a thread");
     let runner = thread.runner();
     let most = thread::scope(|scope| {
@@ -445,7 +450,10 @@ fn what_many_threads_cancel_takes_no_memory_on_a_loop() {
 
 #[test]
 fn what_is_cancelled_takes_no_memory_on_a_pool_and_on_a_worker() {
-    let _alone = alone();
+    let Some(_alone) = in_own_process(what_is_cancelled_takes_no_memory_on_a_pool_and_on_a_worker)
+    else {
+        return;
+    };
     let pool = ScheduledThreadPool::new(1);
     let most = churn(&pool, HOUR);
     assert!(most < LITTLE, "{most} bytes beside a pool that sleeps");

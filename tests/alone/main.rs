@@ -1,8 +1,9 @@
 //! Tests that need the whole process, or the whole machine: storms on all processors, floods, and memory and threads as the
-//! system counts them. They run one at a time, because each holds [`alone`]. What is killed, stopped, or floods for seconds runs
-//! in a child process of its own.
+//! system counts them. They run one at a time, because each holds [`alone`], except in plain `cargo test`. What is killed,
+//! stopped, or floods for seconds runs in a child process of its own.
 
 #![allow(clippy::items_after_statements, reason = "each test begins with `alone`")]
+#![allow(clippy::option_option, reason = "the guard of a test that may need none, or no test")]
 #![allow(clippy::cast_possible_wrap, reason = "sizes of memory fit")]
 
 #[path = "../common/mod.rs"]
@@ -20,15 +21,17 @@ use std::env;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by each test.
-fn alone() -> MutexGuard<'static, ()> {
+use common::is_brief;
+
+/// Held by each test, except in plain `cargo test`, whose storms are short and whose bounds are wide.
+fn alone() -> Option<MutexGuard<'static, ()>> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    (!is_brief()).then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Runs the calling test in a process of its own, whose memory nobody has used before. Returns `None` when that is done, and
 /// in that process the guard of [`alone`].
-fn in_own_process(test: impl Fn()) -> Option<MutexGuard<'static, ()>> {
+fn in_own_process(test: impl Fn()) -> Option<Option<MutexGuard<'static, ()>>> {
     const IS_OWN: &str = "TICKWHEEL_OWN_PROCESS";
     let alone = alone();
     if env::var_os(IS_OWN).is_some() {

@@ -292,7 +292,7 @@ fn s24_schedulers_that_come_and_go_leave_nothing() {
     let Some(_alone) = in_own_process(s24_schedulers_that_come_and_go_leave_nothing) else {
         return;
     };
-    let rounds = count(1_500, 100_000);
+    let rounds = at_least(1_500, 100_000);
     let running = threads();
     come_and_go(300);
     until("the threads end", || threads() <= running);

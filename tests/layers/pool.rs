@@ -869,6 +869,9 @@ fn s30_a_pool_that_was_shut_down_refuses_for_good() {
     assert!(scheduler.stats().rejected() <= 101 && late.cancel());
     assert!(tasks[0].cancel());
     assert_eq!(driver.close().len(), 99);
+    drop(pool.shutdown_now());
+    let due = DueTask::new(Instant::now(), || ());
+    assert!(Executor::execute(&pool, due).expect_err("shut").is_for_good(), "also after this");
 }
 
 #[test]

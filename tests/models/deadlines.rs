@@ -182,6 +182,31 @@ fn models_reset_against_close() {
     });
 }
 
+/// The old entry is with an executor when the engine takes no new one: it stays valid, so the executor runs the task, and at
+/// the deadline of a reset that came before (RESET-4).
+#[test]
+fn models_a_reset_that_the_engine_refuses_against_claim() {
+    loom::model(|| {
+        let vacancy = Vacancy::take().expect("a page of them");
+        let key = vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5));
+        let entry = Entry::new(key, Moment(5), false, Runner::Default, None);
+        let times = Times { now: Moment(0), deadline: Moment(3) };
+        let resetter = thread::spawn(move || {
+            deadline::reset(key, times, Moment(0), false, None, SchedulerId::FIRST, |_| false)
+        });
+        let announce = |_, _| unreachable!("it is due");
+        let claimed =
+            Running::claim_checked(entry, SchedulerId::FIRST, || Some(Moment(5)), announce);
+        let is_moved = resetter.join().unwrap() == Reset::Done;
+        let (task, due) = claimed.expect("its entry is valid");
+        assert_eq!(due.deadline, if is_moved { 3 } else { 5 });
+        let (body, claimed) = task.into_body();
+        drop(body);
+        claimed.end();
+        magazines::flush();
+    });
+}
+
 /// A series that was filed again behind the back of the executor's list is moved while the scheduler closes. The close
 /// takes it for a leftover, not for a series in its run, for which it would wait for ever (END-3).
 #[test]

@@ -298,6 +298,39 @@ fn a_handler_that_never_returns_holds_up_nobody(database: &Database<'_>) {
     assert_eq!(timers.get("mail", "stuck").expect("no error").expect("there").state, State::Dead);
 }
 
+/// They were claimed with it, because handlers are quick as a rule.
+fn what_waits_behind_a_handler_that_never_returns_runs(database: &Database<'_>) {
+    const OTHERS: u64 = 10;
+    let timers = database.open();
+    let end = Arc::new(AtomicBool::new(false));
+    let worker = {
+        let end = Arc::clone(&end);
+        timers
+            .worker()
+            .threads(1)
+            .handle("mail", move |run| {
+                if run.key() == "stuck" {
+                    until("the end", || end.load(Ordering::Relaxed));
+                }
+                Ok(())
+            })
+            .retry(quick(1))
+            .start(Scheduler::global())
+            .expect("it starts")
+    };
+    // It learns that mails are quick, so it claims many ahead.
+    timers.schedule(&mail("quick", NOW)).expect("scheduled");
+    until("it is done", || worker.stats().done == 1);
+    let mut new = vec![mail("stuck", NOW).time_limit(Duration::from_millis(40))];
+    new.extend((0..OTHERS).map(|n| mail(&n.to_string(), NOW)));
+    timers.schedule_all(&new).expect("scheduled");
+    // No claim comes any more, which would start a thread.
+    until("the others are done", || worker.stats().done == 1 + OTHERS);
+    assert_eq!((worker.stats().stuck, worker.stats().dead), (1, 1));
+    end.store(true, Ordering::Relaxed);
+    assert!(worker.stop(PATIENCE));
+}
+
 fn a_long_handler_keeps_its_lease(database: &Database<'_>) {
     let timers = database.open();
     let lease = Duration::from_millis(400);
@@ -1188,6 +1221,7 @@ on_both! {
     async_code_may_call_it,
     failures_are_tried_again_and_dead_in_the_end,
     a_handler_that_never_returns_holds_up_nobody,
+    what_waits_behind_a_handler_that_never_returns_runs,
     a_long_handler_keeps_its_lease,
     a_run_learns_that_its_timer_is_gone,
     a_series_keeps_its_phase,

@@ -7,12 +7,12 @@ use tickwheel::{Inline, Scheduler};
 use super::service::{
     Complaints, Figures, megabytes, peak_resident, resident, resident_after, scenario,
 };
-use crate::common::{Random, at_least, digits, in_full_form};
+use crate::common::{Random, count, digits, in_full_form};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn tasks() -> usize {
-    at_least(1_000_000, 10_000_000)
+    count(1_000_000, 10_000_000)
 }
 
 pub(crate) fn child() -> Figures {
@@ -46,7 +46,8 @@ fn s09_s24_after_a_peak_and_a_close_memory_goes_back_though_no_scheduler_lives()
     let mut complaints = Complaints::default();
     // The holders are gone. glibc keeps some memory of the wheel's blocks in the arena of a thread that has ended, for
     // the next thread.
-    let most = figures.get("peak") / if in_full_form() { 5.0 } else { 3.0 };
+    // What a process has anyway is some 20 MB.
+    let most = (figures.get("peak") / if in_full_form() { 5.0 } else { 3.0 }).max(40.0);
     complaints.at_most(most, figures.get("after"), "MB two seconds later");
     complaints.assert_none();
 }
