@@ -267,7 +267,7 @@ impl World {
             let remaining = if deadline == NEVER { Duration::MAX } else { left };
             assert_eq!(task.remaining(), remaining, "task {id}");
             // Refused tasks may come before others of the same deadline.
-            let is_sure = !self.model().was_refused(deadline);
+            let is_sure = self.model().is_sure(deadline);
             let period = expected.series.map(|series| Duration::from_nanos(series.period));
             assert!(task.period() == period || !is_sure, "task {id}");
             match (u64::from(self.ending >> 2) ^ deadline) % 3 {

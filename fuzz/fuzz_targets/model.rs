@@ -13,6 +13,8 @@ pub const NEVER: u64 = u64::MAX;
 pub const LATE: u64 = 1 << 61;
 /// The most runs of all series in one step.
 const RUNS_OF_A_STEP: u64 = 32;
+/// An executor that has refused a task is asked again after this time at the latest, in nanoseconds.
+const LONGEST_PAUSE: u64 = 100_000_000;
 
 /// The clock, and the tasks that have to run.
 pub struct Stage {
@@ -44,7 +46,7 @@ impl Stage {
 /// Runs tasks inline, and refuses some.
 impl Executor for Stage {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        if self.model().refuses(self.now(), self.nanos(task.deadline())) {
+        if self.model().refuses(self.now()) {
             return Err(Rejected::new(task));
         }
         task.run();
@@ -95,8 +97,10 @@ pub struct Model {
     took_time: bool,
     /// A bit for each of the next tasks that executors are offered. They refuse those whose bit is set.
     pub refusals: u64,
-    /// Deadlines with a refused task, and the time by which it is offered again.
-    again: BTreeMap<u64, u64>,
+    /// The longest pause that an executor may take at present; 0 if none of them refuses.
+    pause: u64,
+    /// By then the executors have been asked again. What is due until then may come late, and out of order.
+    late_until: Option<u64>,
     pub is_closed: bool,
 }
 
@@ -138,32 +142,40 @@ impl Model {
     /// Notes that time has passed up to now without a turn.
     pub fn pass(&mut self, now: u64) {
         self.pending.values_mut().for_each(|task| task.at = task.at.max(now));
-        self.again.values_mut().for_each(|again| *again = now + self.tick);
+        if self.pause > 0 {
+            self.late_until = self.late_until.max(Some(now));
+        }
         self.took_time = self.running.is_some();
     }
 
-    /// Returns true if an executor refuses a task of that deadline.
-    pub fn refuses(&mut self, now: u64, deadline: u64) -> bool {
+    /// Returns true if an executor refuses a task. From then on all its tasks wait until it is asked again: after a tick,
+    /// and if it refuses again after at most twice as long.
+    pub fn refuses(&mut self, now: u64) -> bool {
         let refuses = self.refusals & 1 == 1;
         self.refusals >>= 1;
         if refuses {
-            self.again.insert(deadline, now + self.tick);
+            let first = self.tick.min(LONGEST_PAUSE);
+            self.pause = (2 * self.pause).clamp(first, LONGEST_PAUSE);
+            self.late_until = Some(now + self.pause);
         }
         refuses
     }
 
-    /// Returns true if some task of that deadline was refused. The model does not know which one.
-    pub fn was_refused(&self, deadline: u64) -> bool {
-        self.again.contains_key(&deadline)
+    /// Returns true if what is due at this time does not wait for an executor that refuses.
+    pub fn is_sure(&self, time: u64) -> bool {
+        Some(time) > self.late_until
     }
 
     /// Returns the latest time by which a task has run.
     fn latest(&self, task: &Expected) -> u64 {
-        self.again.get(&task.deadline).map_or(task.at, |again| task.at.max(*again))
+        task.at.max(self.late_until.unwrap_or(0))
     }
 
     /// Checks that all tasks that were due at the end of a step have run, except those scheduled after this many `numbers`.
-    pub fn check_overdue(&self, now: u64, numbers: u64) {
+    pub fn check_overdue(&mut self, now: u64, numbers: u64) {
+        if self.late_until <= Some(now) && !self.took_time {
+            self.pause = 0;
+        }
         let is_overdue = |task: &&Expected| self.latest(task) <= now && task.number <= numbers;
         let overdue = self.pending.values().find(is_overdue);
         assert!(self.took_time || overdue.is_none(), "at {now} it has not run: {overdue:?}");
@@ -173,7 +185,7 @@ impl Model {
     pub fn check_return(&self, come_back: u64, numbers: u64) {
         let needed = self.pending.values().map(|task| self.latest(task)).min().unwrap_or(NEVER);
         assert!(self.took_time || come_back <= needed, "{come_back} is too late for {needed}");
-        if !self.took_time && self.again.is_empty() && numbers == self.numbers {
+        if !self.took_time && self.pause == 0 && numbers == self.numbers {
             assert_eq!(come_back, needed, "a turn for nothing");
         }
     }
@@ -186,7 +198,8 @@ impl Model {
         let task = task.unwrap_or_else(|| panic!("task {id} ran, and was not to"));
         assert_eq!(self.running.replace(id), None, "task {id} runs inside another");
         self.ran += 1;
-        if task.series.is_none() {
+        // A series that a close has returned runs once, and can no longer be cancelled then.
+        if task.series.is_none() || self.is_closed {
             self.pending.remove(&id);
         }
         if !self.is_closed {
@@ -198,7 +211,7 @@ impl Model {
         assert!(now >= task.deadline, "task {id} is early: {task:?} at {now}");
         let times = task.at..=self.latest(task);
         assert!(times.contains(&now), "task {id} ran at {now}: {task:?}");
-        if !self.was_refused(task.deadline) && !task.is_behind && !self.took_time {
+        if self.is_sure(task.at) && !task.is_behind && !self.took_time {
             let place = Some((task.at, task.deadline, task.number));
             assert!(place > self.last, "task {id} ran after {:?}: {task:?}", self.last);
             self.last = place;
