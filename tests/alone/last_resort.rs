@@ -1,34 +1,16 @@
 //! Moved tasks of workers whose scheduler is full, in a program that tries to close the global one. A test program of
 //! its own, because it counts what is pending there.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::log::Log;
-use crate::common::until;
+use crate::common::{Later, until};
 use crate::in_own_process;
 use tickwheel::rx::{ExecutorScheduler, Worker};
-use tickwheel::{Cancellable, CloseError, Driver, DueTask, Executor, Rejected, Scheduler};
+use tickwheel::{Cancellable, CloseError, Driver, Scheduler};
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// An executor that keeps what it gets until it is told to run it.
-#[derive(Clone, Default)]
-struct Later(Arc<Mutex<Vec<DueTask>>>);
-
-impl Later {
-    fn run(&self) {
-        let tasks = std::mem::take(&mut *self.0.lock().expect("whole"));
-        tasks.into_iter().for_each(DueTask::run);
-    }
-}
-
-impl Executor for Later {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.0.lock().expect("whole").push(task);
-        Ok(())
-    }
-}
 
 /// A worker with a task that was moved while it was queued, and a scheduler that is full, so it refuses the timer.
 struct Moved {

@@ -4,11 +4,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use tickwheel::{Driver, Scheduler};
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("good settings")
-}
+use crate::common::driven;
+use tickwheel::Scheduler;
 
 /// Returns the line of the dump that begins like this.
 fn line(scheduler: &Scheduler, start: &str) -> String {

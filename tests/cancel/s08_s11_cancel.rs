@@ -8,14 +8,11 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tickwheel::{Cancellable, Driver, DueTask, Scheduler};
+use crate::common::driven;
+use tickwheel::{Cancellable, DueTask, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("the defaults are good")
-}
 
 /// A task that counts its runs, and a count of how many of its closures are alive.
 fn counted(runs: &Arc<AtomicUsize>, alive: &Arc<()>) -> impl FnOnce() + Send + 'static {

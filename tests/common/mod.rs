@@ -12,7 +12,7 @@ use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -176,6 +176,24 @@ pub(crate) struct Wall;
 impl Executor for Wall {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         Err(Rejected::new(task))
+    }
+}
+
+/// An executor that keeps what it gets until it is told to run it.
+#[derive(Clone, Default)]
+pub(crate) struct Later(pub(crate) Arc<Mutex<Vec<DueTask>>>);
+
+impl Later {
+    pub(crate) fn run(&self) {
+        let tasks = std::mem::take(&mut *self.0.lock().expect("whole"));
+        tasks.into_iter().for_each(DueTask::run);
+    }
+}
+
+impl Executor for Later {
+    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        self.0.lock().expect("whole").push(task);
+        Ok(())
     }
 }
 

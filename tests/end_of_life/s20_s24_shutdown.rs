@@ -9,19 +9,15 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::common::told::Poller;
-use crate::common::{PATIENCE, until};
+use crate::common::{PATIENCE, driven, until};
 use tickwheel::{
-    CloseError, Driver, DueTask, Executor, Inline, Observer, PendingTask, Period, Rejected,
-    ScheduleError, Scheduler, ThreadPool,
+    CloseError, DueTask, Executor, Inline, Observer, PendingTask, Period, Rejected, ScheduleError,
+    Scheduler, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("the defaults are good")
-}
 
 fn threaded() -> Scheduler {
     let builder = Scheduler::builder().executor(Inline).shutdown_timeout(PATIENCE);

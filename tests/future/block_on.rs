@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::driven;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tickwheel::{
@@ -18,10 +19,6 @@ use tickwheel::{
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("the defaults are good")
-}
 
 /// A channel of one value between parts of a future, or threads.
 #[derive(Clone)]

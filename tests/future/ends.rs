@@ -5,16 +5,13 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::common::driven;
 use crate::common::told::Poller;
 use tickwheel::future::{Elapsed, FutureTimeExt};
-use tickwheel::{Driver, ScheduleError, Scheduler};
+use tickwheel::{ScheduleError, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
 const OK: Poll<Result<(), ScheduleError>> = Poll::Ready(Ok(()));
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("good settings")
-}
 
 fn close(scheduler: &Scheduler) {
     assert!(scheduler.close().expect("nobody turns it").is_empty());

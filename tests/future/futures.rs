@@ -17,26 +17,19 @@ use std::time::{Duration, Instant};
 
 use crate::common::told::Poller;
 use crate::common::{
-    Grenade, Moody, OnDrop, PATIENCE, Random, Wall, count, panic_on_purpose, silence,
+    Grenade, Moody, OnDrop, PATIENCE, Random, Wall, count, driven, driven_by, panic_on_purpose,
+    silence,
 };
 use tickwheel::future::{Elapsed, Interval, Sleep, Timeout, block_on};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::{
-    Builder, CloseError, Driver, Inline, ManualClock, MissedTicks, Observer, Precision,
-    ScheduleError, Scheduler, ThreadPool, WheelView,
+    CloseError, Driver, Inline, ManualClock, MissedTicks, Observer, Precision, ScheduleError,
+    Scheduler, ThreadPool, WheelView,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn driven_by(builder: Builder) -> (Scheduler, Driver) {
-    builder.build_driven().expect("good settings")
-}
-
-fn driven() -> (Scheduler, Driver) {
-    driven_by(Scheduler::builder())
-}
 
 fn exact() -> (Scheduler, Driver) {
     driven_by(Scheduler::builder().precision(Precision::Exact))

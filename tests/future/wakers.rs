@@ -14,16 +14,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::common::told::Poller;
-use crate::common::{Grenade, PATIENCE, silence, until};
+use crate::common::{Grenade, PATIENCE, driven, silence, until};
 use tickwheel::pool::{JoinError, ScheduledFuture, ScheduledThreadPool};
-use tickwheel::{Driver, Inline, ScheduleError, Scheduler};
+use tickwheel::{Inline, ScheduleError, Scheduler};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("good settings")
-}
 
 /// A scheduler whose tick thread is busy until the sender is dropped. So a stop does not come to its end.
 fn held_up() -> (Scheduler, Sender<()>) {

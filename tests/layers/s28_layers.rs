@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use crate::common::allocations::Measurement;
 use crate::common::log::Log;
 use crate::common::schedules::{Due, TasksOnly};
-use crate::common::{Random, count, driven, driven_by, until};
+use crate::common::{Later, Random, count, driven, driven_by, until};
 use tickwheel::message_loop::{LoopThread, MessageLoop};
 use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::rx::{self, CompositeCancellable, ExecutorScheduler, TrampolineScheduler, Worker};
 use tickwheel::{
-    Cancel, Cancellable, Clock, DueTask, Executor, Inline, ManualClock, Rejected, Schedule,
-    ScheduleError, ScheduleExt, Scheduler, Task, ThreadPool,
+    Cancel, Cancellable, Clock, Inline, ManualClock, Schedule, ScheduleError, ScheduleExt,
+    Scheduler, Task, ThreadPool,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -329,24 +329,6 @@ fn s28_the_future_of_a_pool_follows_its_handle() {
 }
 
 // ----- what a review found ---------------------------------------------------------------------------------------
-
-/// An executor that keeps what it gets until it is told to run it.
-#[derive(Clone, Default)]
-struct Later(Arc<Mutex<Vec<DueTask>>>);
-
-impl Later {
-    fn run(&self) {
-        let tasks = std::mem::take(&mut *self.0.lock().expect("whole"));
-        tasks.into_iter().for_each(DueTask::run);
-    }
-}
-
-impl Executor for Later {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        self.0.lock().expect("whole").push(task);
-        Ok(())
-    }
-}
 
 /// The worker is younger than its virtual clock, which stands behind that of the system.
 #[test]

@@ -6,21 +6,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tickwheel::{
-    BootClock, Clock, Driver, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper,
-    SystemClock,
+    BootClock, Clock, Inline, ManualClock, Observer, Precision, Scheduler, Sleeper, SystemClock,
 };
 
 use crate::common::told::Poller;
-use crate::common::{PATIENCE, Random, count, spin_until, until};
+use crate::common::{PATIENCE, Random, count, driven, spin_until, until};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("the defaults are good")
-}
 
 /// Notes when each task ran, on the scheduler's clock, and under which name.
 #[derive(Clone)]

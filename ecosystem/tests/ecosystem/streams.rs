@@ -14,18 +14,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::common::told::Poller;
-use crate::common::{silence, until};
+use crate::common::{driven, silence, until};
 use futures_util::stream::FusedStream;
 use futures_util::{Stream, StreamExt, stream};
+use tickwheel::Scheduler;
 use tickwheel::future::{ChunksTimeout, StreamTimeExt, StreamTimeout, Throttle, block_on};
-use tickwheel::{Driver, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("good settings")
-}
 
 /// A stream whose items a test puts in by hand. Clones are the same stream.
 #[derive(Clone, Default)]

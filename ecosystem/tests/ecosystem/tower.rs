@@ -4,17 +4,14 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use crate::common::driven;
 use tickwheel::future::{Elapsed, block_on};
-use tickwheel::{Driver, ScheduleError, Scheduler};
+use tickwheel::{ScheduleError, Scheduler};
 use tickwheel_ecosystem::tower::{Backoff, LimitLayer};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn driven() -> (Scheduler, Driver) {
-    Scheduler::builder().build_driven().expect("good settings")
-}
 
 /// Asks a service that takes so long, within a limit of two seconds.
 async fn asks(scheduler: &Scheduler, takes: Duration) -> Result<u32, BoxError> {
