@@ -62,7 +62,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "take-in", instructions: 200.0, allocations: 0.002, run: take_in },
     Operation { name: "fire-inline", instructions: 650.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 220.0, allocations: 0.002, run: hand_over },
-    Operation { name: "repetition", instructions: 900.0, allocations: 0.002, run: repetition },
+    Operation { name: "repetition", instructions: 910.0, allocations: 0.002, run: repetition },
     Operation { name: "wheel-tick", instructions: 330.0, allocations: 0.002, run: wheel_tick },
 ];
 
