@@ -438,7 +438,7 @@ mod tests {
             }
             heap.check_invariants();
             while heap.pop().is_some() {
-                if heap.len() % 500 == 0 {
+                if heap.len() % 100 == 0 {
                     heap.check_invariants();
                 }
             }

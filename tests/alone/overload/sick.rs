@@ -338,7 +338,7 @@ pub(crate) fn child_refused() -> Figures {
         f64::from(u8::from(within(SECOND, || scheduler.stats().rejected() > before))),
     );
     figures.set("cancelled", f64::from(u8::from(refused.cancel())));
-    thread::sleep(MILLI * 150);
+    thread::sleep(length(MILLI * 150, MILLI * 300, MILLI * 300));
     let before = scheduler.stats().wakeups();
     thread::sleep(length(MILLI * 200, MILLI * 500, MILLI * 500));
     figures.set("wakeups after the cancel", (scheduler.stats().wakeups() - before) as f64);
