@@ -59,7 +59,7 @@ MUTATIONS = [
     ("early at the head of the ready queue", "src/engine/ready.rs",
      "let is_due = self.sorted.front().is_some_and(|entry| entry.deadline <= now.0);",
      "let is_due = self.sorted.front().is_some();", tests("time::s01_s07_time")),
-    ("late by a tick", "src/time/timeline.rs",
+    ("late by a tick", "src/clock/timeline.rs",
      "Moment(tick.0.saturating_mul(self.tick.get()))", "Moment((tick.0 + 1).saturating_mul(self.tick.get()))",
      tests("time::s01_s07_time", "soak::driver_model")),
     ("order lost between far and near", "src/wheel/buckets.rs",
@@ -95,10 +95,10 @@ MUTATIONS = [
      "let is_free = self.pages[group.clone()].iter().all(|slots| *slots == u64::MAX);",
      "let is_free = self.pages[group.clone()].iter().all(|slots| *slots != 0);", tests("alone::memory")),
     # Repeating
-    ("drift", "src/time/repeat.rs",
+    ("drift", "src/clock/repeat.rs",
      "let next = planned.after_nanos(period);", "let next = ended.after_nanos(period);",
      TESTS + ["--lib"] + ["--test", "repeat"]),
-    ("a skip too many", "src/time/repeat.rs",
+    ("a skip too many", "src/clock/repeat.rs",
      "(overdue / period + 1)", "(overdue / period + 2)", TESTS + ["--lib"]),
     ("a series that does not hear its cancel", "src/engine/slots/deadline.rs",
      "holder.word.hold_rearmed(key.generation) else {",
@@ -163,7 +163,7 @@ MUTATIONS = [
      "self.last_runs.is_empty() && self.leftover_runs == 0", "self.leftover_runs == 0", tests("end_of_life::s29_s31_end_of_life")),
     ("a task whose name is read is hidden from the sweep", "src/engine/slots/state.rs",
      "        self.0 & LOW_2 == Phase::Pending as u64\n", "        self.is_in(Phase::Pending) && LOW_2 > 0\n", TESTS + ["--lib", "state"]),
-    ("a chosen delay is lost on its way", "src/time/repeat.rs",
+    ("a chosen delay is lost on its way", "src/clock/repeat.rs",
      "run().map_continue(|()| CHOSEN.take())", "run().map_continue(|()| None)", tests("repeat::series_that_choose")),
     # Async code on a driver
     ("a wake during the poll is lost", "src/scheduler/block_on.rs",
@@ -646,7 +646,7 @@ MUTATIONS = [
     ("overload: two panics in one drop", "src/engine/slots/holder.rs",
      "let first = caught(|| drop(closure));", "let first = caught(|| drop((closure, executor)));\n        let executor: Option<()> = None;",
      TESTS + ["--test", "alone", "panic_in_drop"]),
-    ("overload: a waker's panic comes out of a schedule", "src/time/parking.rs",
+    ("overload: a waker's panic comes out of a schedule", "src/clock/parking.rs",
      "quietly(|| waker.wake_by_ref());", "waker.wake_by_ref();", TESTS + ["--test", "alone", "waker"]),
     ("trace: a series stays in its span", "src/observe/trace.rs",
      "parent: None, \"tickwheel.run\"", "\"tickwheel.run\"", TESTS + ["-p", "tickwheel-ecosystem", "features::"]),
@@ -724,10 +724,10 @@ MUTATIONS = [
     ("ordering: a cut that cuts nothing", "src/engine/intake/mod.rs",
      "Order::Count(count) => count.load(Ordering::Acquire),",
      "Order::Count(count) => count.load(Ordering::Acquire).max(u64::MAX),", models("lanes")),
-    ("ordering: the bell is armed", "src/time/parking.rs",
+    ("ordering: the bell is armed", "src/clock/parking.rs",
      "self.threshold.store_in_order(threshold.0.max(AWAKE + 1));",
      "self.threshold.store(threshold.0.max(AWAKE + 1), Ordering::Release);", models("sleep")),
-    ("ordering: the producer's look at the bell", "src/time/parking.rs",
+    ("ordering: the producer's look at the bell", "src/clock/parking.rs",
      """self.threshold.load_in_order();
         if threshold != AWAKE && (due""",
      """self.threshold.load(Ordering::Acquire);
@@ -745,23 +745,23 @@ MUTATIONS = [
         self.bell.ring();
         self.is_closing.store(true, Ordering::SeqCst);
 """, models("whole")),
-    ("platform: a sleeper does not say that it sleeps on a timer", "src/time/parking.rs",
+    ("platform: a sleeper does not say that it sleeps on a timer", "src/clock/parking.rs",
      "state.is_on_timer = true;", "", models("sleep")),
-    ("platform: a sleeper says so after it has let the lock go", "src/time/parking.rs",
+    ("platform: a sleeper says so after it has let the lock go", "src/clock/parking.rs",
      """            state.is_on_timer = true;
             drop(state);
             let has_slept""", """            drop(state);
             lock(&self.state).is_on_timer = true;
             let has_slept""", models("sleep")),
-    ("platform: a sleeper on a timer does not look for a token", "src/time/parking.rs",
+    ("platform: a sleeper on a timer does not look for a token", "src/clock/parking.rs",
      """        if !state.token {
             if !timer.set""", """        if true {
             if !timer.set""", models("sleep")),
-    ("platform: the boot clock stands still during a suspension", "src/time/clock.rs",
+    ("platform: the boot clock stands still during a suspension", "src/clock/clocks.rs",
      "let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?)));",
      "let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?))).filter(|_| false);",
      TESTS + ["--lib"]),
-    ("platform: the boot clock sleeps as std does", "src/time/clock.rs",
+    ("platform: the boot clock sleeps as std does", "src/clock/clocks.rs",
      "sleeper.sleep_through_suspension(left);", "sleeper.sleep_for(left);", TESTS + ["--lib"]),
     ("platform: a timer of the system is early", "src/platform/sleep/linux.rs",
      "let left = left.max(Duration::from_nanos(1)); // zero would mean never",

@@ -172,7 +172,7 @@ pub mod pool;
 pub mod rx;
 #[cfg(feature = "std")]
 mod scheduler;
-mod time;
+mod clock;
 pub mod wheel;
 
 /// Models of the concurrent parts, of which loom runs every interleaving.
@@ -202,9 +202,9 @@ pub use scheduler::{
     RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
 #[cfg(feature = "std")]
-pub use time::clock::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
+pub use clock::clocks::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
 #[cfg(feature = "std")]
-pub use time::repeat::{MissedTicks, Period, Repeat};
+pub use clock::repeat::{MissedTicks, Period, Repeat};
 
 /// The README's code, compiled and run.
 #[cfg(all(doctest, feature = "std"))]

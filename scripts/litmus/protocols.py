@@ -7,7 +7,7 @@ from .memory import (
 AWAKE = 0
 
 
-# ----- time/parking.rs -----------------------------------------------------------------------------
+# ----- clock/parking.rs -----------------------------------------------------------------------------
 
 
 def ring(o, unless=lambda threshold: False):
@@ -204,7 +204,7 @@ def ready_sleep(o, pushes, other_threshold=False, most=9):
     return Program([*producers, reader], ready_check(pushes))
 
 
-# ----- time/parking.rs, WAKE-1 to WAKE-3, alone ----------------------------------------------------
+# ----- clock/parking.rs, WAKE-1 to WAKE-3, alone ----------------------------------------------------
 
 DOORBELL = {
     "publish": SC,

@@ -14,7 +14,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use super::table::Table;
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 use crate::wheel::{Wheel, WheelKey};
 
 /// The size of a wheel, and what a bucket of it covers, in nanoseconds. So a half-turn covers half a second, and the

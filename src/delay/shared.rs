@@ -51,8 +51,8 @@ use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
 use crate::pool::waiters::{Ticket, WaitList};
-use crate::time::tick::Moment;
-use crate::time::timeline::Timeline;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::Timeline;
 use crate::{ScheduleError, Scheduler};
 
 /// Nobody sleeps.

@@ -9,8 +9,8 @@
 //!
 //! | part | where | what it is |
 //! | --- | --- | --- |
-//! | threshold | `Doorbell` in `time/parking.rs` | one word. `AWAKE`: nobody rings. Otherwise a moment: a task that is due before it rings. With `NEVER` every task that has a deadline rings |
-//! | token | `Parker` in `time/parking.rs` | a flag under a lock, with a condition variable, or a timer of the system where that is more exact: ends this sleep, or the next one |
+//! | threshold | `Doorbell` in `clock/parking.rs` | one word. `AWAKE`: nobody rings. Otherwise a moment: a task that is due before it rings. With `NEVER` every task that has a deadline rings |
+//! | token | `Parker` in `clock/parking.rs` | a flag under a lock, with a condition variable, or a timer of the system where that is more exact: ends this sleep, or the next one |
 //! | `published` | `Lane` in `engine/intake/lane.rs` | how many records a producer has written into its lane |
 //! | `listed` | the same | the lane is on the ready list, or the sleeper is about to look at it |
 //! | ready list | `Signals` in `engine/intake/mod.rs` | the lanes that have something new |
@@ -147,7 +147,7 @@
 //! | `Shared::announce` in `engine/admit.rs` | the ring before the publication, or none: a lost ring |
 //! | `Shared::reset` in `engine/reset.rs`, `Shared::claim_checked` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
 //! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
-//! | `Doorbell::arm` in `time/parking.rs` | weaker than `SeqCst`, or called after the last look |
+//! | `Doorbell::arm` in `clock/parking.rs` | weaker than `SeqCst`, or called after the last look |
 //! | `Doorbell::answer`, the same | rings although the exchange has failed: a herd; or not although it has succeeded |
 //! | `Parker::park`, the same | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |

@@ -19,7 +19,7 @@ use crate::engine::slots::{Content, Wake, holder};
 use crate::executor::backpressure::Flow;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::quietly;
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.

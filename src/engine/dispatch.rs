@@ -16,7 +16,7 @@ use crate::executor::DueTask;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::{caught, quietly};
-use crate::time::clock::Clock;
+use crate::clock::clocks::Clock;
 
 /// What a batch goes to.
 pub(super) enum Target {

@@ -150,7 +150,7 @@ mod tests {
     use crate::engine::admit::Times;
     use crate::engine::slots::deadline::{self, Reset};
     use crate::engine::slots::{Cancelled, OneShot};
-    use crate::time::tick::Moment;
+    use crate::clock::tick::Moment;
     use crate::wheel::entry::{Runner, SchedulerId};
 
     /// A task that is over, and one that nothing ends before the last line of a test.

@@ -63,7 +63,7 @@ use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
-use crate::time::tick::{Moment, Tick};
+use crate::clock::tick::{Moment, Tick};
 use crate::wheel::{Buckets, Timed};
 
 // ----- what bounds a turn ----------------------------------------------------------------

@@ -6,7 +6,7 @@ use super::{
 use super::{is_live, needed_at};
 use crate::engine::slots::deadline::{self, Due};
 use crate::engine::slots::trim;
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::Entry;
 
 /// Where the tidying stands between turns.

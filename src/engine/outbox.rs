@@ -21,7 +21,7 @@ use crate::executor::DueBatch;
 use crate::executor::backpressure::{Backlog, Flow};
 use crate::executor::due::AHEAD;
 use crate::executor::own_executor::OwnExecutor;
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::Entry;
 
 /// With more tasks in flight than this, the engine looks at all of them when it has nothing else to do.

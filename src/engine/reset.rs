@@ -5,8 +5,8 @@ use super::this_thread;
 use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::{blocks, moved};
 use crate::platform::sync::Ordering;
-use crate::time::tick::Moment;
-use crate::time::timeline::{Timeline, When};
+use crate::clock::tick::Moment;
+use crate::clock::timeline::{Timeline, When};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// Moves the deadline of a task. `scheduler` is the one that gave out the handle. Returns false if it is too late.

@@ -23,9 +23,9 @@ use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::InOrder;
-use crate::time::clock::Clock;
-use crate::time::repeat::{Kind, Repeat, next_run};
-use crate::time::tick::Moment;
+use crate::clock::clocks::Clock;
+use crate::clock::repeat::{Kind, Repeat, next_run};
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.

@@ -37,10 +37,10 @@ use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::{discard, quietly};
 use crate::platform::sync::{AtomicBool, InOrder, Ordering};
-use crate::time::clock::{Clock, SystemClock};
-use crate::time::parking::Doorbell;
-use crate::time::tick::Moment;
-use crate::time::timeline::Timeline;
+use crate::clock::clocks::{Clock, SystemClock};
+use crate::clock::parking::Doorbell;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::Timeline;
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.

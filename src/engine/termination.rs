@@ -39,8 +39,8 @@ use super::this_thread;
 use crate::engine::slots::{deadline, holder};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
-use crate::time::repeat::Kind;
-use crate::time::tick::Moment;
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, TaskKey};
 
 /// A task that was pending at the end.

@@ -11,8 +11,8 @@ use std::time::Instant;
 use super::shared::Shared;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::platform::sync::local;
-use crate::time::tick::Moment;
-use crate::time::timeline::{Timeline, When};
+use crate::clock::tick::Moment;
+use crate::clock::timeline::{Timeline, When};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- lanes -----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ use crate::observe::Observer;
 use crate::platform::panics::caught;
 use crate::platform::sleep::wake_on_time;
 use crate::platform::sync;
-use crate::time::parking::Sleeper;
-use crate::time::tick::Moment;
+use crate::clock::parking::Sleeper;
+use crate::clock::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
 pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
@@ -109,9 +109,9 @@ mod tests {
     use crate::engine::termination::after;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
-    use crate::time::clock::SystemClock;
-    use crate::time::parking::Doorbell;
-    use crate::time::timeline::Timeline;
+    use crate::clock::clocks::SystemClock;
+    use crate::clock::parking::Doorbell;
+    use crate::clock::timeline::Timeline;
 
     type Report = (&'static str, Option<String>);
 

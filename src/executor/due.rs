@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::platform::panics::quietly;
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId};
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.

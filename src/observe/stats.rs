@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 
 /// A counter with one writer (COUNT-1).
 #[derive(Default)]

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::driver::Driver;
 use crate::engine::error::Stalled;
-use crate::time::parking::Sleeper;
+use crate::clock::parking::Sleeper;
 
 /// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
 const LOOK: Duration = Duration::from_millis(1);

@@ -13,9 +13,9 @@ use crate::engine::{Engine, Precision};
 use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::scheduler::driver::{Driver, EngineCell};
-use crate::time::clock::{Clock, ManualClock, SystemClock};
-use crate::time::parking::{Doorbell, Sleeper};
-use crate::time::timeline::Timeline;
+use crate::clock::clocks::{Clock, ManualClock, SystemClock};
+use crate::clock::parking::{Doorbell, Sleeper};
+use crate::clock::timeline::Timeline;
 
 /// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
 ///

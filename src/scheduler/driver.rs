@@ -12,10 +12,10 @@ use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::scheduler::leftovers::Leftovers;
-use crate::time::clock::Clock;
-use crate::time::parking::Sleeper;
-use crate::time::tick::Moment;
-use crate::time::timeline::short_of_never;
+use crate::clock::clocks::Clock;
+use crate::clock::parking::Sleeper;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::short_of_never;
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
 /// the scheduler.

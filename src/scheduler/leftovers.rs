@@ -31,8 +31,8 @@ use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
-use crate::time::repeat::Kind;
-use crate::time::tick::Moment;
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, Runner};
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
     use crate::executor::Inline;
     use crate::platform::sleep::{boot_time, tests::suspend};
-    use crate::time::clock::{BootClock, Clock, Sleeper};
+    use crate::clock::clocks::{BootClock, Clock, Sleeper};
 
     /// The machine is suspended for an hour: the clock jumps, and whatever wakes the tick thread finds all that became due.
     #[test]

@@ -16,7 +16,7 @@ use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
 use crate::scheduler::schedule_trait::{RepeatingTask, Task};
-use crate::time::repeat::{Period, Repeat};
+use crate::clock::repeat::{Period, Repeat};
 use crate::wheel::entry::TaskKey;
 
 /// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.

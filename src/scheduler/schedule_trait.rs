@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use crate::engine::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
-use crate::time::repeat::{Period, Repeat};
+use crate::clock::repeat::{Period, Repeat};
 
 /// A boxed one-shot task, the argument of [`Schedule::schedule_task`].
 pub type Task = Box<dyn FnOnce() + Send>;

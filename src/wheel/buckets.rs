@@ -19,7 +19,7 @@ use super::occupancy::Occupancy;
 #[cfg(feature = "std")]
 use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
-use crate::time::tick::{Granularity, Tick};
+use crate::clock::tick::{Granularity, Tick};
 
 /// A half-turn with fewer entries than this is brought in at once.
 const GREAT: usize = 8192;

@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 
 /// Identifies one task for ever: a slot, and a generation, which tells the tasks apart that have used the slot. A stale
 /// key matches nothing (S10).

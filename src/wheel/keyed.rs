@@ -25,7 +25,7 @@ use core::num::NonZeroU64;
 use super::buckets::Buckets;
 use super::chain::Timed;
 use crate::platform::cpu::prefetch;
-use crate::time::tick::Tick;
+use crate::clock::tick::Tick;
 
 /// A timer wheel as a data structure: values by deadline, counted in ticks of any length. It has no thread, no clock
 /// and no atomics.

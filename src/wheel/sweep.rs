@@ -191,7 +191,7 @@ mod tests {
     use std::num::NonZeroU64;
 
     use super::*;
-    use crate::time::tick::Tick;
+    use crate::clock::tick::Tick;
 
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Item {

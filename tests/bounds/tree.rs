@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules by rank, the lowest first.
-const RANKS: &[&str] = &["platform", "time", "observe", "wheel", "executor", "engine", "scheduler"];
+const RANKS: &[&str] = &["platform", "clock", "observe", "wheel", "executor", "engine", "scheduler"];
 
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
-const LAYERS: &[&str] = &["pool", "delay", "future", "message_loop", "rx"];
+const LAYERS: &[&str] = &["pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
 /// instants as numbers, a wait with a bound, and what knows the threads of all pools. A crate outside would have its own.
@@ -19,8 +19,8 @@ const FOR_LAYERS: &[&str] = &[
     "platform::cpu",
     "platform::panics",
     "platform::sync",
-    "time::tick",
-    "time::timeline",
+    "clock::tick",
+    "clock::timeline",
     "wheel",
 ];
 
@@ -41,7 +41,7 @@ const WITH_UNSAFE: &[&str] = &[
     "engine/slots/blocks.rs",
     "engine/slots/closure.rs",
     "engine/slots/holder.rs",
-    "future/timeout.rs",
+    "time/timeout.rs",
     "platform/cpu.rs",
     "platform/pages/plain.rs",
     "platform/pages/reserved.rs",

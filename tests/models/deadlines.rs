@@ -12,7 +12,7 @@ use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
 use crate::platform::sync::{Ordering, lock};
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId};
 use crate::{Cancellable, Driver, PendingTask, Scheduler};
 

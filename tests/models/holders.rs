@@ -15,8 +15,8 @@ use crate::engine::slots::{
     Cancelled, NamedAfter, OneShot, Phase, Running, Series, holder, magazines, trim,
 };
 use crate::platform::sync::Ordering;
-use crate::time::repeat::Kind;
-use crate::time::tick::Moment;
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// Counts what has become of tasks. These are std's atomics, so they add no interleavings to a model.

@@ -8,8 +8,8 @@ use loom::thread;
 use crate::engine::intake::lane::{LaneReader, LaneWriter, Record};
 use crate::engine::intake::{Intake, IntakeReader};
 use crate::platform::sync::Ordering;
-use crate::time::parking::Doorbell;
-use crate::time::tick::Moment;
+use crate::clock::parking::Doorbell;
+use crate::clock::tick::Moment;
 
 fn record(name: u64) -> Record {
     Record { deadline: name, stamp: name * 10, name: name * 100 }

@@ -7,8 +7,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
 use crate::platform::sync::InOrder;
-use crate::time::parking::{Doorbell, Sleeper};
-use crate::time::tick::Moment;
+use crate::clock::parking::{Doorbell, Sleeper};
+use crate::clock::tick::Moment;
 
 /// A producer publishes and rings, and the sleeper arms, looks, and sleeps (WAKE-1). A lost wake-up is a deadlock,
 /// which loom reports.

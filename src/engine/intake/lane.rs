@@ -33,7 +33,7 @@ use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
     AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
 };
-use crate::time::parking::Doorbell;
+use crate::clock::parking::Doorbell;
 
 /// The bit of `published` that says that the lane is closed (LANE-3).
 pub(super) const CLOSED: u64 = 1 << 63;

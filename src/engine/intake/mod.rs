@@ -48,7 +48,7 @@ pub(crate) use self::reader::IntakeReader;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, Mutex, Ordering, lock};
-use crate::time::parking::Doorbell;
+use crate::clock::parking::Doorbell;
 
 /// How many filled blocks the reader may be behind the writers: 262,144 records, which take 6.3 MB and some ten
 /// milliseconds of the tick thread.

@@ -169,7 +169,7 @@ impl IntakeReader {
 mod tests {
     use super::super::lane::LaneWriter;
     use super::*;
-    use crate::time::parking::Doorbell;
+    use crate::clock::parking::Doorbell;
 
     fn record(stamp: u64) -> Record {
         Record { deadline: 1, stamp, name: stamp }

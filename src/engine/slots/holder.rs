@@ -31,8 +31,8 @@ use crate::engine::intake::lane::Refused;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
-use crate::time::repeat::Kind;
-use crate::time::tick::Moment;
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 /// The panics of the drop of a body, and the name of its closure (S31).

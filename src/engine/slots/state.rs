@@ -54,7 +54,7 @@
 //! four generations ended by a cancel: see [`Word::ended_by_cancel`].
 
 use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
-use crate::time::repeat::Kind;
+use crate::clock::repeat::Kind;
 use crate::wheel::entry::Turn;
 
 /// The state of a task; see the table above.

@@ -39,7 +39,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::time::timeline::farthest;
+use crate::clock::timeline::farthest;
 use crate::{Cancel, Cancellable, PanicHook, Period};
 
 pub(crate) use work::{NamedOnce, Once, Series, Work, Workload};

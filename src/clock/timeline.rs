@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use crate::time::tick::{Moment, Tick, nanos};
+use crate::clock::tick::{Moment, Tick, nanos};
 
 /// When something is to happen, as a user says it.
 #[derive(Clone, Copy, Debug)]

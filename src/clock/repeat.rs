@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use crate::time::tick::{Moment, nanos};
+use crate::clock::tick::{Moment, nanos};
 
 /// How a task repeats.
 ///

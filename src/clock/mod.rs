@@ -1,7 +1,7 @@
 //! Time: its units inside the crate, the clocks that tell it, the sleep of a thread, and the repetition of tasks.
 
 #[cfg(feature = "std")]
-pub(crate) mod clock;
+pub(crate) mod clocks;
 #[cfg(feature = "std")]
 pub(crate) mod parking;
 #[cfg(feature = "std")]

@@ -6,8 +6,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
-pub use crate::time::parking::Sleeper;
-use crate::time::timeline::short_of_never;
+pub use crate::clock::parking::Sleeper;
+use crate::clock::timeline::short_of_never;
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
 ///

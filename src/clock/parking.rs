@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
-use crate::time::tick::Moment;
+use crate::clock::tick::Moment;
 
 /// Puts one thread to sleep: a token and a condition variable, or, for times that a condition variable does not keep, a
 /// timer of the system.
@@ -284,7 +284,7 @@ impl fmt::Debug for Doorbell {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::time::clock::{BootClock, Clock, SystemClock};
+    use crate::clock::clocks::{BootClock, Clock, SystemClock};
     use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
