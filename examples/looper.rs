@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tickwheel::message_loop::{LocalTaskRunner, LoopThread, MessageLoop, TaskRunner};
-use tickwheel::{Period, ScheduleError, Scheduler};
+use tickwheel::{Period, Scheduler};
 
 const FOLDERS: [&str; 4] = ["src", "tests", "examples", "no such folder"];
 
@@ -74,15 +74,12 @@ fn ask(
 
 /// Counts down, and returns how many answers are on the screen. The scheduler's thread wakes the future, and the
 /// screen's thread polls it.
-async fn count_down(
-    timers: Scheduler,
-    screen: Rc<RefCell<Screen>>,
-) -> Result<usize, ScheduleError> {
+async fn count_down(timers: Scheduler, screen: Rc<RefCell<Screen>>) -> usize {
     for left in (1..=3).rev() {
         screen.borrow().show(&format!("{left} ..."));
-        timers.sleep(Duration::from_millis(30)).await?;
+        timers.sleep(Duration::from_millis(30)).await;
     }
-    Ok(screen.borrow().answers)
+    screen.borrow().answers
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -120,7 +117,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (shown, closes) = (Rc::clone(&screen), ui.clone());
     local.spawn_local(async move {
         match counts.await {
-            Ok(Ok(answers)) => shown.borrow().show(&format!("{answers} answers: closing")),
+            Ok(answers) => shown.borrow().show(&format!("{answers} answers: closing")),
             failed => shown.borrow().show(&format!("no count: {failed:?}")),
         }
         assert!(blinking.cancel());

@@ -44,7 +44,8 @@
 //! | --- | --- |
 //! | run a task once, later | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
 //! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
-//! | wait in async code, under any runtime | [`Scheduler::sleep`], [`delay`](Scheduler::delay), [`timeout`](Scheduler::timeout), [`interval`](Scheduler::interval), [`call_after`](Scheduler::call_after); [`future`] |
+//! | wait in async code, under any runtime, with tokio's names | [`time::sleep`](time::sleep()), [`timeout`](time::timeout()), [`interval`](time::interval()); the page [`adopting`] |
+//! | call a closure later, and await its result | [`Scheduler::call_after`] |
 //! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
 //! | push a timeout further, again and again | [`Cancellable::reset`], [`reset_at`](Cancellable::reset_at) |
 //! | run a closure when calls have stopped for a while, or at most once in a period | [`rx::debounce`](rx::debounce()), [`rx::throttle`](rx::throttle()) |
@@ -101,6 +102,7 @@
 //!
 //! - on a tick thread, or inside a turn of a [`Driver`],
 //! - because of a slow executor, while it runs a scheduled task itself,
+//! - in a poll of a future: see [`time`](time#under-load),
 //! - because of timeouts that wait in the wheel, however many they are. Only tasks count that have not been filed, or
 //!   that are due and have not started.
 //!
@@ -118,7 +120,7 @@
 //! | `tokio` | a runtime's `Handle` is an [`Executor`]; `TokioBlocking` runs tasks that block |
 //! | `rayon` | a `rayon::ThreadPool` is an [`Executor`] |
 //! | `hyper` | a [`Scheduler`] is a timer for hyper 1 |
-//! | `futures-core` | [`future::Interval`] is a `Stream`; `future::StreamTimeExt` for every `Stream`; futures are `FusedFuture`s |
+//! | `futures-core` | [`time::Interval`] is a `Stream`; `future::StreamTimeExt` for every `Stream`; futures are `FusedFuture`s |
 //! | `tracing` | a one-shot runs in the span where it was scheduled, and each run of a series in a root span of its own, so that no trace grows for ever; panics and rejections are events; `rx::TracingSpans` |
 //! | `metrics` | `MetricsReporter`: counters, a gauge and a histogram of lateness |
 //!
@@ -126,15 +128,15 @@
 //!
 //! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`testing`] how to test in virtual time,
 //! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, [`coming_from`] which method
-//! replaces each call of other timers, [`other_traits`] how hyper, quinn, tower and others wait on a scheduler, and
-//! [`platforms`] what the crate promises on which system, and which clock to take on a machine that sleeps.
+//! replaces each call of other timers, [`adopting`] how services, libraries and tests on tokio or another runtime take these
+//! timers, and [`platforms`] what the crate promises on which system, and which clock to take on a machine that sleeps.
 //!
 //! [`Duration`]: std::time::Duration
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(not(feature = "std"), allow(dead_code, reason = "the scheduler uses it"))]
-// Excepted are three files in `engine/slots/`, `future/timeout.rs`, and the files in `platform/` that call a system or the
+// Excepted are three files in `engine/slots/`, `time/timeout.rs`, and the files in `platform/` that call a system or the
 // processor. `tests/bounds/tree.rs` has the list.
 #![deny(unsafe_code)]
 
@@ -151,6 +153,7 @@ compile_error!(
 
 extern crate alloc;
 
+mod clock;
 #[cfg(feature = "std")]
 pub mod delay;
 #[cfg(feature = "std")]
@@ -172,7 +175,8 @@ pub mod pool;
 pub mod rx;
 #[cfg(feature = "std")]
 mod scheduler;
-mod clock;
+#[cfg(feature = "std")]
+pub mod time;
 pub mod wheel;
 
 /// Models of the concurrent parts, of which loom runs every interleaving.
@@ -180,10 +184,14 @@ pub mod wheel;
 #[path = "../tests/models/mod.rs"]
 mod models;
 
-#[cfg(all(doc, feature = "std"))]
-pub use docs::{coming_from, design, other_traits, platforms, waking};
+#[cfg(feature = "std")]
+pub use clock::clocks::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
+#[cfg(feature = "std")]
+pub use clock::repeat::{MissedTicks, Period, Repeat};
 #[cfg(all(any(doc, doctest), feature = "std"))]
-pub use docs::{shutdown, testing};
+pub use docs::{adopting, shutdown, testing};
+#[cfg(all(doc, feature = "std"))]
+pub use docs::{coming_from, design, platforms, waking};
 #[cfg(feature = "std")]
 pub use engine::Precision;
 #[cfg(feature = "std")]
@@ -198,13 +206,9 @@ pub use observe::MetricsReporter;
 pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
 #[cfg(feature = "std")]
 pub use scheduler::{
-    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, IntoIter, Leftovers, PendingTask,
-    RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
+    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, IntoIter, Leftovers,
+    PendingTask, RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
-#[cfg(feature = "std")]
-pub use clock::clocks::{BootClock, Clock, ManualClock, Sleeper, SystemClock};
-#[cfg(feature = "std")]
-pub use clock::repeat::{MissedTicks, Period, Repeat};
 
 /// The README's code, compiled and run.
 #[cfg(all(doctest, feature = "std"))]

@@ -1,12 +1,9 @@
-//! The glue that the page `other_traits` of tickwheel shows, compiled, and run by the tests beside it.
+//! The glue to other crates that the page `adopting` of tickwheel names, compiled, and run by the tests beside it.
 
-#![allow(missing_docs, reason = "the page shows it as it is written down in a program")]
+#![allow(missing_docs, reason = "it is written as it would be in a program")]
 
-#[path = "../../src/docs/other_traits/aws_smithy_async.rs"]
 pub mod aws_smithy_async;
-#[path = "../../src/docs/other_traits/backon.rs"]
 pub mod backon;
-#[path = "../../src/docs/other_traits/quinn.rs"]
+#[path = "../../src/docs/quinn.rs"]
 pub mod quinn;
-#[path = "../../src/docs/other_traits/tower.rs"]
 pub mod tower;

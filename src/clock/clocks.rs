@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 pub use crate::clock::parking::Sleeper;
 use crate::clock::timeline::short_of_never;
+use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
 ///

@@ -18,10 +18,10 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use crate::clock::tick::Moment;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
-use crate::clock::tick::Moment;
 
 /// Puts one thread to sleep: a token and a condition variable, or, for times that a condition variable does not keep, a
 /// timer of the system.

@@ -46,13 +46,13 @@ use crossbeam_utils::CachePadded;
 use super::Expired;
 use super::items::{Due, Items, Out};
 use super::table::Hint;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::Timeline;
 use crate::executor::backpressure::PendingLimit;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
 use crate::pool::waiters::{Ticket, WaitList};
-use crate::clock::tick::Moment;
-use crate::clock::timeline::Timeline;
 use crate::{ScheduleError, Scheduler};
 
 /// Nobody sleeps.

@@ -25,9 +25,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::shared::{Shared, Wait};
 use super::{DelayQueue, Expired};
+use crate::clock::tick::Moment;
 use crate::platform::panics::quietly;
 use crate::pool::waiters::Ticket;
-use crate::clock::tick::Moment;
 use crate::{Alarm, ScheduleError};
 
 /// A place in the line of takers. It must [leave](Taker::leave) before it is dropped.

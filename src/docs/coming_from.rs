@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | Akka, Pekko | this page |
 //! | Netty | this page |
-//! | `tokio::time` | [`future`](crate::future) |
+//! | `tokio::time`, tokio-util, tokio-stream | [below](#tokio); how to begin: [`adopting`](crate::adopting) |
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
 //! | `RxJava`'s schedulers, not its `Observable`s | [`rx`](crate::rx) |
 //! | Android, Chromium | [`message_loop`](crate::message_loop) |
@@ -32,7 +32,7 @@
 //! | `FutureTimeoutSupport`, `ask` with a `Timeout` | [`timeout(d, future)`](crate::Scheduler::timeout) |
 //! | `timers.startSingleTimer(key, ..)`, `cancel(key)` | a [`DelayQueue`](crate::delay::DelayQueue) with messages as values, or the handles in a map of your own; a [`Worker`](crate::rx::Worker) for an actor runs its timers in order with its messages |
 //! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
-//! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::future::Sleep::reset) |
+//! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |
 //! | `SchedulerTask.cancelled()` | what is captured is dropped: a `Drop` of your own |
 //! | `IllegalStateException: cannot enqueue after timer shutdown` | [`ScheduleError::Closed`](crate::ScheduleError::Closed) |
@@ -59,8 +59,25 @@
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |
-//! | `IdleStateHandler`, `ReadTimeoutHandler` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::future::Sleep::reset) |
+//! | `IdleStateHandler`, `ReadTimeoutHandler` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | wakes up at every tick | sleeps until a task is due |
+//!
+//! # tokio
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `use tokio::time` | `use tickwheel::time`: the same names, signatures and behaviour; [what differs](crate::time#where-it-differs-from-tokio) |
+//! | `sleep`, `sleep_until`, `Sleep::{deadline, is_elapsed, reset}` | [the same](crate::time::Sleep); [`Scheduler::sleep`](crate::Scheduler::sleep) on a scheduler of one's own |
+//! | `timeout`, `timeout_at`, `error::Elapsed` | [the same](crate::time::Timeout) |
+//! | `interval`, `interval_at`, `MissedTickBehavior` | [the same](crate::time::Interval) |
+//! | `pause`, `resume`, `advance` | [the same](crate::time::pause()), for the calling thread |
+//! | `#[tokio::test(start_paused = true)]` | [`Driver::block_on`](crate::Driver::block_on), or a runtime with [`advance_when_idle`](crate::time::advance_when_idle) |
+//! | `tokio::time::Instant` | [`time::Instant`](crate::time::Instant), or std's |
+//! | `tokio_stream::wrappers::IntervalStream` | [`Interval`](crate::time::Interval) itself, with the feature `futures-core` |
+//! | `tokio_stream::StreamExt::{timeout, throttle, chunks_timeout}` | the methods of `future::StreamTimeExt`, the same names |
+//! | `tokio_util::time::DelayQueue` | [`delay::DelayQueue`](crate::delay::DelayQueue) |
+//! | `spawn(async { sleep(d).await; f() })` | [`call_after(d, f)`](crate::Scheduler::call_after), or [`schedule_once`](crate::Scheduler::schedule_once) if nobody waits for the result |
+//! | `Runtime::block_on`, without a runtime | [`future::block_on`](crate::future::block_on) |
 //!
 //! # Debounce, throttle and streams elsewhere
 //!
@@ -71,6 +88,5 @@
 //! | lodash `_.throttle(f, wait, { leading: false })` | `rx::debounce(schedule, wait, f).max_wait(wait)` |
 //! | lodash `.flush()`, `.cancel()`, `.pending()` | `flush`, `cancel`, `is_pending` |
 //! | lodash `leading: true` of `debounce`, `trailing: false` of `throttle`; `RxJava` `throttleFirst` | not there: they drop the last value |
-//! | `futures_timer::Delay` | [`future::Delay`](crate::future::Delay) |
-//! | `tokio_stream`'s `timeout`, `throttle`, `chunks_timeout` | `future::StreamTimeExt`, the same names |
+//! | `futures_timer::Delay`, `async_io::Timer` | [`time::Sleep`](crate::time::Sleep) |
 //! | Akka Streams' `idleTimeout`, `throttle`, `groupedWithin(n, d)` | `timeout`, `throttle`, `chunks_timeout` of `future::StreamTimeExt` |

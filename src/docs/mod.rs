@@ -1,12 +1,12 @@
 //! Pages without code: how the crate works, how it sleeps and wakes, what its end does, how to test with it, what users
-//! of other timers look for, how to give its timers to other crates, and on which systems it runs.
+//! of other timers look for, how to take it into a program, and on which systems it runs.
 
+#[cfg(any(doc, doctest))]
+pub mod adopting;
 #[cfg(doc)]
 pub mod coming_from;
 #[cfg(doc)]
 pub mod design;
-#[cfg(doc)]
-pub mod other_traits;
 #[cfg(doc)]
 pub mod platforms;
 #[cfg(any(doc, doctest))]

@@ -86,30 +86,33 @@
 //! # Async code
 //!
 //! ```
-//! use std::time::Duration;
-//! use tickwheel::{ScheduleError, Scheduler};
+//! use tickwheel::Scheduler;
+//! use tickwheel::time::{self, Duration};
 //!
 //! /// The code under test: asks until there is an answer, with growing gaps.
-//! async fn retry<T>(scheduler: &Scheduler, mut ask: impl FnMut() -> Option<T>) -> Result<T, ScheduleError> {
+//! async fn retry<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 //!     let mut gap = Duration::from_secs(1);
 //!     loop {
 //!         if let Some(answer) = ask() {
-//!             return Ok(answer);
+//!             return answer;
 //!         }
-//!         scheduler.sleep(gap).await?;
+//!         time::sleep(gap).await;
 //!         gap *= 2;
 //!     }
 //! }
 //!
 //! let (scheduler, driver) = Scheduler::builder().build_driven()?;
 //! let (start, mut asked) = (scheduler.now(), 0);
-//! let answer = driver.block_on(retry(&scheduler, || {
+//! let answer = driver.block_on(retry(|| {
 //!     asked += 1;
 //!     (asked == 11).then_some("at last")
-//! }))??;
+//! }))?;
 //! assert_eq!((answer, scheduler.now() - start), ("at last", Duration::from_secs(1023)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Inside `block_on` the driver's scheduler is in force, so the functions of [`time`](crate::time) keep its time. On a runtime of
+//! one thread, [`time::pause`](crate::time::pause()) makes that thread's time virtual.
 //!
 //! A future that nothing can wake any more does not hang the test: [`Stalled`](crate::Stalled) says so. The time jumps as
 //! soon as the future waits. If another thread is at work for it, a pool or a file, that would make each timeout fire
@@ -140,12 +143,13 @@
 //!
 //! # Beside `tokio::time::pause`
 //!
+//! [`time::pause`](crate::time::pause()) is that function, for the calling thread. A [`Driver`](crate::Driver) does more:
+//!
 //! | there | here |
 //! | --- | --- |
 //! | one clock for the whole runtime, which has to be a current-thread one | a clock for each scheduler, in any runtime or none |
-//! | `#[tokio::test(start_paused = true)]` | [`build_driven`](crate::Builder::build_driven), [`block_on`](crate::Driver::block_on) |
 //! | the time jumps whenever the runtime is idle | the time jumps whenever the future waits and nothing is due |
 //! | not while a `spawn_blocking` task runs; no other switch | for as long as [`block_on_patiently`](crate::Driver::block_on_patiently) is told to wait |
 //! | `advance(d)` moves the clock, and then wakes what has become due | [`advance`](crate::Driver::advance) goes from deadline to deadline, so each task sees its own time |
 //! | a future that nothing will wake hangs the test | [`Stalled`](crate::Stalled) |
-//! | `resume()` | a scheduler on the [`SystemClock`](crate::SystemClock) |
+//! | one future after the other, in one runtime | closures, series, pools and queues on the same clock |

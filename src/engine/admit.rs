@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
+use crate::clock::tick::Moment;
 use crate::engine::error::ScheduleError;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Refused};
@@ -19,7 +20,6 @@ use crate::engine::slots::{Content, Wake, holder};
 use crate::executor::backpressure::Flow;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::quietly;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
@@ -30,6 +30,16 @@ const SOON: u64 = 100_000_000;
 pub(crate) struct Times {
     pub(crate) now: Moment,
     pub(crate) deadline: Moment,
+}
+
+/// What becomes of a waker.
+#[derive(Clone, Copy)]
+pub(crate) enum WakeAt {
+    Pending(TaskKey),
+    /// The instant has come. The waker is not kept.
+    Now,
+    /// It has to wait until the engine has caught up (PRESSURE-3). It is not kept.
+    Later,
 }
 
 /// The outcome of a move.
@@ -100,8 +110,10 @@ impl Shared {
         }
         match self.announce(entry, now, T::IS_COUNTED) {
             Ok(pushed) => {
-                if pushed.filled {
-                    self.hold_back(times, executor, T::IS_WAKER);
+                match pushed.filled {
+                    true if !T::IS_WAKER => self.hold_back(times, executor),
+                    true if T::IS_COUNTED => self.hold_wakers_back(now),
+                    _ => {} // a waker that is counted nowhere stands for many items, so it is rare
                 }
                 Ok(key)
             }
@@ -143,17 +155,22 @@ impl Shared {
         }
     }
 
-    /// Takes a waker in; `None` if the instant has come.
+    /// Takes a waker in.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
     pub(crate) fn wake_at<T: Content>(
         &self,
         times: Times,
         waker: impl FnOnce() -> T,
-    ) -> Result<Option<TaskKey>, ScheduleError> {
+    ) -> Result<WakeAt, ScheduleError> {
         if times.deadline <= times.now {
-            return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(None) };
+            return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(WakeAt::Now) };
+        }
+        if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
+            return Ok(WakeAt::Later);
         }
         let admitted = self.admit(times, waker(), Repetition::NONE, None);
-        admitted.map(Some).map_err(|(reason, waker)| {
+        admitted.map(WakeAt::Pending).map_err(|(reason, waker)| {
             quietly(|| drop(waker)); // it is a user's, and its panic must not cost the caller the reason
             reason
         })
@@ -161,20 +178,23 @@ impl Shared {
 
     /// Like `wake_at`, for a caller that has read the clock a moment ago. A clock that does not run by itself is read
     /// again: it costs little, and a test that moves the clock by hand relies on it.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
     pub(crate) fn wake_at_since(
         &self,
         read: Instant,
         instant: Instant,
         waker: &Waker,
-    ) -> Result<Option<TaskKey>, ScheduleError> {
+    ) -> Result<WakeAt, ScheduleError> {
         let deadline = self.timeline.moment(instant);
-        if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
-            return self.wake_at(self.at(instant), || Wake(waker.clone()));
-        }
-        // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down, and
-        // later records would have to wait for it. The reading of the last turn is never ahead.
-        let now = Moment(self.intake.reading_of_last_turn());
-        self.wake_at(Times { now, deadline }, || Wake(waker.clone()))
+        let times = if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
+            self.at(instant)
+        } else {
+            // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down,
+            // and later records would have to wait for it. The reading of the last turn is never ahead.
+            Times { now: Moment(self.intake.reading_of_last_turn()), deadline }
+        };
+        self.wake_at(times, || Wake(waker.clone()))
     }
 
     /// Returns a free slot for a task, after counting the task in if it `is_counted`.
@@ -279,28 +299,53 @@ impl Shared {
     /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. A thread that
     /// runs a task does not wait for an executor, because the executor may need this thread.
     #[cold]
-    pub(super) fn hold_back(
-        &self,
-        times: Times,
-        executor: Option<&Arc<OwnExecutor>>,
-        is_waker: bool,
-    ) {
-        let is_exempt = !self.has_a_thread || this_thread::is_turning();
-        if is_exempt || self.intake.is_slow(self.filled(), times.now.0) {
-            return;
+    pub(super) fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>) {
+        let is_held = self.hold_back_for_engine(times.now);
+        let is_soon = times.deadline <= times.now.after_nanos(SOON);
+        if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
+            let backlog = executor.map_or(&self.backlog, |own| own.backlog());
+            backlog.hold_back(|| self.goes_on());
         }
-        let goes_on = || {
-            self.bell.ring_if_asleep();
-            !self.is_closing()
-        };
+    }
+
+    /// Holds a producer back that is far ahead of the engine. Returns false if it is not.
+    #[cold]
+    pub(super) fn hold_back_for_engine(&self, now: Moment) -> bool {
         let pressure = self.intake.pressure();
-        if pressure.is_over(self.intake.flow().ahead) {
-            pressure.hold_back(|| if goes_on() { self.intake.flow() } else { Flow::NONE });
-        } else if !is_waker
-            && !this_thread::is_in_a_run()
-            && times.deadline <= times.now.after_nanos(SOON)
-        {
-            executor.map_or(&self.backlog, |own| own.backlog()).hold_back(goes_on);
+        let is_held = pressure.is_over(self.intake.flow().ahead) && !self.is_exempt(now);
+        if is_held {
+            pressure.hold_back(|| if self.goes_on() { self.intake.flow() } else { Flow::NONE });
         }
+        is_held
+    }
+
+    /// Wakes the engine, which producers wait for. Returns false if the scheduler ends.
+    fn goes_on(&self) -> bool {
+        self.bell.ring_if_asleep();
+        !self.is_closing()
+    }
+
+    /// Returns true if the calling thread is not to be held back: see [`hold_back`](Shared::hold_back).
+    fn is_exempt(&self, now: Moment) -> bool {
+        let is_free = !self.has_a_thread || this_thread::is_turning();
+        is_free || self.intake.is_slow(self.filled(), now.0)
+    }
+
+    /// Holds back the next wakers of a thread that is far ahead of the engine. The thread belongs to a runtime, so it
+    /// goes on (PRESSURE-3).
+    #[cold]
+    fn hold_wakers_back(&self, now: Moment) {
+        if !self.is_exempt(now) {
+            let wait = self.intake.pressure().wait(self.intake.flow());
+            this_thread::note_wait(self.serial, wait);
+        }
+    }
+
+    /// Returns true if a waker of the calling thread has to wait on.
+    #[cold]
+    fn holds_wakers_on(&self) -> bool {
+        let is_held = self.goes_on() && !this_thread::is_turning();
+        let flow = if is_held { self.intake.flow() } else { Flow::NONE };
+        this_thread::waits_on(self.serial, |wait| wait.goes_on(self.intake.pressure(), flow))
     }
 }

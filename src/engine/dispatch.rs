@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::retry_queue::LONGEST_PAUSE_NANOS;
 use super::{BATCH, Engine, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
+use crate::clock::clocks::Clock;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, Due};
 use crate::engine::slots::holder::Repetition;
@@ -16,7 +17,6 @@ use crate::executor::DueTask;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::{caught, quietly};
-use crate::clock::clocks::Clock;
 
 /// What a batch goes to.
 pub(super) enum Target {

@@ -281,6 +281,9 @@ pub enum BuildError {
     /// The operating system did not start the tick thread.
     #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
     Thread(#[source] io::Error),
+    /// The global scheduler is in use, so it cannot be set any more.
+    #[error("the global scheduler is in use already: set it once, at the beginning of `main`")]
+    GlobalInUse,
 }
 
 /// Converts the error for a function that returns [`io::Result`]. The kind is that of the system's error if a thread

@@ -147,10 +147,10 @@ impl SeriesInFlight {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::clock::tick::Moment;
     use crate::engine::admit::Times;
     use crate::engine::slots::deadline::{self, Reset};
     use crate::engine::slots::{Cancelled, OneShot};
-    use crate::clock::tick::Moment;
     use crate::wheel::entry::{Runner, SchedulerId};
 
     /// A task that is over, and one that nothing ends before the last line of a test.

@@ -54,6 +54,7 @@ use self::outbox::Outboxes;
 
 use self::shared::Shared;
 use self::this_thread::TurningMark;
+use crate::clock::tick::{Moment, Tick};
 use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::deadline::is_live;
@@ -63,7 +64,6 @@ use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
-use crate::clock::tick::{Moment, Tick};
 use crate::wheel::{Buckets, Timed};
 
 // ----- what bounds a turn ----------------------------------------------------------------

@@ -4,9 +4,9 @@ use super::{
     Engine, GIVE_BACK, HAND_OVER, LOOK_AHEAD, Next, Precision, SETTLE, SKIP, STALE, SWEEP,
 };
 use super::{is_live, needed_at};
+use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, Due};
 use crate::engine::slots::trim;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::Entry;
 
 /// Where the tidying stands between turns.

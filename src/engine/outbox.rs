@@ -17,11 +17,11 @@ use super::OUTBOXES;
 use super::dispatch::Target;
 use super::in_flight::{InFlight, SeriesInFlight};
 use super::retry_queue::RetryQueue;
+use crate::clock::tick::Moment;
 use crate::executor::DueBatch;
 use crate::executor::backpressure::{Backlog, Flow};
 use crate::executor::due::AHEAD;
 use crate::executor::own_executor::OwnExecutor;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::Entry;
 
 /// With more tasks in flight than this, the engine looks at all of them when it has nothing else to do.

@@ -25,11 +25,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::clock::tick::Moment;
 use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
 use crate::engine::slots::deadline::{is_live, stamp};
 use crate::executor::due::AHEAD;
-use crate::clock::tick::Moment;
 use crate::wheel::Timed;
 pub(crate) use crate::wheel::entry::{Entry, Runner, Turn};
 

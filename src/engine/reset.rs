@@ -2,11 +2,11 @@
 
 use super::shared::{self, Shared};
 use super::this_thread;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::{Timeline, When};
 use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::{blocks, moved};
 use crate::platform::sync::Ordering;
-use crate::clock::tick::Moment;
-use crate::clock::timeline::{Timeline, When};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// Moves the deadline of a task. `scheduler` is the one that gave out the handle. Returns false if it is too late.
@@ -78,7 +78,7 @@ impl Shared {
             self.ring_for(entry, &pushed);
             if pushed.filled {
                 // The task is not new, so there is no executor to wait for. The engine may be far behind.
-                self.hold_back(times, None, true);
+                self.hold_back_for_engine(times.now);
             }
         }
         done

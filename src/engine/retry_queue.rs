@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 
 use super::is_live;
-use crate::engine::slots::deadline;
 use crate::clock::tick::Moment;
+use crate::engine::slots::deadline;
 use crate::wheel::entry::Entry;
 
 /// The longest pause of an executor that takes few tasks: it is asked forty times a second.

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
+use crate::clock::clocks::Clock;
+use crate::clock::repeat::{Kind, Repeat, next_run};
+use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{NotRearmed, is_live};
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
@@ -23,9 +26,6 @@ use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::InOrder;
-use crate::clock::clocks::Clock;
-use crate::clock::repeat::{Kind, Repeat, next_run};
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.

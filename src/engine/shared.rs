@@ -27,6 +27,10 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::this_thread::{self, with_lane};
+use crate::clock::clocks::{Clock, SystemClock};
+use crate::clock::parking::Doorbell;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::engine::slots::{Thrown, trim};
@@ -37,10 +41,6 @@ use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::{discard, quietly};
 use crate::platform::sync::{AtomicBool, InOrder, Ordering};
-use crate::clock::clocks::{Clock, SystemClock};
-use crate::clock::parking::Doorbell;
-use crate::clock::tick::Moment;
-use crate::clock::timeline::Timeline;
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.
@@ -135,6 +135,14 @@ impl Shared {
 
     pub(crate) fn id(&self) -> SchedulerId {
         self.id
+    }
+
+    pub(crate) fn has_system_clock(&self) -> bool {
+        self.has_system_clock
+    }
+
+    pub(crate) fn is_in_real_time(&self) -> bool {
+        self.is_in_real_time
     }
 
     /// Returns the present.

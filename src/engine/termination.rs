@@ -36,11 +36,11 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::this_thread;
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::engine::slots::{deadline, holder};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
-use crate::clock::repeat::Kind;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, TaskKey};
 
 /// A task that was pending at the end.

@@ -9,10 +9,11 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::shared::Shared;
-use crate::engine::intake::lane::{Lane, LaneWriter};
-use crate::platform::sync::local;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::{Timeline, When};
+use crate::engine::intake::lane::{Lane, LaneWriter};
+use crate::executor::backpressure::Wait;
+use crate::platform::sync::local;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- lanes -----------------------------------------------------------------------------------
@@ -112,6 +113,49 @@ fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
         lanes.len() - 1
     });
     lanes.swap(0, at);
+}
+
+// ----- back-pressure -----------------------------------------------------------------------------
+
+local!(
+    /// The schedulers that hold the wakers of this thread back, by their serial numbers (PRESSURE-3).
+    WAITS: RefCell<Vec<(u64, Wait)>> = RefCell::new(Vec::new())
+);
+local!(
+    /// There is one in `WAITS`.
+    IS_HELD_BACK: Cell<bool> = Cell::new(false)
+);
+
+/// Returns true if some scheduler holds the wakers of this thread back.
+#[inline]
+pub(super) fn is_held_back() -> bool {
+    IS_HELD_BACK.with(Cell::get)
+}
+
+/// Notes that this scheduler begins to hold the wakers of this thread back, if it does.
+pub(super) fn note_wait(scheduler: u64, wait: Option<Wait>) {
+    let _ = WAITS.try_with(|waits| {
+        waits.borrow_mut().extend(wait.map(|wait| (scheduler, wait)));
+        IS_HELD_BACK.with(|held| held.set(!waits.borrow().is_empty()));
+    });
+}
+
+/// Returns true if this scheduler does so still, which `goes_on` tells. Waits that have lasted long enough are forgotten,
+/// also those of others.
+pub(super) fn waits_on(scheduler: u64, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
+    let waits_on = WAITS.try_with(|waits| {
+        let mut waits = waits.borrow_mut();
+        let mut is_mine_left = false;
+        waits.retain_mut(|(of, wait)| {
+            let is_mine = *of == scheduler;
+            let stays = if is_mine { goes_on(wait) } else { !wait.is_over() };
+            is_mine_left |= is_mine && stays;
+            stays
+        });
+        IS_HELD_BACK.with(|held| held.set(!waits.is_empty()));
+        is_mine_left
+    });
+    waits_on.unwrap_or(false)
 }
 
 // ----- runs ------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::shared::Shared;
 use super::this_thread::TurningMark;
+use crate::clock::parking::Sleeper;
+use crate::clock::tick::Moment;
 use crate::engine::{Engine, Next};
 use crate::observe::Observer;
 use crate::platform::panics::caught;
 use crate::platform::sleep::wake_on_time;
 use crate::platform::sync;
-use crate::clock::parking::Sleeper;
-use crate::clock::tick::Moment;
 
 /// Starts the thread that turns this engine until the scheduler ends.
 pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
@@ -101,6 +101,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::clock::clocks::SystemClock;
+    use crate::clock::parking::Doorbell;
+    use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
     use crate::engine::error::ScheduleError;
     use crate::engine::shared::Settings;
@@ -109,9 +112,6 @@ mod tests {
     use crate::engine::termination::after;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
-    use crate::clock::clocks::SystemClock;
-    use crate::clock::parking::Doorbell;
-    use crate::clock::timeline::Timeline;
 
     type Report = (&'static str, Option<String>);
 

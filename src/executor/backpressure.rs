@@ -11,6 +11,9 @@
 //!   blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call. The bound
 //!   falls back when the queue is short again, and when a waiting producer sees that something passes.
 //!
+//! - PRESSURE-3 A task of a runtime is not put to sleep, because it would take its thread along. It polls again until it is
+//!   let in, and the same rules end that wait: see [`Wait`].
+//!
 //! All accesses are Relaxed: the numbers only decide whether a producer sleeps, and nothing is published by them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -70,26 +73,53 @@ impl Backpressure {
     /// `look` returns the state of the queue. Must not be called with a lock held that the consumer may need.
     #[cold]
     pub(crate) fn hold_back(&self, mut look: impl FnMut() -> Flow) {
-        let mut flow = look();
-        let began = Instant::now();
-        let (mut moved_at, mut step) = (began, FIRST_STEP);
-        while self.is_over(flow.ahead) {
+        let Some(mut wait) = self.wait(look()) else { return };
+        let mut step = FIRST_STEP;
+        loop {
             thread::sleep(step);
             step = (2 * step).min(LAST_STEP);
-            let (now, seen) = (Instant::now(), look());
-            if seen.passed != flow.passed {
-                // Something passes, so the bound falls back (PRESSURE-2).
-                moved_at = now;
-                self.allowed.store(self.limit, Ordering::Relaxed);
-            } else if now - moved_at >= STUCK {
-                // Nothing passes, so the bound doubles (PRESSURE-2).
-                self.allowed.fetch_max(2 * seen.ahead, Ordering::Relaxed);
-            }
-            flow = seen;
-            if now - began >= LONGEST {
-                break;
+            if !wait.goes_on(self, look()) {
+                return;
             }
         }
+    }
+
+    /// Begins to hold a producer back, if the queue is too long.
+    #[cold]
+    pub(crate) fn wait(&self, flow: Flow) -> Option<Wait> {
+        let now = Instant::now();
+        self.is_over(flow.ahead).then_some(Wait { began: now, moved_at: now, passed: flow.passed })
+    }
+}
+
+/// A producer that is held back, and what it has seen.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    began: Instant,
+    /// When it has seen last that something passes.
+    moved_at: Instant,
+    passed: u64,
+}
+
+impl Wait {
+    /// Returns true if the producer has to wait on (PRESSURE-1).
+    #[cold]
+    pub(crate) fn goes_on(&mut self, pressure: &Backpressure, flow: Flow) -> bool {
+        let now = Instant::now();
+        if flow.passed != self.passed {
+            // Something passes, so the bound falls back (PRESSURE-2).
+            (self.moved_at, self.passed) = (now, flow.passed);
+            pressure.allowed.store(pressure.limit, Ordering::Relaxed);
+        } else if now - self.moved_at >= STUCK {
+            // Nothing passes, so the bound doubles (PRESSURE-2).
+            pressure.allowed.fetch_max(2 * flow.ahead, Ordering::Relaxed);
+        }
+        pressure.is_over(flow.ahead) && !self.is_over()
+    }
+
+    /// Returns true if it has lasted as long as it may (PRESSURE-1).
+    pub(crate) fn is_over(&self) -> bool {
+        self.began.elapsed() >= LONGEST
     }
 }
 

@@ -224,6 +224,11 @@ impl Blocking {
         &self.waker
     }
 
+    /// Returns true if the future was woken since the last sleep.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.blocked.is_woken.load(Ordering::Relaxed) // `sleep` takes it, with an Acquire
+    }
+
     /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
     pub(crate) fn sleep(&self) -> bool {
         // The clones before the timers (DEADLOCK-4). Two are in `self`, and two in each timer: waker and `OwnTimer`.

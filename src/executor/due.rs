@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::platform::panics::quietly;
 use crate::clock::tick::Moment;
+use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
 /// The scheduler that a due task belongs to. The engine implements it, so this module does not depend on the engine.

@@ -3,22 +3,17 @@
 //! `select!` of `futures-util` asks for that. A future that can be reset is terminated only until then.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures_core::future::FusedFuture;
-use futures_core::stream::FusedStream;
+use futures_core::stream::{FusedStream, Stream};
 
-use super::{Delay, Interval, Sleep, Timeout};
 use crate::pool::ScheduledFuture;
+use crate::time::{Instant, Interval, Sleep, Timeout};
 
 /// Terminated from the time it was ready until it is reset.
 impl FusedFuture for Sleep {
-    fn is_terminated(&self) -> bool {
-        self.is_over()
-    }
-}
-
-/// Terminated from the time it was ready until it is reset.
-impl FusedFuture for Delay {
     fn is_terminated(&self) -> bool {
         self.is_over()
     }
@@ -31,10 +26,33 @@ impl<F: Future> FusedFuture for Timeout<F> {
     }
 }
 
-/// Terminated after an error, which is its last item.
+/// The instants at which ticks were due, without an end.
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use tickwheel::time::{self, Duration};
+///
+/// # tickwheel::future::block_on(async {
+/// let beats = time::interval(Duration::from_millis(1)).take(3);
+/// assert_eq!(beats.count().await, 3);
+/// # });
+/// ```
+impl Stream for Interval {
+    type Item = Instant;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Instant>> {
+        self.get_mut().poll_tick(context).map(Some)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::MAX, None)
+    }
+}
+
+/// Never terminated.
 impl FusedStream for Interval {
     fn is_terminated(&self) -> bool {
-        self.is_over()
+        false
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep as HyperSleep, Timer};
 
-use super::Delay;
 use crate::Scheduler;
+use crate::time::Sleep;
 
 /// The timer for hyper's timeouts, such as the header-read timeout and keep-alives:
 ///
@@ -19,15 +19,14 @@ use crate::Scheduler;
 /// server.timer(Scheduler::new()).header_read_timeout(Duration::from_secs(10));
 /// ```
 ///
-/// hyper's sleeps have no errors, so each is a [`Delay`]. If the scheduler is closed or full, hyper's timeouts and the
-/// task that looks for idle connections keep their time all the same: see [`Delay`].
+/// Each of hyper's sleeps is a [`Sleep`].
 impl Timer for Scheduler {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn HyperSleep>> {
-        Box::pin(self.delay(duration))
+        Box::pin(Scheduler::sleep(self, duration))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn HyperSleep>> {
-        Box::pin(self.delay_until(deadline))
+        Box::pin(Scheduler::sleep_until(self, deadline))
     }
 
     fn now(&self) -> Instant {
@@ -36,11 +35,11 @@ impl Timer for Scheduler {
 
     /// Moves the deadline in place, without a new box.
     fn reset(&self, sleep: &mut Pin<Box<dyn HyperSleep>>, new_deadline: Instant) {
-        match sleep.as_mut().downcast_mut_pin::<Delay>() {
-            Some(mut delay) => delay.reset(new_deadline),
+        match sleep.as_mut().downcast_mut_pin::<Sleep>() {
+            Some(own) => own.reset(new_deadline),
             None => *sleep = Timer::sleep_until(self, new_deadline),
         }
     }
 }
 
-impl HyperSleep for Delay {}
+impl HyperSleep for Sleep {}

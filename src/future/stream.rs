@@ -1,6 +1,6 @@
 //! Time as methods of every stream, with the feature `futures-core`: [`StreamTimeExt`].
 //!
-//! - STREAM-1 Each adaptor polls its stream, or its delay, before it returns `Pending`, so one of them has the waker.
+//! - STREAM-1 Each adaptor polls its stream, or its sleep, before it returns `Pending`, so one of them has the waker.
 //! - STREAM-2 An item leaves the stream only to be returned, or to stay in the chunk. So a `next()` that is dropped
 //!   loses no item.
 //! - STREAM-3 After the end the stream is not polled any more, and no timer is left.
@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use futures_core::stream::{FusedStream, Stream};
 
-use super::{Delay, Elapsed};
 use crate::Scheduler;
+use crate::time::Sleep;
+use crate::time::error::Elapsed;
 
 /// Time as methods of every stream: limits for its silence, for its rate, and for what is gathered from it.
 ///
@@ -23,7 +24,7 @@ use crate::Scheduler;
 /// [`pin!`](std::pin::pin). An adaptor holds one timer at most, and none after the end of the stream. After the end it
 /// returns `None` again, and is a `FusedStream` that is terminated.
 ///
-/// Each keeps its time by a [`Delay`]. So if the scheduler is closed or full, it goes on in real time, without errors.
+/// Each keeps its time by a [`Sleep`], so it goes on if the scheduler is closed or full.
 ///
 /// ```
 /// use futures_util::{StreamExt, stream};
@@ -63,8 +64,8 @@ pub trait StreamTimeExt: Stream + Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn timeout(self, scheduler: &Scheduler, duration: Duration) -> StreamTimeout<Self> {
-        let delay = scheduler.delay(duration);
-        StreamTimeout { stream: self, delay, duration, is_reported: false, is_over: false }
+        let sleep = scheduler.sleep(duration);
+        StreamTimeout { stream: self, sleep, duration, is_reported: false, is_over: false }
     }
 
     /// Returns at most one item in each `period`. The first one comes without a delay.
@@ -86,8 +87,8 @@ pub trait StreamTimeExt: Stream + Sized {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn throttle(self, scheduler: &Scheduler, period: Duration) -> Throttle<Self> {
-        let delay = Delay::never(scheduler);
-        Throttle { stream: self, delay, period, is_held: false, is_over: false }
+        let sleep = scheduler.sleep(period);
+        Throttle { stream: self, sleep, period, is_held: false, is_over: false }
     }
 
     /// Gathers items, and returns them as a `Vec` of at most `max`: as soon as there are `max` of them, or when
@@ -122,16 +123,16 @@ pub trait StreamTimeExt: Stream + Sized {
         duration: Duration,
     ) -> ChunksTimeout<Self> {
         assert!(max > 0, "`max` is zero: give the most items of a chunk, at least 1");
-        let delay = Delay::never(scheduler);
-        ChunksTimeout { stream: self, delay, duration, max, chunk: Vec::new(), is_over: false }
+        let sleep = scheduler.sleep(duration);
+        ChunksTimeout { stream: self, sleep, duration, max, chunk: Vec::new(), is_over: false }
     }
 }
 
 impl<S: Stream> StreamTimeExt for S {}
 
-/// Waits for a delay, as part of a poll.
-fn poll(delay: &mut Delay, context: &mut Context<'_>) -> Poll<()> {
-    Pin::new(delay).poll(context)
+/// Waits for a sleep, as part of a poll.
+fn poll(sleep: &mut Sleep, context: &mut Context<'_>) -> Poll<()> {
+    Pin::new(sleep).poll(context)
 }
 
 /// The hint of a stream that has ended.
@@ -144,7 +145,7 @@ const NONE_LEFT: (usize, Option<usize>) = (0, Some(0));
 pub struct StreamTimeout<S> {
     stream: S,
     /// Until the end of the silence that is allowed.
-    delay: Delay,
+    sleep: Sleep,
     duration: Duration,
     /// The error of this silence has been returned.
     is_reported: bool,
@@ -178,20 +179,20 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
         }
         match Pin::new(&mut this.stream).poll_next(context) {
             Poll::Ready(Some(item)) => {
-                this.delay.reset_after(this.duration);
+                this.sleep.move_by(this.duration);
                 this.is_reported = false;
                 Poll::Ready(Some(Ok(item)))
             }
             Poll::Ready(None) => {
                 this.is_over = true;
-                this.delay.reset_after(Duration::MAX); // no timer is left (STREAM-3)
+                this.sleep.disarm(); // no timer is left (STREAM-3)
                 Poll::Ready(None)
             }
             Poll::Pending if this.is_reported => Poll::Pending, // the stream has the waker (STREAM-1)
             Poll::Pending => {
-                ready!(poll(&mut this.delay, context));
+                ready!(poll(&mut this.sleep, context));
                 this.is_reported = true;
-                Poll::Ready(Some(Err(Elapsed::TIME_IS_UP)))
+                Poll::Ready(Some(Err(Elapsed::NEW)))
             }
         }
     }
@@ -230,7 +231,7 @@ impl<S> fmt::Debug for StreamTimeout<S> {
 pub struct Throttle<S> {
     stream: S,
     /// Until the next item may come.
-    delay: Delay,
+    sleep: Sleep,
     period: Duration,
     /// The period of the last item has not passed.
     is_held: bool,
@@ -263,12 +264,12 @@ impl<S: Stream + Unpin> Stream for Throttle<S> {
             return Poll::Ready(None);
         }
         if this.is_held {
-            ready!(poll(&mut this.delay, context));
+            ready!(poll(&mut this.sleep, context));
             this.is_held = false;
         }
         let item = ready!(Pin::new(&mut this.stream).poll_next(context));
         if item.is_some() {
-            this.delay.reset_after(this.period);
+            this.sleep.move_by(this.period);
             this.is_held = true;
         } else {
             this.is_over = true;
@@ -307,7 +308,7 @@ const MOST_AT_ONCE: usize = 256;
 pub struct ChunksTimeout<S: Stream> {
     stream: S,
     /// Until the chunk has to be returned. It counts while the chunk is not empty.
-    delay: Delay,
+    sleep: Sleep,
     duration: Duration,
     max: usize,
     /// Fewer than `max`.
@@ -336,7 +337,7 @@ impl<S: Stream> ChunksTimeout<S> {
 
     /// Returns the chunk, and gives up its timer.
     fn take(&mut self) -> Poll<Option<Vec<S::Item>>> {
-        self.delay.reset_after(Duration::MAX);
+        self.sleep.disarm();
         Poll::Ready(Some(mem::take(&mut self.chunk)))
     }
 }
@@ -354,7 +355,7 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
             match Pin::new(&mut this.stream).poll_next(context) {
                 Poll::Ready(Some(item)) => {
                     if this.chunk.is_empty() {
-                        this.delay.reset_after(this.duration);
+                        this.sleep.move_by(this.duration);
                     }
                     this.chunk.push(item); // it stays if this `next()` is dropped (STREAM-2)
                     if this.chunk.len() >= this.max {
@@ -371,7 +372,7 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
                 }
             }
         }
-        if !this.chunk.is_empty() && poll(&mut this.delay, context).is_ready() {
+        if !this.chunk.is_empty() && poll(&mut this.sleep, context).is_ready() {
             return this.take();
         }
         if has_more {

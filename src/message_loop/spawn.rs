@@ -74,12 +74,12 @@ impl LocalTaskRunner {
     ///
     /// let shown = Rc::clone(&title);
     /// let loads = local.spawn_local(async move {
-    ///     scheduler.sleep(Duration::from_millis(2)).await?; // woken from the thread of the scheduler
+    ///     scheduler.sleep(Duration::from_millis(2)).await; // woken from the thread of the scheduler
     ///     shown.set("loaded"); // on the loop's
-    ///     Ok::<_, tickwheel::ScheduleError>(7)
+    ///     7
     /// })?;
     /// local.spawn_local(async move {
-    ///     assert!(matches!(loads.await, Ok(Ok(7))));
+    ///     assert!(matches!(loads.await, Ok(7)));
     ///     runner.quit();
     /// })?;
     /// looper.run();

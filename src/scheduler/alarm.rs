@@ -7,6 +7,8 @@
 //! - ALARM-1 Before the waker is called, the end of the alarm is counted, and then its holder is freed. So a thread
 //!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
 //!   its end counted.
+//! - ALARM-3 If the engine is far behind, the waker is woken at once, and is not kept. So a task that needs a timer polls
+//!   again, and its thread never sleeps here (PRESSURE-3).
 //! - ALARM-2 While the alarm is pending, its holder owns the waker. So no other waker has the same address.
 
 use std::fmt;
@@ -14,10 +16,11 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::Scheduler;
+use crate::engine::admit::WakeAt;
 use crate::engine::error::ScheduleError;
 use crate::engine::shared;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Cancelled, Content, Phase, Thrown, UncountedWake, Wake, holder};
+use crate::engine::slots::{Phase, Thrown, UncountedWake, Wake, holder};
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -29,6 +32,9 @@ impl Scheduler {
     /// Returns `None` if the instant has come. Then the waker is not kept. Otherwise the tick thread wakes it, whatever
     /// the executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
     /// leftovers. Neither this call nor the end of the alarm allocates memory.
+    ///
+    /// If the tick thread is far behind, the waker is woken at once. So a future that is polled then has to compare its
+    /// deadline with the clock, and calls `wake_at` again. The calling thread is never put to sleep.
     ///
     /// ```
     /// use std::pin::Pin;
@@ -65,8 +71,8 @@ impl Scheduler {
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
         let times = self.shared().at(instant);
-        let key = self.shared().wake_at(times, || Wake(waker.clone()))?;
-        Ok(key.map(|key| Alarm::new(key, self.shared(), waker, true)))
+        let woken = self.shared().wake_at(times, || Wake(waker.clone()))?;
+        Ok(Alarm::new(woken, self.shared(), waker, Kind::Counted))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for an alarm that is counted nowhere: not in
@@ -99,8 +105,8 @@ impl Scheduler {
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
         let times = self.shared().at(instant);
-        let key = self.shared().wake_at(times, || UncountedWake(waker.clone()))?;
-        Ok(key.map(|key| Alarm::new(key, self.shared(), waker, false)))
+        let woken = self.shared().wake_at(times, || UncountedWake(waker.clone()))?;
+        Ok(Alarm::new(woken, self.shared(), waker, Kind::Uncounted))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for a caller that has just read the scheduler's clock and saves a second
@@ -112,14 +118,16 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`wake_at`](Scheduler::wake_at).
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
     pub fn wake_at_since(
         &self,
         read: Instant,
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let key = self.shared().wake_at_since(read, instant, waker)?;
-        Ok(key.map(|key| Alarm::new(key, self.shared(), waker, true)))
+        let woken = self.shared().wake_at_since(read, instant, waker)?;
+        Ok(Alarm::new(woken, self.shared(), waker, Kind::Counted))
     }
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
@@ -139,10 +147,18 @@ pub struct Alarm {
     scheduler: SchedulerId,
     /// The waker's data and vtable, which tell it from other wakers (ALARM-2).
     target: Target,
-    /// It counts as a task of the scheduler.
-    is_counted: bool,
+    kind: Kind,
     /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
     own_timer: Option<OwnTimer>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It counts as a task of the scheduler.
+    Counted,
+    Uncounted,
+    /// It was woken at once, because the engine is far behind (ALARM-3). The key is that of no task.
+    Spent,
 }
 
 /// The addresses of a waker's data and vtable.
@@ -153,16 +169,32 @@ fn target(waker: &Waker) -> Target {
 }
 
 impl Alarm {
-    fn new(key: TaskKey, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Alarm {
-        let own_timer = OwnTimer::note(waker, || scheduler.is_turned_here());
-        Alarm { key, scheduler: scheduler.id(), target: target(waker), is_counted, own_timer }
+    /// Inlined, with what calls it, so that the parts of an alarm are not written to memory and read back in other sizes,
+    /// for which the processor waits. It saves a sixth of the time of a timeout that is set and dropped.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
+    fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, kind: Kind) -> Option<Alarm> {
+        let (target, scheduler_id) = (target(waker), scheduler.id());
+        match woken {
+            WakeAt::Now => None,
+            WakeAt::Pending(key) => {
+                let own_timer = OwnTimer::note(waker, || scheduler.is_turned_here());
+                Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer })
+            }
+            WakeAt::Later => {
+                waker.wake_by_ref();
+                let (key, kind) = (TaskKey { slot: 0, generation: 0 }, Kind::Spent);
+                Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer: None })
+            }
+        }
     }
 
     /// Returns true if the waker is still to be woken. Then it will be woken after this call, at the instant or when
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
         // The holder is freed before the waker is called (ALARM-1).
-        holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation)
+        self.kind != Kind::Spent
+            && holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation)
     }
 
     /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes
@@ -174,18 +206,22 @@ impl Alarm {
     /// Cancels the alarm, and returns the waker. Returns `None` if it has been woken, or is just being woken.
     pub fn into_waker(mut self) -> Option<Waker> {
         // `Drop` will find that the alarm is cancelled already.
-        self.cancel().map(|Wake(waker)| waker)
+        self.cancel()
     }
 
-    fn cancel(&mut self) -> Option<Wake> {
+    #[inline]
+    fn cancel(&mut self) -> Option<Waker> {
         self.own_timer = None; // before another thread can have the waker
-        let Cancelled::Won { was, body, .. } = holder::cancel(self.key) else { return None };
-        if self.is_counted {
+        if self.kind == Kind::Spent {
+            return None;
+        }
+        let (was, waker) = holder::cancel_waker(self.key)?;
+        if self.kind == Kind::Counted {
             shared::count_cancel(self.scheduler, was == Phase::Pending);
         } else {
             shared::note_uncounted_cancel(self.scheduler);
         }
-        Some(Wake::take_back(body.closure))
+        Some(waker)
     }
 }
 

@@ -22,8 +22,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
-use crate::engine::error::Stalled;
+use super::in_force;
 use crate::clock::parking::Sleeper;
+use crate::engine::error::Stalled;
 
 /// How often a thread looks for what others have scheduled, on a clock that runs by itself, while nothing is pending.
 const LOOK: Duration = Duration::from_millis(1);
@@ -59,6 +60,9 @@ impl Driver {
     /// Runs a future on this thread to its end, and turns the scheduler meanwhile. Whenever the future waits and nothing
     /// is due, virtual time jumps to the next deadline. So an hour of sleeps and timeouts takes as long as its work.
     ///
+    /// Its scheduler is [in force](crate::time#the-scheduler-in-force) on this thread meanwhile, if a handle of it is left. So
+    /// make sleeps inside of the future: an argument `time::sleep(..)` is made before this call, and keeps real time.
+    ///
     /// The future may wait for whatever is woken on this thread: sleeps, timeouts, tasks, channels between parts of it.
     /// If other threads are to wake it, say so by [`block_on_patiently`](Driver::block_on_patiently): otherwise the time
     /// jumps ahead of them.
@@ -74,7 +78,7 @@ impl Driver {
     /// let (hour, start) = (Duration::from_secs(3600), scheduler.now());
     /// let answer = driver.block_on(async {
     ///     let slow = async {
-    ///         scheduler.sleep(hour).await.expect("open");
+    ///         scheduler.sleep(hour).await;
     ///         42
     ///     };
     ///     scheduler.timeout(2 * hour, slow).await.expect("in time")
@@ -135,6 +139,7 @@ impl Driver {
         if self.is_turned_here() {
             return Err(Stalled::inside_a_task());
         }
+        let _in_force = self.enter();
         let mut future = pin!(future.into_future());
         let sleeper = Sleeper::new();
         let woken = Woken { flag: AtomicBool::new(false), sleeper: sleeper.waker() };
@@ -177,6 +182,7 @@ impl Blocking<'_> {
             match next {
                 _ if self.has_more(next) => {}
                 Some(next) => _ = self.driver.moves_clock_to(next),
+                None if in_force::jump_when_idle() => {} // the future waits for what `time::pause` was called for
                 None => return Err(Stalled::waits_for_nothing(self.driver.pending())),
             }
         }

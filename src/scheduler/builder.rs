@@ -6,6 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Scheduler;
+use crate::clock::clocks::{Clock, ManualClock, SystemClock};
+use crate::clock::parking::{Doorbell, Sleeper};
+use crate::clock::timeline::Timeline;
 use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
@@ -13,9 +16,6 @@ use crate::engine::{Engine, Precision};
 use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
 use crate::scheduler::driver::{Driver, EngineCell};
-use crate::clock::clocks::{Clock, ManualClock, SystemClock};
-use crate::clock::parking::{Doorbell, Sleeper};
-use crate::clock::timeline::Timeline;
 
 /// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
 ///
@@ -204,8 +204,9 @@ impl Builder {
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
         let shared = Arc::clone(engine.shared());
         let cell = EngineCell::new(engine);
-        let scheduler = Scheduler::from_shared(Arc::clone(&shared), Arc::downgrade(&cell), threads);
-        Ok((scheduler, Driver::new(shared, cell)))
+        let scheduler = Scheduler::from_shared(shared, Arc::downgrade(&cell), threads);
+        let driver = Driver::new(cell, &scheduler);
+        Ok((scheduler, driver))
     }
 
     fn build_engine(

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::clock::clocks::Clock;
+use crate::clock::parking::Sleeper;
+use crate::clock::tick::Moment;
+use crate::clock::timeline::short_of_never;
 use crate::engine::shared::Shared;
 use crate::engine::termination;
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
+use crate::scheduler::in_force::Guard;
 use crate::scheduler::leftovers::Leftovers;
-use crate::clock::clocks::Clock;
-use crate::clock::parking::Sleeper;
-use crate::clock::tick::Moment;
-use crate::clock::timeline::short_of_never;
+use crate::scheduler::{Scheduler, WeakScheduler};
 
 /// Turns a scheduler that has no thread: what [`Builder::build_driven`](crate::Builder::build_driven) returns beside
 /// the scheduler.
@@ -56,6 +58,7 @@ use crate::clock::timeline::short_of_never;
 pub struct Driver {
     shared: Arc<Shared>,
     cell: Arc<EngineCell>,
+    scheduler: WeakScheduler,
 }
 
 /// The place of an engine that has no thread. The engine is taken out to be turned, so nothing is locked while tasks
@@ -128,8 +131,14 @@ fn turn_until_done(engine: &mut Engine) -> Next {
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, cell: Arc<EngineCell>) -> Driver {
-        Driver { shared, cell }
+    pub(crate) fn new(cell: Arc<EngineCell>, scheduler: &Scheduler) -> Driver {
+        let shared = Arc::clone(scheduler.shared());
+        Driver { shared, cell, scheduler: scheduler.downgrade() }
+    }
+
+    /// Puts its scheduler in force on the calling thread, if a handle of it is left.
+    pub(super) fn enter(&self) -> Option<Guard> {
+        self.scheduler.upgrade().map(|scheduler| Guard::driven(&scheduler))
     }
 
     /// Returns the present, on the scheduler's clock.
@@ -252,8 +261,8 @@ impl Driver {
 
     /// Returns the earliest deadline of what is still pending, whether the engine has looked at it yet or not. `None` if
     /// nothing is pending, or if nothing that is will ever be due. Tasks that an executor has and has not started do not
-    /// count. Called from inside a task of the same driver, it returns the present. A [`Sleep`](crate::future::Sleep) that
-    /// was reset to a later time counts with its old one, at which its task is polled once in vain.
+    /// count. Called from inside a task of the same driver, it returns the present. On a clock that runs by itself, a
+    /// [`Sleep`](crate::time::Sleep) that was reset to a later time counts with its old one.
     ///
     /// ```
     /// use std::time::Duration;

@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
 
+use crate::clock::timeline::When;
 use crate::engine::slots::{Cancelled, Phase, holder};
 use crate::engine::{reset, shared};
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
-use crate::clock::timeline::When;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// A handle to a scheduled task or series, which cancels it, or tells what has become of it.

@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::engine::admit::Reservation;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
@@ -31,8 +33,6 @@ use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
-use crate::clock::repeat::Kind;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, Runner};
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.

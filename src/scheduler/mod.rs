@@ -10,12 +10,14 @@
 //! | [`schedule_trait`] | [`Schedule`] and [`ScheduleExt`], for code that takes any scheduler |
 //! | [`leftovers`] | what a close returns |
 //! | [`driver`] | [`Driver`]: a scheduler without a thread |
+//! | [`in_force`] | [`Scheduler::enter`], and the virtual clock of a thread: which scheduler `time` uses |
 
 mod alarm;
 mod block_on;
 mod builder;
 mod driver;
 mod handle;
+pub(crate) mod in_force;
 mod leftovers;
 mod schedule_methods;
 mod schedule_trait;
@@ -40,6 +42,7 @@ pub use alarm::Alarm;
 pub use builder::Builder;
 pub use driver::Driver;
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
+pub use in_force::Entered;
 pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
 pub use schedule_trait::{RepeatingTask, Schedule, ScheduleExt, Task};
 
@@ -157,6 +160,30 @@ impl Scheduler {
     /// [`BuildError::Thread`] if the tick thread could not be started.
     pub fn try_global() -> Result<&'static Scheduler, BuildError> {
         GLOBAL.get_or_try_init(|| Scheduler::builder().thread_name("tickwheel-global").build())
+    }
+
+    /// Makes the [global](Scheduler::global) scheduler as the builder says, for a program that wants another precision,
+    /// clock or executor for it. Call it at the beginning of `main`: it must come before the first use.
+    ///
+    /// ```standalone_crate
+    /// use tickwheel::{Inline, Scheduler};
+    ///
+    /// Scheduler::set_global(Scheduler::builder().executor(Inline))?;
+    /// assert!(Scheduler::set_global(Scheduler::builder()).is_err());
+    /// # Ok::<(), tickwheel::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::GlobalInUse`] if there is a global scheduler already, which then stays, and the errors of
+    /// [`Builder::build`].
+    pub fn set_global(builder: Builder) -> Result<(), BuildError> {
+        let mut is_new = false;
+        GLOBAL.get_or_try_init(|| {
+            is_new = true;
+            builder.build()
+        })?;
+        if is_new { Ok(()) } else { Err(BuildError::GlobalInUse) }
     }
 
     fn from_shared(
@@ -434,9 +461,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::clock::clocks::{BootClock, Clock, Sleeper};
     use crate::executor::Inline;
     use crate::platform::sleep::{boot_time, tests::suspend};
-    use crate::clock::clocks::{BootClock, Clock, Sleeper};
 
     /// The machine is suspended for an hour: the clock jumps, and whatever wakes the tick thread finds all that became due.
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Scheduler;
+use crate::clock::repeat::{Period, Repeat};
 use crate::engine::admit::Times;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
@@ -16,7 +17,6 @@ use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
 use crate::scheduler::schedule_trait::{RepeatingTask, Task};
-use crate::clock::repeat::{Period, Repeat};
 use crate::wheel::entry::TaskKey;
 
 /// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
@@ -40,8 +40,11 @@ impl Scheduler {
     /// A delay of zero does not wait for a tick. If the delay is beyond the range of the clock, the task never runs. It
     /// waits until it is cancelled or returned.
     ///
-    /// A closure of up to 32 bytes is stored without an allocation. A thread that schedules much faster than its tasks
-    /// are filed or run may be held back in this call, for at most 100 ms: see [Under overload](crate#under-overload).
+    /// A closure of up to 32 bytes is stored without an allocation.
+    ///
+    /// A thread that schedules much faster than its tasks are filed or run may sleep in this call, for at most 100 ms: see
+    /// [Under overload](crate#under-overload). Async code must not put its runtime's thread to sleep, so it awaits
+    /// [`time::sleep`](crate::time::sleep()) in a task in place of scheduling a closure.
     ///
     /// # Errors
     ///

@@ -20,10 +20,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::clock::repeat::{Period, Repeat};
 use crate::engine::error::ScheduleError;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
-use crate::clock::repeat::{Period, Repeat};
 
 /// A boxed one-shot task, the argument of [`Schedule::schedule_task`].
 pub type Task = Box<dyn FnOnce() + Send>;

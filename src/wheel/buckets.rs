@@ -16,10 +16,10 @@ use core::num::NonZeroU64;
 use super::chain::{BLOCK, Chain, Pool, Position, Timed};
 use super::far::{Far, HalfTurn};
 use super::occupancy::Occupancy;
+use crate::clock::tick::{Granularity, Tick};
 #[cfg(feature = "std")]
 use crate::observe::WheelCounts;
 use crate::platform::cpu::prefetch;
-use crate::clock::tick::{Granularity, Tick};
 
 /// A half-turn with fewer entries than this is brought in at once.
 const GREAT: usize = 8192;

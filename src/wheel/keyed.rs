@@ -24,8 +24,8 @@ use core::num::NonZeroU64;
 
 use super::buckets::Buckets;
 use super::chain::Timed;
-use crate::platform::cpu::prefetch;
 use crate::clock::tick::Tick;
+use crate::platform::cpu::prefetch;
 
 /// A timer wheel as a data structure: values by deadline, counted in ticks of any length. It has no thread, no clock
 /// and no atomics.

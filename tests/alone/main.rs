@@ -17,7 +17,6 @@ mod overload;
 mod storms;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::env;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -32,15 +31,8 @@ fn alone() -> Option<MutexGuard<'static, ()>> {
 /// Runs the calling test in a process of its own, whose memory nobody has used before. Returns `None` when that is done, and
 /// in that process the guard of [`alone`].
 fn in_own_process(test: impl Fn()) -> Option<Option<MutexGuard<'static, ()>>> {
-    const IS_OWN: &str = "TICKWHEEL_OWN_PROCESS";
     let alone = alone();
-    if env::var_os(IS_OWN).is_some() {
-        return Some(alone);
-    }
-    let child = common::process_of(test).env(IS_OWN, "1").output().expect("it starts");
-    print!("{}", String::from_utf8_lossy(&child.stdout));
-    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
-    None
+    common::is_own_process(test).then_some(alone)
 }
 
 /// The system's allocator, and how many bytes are out in the whole process.

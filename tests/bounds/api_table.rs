@@ -4,13 +4,15 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Debug;
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::io;
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tickwheel::future::block_on;
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, Delegate, IdleKey, LoopThread, MessageLoop, MessagePump, Next,
     NotBound, QuitHandle, RunLoop, TaskRunner,
@@ -22,9 +24,10 @@ use tickwheel::rx::{
 use tickwheel::wheel::Wheel;
 use tickwheel::{
     BootClock, BuildError, Builder, Cancel, CancelOnDrop, Cancellable, Clock, CloseError, Driver,
-    DueTask, Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask, Period,
-    Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt, Scheduler,
-    Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError, WheelView,
+    DueTask, Entered, Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask,
+    Period, Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt,
+    Scheduler, Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError,
+    WheelView,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -385,6 +388,70 @@ fn clocks_and_the_global_one() -> Result<(), ScheduleError> {
     let global: &'static Scheduler = Scheduler::global();
     assert!(global.schedule_once(SECOND, || ())?.cancel());
     let _: Scheduler = Scheduler::default();
+    Ok(())
+}
+
+/// The names of `tokio::time`, with its signatures.
+#[test]
+fn time_with_the_names_of_tokio() -> io::Result<()> {
+    use tickwheel::time::error::Elapsed;
+    use tickwheel::time::{self, Instant as TimeInstant, Interval, MissedTickBehavior};
+    use tickwheel::time::{Sleep, Timeout};
+
+    fn value<T: Copy + Eq + Debug + Send + Sync + 'static>() {}
+    fn future<T: Future + Send + Sync + Unpin + Debug>(future: T) -> T {
+        future
+    }
+    value::<TimeInstant>();
+    value::<MissedTickBehavior>();
+    value::<Elapsed>();
+    let _: time::Duration = SECOND;
+    let (std, now) = (Instant::now(), TimeInstant::now());
+    let mut sleep: Sleep = future(time::sleep(SECOND));
+    let _: [Sleep; 2] = [time::sleep_until(now), time::sleep_until(std)];
+    let _: (TimeInstant, bool) = (sleep.deadline(), sleep.is_elapsed());
+    let () = Pin::new(&mut sleep).reset(now);
+    let () = Pin::new(&mut sleep).reset(std);
+
+    let mut timeout: Timeout<Ready<u8>> = future(time::timeout(SECOND, ready(7)));
+    let _: [Timeout<Ready<u8>>; 2] =
+        [time::timeout_at(now, ready(7)), time::timeout_at(std, ready(7))];
+    let _: (&Ready<u8>, &mut Ready<u8>) = (&timeout.get_ref().clone(), timeout.get_mut());
+    let inner: Ready<u8> = timeout.into_inner();
+    assert_eq!(block_on(inner), 7);
+    let limited: Result<u8, Elapsed> = block_on(time::timeout(SECOND, ready(7)));
+    assert_eq!(limited?, 7); // as an `io::Error`
+
+    let mut interval: Interval = time::interval_at(std, SECOND);
+    let tick: TimeInstant = block_on(interval.tick());
+    let mut context = Context::from_waker(Waker::noop());
+    let polled: Poll<TimeInstant> = interval.poll_tick(&mut context);
+    assert!(tick == std.into() && polled.is_pending());
+    let () = interval.reset();
+    let () = interval.reset_immediately();
+    let () = interval.reset_after(SECOND);
+    let () = interval.reset_at(now);
+    let _: Duration = interval.period();
+    for missed in [MissedTickBehavior::Delay, MissedTickBehavior::Skip, MissedTickBehavior::Burst] {
+        let () = interval.set_missed_tick_behavior(missed);
+    }
+    assert_eq!(interval.missed_tick_behavior(), MissedTickBehavior::default());
+    let _: [Interval; 2] = [time::interval(SECOND), time::interval_at(now, SECOND)];
+
+    let scheduler = Scheduler::global();
+    let in_force: Entered<'_> = scheduler.enter();
+    printable::<Entered<'_>>();
+    drop(in_force);
+    let _: [Sleep; 2] = [scheduler.sleep(SECOND), scheduler.sleep_until(now)];
+    let _: [Timeout<Ready<u8>>; 2] =
+        [scheduler.timeout(SECOND, ready(7)), scheduler.timeout_at(std, ready(7))];
+    let _: [Interval; 2] = [scheduler.interval(SECOND), scheduler.interval_at(std, SECOND)];
+
+    let () = time::pause();
+    let () = block_on(time::advance(SECOND));
+    let hook: fn() = time::advance_when_idle;
+    hook();
+    let () = time::resume();
     Ok(())
 }
 

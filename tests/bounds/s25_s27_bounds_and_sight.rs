@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, panic_on_purpose, silence, until};
 use tickwheel::delay::DelayQueue;
-use tickwheel::future::FutureTimeExt;
 use tickwheel::message_loop::{LoopThread, MessageLoop, RunLoop};
 use tickwheel::pool::{DelayedWorkQueue, ScheduledThreadPool};
 use tickwheel::rx::{
@@ -418,10 +417,10 @@ fn print_core(print: Print<'_>) {
     print("Alarm", &alarm, &|| assert!(alarm.is_pending() && alarm.will_wake(waker)));
     let sleep = scheduler.sleep(HOUR);
     print("Sleep", &sleep, &|| assert!(!sleep.is_elapsed()));
-    let delay = scheduler.delay(HOUR);
-    print("Delay", &delay, &|| assert!(!delay.is_elapsed()));
     print("Interval", &scheduler.interval(SECOND), &use_scheduler);
-    print("Timeout", &pending::<()>().timeout(&scheduler, HOUR), &use_scheduler);
+    print("Entered", &scheduler.enter(), &use_scheduler);
+    print("Instant", &sleep.deadline(), &use_scheduler);
+    print("Timeout", &scheduler.timeout(HOUR, pending::<()>()), &use_scheduler);
     let call = scheduler.call_after(HOUR, || 1);
     print("ScheduledFuture", &call, &|| assert!(!call.is_done() && call.remaining() > SECOND));
 

@@ -6,19 +6,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules by rank, the lowest first.
-const RANKS: &[&str] = &["platform", "clock", "observe", "wheel", "executor", "engine", "scheduler"];
+const RANKS: &[&str] =
+    &["platform", "clock", "observe", "wheel", "executor", "engine", "scheduler"];
 
 /// The layers, the lowest first. They use the crate as a program outside of it would, and layers below them.
 const LAYERS: &[&str] = &["pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
 /// instants as numbers, a wait with a bound, and what knows the threads of all pools. A crate outside would have its own.
+/// `time` and `block_on` also ask which scheduler is in force on a thread. `Driver::block_on` says so, which is below them.
 const FOR_LAYERS: &[&str] = &[
     "executor::backpressure",
     "executor::deadlock",
     "platform::cpu",
     "platform::panics",
     "platform::sync",
+    "scheduler::in_force",
     "clock::tick",
     "clock::timeline",
     "wheel",
@@ -41,7 +44,6 @@ const WITH_UNSAFE: &[&str] = &[
     "engine/slots/blocks.rs",
     "engine/slots/closure.rs",
     "engine/slots/holder.rs",
-    "time/timeout.rs",
     "platform/cpu.rs",
     "platform/pages/plain.rs",
     "platform/pages/reserved.rs",
@@ -50,6 +52,7 @@ const WITH_UNSAFE: &[&str] = &[
     "platform/sleep/apple.rs",
     "platform/sleep/linux.rs",
     "platform/sleep/windows.rs",
+    "time/timeout.rs",
 ];
 
 struct Source {

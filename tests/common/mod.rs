@@ -143,6 +143,18 @@ pub(crate) fn process_of<F: Fn()>(_test: F) -> Command {
     command
 }
 
+/// Runs the calling test in a process of its own. Returns true in that process, and false when it has ended.
+pub(crate) fn is_own_process(test: impl Fn()) -> bool {
+    const IS_OWN: &str = "TICKWHEEL_OWN_PROCESS";
+    if std::env::var_os(IS_OWN).is_some() {
+        return true;
+    }
+    let child = process_of(test).env(IS_OWN, "1").output().expect("it starts");
+    print!("{}", String::from_utf8_lossy(&child.stdout));
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+    false
+}
+
 /// Waits until other threads have made something true.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();

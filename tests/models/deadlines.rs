@@ -7,12 +7,12 @@ use std::time::Duration;
 use loom::thread;
 
 use super::ends::{self, Keeper};
+use crate::clock::tick::Moment;
 use crate::engine::admit::Times;
 use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
 use crate::platform::sync::{Ordering, lock};
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId};
 use crate::{Cancellable, Driver, PendingTask, Scheduler};
 

@@ -8,6 +8,8 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use crate::Cancellable;
+use crate::clock::repeat::Kind;
+use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::NotRearmed;
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::holder::{Repetition, Vacancy};
@@ -15,8 +17,6 @@ use crate::engine::slots::{
     Cancelled, NamedAfter, OneShot, Phase, Running, Series, holder, magazines, trim,
 };
 use crate::platform::sync::Ordering;
-use crate::clock::repeat::Kind;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 /// Counts what has become of tasks. These are std's atomics, so they add no interleavings to a model.

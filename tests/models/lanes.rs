@@ -5,11 +5,11 @@ use std::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
+use crate::clock::parking::Doorbell;
+use crate::clock::tick::Moment;
 use crate::engine::intake::lane::{LaneReader, LaneWriter, Record};
 use crate::engine::intake::{Intake, IntakeReader};
 use crate::platform::sync::Ordering;
-use crate::clock::parking::Doorbell;
-use crate::clock::tick::Moment;
 
 fn record(name: u64) -> Record {
     Record { deadline: name, stamp: name * 10, name: name * 100 }

@@ -154,7 +154,7 @@ fn s14_nothing_is_allocated_in_the_steady_state() {
             for sleep in [&mut fires, &mut put_off, &mut dropped] {
                 assert!(Pin::new(sleep).poll(&mut context).is_pending());
             }
-            put_off.reset(scheduler.now() + HOUR);
+            Pin::new(&mut put_off).reset(scheduler.now() + HOUR);
             drop(dropped);
             driver.advance(MILLI);
             assert!(Pin::new(&mut fires).poll(&mut context).is_ready());

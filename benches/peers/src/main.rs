@@ -28,6 +28,7 @@ mod delays;
 mod measure;
 mod overload;
 mod peers;
+mod precision;
 mod report;
 mod resets;
 mod results;
@@ -69,7 +70,7 @@ struct Contest {
     run: fn(&str, &str) -> Figures,
 }
 
-/// Tasks that are scheduled, sleeps that are awaited, timeouts that move, timeouts around futures, the longest calls, and timers that are
+/// Tasks that are scheduled, sleeps that are awaited, timeouts that move, timeouts around futures, what exact deadlines cost, the longest calls, and timers that are
 /// overrun.
 const CONTESTS: &[Contest] = &[
     Contest { name: "tasks", peers: PEERS, workloads: workloads::ALL, rounds: ALL, run: run_one },
@@ -100,6 +101,13 @@ const CONTESTS: &[Contest] = &[
         workloads: timeouts::ALL,
         rounds: ALL,
         run: timeouts::run_one,
+    },
+    Contest {
+        name: "precision",
+        peers: precision::PEERS,
+        workloads: precision::ALL,
+        rounds: ALL,
+        run: precision::run_one,
     },
     Contest {
         name: "tails",

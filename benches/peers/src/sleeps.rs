@@ -50,7 +50,7 @@ trait Timer {
 struct Ours<const EXACT: bool>(Scheduler);
 
 impl<const EXACT: bool> Timer for Ours<EXACT> {
-    type Sleep = tickwheel::future::Sleep;
+    type Sleep = tickwheel::time::Sleep;
 
     fn new() -> Self {
         let precision = if EXACT { Precision::Exact } else { Precision::Tick };

@@ -22,9 +22,9 @@ fn a_sleep_takes_its_time() {
 fn a_timeout_of_the_sdk_ends_what_is_late_and_nothing_else() {
     let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
     let sleeps = WheelSleep(scheduler.clone());
-    let slow = Box::pin(scheduler.delay(SECOND * 2));
+    let slow = Box::pin(scheduler.sleep(SECOND * 2));
     assert!(driver.block_on(Timeout::new(slow, sleeps.sleep(SECOND))).expect("it ends").is_err());
-    let fast = Box::pin(scheduler.delay(SECOND));
+    let fast = Box::pin(scheduler.sleep(SECOND));
     assert!(
         driver.block_on(Timeout::new(fast, sleeps.sleep(SECOND * 2))).expect("it ends").is_ok()
     );

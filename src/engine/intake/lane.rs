@@ -28,12 +28,12 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use super::Signals;
+use crate::clock::parking::Doorbell;
 use crate::executor::backpressure::PendingLimit;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
     AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
 };
-use crate::clock::parking::Doorbell;
 
 /// The bit of `published` that says that the lane is closed (LANE-3).
 pub(super) const CLOSED: u64 = 1 << 63;

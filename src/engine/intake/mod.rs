@@ -45,10 +45,10 @@ use crossbeam_utils::CachePadded;
 
 use self::lane::{Filled, Lane, LaneReader, LaneWriter};
 pub(crate) use self::reader::IntakeReader;
+use crate::clock::parking::Doorbell;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, Mutex, Ordering, lock};
-use crate::clock::parking::Doorbell;
 
 /// How many filled blocks the reader may be behind the writers: 262,144 records, which take 6.3 MB and some ten
 /// milliseconds of the tick thread.

@@ -44,9 +44,9 @@
 use super::holder::{self, Annex, Running, TaskHolder};
 use super::state::{Phase, Word};
 use super::{blocks, moved};
+use crate::clock::tick::Moment;
 use crate::engine::admit::Times;
 use crate::platform::sync::Patience;
-use crate::clock::tick::Moment;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 /// Stands in the holder of a running series that was reset before, as long as nobody has moved its next run. No reset

@@ -53,8 +53,8 @@
 //! [`Turn`], which tells the entry of one run from the entry of the next. The word also remembers which of the last
 //! four generations ended by a cancel: see [`Word::ended_by_cancel`].
 
-use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
 use crate::clock::repeat::Kind;
+use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
 use crate::wheel::entry::Turn;
 
 /// The state of a task; see the table above.

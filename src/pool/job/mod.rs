@@ -38,8 +38,8 @@ use std::ops::{ControlFlow, Deref};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::clock::timeline::farthest;
+use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::{Cancel, Cancellable, PanicHook, Period};
 
 pub(crate) use work::{NamedOnce, Once, Series, Work, Workload};

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tickwheel::Scheduler;
-use tickwheel::future::Delay;
+use tickwheel::time::Sleep;
 
 /// `Endpoint::new(config, server, socket, Arc::new(WheelRuntime(scheduler)))`
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct WheelRuntime(pub Scheduler);
 
 impl Runtime for WheelRuntime {
     fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
-        Box::pin(Timer(self.0.delay_until(at)))
+        Box::pin(Timer(self.0.sleep_until(at)))
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -35,13 +35,13 @@ impl Runtime for WheelRuntime {
     }
 }
 
-/// quinn moves its timer with nearly every packet. Putting off a `Delay` costs next to nothing.
+/// quinn moves its timer with nearly every packet. Putting off a `Sleep` costs next to nothing.
 #[derive(Debug)]
-struct Timer(Delay);
+struct Timer(Sleep);
 
 impl AsyncTimer for Timer {
     fn reset(mut self: Pin<&mut Self>, at: Instant) {
-        self.0.reset(at);
+        Pin::new(&mut self.0).reset(at);
     }
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use backon::Sleeper;
 use tickwheel::Scheduler;
-use tickwheel::future::Delay;
+use tickwheel::time::Sleep;
 
 /// `ask.retry(ExponentialBuilder::default()).sleep(WheelSleeper(scheduler)).await`
 #[derive(Clone, Debug)]
 pub struct WheelSleeper(pub Scheduler);
 
 impl Sleeper for WheelSleeper {
-    type Sleep = Delay;
+    type Sleep = Sleep;
 
-    fn sleep(&self, duration: Duration) -> Delay {
-        self.0.delay(duration)
+    fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.sleep(duration)
     }
 }

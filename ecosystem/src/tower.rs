@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::Map;
 use tickwheel::Scheduler;
-use tickwheel::future::{Delay, Elapsed, Timeout};
+use tickwheel::time::error::Elapsed;
+use tickwheel::time::{Sleep, Timeout};
 use tower::retry::Policy;
 use tower::{BoxError, Layer, Service};
 
@@ -25,8 +26,8 @@ impl<S> Layer<S> for LimitLayer {
     }
 }
 
-/// A service whose requests fail with [`Elapsed`] when their time is up, and also if the scheduler is closed or full:
-/// [`Elapsed::reason`] tells which. So no request waits without a limit.
+/// A service whose requests fail with [`Elapsed`] when their time is up. No request waits without a limit, also if the
+/// scheduler is closed or full.
 #[derive(Clone, Debug)]
 pub struct Limit<S> {
     inner: S,
@@ -68,14 +69,14 @@ pub struct Backoff {
 }
 
 impl<Q: Clone, T, E> Policy<Q, T, E> for Backoff {
-    type Future = Delay;
+    type Future = Sleep;
 
-    fn retry(&mut self, _request: &mut Q, result: &mut Result<T, E>) -> Option<Delay> {
+    fn retry(&mut self, _request: &mut Q, result: &mut Result<T, E>) -> Option<Sleep> {
         result.as_ref().err()?;
         self.retries = self.retries.checked_sub(1)?;
-        let delay = self.scheduler.delay(self.pause);
+        let sleep = self.scheduler.sleep(self.pause);
         self.pause = self.pause.saturating_mul(2);
-        Some(delay)
+        Some(sleep)
     }
 
     fn clone_request(&mut self, request: &Q) -> Option<Q> {

@@ -11,6 +11,6 @@ pub struct WheelSleep(pub Scheduler);
 
 impl AsyncSleep for WheelSleep {
     fn sleep(&self, duration: Duration) -> Sleep {
-        Sleep::new(self.0.delay(duration))
+        Sleep::new(self.0.sleep(duration))
     }
 }

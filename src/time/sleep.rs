@@ -1,0 +1,256 @@
+//! A future that is ready when an instant has come: [`Sleep`].
+//!
+//! ```text
+//!              poll, too early             it rings
+//!   no alarm ------------------> alarm ---------------> ready
+//!      ^                           |  another waker, an earlier deadline: a new alarm
+//!      '------ drop, reset --------'  closed: a new alarm, of the global scheduler
+//! ```
+//!
+//! - SLEEP-1 A poll that returns `Pending` leaves a pending alarm, which rings at the deadline or before it and wakes
+//!   the waker of that poll, or it has woken the waker. So no wake-up is lost.
+//! - SLEEP-2 When the deadline moves to a later time, the alarm stays. It rings at the old time and causes one poll in
+//!   vain, which sets the next alarm. So it costs two stores to put off a timeout with every message. On a clock that does not
+//!   run by itself the alarm moves too, so that a test sees no wake in vain.
+//! - SLEEP-3 A sleep that is made and polled reads the clock once, because a reading is a fifth of the cost of both. If
+//!   the first poll comes late, on a clock that runs by itself, it is taken for one in time: it leaves an alarm that
+//!   rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
+//! - SLEEP-4 If the scheduler takes no alarm, because it is closed or full, the sleep goes over to the global one, for good.
+//!   What is left is read once by the old clock, and passes by the global one's. Should that one take none either, the
+//!   sleep wakes its task, which polls again.
+
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant as StdInstant};
+
+use super::Instant;
+use crate::clock::timeline::farthest;
+use crate::scheduler::in_force::{self, TimeSource};
+use crate::{Alarm, Scheduler};
+
+/// A future that is ready when its deadline has come, and never before. Made by [`sleep`](super::sleep()) and
+/// [`Scheduler::sleep`].
+///
+/// It runs under any runtime, or none, because the scheduler's tick thread wakes it. Nothing is scheduled before the
+/// first poll, but the time counts from the call that made the sleep. Dropping it frees everything that it held at
+/// once. It keeps its scheduler alive, and goes on if that is closed: see
+/// [the module](super#a-scheduler-that-is-closed-or-full). It is `Unpin`.
+///
+/// After it was ready, it is ready at each poll until it is [reset](Sleep::reset). With the feature `futures-core` it is a
+/// `FusedFuture`: terminated from the time it was ready until it is reset.
+///
+/// ```
+/// use tickwheel::time::{self, Duration};
+///
+/// # tickwheel::future::block_on(async {
+/// time::sleep(Duration::from_millis(5)).await;
+/// # });
+/// ```
+#[must_use = "a future does nothing unless it is polled or awaited"]
+pub struct Sleep {
+    /// The alarm that the last poll has set. Declared before the scheduler, which may end with this share, so that the
+    /// alarm is dropped first.
+    alarm: Option<Alarm>,
+    source: TimeSource,
+    deadline: StdInstant,
+    /// When the alarm rings. While the sleep is fresh: when it was made.
+    rings_at: StdInstant,
+    /// It was made with a deadline ahead of `rings_at`, and has not been polled (SLEEP-3).
+    is_fresh: bool,
+    /// It was ready, and has not been reset since.
+    is_over: bool,
+}
+
+/// How far ahead a sleep ends whose time is beyond the range of the clock: 30 years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+/// Returns the instant that lies `ahead` of now, or one years ahead if that is beyond the range of the clock.
+pub(super) fn after(now: StdInstant, ahead: Duration) -> StdInstant {
+    let far = || now.checked_add(FAR).unwrap_or_else(|| farthest(now));
+    now.checked_add(ahead).unwrap_or_else(far)
+}
+
+impl Scheduler {
+    /// Returns a future that is ready when `duration` has passed since this call: [`time::sleep`](crate::time::sleep())
+    /// on this scheduler.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep::after(TimeSource::of(self), duration)
+    }
+
+    /// Returns a future that is ready when the instant has come: [`time::sleep_until`](crate::time::sleep_until) on this
+    /// scheduler.
+    pub fn sleep_until(&self, deadline: impl Into<Instant>) -> Sleep {
+        Sleep::at(TimeSource::of(self), deadline.into().into_std())
+    }
+
+    /// The same as [`sleep`](Scheduler::sleep).
+    pub fn delay(&self, duration: Duration) -> Sleep {
+        self.sleep(duration)
+    }
+
+    /// The same as [`sleep_until`](Scheduler::sleep_until).
+    pub fn delay_until(&self, deadline: impl Into<Instant>) -> Sleep {
+        self.sleep_until(deadline)
+    }
+}
+
+impl Sleep {
+    pub(super) fn after(source: TimeSource, duration: Duration) -> Sleep {
+        let now = source.now();
+        Sleep::between(source, now, after(now, duration))
+    }
+
+    /// Returns a sleep until `deadline`, for a caller that has just read the clock.
+    pub(super) fn between(source: TimeSource, now: StdInstant, deadline: StdInstant) -> Sleep {
+        Sleep { rings_at: now, is_fresh: now < deadline, ..Sleep::at(source, deadline) }
+    }
+
+    pub(super) fn at(source: TimeSource, deadline: StdInstant) -> Sleep {
+        Sleep { alarm: None, source, deadline, rings_at: deadline, is_fresh: false, is_over: false }
+    }
+
+    /// Returns the deadline.
+    pub fn deadline(&self) -> Instant {
+        Instant::from_std(self.deadline)
+    }
+
+    /// Returns true if the deadline has come and the sleep knows of it: its task was woken, or it was ready.
+    ///
+    /// A sleep that was never polled has no timer, so it does not know.
+    pub fn is_elapsed(&self) -> bool {
+        self.is_over || self.has_rung()
+    }
+
+    /// Moves the deadline, even of a sleep that was ready. The task that waits for the sleep is woken at the new
+    /// deadline.
+    ///
+    /// A later deadline costs next to nothing, however often it moves: in real time, the task is polled once at the old
+    /// deadline.
+    ///
+    /// ```
+    /// use std::pin::Pin;
+    /// use tickwheel::time::{self, Duration, Instant};
+    ///
+    /// let mut idle = time::sleep(Duration::from_secs(30));
+    /// // Something has come in:
+    /// Pin::new(&mut idle).reset(Instant::now() + Duration::from_millis(5));
+    /// tickwheel::future::block_on(idle);
+    /// ```
+    pub fn reset(self: Pin<&mut Self>, deadline: impl Into<Instant>) {
+        self.get_mut().move_to(deadline.into().into_std());
+    }
+
+    pub(super) fn move_to(&mut self, deadline: StdInstant) {
+        self.deadline = deadline;
+        self.is_fresh = false;
+        self.is_over = false;
+        if self.alarm.is_none() || (self.rings_at <= deadline && !self.source.is_virtual()) {
+            return; // the alarm stays, if there is one (SLEEP-2)
+        }
+        // If the alarm has rung, there is no waker left, but the task will poll.
+        if let Some(waker) = self.alarm.take().and_then(Alarm::into_waker) {
+            if self.set_alarm(&waker).is_ready() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Moves the deadline to `duration` from now.
+    pub(crate) fn move_by(&mut self, duration: Duration) {
+        self.move_to(after(self.now(), duration));
+    }
+
+    /// Gives up the timer. The next poll sets one again.
+    #[cfg(feature = "futures-core")]
+    pub(crate) fn disarm(&mut self) {
+        self.alarm = None;
+    }
+
+    pub(super) fn now(&self) -> StdInstant {
+        self.source.now()
+    }
+
+    /// Returns true if it was ready, and has not been reset since.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn has_come(&self) -> bool {
+        self.now() >= self.deadline
+    }
+
+    fn has_rung(&self) -> bool {
+        self.alarm.as_ref().is_some_and(|alarm| !alarm.is_pending()) && self.has_come()
+    }
+
+    /// Polls, and sets an alarm if none is pending that wakes this waker (SLEEP-1).
+    pub(super) fn poll_with(&mut self, waker: &Waker) -> Poll<()> {
+        if self.is_over {
+            return Poll::Ready(());
+        }
+        if let Some(alarm) = &self.alarm {
+            let is_pending = alarm.is_pending();
+            if is_pending && alarm.will_wake(waker) {
+                in_force::note_waiting(waker);
+                return Poll::Pending;
+            }
+            // An alarm that is not pending has rung, or its scheduler has ended or takes none at the moment.
+            self.is_over = !is_pending && self.has_come();
+            self.alarm = None;
+        }
+        if !self.is_over {
+            self.is_over = self.set_alarm(waker).is_ready();
+        }
+        if self.is_over {
+            return Poll::Ready(());
+        }
+        in_force::note_waiting(waker);
+        Poll::Pending
+    }
+
+    fn set_alarm(&mut self, waker: &Waker) -> Poll<()> {
+        let made = mem::take(&mut self.is_fresh).then_some(self.rings_at);
+        let Some(scheduler) = self.source.scheduler() else { return self.refused(waker) };
+        let read = made.unwrap_or_else(|| scheduler.now());
+        let Ok(alarm) = scheduler.wake_at_since(read, self.deadline, waker) else {
+            return self.refused(waker);
+        };
+        self.rings_at = self.deadline;
+        self.alarm = alarm;
+        if self.alarm.is_some() { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    /// Goes over to the global scheduler, or has the task poll again (SLEEP-4).
+    #[cold]
+    fn refused(&mut self, waker: &Waker) -> Poll<()> {
+        if let Some(deadline) = self.source.fall_back(self.deadline) {
+            self.deadline = deadline;
+            return self.set_alarm(waker);
+        }
+        if self.has_come() {
+            return Poll::Ready(());
+        }
+        waker.wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().poll_with(context.waker())
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep")
+            .field("deadline", &self.deadline)
+            .field("is_elapsed", &self.is_elapsed())
+            .finish_non_exhaustive()
+    }
+}
