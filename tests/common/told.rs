@@ -35,15 +35,21 @@ impl Poller {
         Pin::new(future).poll(&mut Context::from_waker(&self.waker()))
     }
 
-    /// Polls whenever it was woken, and returns the number of polls until the future is ready.
-    pub(crate) fn polls_until_ready<F: Future + Unpin>(&self, future: &mut F) -> usize {
-        let mut polls = 1;
-        while self.poll(future).is_pending() {
-            let woken = self.woken();
-            until("it is woken", || self.woken() > woken);
+    /// Polls whenever it was woken, and returns the output of the future, and the number of polls.
+    pub(crate) fn until_ready<F: Future + Unpin>(&self, future: &mut F) -> (F::Output, usize) {
+        let mut polls = 0;
+        loop {
+            let woken = self.woken(); // before the poll, after which it may be woken at once
             polls += 1;
+            if let Poll::Ready(output) = self.poll(future) {
+                return (output, polls);
+            }
+            until("it is woken", || self.woken() > woken);
         }
-        polls
+    }
+
+    pub(crate) fn polls_until_ready<F: Future + Unpin>(&self, future: &mut F) -> usize {
+        self.until_ready(future).1
     }
 
     /// How often it was woken.

@@ -6,7 +6,7 @@
     reason = "a time that goes below zero is a mistake in a test"
 )]
 
-use std::future::{pending, poll_fn, ready};
+use std::future::{pending, ready};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -230,9 +230,8 @@ fn s25_a_timeout_that_finds_no_scheduler_ends_when_its_time_is_up() {
         let mut long = scheduler.timeout(SECOND * 30, pending::<()>());
         let mut short = scheduler.timeout(REST, pending::<()>());
         assert!(task.poll(&mut long).is_pending(), "{kind}");
-        let polls = task.polls_until_ready(&mut short);
-        assert!(matches!(task.poll(&mut short), Poll::Ready(Err(_))), "{kind}");
-        assert!(start.elapsed() >= REST && polls <= 2, "{kind}: {polls} polls");
+        let (ended, polls) = task.until_ready(&mut short);
+        assert!(ended.is_err() && start.elapsed() >= REST && polls <= 2, "{kind}: {polls} polls");
         assert!(task.poll(&mut long).is_pending() && task.woken() <= 1, "{kind}");
         assert_eq!(task.poll(&mut scheduler.timeout(REST, ready(1))), Poll::Ready(Ok(1)));
         let in_time = block_on(scheduler.timeout(SECOND * 30, scheduler.sleep(STEP)));
@@ -249,24 +248,12 @@ fn a_close_leaves_a_timeout_the_rest_of_its_time() {
     driver.advance(SECOND - REST);
     let closed = StdInstant::now();
     close(&scheduler);
-    let polls = task.polls_until_ready(&mut timeout);
-    assert!(closed.elapsed() >= REST && polls <= 2, "{polls} polls in {:?}", closed.elapsed());
+    let (ended, polls) = task.until_ready(&mut timeout);
+    assert!(ended.is_err() && polls <= 2 && closed.elapsed() >= REST, "{polls} polls");
     assert!(task.poll(&mut never).is_pending());
 }
 
 // ----- intervals ---------------------------------------------------------------------------
-
-/// Awaits a tick, and returns its instant and the number of polls.
-fn tick(task: &Poller, interval: &mut tickwheel::time::Interval) -> (Instant, usize) {
-    let (mut polls, mut tick) = (0, pin!(interval.tick()));
-    let mut due = None;
-    let mut counted = poll_fn(|context| {
-        polls += 1;
-        tick.as_mut().poll(context).map(|instant| due = Some(instant))
-    });
-    task.polls_until_ready(&mut counted);
-    (due.expect("it is ready"), polls)
-}
 
 /// Each takes its period, and its task is polled when it begins and when it ends.
 #[test]
@@ -278,11 +265,15 @@ fn a_loop_of_ticks_does_not_spin() {
             let (task, start) = (Poller::new(), StdInstant::now());
             let mut interval = scheduler.interval(STEP);
             interval.set_missed_tick_behavior(missed);
-            assert_eq!(tick(&task, &mut interval).1, 1, "{kind}: the first one comes at once");
-            let (first, polls) = tick(&task, &mut interval);
+            assert_eq!(
+                task.until_ready(&mut pin!(interval.tick())).1,
+                1,
+                "{kind}: the first one comes at once"
+            );
+            let (first, polls) = task.until_ready(&mut pin!(interval.tick()));
             assert!(polls <= 2 && start.elapsed() >= STEP, "{kind}: {polls} polls");
             for k in 1..=5 {
-                let (due, polls) = tick(&task, &mut interval);
+                let (due, polls) = task.until_ready(&mut pin!(interval.tick()));
                 let now = StdInstant::now();
                 assert!(due >= first + STEP * k && now >= due.into_std(), "{kind}: {missed:?}");
                 assert!(now - start >= STEP * (k + 1) && polls <= 2, "{kind}: {polls} polls");
@@ -306,8 +297,8 @@ fn a_close_in_the_midst_of_a_loop_of_ticks_leaves_them_their_period() {
     let start = StdInstant::now();
     close(&scheduler);
     assert!(task.poll(&mut pin!(interval.tick())).is_ready(), "its time had come before");
-    let (first, polls) = tick(&task, &mut interval);
+    let (first, polls) = task.until_ready(&mut pin!(interval.tick()));
     assert!(polls <= 2 && start.elapsed() >= REST, "{polls} polls in {:?}", start.elapsed());
-    let (second, _) = tick(&task, &mut interval);
+    let (second, _) = task.until_ready(&mut pin!(interval.tick()));
     assert!(second == first + REST && start.elapsed() >= REST * 2);
 }

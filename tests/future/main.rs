@@ -9,6 +9,7 @@ mod calls;
 mod elsewhere;
 mod faults;
 mod in_force;
+mod pressure;
 mod storms;
 mod time;
 mod wakers;
