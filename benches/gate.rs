@@ -10,13 +10,16 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::env;
+use std::future::Future;
 use std::hint::black_box;
+use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tickwheel::wheel::Wheel;
-use tickwheel::{Cancellable, Driver, Inline, Scheduler, SystemClock, ThreadPool};
+use tickwheel::{Cancellable, Driver, Inline, Scheduler, SystemClock, ThreadPool, time};
 
 /// The system's allocator, counted.
 struct Counting;
@@ -65,6 +68,13 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "fire-inline", instructions: 650.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 220.0, allocations: 0.002, run: hand_over },
     Operation { name: "repetition", instructions: 910.0, allocations: 0.002, run: repetition },
+    Operation { name: "timeout-ready", instructions: 175.0, allocations: 0.0, run: timeout_ready },
+    Operation {
+        name: "timeout-pending",
+        instructions: 830.0,
+        allocations: 0.002,
+        run: timeout_pending,
+    },
     Operation { name: "wheel-tick", instructions: 330.0, allocations: 0.002, run: wheel_tick },
 ];
 
@@ -132,6 +142,34 @@ fn reset(_: &mut Bench) {
     driver.turn();
     handles.iter().for_each(|handle| assert!(handle.reset_at(later + SECOND)));
     measured(|| handles.iter().for_each(|handle| assert!(handle.reset_at(later + SECOND * 2))));
+}
+
+/// The future is ready at the first poll.
+fn timeout_ready(_: &mut Bench) {
+    let mut context = Context::from_waker(Waker::noop());
+    measured(|| {
+        for _ in 0..TIMES {
+            let limited = pin!(time::timeout(black_box(SECOND * 30), std::future::ready(())));
+            assert_eq!(limited.poll(&mut context), Poll::Ready(Ok(())));
+        }
+    });
+}
+
+/// It is pending once, so its timer is set, and cancelled by the drop.
+fn timeout_pending(_: &mut Bench) {
+    let (scheduler, driver) =
+        Scheduler::builder().clock(SystemClock).build_driven().expect("good settings");
+    let mut context = Context::from_waker(Waker::noop());
+    let mut round = || {
+        for _ in 0..TIMES {
+            let limited =
+                pin!(scheduler.timeout(black_box(SECOND * 30), std::future::pending::<()>()));
+            assert!(limited.poll(&mut context).is_pending());
+        }
+    };
+    round();
+    driver.turn();
+    measured(round);
 }
 
 fn churn(bench: &mut Bench) {
