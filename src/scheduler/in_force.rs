@@ -80,6 +80,14 @@ impl TimeSource {
         Some(now.checked_add(left).unwrap_or(deadline))
     }
 
+    #[cfg(feature = "hyper")]
+    pub(crate) fn is(&self, scheduler: &Scheduler) -> bool {
+        match &self.0 {
+            Some(own) => Arc::ptr_eq(own.shared(), scheduler.shared()),
+            None => scheduler.is_global(),
+        }
+    }
+
     /// Returns the scheduler, or `None` if it is the global one and nobody has used it yet.
     fn known(&self) -> Option<&Scheduler> {
         self.0.as_deref().or_else(|| GLOBAL.get())
@@ -338,7 +346,7 @@ pub(crate) fn jump_when_idle() -> bool {
     };
     let Some(next) = paused.driver.next_deadline() else { return false };
     paused.driver.advance(next.saturating_duration_since(paused.driver.now()));
-    let last = paused.last.borrow().clone();
-    last.iter().for_each(Waker::wake_by_ref);
+    let last = paused.last.take(); // its task polls a sleep again, if it still waits for one
+    quietly(|| last.into_iter().for_each(Waker::wake)); // a panic would end the runtime
     true
 }

@@ -234,6 +234,8 @@ pub mod error {
 /// threads notice nothing. The clock runs again after [`resume`], and goes with the thread. In a
 /// [`Driver::block_on`](crate::Driver::block_on) time is virtual already, and this does nothing.
 ///
+/// Until the clock moves, the thread keeps the waker of the sleep that it has polled last.
+///
 /// ```
 /// use tickwheel::time::{self, Duration, Instant};
 ///

@@ -163,6 +163,12 @@ impl Sleep {
         self.move_to(after(self.now(), duration));
     }
 
+    /// Returns true if this scheduler keeps its time, and not another one to which it has gone over.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn is_on(&self, scheduler: &Scheduler) -> bool {
+        self.source.is(scheduler)
+    }
+
     /// Gives up the timer. The next poll sets one again.
     #[cfg(feature = "futures-core")]
     pub(crate) fn disarm(&mut self) {

@@ -96,6 +96,20 @@ fn s17_a_waker_that_panics_in_a_reset_leaves_the_sleep_whole() {
     assert_eq!((task.poll(&mut sleep), scheduler.pending()), (READY, 0));
 }
 
+/// The hook of a runtime calls `advance_when_idle`, and a panic in it would end the runtime.
+#[test]
+fn s17_a_waker_that_panics_on_a_paused_thread_does_not_end_its_runtime() {
+    silence();
+    time::pause();
+    let (task, mut rude, mut other) = (Poller::new(), time::sleep(SECOND), time::sleep(SECOND * 2));
+    assert!(task.poll(&mut other).is_pending());
+    assert!(poll_with(&mut rude, &waker(|| panic_on_purpose())).is_pending());
+    let idle = || catch_unwind(time::advance_when_idle).is_ok();
+    assert!(idle() && idle());
+    assert_eq!((task.poll(&mut rude), task.poll(&mut other)), (READY, READY));
+    time::resume();
+}
+
 // ----- dropped while firing ----------------------------------------------------------------
 
 type Held = Arc<Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>;

@@ -284,6 +284,17 @@ fn a_paused_clock_stands_still_until_it_is_moved() {
 }
 
 #[test]
+fn s09_a_paused_thread_keeps_the_waker_of_a_sleep_until_the_time_moves() {
+    let _paused = paused();
+    let (task, [mut sleep, mut other]) = (Poller::new(), [(); 2].map(|()| time::sleep(HOUR)));
+    assert!(Poller::new().poll(&mut other).is_pending() && task.poll(&mut sleep).is_pending());
+    drop(sleep);
+    assert_eq!(task.wakers(), 1);
+    time::advance_when_idle();
+    assert_eq!(task.wakers(), 0);
+}
+
+#[test]
 fn an_idle_clock_with_nothing_pending_stays_where_it_is() {
     time::advance_when_idle(); // without a virtual clock
     let _paused = paused();
@@ -419,6 +430,32 @@ fn after_a_resume_new_sleeps_and_resets_take_real_time_from_now() {
         let start = StdInstant::now();
         Pin::new(&mut *sleep).reset(Instant::now() + REST);
         assert!(task.polls_until_ready(sleep) <= 3 && start.elapsed() >= REST);
+    }
+}
+
+#[test]
+fn instants_never_go_back_on_a_thread_that_pauses_again_and_again() {
+    let start = Instant::now();
+    let mut last = start;
+    let mut later = || {
+        let now = Instant::now();
+        assert!(now >= last, "back by {:?}", last - now);
+        last = now;
+        now
+    };
+    for round in 1..=3 {
+        let paused = paused();
+        let stands = later();
+        block_on(time::sleep(HOUR));
+        assert_eq!(later() - stands, HOUR);
+        let mut left = time::sleep(REST);
+        assert!(Poller::new().poll(&mut left).is_pending());
+        drop(paused);
+        let (real, resumed) = (StdInstant::now(), later());
+        block_on(left);
+        block_on(time::sleep(MILLI));
+        assert!(real.elapsed() >= REST + MILLI && later() - resumed >= REST + MILLI);
+        assert!(later() - start >= HOUR * round);
     }
 }
 

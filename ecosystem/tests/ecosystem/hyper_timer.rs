@@ -72,6 +72,10 @@ fn a_loop_of_sleeps_on_a_full_scheduler_does_not_spin() {
     let scheduler = Scheduler::builder().max_pending(1).build().expect("good settings");
     let _held = scheduler.schedule_once(Duration::from_secs(3600), || ()).expect("the first");
     keeps_its_time(&scheduler);
+    // One whose clock stands still.
+    let full = Scheduler::builder().max_pending(0).build_driven();
+    let (scheduler, _driver) = full.expect("good settings");
+    keeps_its_time(&scheduler);
 }
 
 #[test]
