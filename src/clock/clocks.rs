@@ -232,6 +232,11 @@ impl ManualClock {
         Self::wake_all(manual);
     }
 
+    /// Sets the clock to an instant, before anybody uses it.
+    pub(crate) fn set(&self, instant: Instant) {
+        self.lock().now = short_of_never(instant);
+    }
+
     fn wake_all(mut manual: MutexGuard<'_, Manual>) {
         let sleepers = std::mem::take(&mut manual.sleepers);
         drop(manual);

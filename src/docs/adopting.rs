@@ -8,6 +8,11 @@
 //! with tokio, whose runtime then needs no `enable_time` for this code.
 //! [The module](crate::time#where-it-differs-from-tokio) lists what differs.
 //!
+//! What the compiler then finds: `#[from] tokio::time::error::Elapsed` of an error type becomes
+//! [`tickwheel::time::error::Elapsed`](crate::time::error::Elapsed); `at.into()` where a deadline is expected becomes `at`; an
+//! interval in an `IntervalStream` is a `Stream` itself, with the feature `futures-core`. Another crate that asks for a
+//! `tokio::time::Instant` gets `tokio::time::Instant::from_std(at.into_std())`.
+//!
 //! To keep the other module out, have clippy refuse it, in `clippy.toml`:
 //!
 //! ```toml
@@ -18,6 +23,9 @@
 //!     { path = "tokio::time::timeout_at", reason = "use tickwheel::time" },
 //!     { path = "tokio::time::interval", reason = "use tickwheel::time" },
 //!     { path = "tokio::time::interval_at", reason = "use tickwheel::time" },
+//!     { path = "tokio::time::Instant::now", reason = "use tickwheel::time" },
+//!     { path = "tokio::time::pause", reason = "use tickwheel::time" },
+//!     { path = "tokio::time::advance", reason = "use tickwheel::time" },
 //! ]
 //! ```
 //!

@@ -74,7 +74,7 @@
 //! | `#[tokio::test(start_paused = true)]` | [`Driver::block_on`](crate::Driver::block_on), or a runtime with [`advance_when_idle`](crate::time::advance_when_idle) |
 //! | `tokio::time::Instant` | [`time::Instant`](crate::time::Instant), or std's |
 //! | `tokio_stream::wrappers::IntervalStream` | [`Interval`](crate::time::Interval) itself, with the feature `futures-core` |
-//! | `tokio_stream::StreamExt::{timeout, throttle, chunks_timeout}` | the methods of `future::StreamTimeExt`, the same names |
+//! | `tokio_stream::StreamExt::{timeout, throttle, chunks_timeout}` | the methods of `future::StreamTimeExt`, the same names, with a scheduler as the first argument: [`Scheduler::in_force`](crate::Scheduler::in_force) |
 //! | `tokio_util::time::DelayQueue` | [`delay::DelayQueue`](crate::delay::DelayQueue) |
 //! | `spawn(async { sleep(d).await; f() })` | [`call_after(d, f)`](crate::Scheduler::call_after), or [`schedule_once`](crate::Scheduler::schedule_once) if nobody waits for the result |
 //! | `Runtime::block_on`, without a runtime | [`future::block_on`](crate::future::block_on) |

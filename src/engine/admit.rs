@@ -110,10 +110,10 @@ impl Shared {
         }
         match self.announce(entry, now, T::IS_COUNTED) {
             Ok(pushed) => {
-                match pushed.filled {
-                    true if !T::IS_WAKER => self.hold_back(times, executor),
-                    true if T::IS_COUNTED => self.hold_wakers_back(now),
-                    _ => {} // a waker that is counted nowhere stands for many items, so it is rare
+                if pushed.filled && !T::IS_WAKER {
+                    self.hold_back(times, executor);
+                } else if pushed.filled && T::IS_COUNTED {
+                    self.hold_wakers_back(now); // one that is counted nowhere stands for many items, so it is rare
                 }
                 Ok(key)
             }
@@ -337,7 +337,7 @@ impl Shared {
     fn hold_wakers_back(&self, now: Moment) {
         if !self.is_exempt(now) {
             let wait = self.intake.pressure().wait(self.intake.flow());
-            this_thread::note_wait(self.serial, wait);
+            wait.into_iter().for_each(|wait| this_thread::note_wait(self.serial, wait));
         }
     }
 

@@ -98,8 +98,9 @@ impl fmt::Display for Stalled {
             )?,
         }
         f.write_str(
-            ": look for a channel whose other end is kept but not used, or a lock that is held; if another thread is to \
-             wake it, call `block_on_patiently`",
+            ": look for a channel whose other end is kept but not used, a lock that is held, or a sleep on another \
+             scheduler, as one made outside of the future or after the last handle of this one has gone; if another \
+             thread is to wake it, call `block_on_patiently`",
         )
     }
 }

@@ -132,11 +132,11 @@ pub(super) fn is_held_back() -> bool {
     IS_HELD_BACK.with(Cell::get)
 }
 
-/// Notes that this scheduler begins to hold the wakers of this thread back, if it does.
-pub(super) fn note_wait(scheduler: u64, wait: Option<Wait>) {
+/// Notes that this scheduler begins to hold the wakers of this thread back.
+pub(super) fn note_wait(scheduler: u64, wait: Wait) {
     let _ = WAITS.try_with(|waits| {
-        waits.borrow_mut().extend(wait.map(|wait| (scheduler, wait)));
-        IS_HELD_BACK.with(|held| held.set(!waits.borrow().is_empty()));
+        waits.borrow_mut().push((scheduler, wait));
+        IS_HELD_BACK.with(|held| held.set(true));
     });
 }
 
@@ -145,15 +145,11 @@ pub(super) fn note_wait(scheduler: u64, wait: Option<Wait>) {
 pub(super) fn waits_on(scheduler: u64, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
     let waits_on = WAITS.try_with(|waits| {
         let mut waits = waits.borrow_mut();
-        let mut is_mine_left = false;
-        waits.retain_mut(|(of, wait)| {
-            let is_mine = *of == scheduler;
-            let stays = if is_mine { goes_on(wait) } else { !wait.is_over() };
-            is_mine_left |= is_mine && stays;
-            stays
-        });
+        waits.retain_mut(
+            |(of, wait)| if *of == scheduler { goes_on(wait) } else { !wait.is_over() },
+        );
         IS_HELD_BACK.with(|held| held.set(!waits.is_empty()));
-        is_mine_left
+        waits.iter().any(|(of, _)| *of == scheduler)
     });
     waits_on.unwrap_or(false)
 }
@@ -254,7 +250,7 @@ impl Drop for TurningMark {
 }
 
 /// Returns true if the calling thread is inside a turn of some scheduler's engine.
-pub(super) fn is_turning() -> bool {
+pub(crate) fn is_turning() -> bool {
     TURNING.try_with(|turning| !turning.borrow().is_empty()).unwrap_or(false)
 }
 

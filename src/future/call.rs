@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::after;
+use crate::clock::timeline::after;
 use crate::executor::deadlock::{Waiting, runs, wait_for};
 use crate::platform::panics::Delivered;
 use crate::pool::{JoinError, Joinable, PanicPayload, ResultCell, ScheduledFuture};

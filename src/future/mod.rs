@@ -20,12 +20,10 @@ mod stream;
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
 #[cfg(feature = "futures-core")]
 pub use stream::{ChunksTimeout, StreamTimeExt, StreamTimeout, Throttle};
 
-use crate::Period;
 #[cfg(doc)]
 use crate::Scheduler;
 use crate::executor::deadlock::Blocking;
@@ -69,9 +67,4 @@ pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
              `ThreadPool`"
         );
     }
-}
-
-/// Returns the instant that lies `ahead` of now, or one centuries ahead if that is beyond the range of the clock.
-fn after(now: Instant, ahead: Duration) -> Instant {
-    now.checked_add(ahead).unwrap_or_else(|| Period::fixed_delay(ahead).next_run(now, now))
 }

@@ -9,6 +9,7 @@ use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::Shared;
 use super::task::{Callable, PoolTask, QueuedTask};
+use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
 use crate::pool::job::{NamedOnce, Once, Series};
 use crate::{
@@ -368,17 +369,6 @@ impl ScheduledThreadPool {
 
 fn refused<F>((reason, Once(f)): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
     TryScheduleError::new(reason, f)
-}
-
-/// Returns the instant that lies `delay` ahead, or about as far ahead as the clock can say.
-fn after(now: Instant, delay: Duration) -> Instant {
-    let mut far = Duration::MAX;
-    let mut instant = now.checked_add(delay);
-    while instant.is_none() {
-        far /= 2;
-        instant = now.checked_add(far);
-    }
-    instant.unwrap_or(now)
 }
 
 impl fmt::Debug for ScheduledThreadPool {

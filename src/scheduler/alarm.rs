@@ -7,15 +7,15 @@
 //! - ALARM-1 Before the waker is called, the end of the alarm is counted, and then its holder is freed. So a thread
 //!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
 //!   its end counted.
+//! - ALARM-2 While the alarm is pending, its holder owns the waker. So no other waker has the same address.
 //! - ALARM-3 If the engine is far behind, the waker is woken at once, and is not kept. So a task that needs a timer polls
 //!   again, and its thread never sleeps here (PRESSURE-3).
-//! - ALARM-2 While the alarm is pending, its holder owns the waker. So no other waker has the same address.
 
 use std::fmt;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::Scheduler;
+use super::{Scheduler, in_force};
 use crate::engine::admit::WakeAt;
 use crate::engine::error::ScheduleError;
 use crate::engine::shared;
@@ -33,7 +33,7 @@ impl Scheduler {
     /// the executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
     /// leftovers. Neither this call nor the end of the alarm allocates memory.
     ///
-    /// If the tick thread is far behind, the waker is woken at once. So a future that is polled then has to compare its
+    /// If the tick thread is far behind, the waker is woken before this call returns. So a future that is polled then has to compare its
     /// deadline with the clock, and calls `wake_at` again. The calling thread is never put to sleep.
     ///
     /// ```
@@ -178,7 +178,9 @@ impl Alarm {
         match woken {
             WakeAt::Now => None,
             WakeAt::Pending(key) => {
-                let own_timer = OwnTimer::note(waker, || scheduler.is_turned_here());
+                let is_served_here =
+                    || scheduler.is_turned_here() || in_force::is_driven_here(scheduler.id());
+                let own_timer = OwnTimer::note(waker, is_served_here);
                 Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer })
             }
             WakeAt::Later => {

@@ -4,8 +4,8 @@
 //!   poll --ready--> its output
 //!     |  waits
 //!     v
-//!   turn, until the waker was woken --> poll
-//!     |  nothing is due
+//!   turn, once and until the waker was woken --> poll
+//!     |  nothing is due, also by the clock of `time::pause`
 //!     v
 //!   something is pending: move the clock to its deadline --> turn
 //!   nothing is: a clock that can be moved: Stalled; one that runs by itself: look again and again
@@ -60,8 +60,9 @@ impl Driver {
     /// Runs a future on this thread to its end, and turns the scheduler meanwhile. Whenever the future waits and nothing
     /// is due, virtual time jumps to the next deadline. So an hour of sleeps and timeouts takes as long as its work.
     ///
-    /// Its scheduler is [in force](crate::time#the-scheduler-in-force) on this thread meanwhile, if a handle of it is left. So
-    /// make sleeps inside of the future: an argument `time::sleep(..)` is made before this call, and keeps real time.
+    /// Its scheduler is [in force](crate::time#the-scheduler-in-force) on this thread meanwhile, as long as a handle of it is
+    /// left, and unless a guard of [`enter`](crate::Scheduler::enter) or [`time::pause`](crate::time::pause()) comes before it.
+    /// So make sleeps inside of the future: an argument `time::sleep(..)` is made before this call, and keeps real time.
     ///
     /// The future may wait for whatever is woken on this thread: sleeps, timeouts, tasks, channels between parts of it.
     /// If other threads are to wake it, say so by [`block_on_patiently`](Driver::block_on_patiently): otherwise the time
@@ -162,9 +163,12 @@ impl Driver {
 impl Blocking<'_> {
     /// Turns the scheduler until the future is woken.
     fn wait(&self) -> Result<(), Stalled> {
-        while !self.woken.flag.swap(false, Ordering::Acquire) {
-            let mut next = self.driver.turn();
-            if self.has_more(next) {
+        loop {
+            let mut next = self.driver.turn(); // also if the future wakes itself each time
+            if self.woken.flag.swap(false, Ordering::Acquire) {
+                return Ok(());
+            }
+            if self.has_more(next) || in_force::jump_when_idle() {
                 continue;
             }
             if !self.driver.moves_clock_to(self.driver.reading()) {
@@ -182,11 +186,9 @@ impl Blocking<'_> {
             match next {
                 _ if self.has_more(next) => {}
                 Some(next) => _ = self.driver.moves_clock_to(next),
-                None if in_force::jump_when_idle() => {} // the future waits for what `time::pause` was called for
                 None => return Err(Stalled::waits_for_nothing(self.driver.pending())),
             }
         }
-        Ok(())
     }
 
     /// Returns true if the future was woken, or if something is due.

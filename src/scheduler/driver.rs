@@ -136,9 +136,9 @@ impl Driver {
         Driver { shared, cell, scheduler: scheduler.downgrade() }
     }
 
-    /// Puts its scheduler in force on the calling thread, if a handle of it is left.
-    pub(super) fn enter(&self) -> Option<Guard> {
-        self.scheduler.upgrade().map(|scheduler| Guard::driven(&scheduler))
+    /// Puts its scheduler in force on the calling thread, as long as a handle of it is left.
+    pub(super) fn enter(&self) -> Guard {
+        Guard::driven(&self.scheduler, self.shared.id())
     }
 
     /// Returns the present, on the scheduler's clock.

@@ -3,15 +3,17 @@
 //! ```text
 //!   1  the virtual clock that `time::pause` has put on this thread
 //!   2  the innermost guard of `Scheduler::enter`
-//!   3  the innermost `Driver::block_on`
-//!   4  after `time::resume`, a clock that is ahead of the real one
-//!   5  the global scheduler: also if the one above is closed, or if this thread has lost its thread-locals
+//!   3  the innermost `Driver::block_on`, as long as a handle of its scheduler is left
+//!   4  after `time::resume`, a clock that runs on from where the virtual one stood
+//!   5  the global scheduler
 //! ```
+//!
+//! If the first of these is closed, the fourth or fifth is in force.
 //!
 //! - FORCE-1 A future takes a [`TimeSource`] where it is made, and keeps it. So it may move to any thread.
 //! - FORCE-2 Nothing is borrowed here while a clock, a waker or the end of a scheduler runs.
-//! - FORCE-3 The global scheduler is never counted, because all threads would share that count. It is made at the first
-//!   poll that needs it.
+//! - FORCE-3 Futures of the global scheduler count on nothing, because all threads would share that count. It is made at
+//!   the first poll that needs it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,10 +23,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::{Driver, GLOBAL, Scheduler};
+use super::{Driver, GLOBAL, Scheduler, WeakScheduler};
 use crate::clock::clocks::{Clock, ManualClock, Sleeper, SystemClock};
+use crate::clock::timeline::after;
 use crate::engine::Precision;
+use crate::engine::this_thread::is_turning;
 use crate::platform::panics::quietly;
+use crate::wheel::entry::SchedulerId;
 
 /// A scheduler as futures keep it: a share of a handle's count, or nothing for the global one (FORCE-3).
 #[derive(Clone)]
@@ -38,11 +43,7 @@ impl TimeSource {
     /// Returns what is in force on the calling thread.
     #[inline]
     pub(crate) fn in_force() -> TimeSource {
-        if !IS_ANY.get() {
-            return TimeSource(None);
-        }
-        let chosen = HERE.try_with(|here| here.borrow().chosen().cloned()).ok().flatten();
-        TimeSource(chosen.filter(|scheduler| !scheduler.is_closed()))
+        TimeSource(if IS_ANY.get() { in_force() } else { None })
     }
 
     /// Returns the present, without making the global scheduler.
@@ -65,19 +66,23 @@ impl TimeSource {
         }
     }
 
-    /// Goes over to the scheduler that runs below the others: the one of a thread that has resumed its time, or the global one.
-    /// Returns this deadline by its clock, or `None` if this is the global one already.
+    /// Goes over to the scheduler that follows this one, or to the global one. Returns this deadline by its clock, or `None`
+    /// if this is the global one already.
     pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
         let old = self.0.take()?;
-        let resumed = HERE.try_with(|here| here.borrow().resumed.clone()).ok().flatten();
-        self.0 = resumed.filter(|resumed| !Arc::ptr_eq(resumed, &old));
+        self.0 = old.service.successor.get().cloned();
         let has_system_clock = |scheduler: &Scheduler| scheduler.shared().has_system_clock();
-        if has_system_clock(&old) && self.known().is_none_or(has_system_clock) {
+        let is_one_time = has_system_clock(&old) && self.known().is_none_or(has_system_clock);
+        if self.0.is_some() || is_one_time {
             return Some(deadline);
         }
         let left = deadline.saturating_duration_since(old.now()); // before the other reading, so that it is never early
-        let now = self.now();
-        Some(now.checked_add(left).unwrap_or(deadline))
+        Some(after(self.now(), left))
+    }
+
+    /// Returns the scheduler, or `None` if it is the global one and nobody has used it yet.
+    fn known(&self) -> Option<&Scheduler> {
+        self.0.as_deref().or_else(|| GLOBAL.get())
     }
 
     #[cfg(feature = "hyper")]
@@ -87,48 +92,77 @@ impl TimeSource {
             None => scheduler.is_global(),
         }
     }
-
-    /// Returns the scheduler, or `None` if it is the global one and nobody has used it yet.
-    fn known(&self) -> Option<&Scheduler> {
-        self.0.as_deref().or_else(|| GLOBAL.get())
-    }
 }
 
 thread_local! {
     /// Something is in `HERE`. It has no destructor, so it can be read as long as the thread lives.
     static IS_ANY: Cell<bool> = const { Cell::new(false) };
     static HERE: RefCell<Here> =
-        const { RefCell::new(Here { paused: None, entered: Vec::new(), driven: Vec::new(), resumed: None, guards: 0 }) };
+        const { RefCell::new(Here { paused: None, guards: Vec::new(), resumed: None, count: 0 }) };
 }
 
 /// What is in force on a thread.
 struct Here {
     paused: Option<Rc<Paused>>,
-    /// By the numbers of their guards, the innermost last.
-    entered: Vec<(u64, Arc<Scheduler>)>,
-    driven: Vec<(u64, Arc<Scheduler>)>,
+    /// By their numbers, the innermost last.
+    guards: Vec<(u64, Guarded)>,
     resumed: Option<Arc<Scheduler>>,
-    guards: u64,
+    /// How many guards there ever were.
+    count: u64,
+}
+
+/// What a guard has put in force.
+#[derive(Clone)]
+enum Guarded {
+    Entered(Arc<Scheduler>),
+    /// In a `Driver::block_on`, which keeps nothing alive.
+    Driven(SchedulerId, WeakScheduler),
 }
 
 impl Here {
-    fn chosen(&self) -> Option<&Arc<Scheduler>> {
-        let innermost = self.entered.last().or(self.driven.last()).map(|(_, scheduler)| scheduler);
-        let paused = self.paused.as_ref().map(|paused| &paused.scheduler);
-        paused.or(innermost).or(self.resumed.as_ref())
+    /// Changes what is in force. What the change returns is for the caller to drop (FORCE-2). Without thread-locals
+    /// nothing changes.
+    fn change<R>(change: impl FnOnce(&mut Here) -> R) -> Option<R> {
+        let changed = HERE.try_with(|here| {
+            let here = &mut *here.borrow_mut();
+            let result = change(here);
+            IS_ANY.set(here.paused.is_some() || !here.guards.is_empty() || here.resumed.is_some());
+            result
+        });
+        changed.ok()
     }
 
-    fn note_if_any(&self) {
-        IS_ANY.set(self.chosen().is_some());
+    fn look<R>(look: impl FnOnce(&Here) -> Option<R>) -> Option<R> {
+        IS_ANY.get().then(|| HERE.try_with(|here| look(&here.borrow())).ok().flatten())?
     }
+
+    fn innermost(&self) -> Option<&Guarded> {
+        let of = |is_meant: fn(&Guarded) -> bool| {
+            self.guards.iter().map(|(_, guarded)| guarded).rfind(|guarded| is_meant(guarded))
+        };
+        of(|guarded| matches!(guarded, Guarded::Entered(_))).or_else(|| of(|_| true))
+    }
+}
+
+/// Returns the scheduler in force, or `None` if that is the global one.
+#[cold]
+fn in_force() -> Option<Arc<Scheduler>> {
+    let paused = || Some(Guarded::Entered(Arc::clone(&paused()?.scheduler)));
+    let guarded = paused().or_else(|| Here::look(|here| here.innermost().cloned()));
+    let chosen = guarded.and_then(|guarded| match guarded {
+        Guarded::Entered(scheduler) => Some(scheduler),
+        Guarded::Driven(_, scheduler) => Some(scheduler.upgrade()?.for_futures()),
+    });
+    let is_open = |scheduler: &Arc<Scheduler>| !scheduler.is_closed();
+    chosen.filter(is_open).or_else(|| Here::look(|here| here.resumed.clone()))
 }
 
 // ----- guards --------------------------------------------------------------------------------
 
 /// A guard: a scheduler is in force on this thread until it is dropped. Made by [`Scheduler::enter`].
-#[must_use = "the scheduler is in force until the guard is dropped"]
+#[must_use = "the scheduler is in force until the guard is dropped: write `let _guard = scheduler.enter();`"]
 pub struct Entered<'a> {
-    guard: Guard,
+    _guard: Guard,
     /// It belongs to its thread.
     _scheduler: PhantomData<(&'a Scheduler, *mut ())>,
 }
@@ -139,7 +173,7 @@ impl Scheduler {
     ///
     /// Guards nest, and the innermost one counts. The guard belongs to its thread: it is not `Send`. If it is held across
     /// an `.await`, the scheduler is in force for whatever else this thread polls in the meantime. On a thread where time
-    /// is [paused](crate::time::pause) the virtual clock counts.
+    /// is [paused](crate::time::pause()) the virtual clock counts.
     ///
     /// If many threads enter, give each of them a clone of its own. A guard and its futures share one count with all that
     /// are made through the same handle.
@@ -156,56 +190,77 @@ impl Scheduler {
     /// tickwheel::future::block_on(sleep);
     /// ```
     pub fn enter(&self) -> Entered<'_> {
-        let guard = Guard::new(self.for_futures(), |here| &mut here.entered);
-        Entered { guard, _scheduler: PhantomData }
+        let guard = Guard::new(Guarded::Entered(self.for_futures()));
+        Entered { _guard: guard, _scheduler: PhantomData }
+    }
+}
+
+impl Scheduler {
+    /// Returns a handle to the scheduler [in force](crate::time#the-scheduler-in-force) on the calling thread, for what takes
+    /// a scheduler.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// driver.block_on(async {
+    ///     let later = Scheduler::in_force().call_after(Duration::from_secs(3600), || 42);
+    ///     assert_eq!(later.await.unwrap(), 42);
+    /// })?;
+    /// # drop(scheduler);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`global`](Scheduler::global) does.
+    pub fn in_force() -> Scheduler {
+        let source = TimeSource::in_force();
+        source.0.as_deref().unwrap_or_else(|| Scheduler::global()).clone()
     }
 }
 
 impl fmt::Debug for Entered<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entered").field("number", &self.guard.number).finish_non_exhaustive()
+        f.debug_struct("Entered").finish_non_exhaustive()
     }
 }
 
-type Guards = fn(&mut Here) -> &mut Vec<(u64, Arc<Scheduler>)>;
-
-/// Puts a scheduler among the guards of this thread until it is dropped. Guards may be dropped in any order.
-pub(super) struct Guard {
-    number: u64,
-    guards: Guards,
-}
+/// Keeps something in force on this thread until it is dropped. Guards may be dropped in any order.
+pub(super) struct Guard(u64);
 
 impl Guard {
-    fn new(scheduler: Arc<Scheduler>, guards: Guards) -> Guard {
-        let number = HERE.try_with(|here| {
-            let mut here = here.borrow_mut();
-            here.guards += 1;
-            let number = here.guards;
-            guards(&mut here).push((number, scheduler));
-            here.note_if_any();
-            number
+    fn new(guarded: Guarded) -> Guard {
+        let number = Here::change(|here| {
+            here.count += 1;
+            here.guards.push((here.count, guarded));
+            here.count
         });
-        Guard { number: number.unwrap_or(0), guards } // without thread-locals nothing is in force
+        Guard(number.unwrap_or(0)) // the numbers begin with 1
     }
 
     /// For the time of a `Driver::block_on`.
-    pub(super) fn driven(scheduler: &Scheduler) -> Guard {
-        Guard::new(scheduler.for_futures(), |here| &mut here.driven)
+    pub(super) fn driven(scheduler: &WeakScheduler, id: SchedulerId) -> Guard {
+        Guard::new(Guarded::Driven(id, scheduler.clone()))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let taken = HERE.try_with(|here| {
-            let mut here = here.borrow_mut();
-            let guards = (self.guards)(&mut here);
-            let at = guards.iter().rposition(|(number, _)| *number == self.number)?;
-            let taken = guards.remove(at);
-            here.note_if_any();
-            Some(taken)
+        let taken = Here::change(|here| {
+            let at = here.guards.iter().rposition(|(number, _)| *number == self.0)?;
+            Some(here.guards.remove(at))
         });
-        drop(taken); // it may be the last share of its scheduler (FORCE-2)
+        drop(taken);
     }
+}
+
+/// Returns true if the calling thread is in a `Driver::block_on` of this scheduler. It must not wait for that scheduler in
+/// another way.
+pub(super) fn is_driven_here(scheduler: SchedulerId) -> bool {
+    let is_meant = |(_, guarded): &(u64, Guarded)| matches!(guarded, Guarded::Driven(id, _) if *id == scheduler);
+    Here::look(|here| Some(here.guards.iter().any(is_meant))).unwrap_or(false)
 }
 
 // ----- a virtual clock -----------------------------------------------------------------------
@@ -214,7 +269,7 @@ impl Drop for Guard {
 struct Paused {
     scheduler: Arc<Scheduler>,
     driver: Driver,
-    /// What the last sleep waits with that was polled here.
+    /// The waker of the sleep that was polled here last, for [`jump_when_idle`].
     last: RefCell<Option<Waker>>,
 }
 
@@ -227,10 +282,10 @@ impl Drop for Paused {
 }
 
 fn paused() -> Option<Rc<Paused>> {
-    IS_ANY.get().then(|| HERE.try_with(|here| here.borrow().paused.clone()).ok().flatten())?
+    Here::look(|here| here.paused.clone())
 }
 
-/// What [`pause`] and [`resume`] found.
+/// What [`pause`], [`resume`] and [`advance`] found.
 pub(crate) enum Time {
     Changed,
     WasSo,
@@ -238,13 +293,14 @@ pub(crate) enum Time {
     Driven,
 }
 
-/// Returns true if a `Driver::block_on` decides about the time of the calling thread.
+/// Returns true if a `Driver::block_on` in virtual time decides about the time of the calling thread.
 fn is_driven() -> bool {
-    let is_driven = |here: &RefCell<Here>| {
-        let here = here.borrow();
-        here.paused.is_none() && here.entered.is_empty() && !here.driven.is_empty()
-    };
-    IS_ANY.get() && HERE.try_with(is_driven).unwrap_or(false)
+    let driver = Here::look(|here| match here.innermost() {
+        Some(Guarded::Driven(_, scheduler)) if here.paused.is_none() => Some(scheduler.clone()),
+        _ => None,
+    });
+    let driver = driver.and_then(|driver| driver.upgrade());
+    driver.is_some_and(|driver| !driver.shared().is_in_real_time())
 }
 
 /// Puts a virtual clock on the calling thread.
@@ -256,51 +312,45 @@ pub(crate) fn pause() -> Time {
         return Time::WasSo;
     }
     let clock = ManualClock::new();
-    clock.advance_to(TimeSource::in_force().now());
+    clock.set(TimeSource::in_force().now());
     let built = Scheduler::builder().precision(Precision::Exact).clock(clock).build_driven();
     let (scheduler, driver) = built.expect("the defaults are right");
-    let paused =
-        Rc::new(Paused { scheduler: scheduler.for_futures(), driver, last: RefCell::new(None) });
-    let _ = HERE.try_with(|here| {
-        let mut here = here.borrow_mut();
-        here.paused = Some(paused);
-        here.note_if_any();
-    });
+    let last = RefCell::new(None);
+    let paused = Rc::new(Paused { scheduler: scheduler.for_futures(), driver, last });
+    drop(Here::change(|here| here.paused.replace(paused)));
     Time::Changed
 }
 
-/// Has the time of the calling thread run on from where it stands. What is left of sleeps on the virtual clock passes in
-/// real time: their scheduler is closed.
+/// Has the time of the calling thread run on from where it stands. The sleeps on the virtual clock go over to that time.
 pub(crate) fn resume() -> Time {
-    let paused = HERE.try_with(|here| here.borrow_mut().paused.take());
-    let Some(paused) = paused.ok().flatten() else {
+    let Some(paused) = Here::change(|here| here.paused.take()).flatten() else {
         return if is_driven() { Time::Driven } else { Time::WasSo };
     };
-    let ahead = paused.driver.now().saturating_duration_since(Instant::now());
-    let clock = Ahead(ahead);
-    let resumed = (!ahead.is_zero()).then(|| Scheduler::builder().clock(clock).build().ok());
-    let resumed = resumed.flatten().map(|scheduler| scheduler.for_futures());
-    let before = HERE.try_with(|here| {
-        let mut here = here.borrow_mut();
-        let before = std::mem::replace(&mut here.resumed, resumed);
-        here.note_if_any();
-        before
-    });
-    drop(before); // nothing is borrowed (FORCE-2)
+    let clock = Resumed { stood_at: paused.driver.now(), at: Instant::now() };
+    let resumed = Scheduler::builder().clock(clock).thread_name("tickwheel-resumed").build();
+    let resumed = resumed.ok().map(|scheduler| scheduler.for_futures());
+    let successor = resumed.clone();
+    successor.into_iter().for_each(|next| _ = paused.scheduler.service.successor.set(next));
+    drop(Here::change(|here| std::mem::replace(&mut here.resumed, resumed)));
     drop(paused.scheduler.close()); // it wakes the sleeps
     Time::Changed
 }
 
-/// The time of a thread after [`resume`]: it runs on from where the virtual clock stood, so that instants never go back.
-struct Ahead(Duration);
+/// The time of a thread after [`resume`]: it runs on from where the virtual clock stood, so instants never go back.
+struct Resumed {
+    stood_at: Instant,
+    /// In real time.
+    at: Instant,
+}
 
-impl Clock for Ahead {
+impl Clock for Resumed {
     fn now(&self) -> Instant {
-        Instant::now() + self.0
+        after(self.stood_at, self.at.elapsed())
     }
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        SystemClock.sleep(sleeper, until.map(|until| until.checked_sub(self.0).unwrap_or(until)));
+        let left = until.map(|until| until.saturating_duration_since(self.now()));
+        SystemClock.sleep(sleeper, left.map(|left| after(Instant::now(), left)));
     }
 
     fn tells_calls_apart(&self) -> bool {
@@ -327,10 +377,10 @@ pub(crate) fn advance(duration: Duration) -> Time {
 /// Notes that a sleep which was polled on this thread waits.
 #[inline]
 pub(crate) fn note_waiting(waker: &Waker) {
-    if IS_ANY.get() {
+    if IS_ANY.get() && !is_turning() {
         if let Some(paused) = paused() {
-            let before = paused.last.replace(Some(waker.clone()));
-            drop(before); // with nothing borrowed (FORCE-2)
+            let waker = waker.clone(); // a user's code, as the drop of the one before (FORCE-2)
+            drop(paused.last.replace(Some(waker)));
         }
     }
 }
@@ -338,15 +388,15 @@ pub(crate) fn note_waiting(waker: &Waker) {
 /// Moves the virtual clock of the calling thread to the next deadline. Returns false if there is no such clock, or if
 /// nothing is pending on it.
 ///
-/// What is due then may wake something that is no task of this thread's runtime. The runtime would sleep, and not ask again,
-/// so the task that has polled a sleep last is woken too.
+/// What is due then may wake something that is no task of this thread's runtime. The runtime would sleep, and not ask again.
+/// So the task that has polled a sleep last is woken too. If it still waits, it polls one again.
 pub(crate) fn jump_when_idle() -> bool {
     let Some(paused) = paused().filter(|paused| !paused.scheduler.is_turned_here()) else {
         return false;
     };
     let Some(next) = paused.driver.next_deadline() else { return false };
     paused.driver.advance(next.saturating_duration_since(paused.driver.now()));
-    let last = paused.last.take(); // its task polls a sleep again, if it still waits for one
+    let last = paused.last.take();
     quietly(|| last.into_iter().for_each(Waker::wake)); // a panic would end the runtime
     true
 }

@@ -81,6 +81,8 @@ struct Service {
     threads: Option<PoolThreads>,
     is_for_futures: bool,
     life: Arc<Life>,
+    /// To which scheduler futures go over when this one is closed, if its time goes on there.
+    successor: OnceLock<Arc<Scheduler>>,
 }
 
 /// What handles and futures share: when it is dropped, the service stops (S24).
@@ -163,7 +165,9 @@ impl Scheduler {
     }
 
     /// Makes the [global](Scheduler::global) scheduler as the builder says, for a program that wants another precision,
-    /// clock or executor for it. Call it at the beginning of `main`: it must come before the first use.
+    /// clock or executor for it. Call it at the beginning of `main`: before the first use, and before the first sleep is made.
+    ///
+    /// With [`max_pending`](Builder::max_pending), a sleep that finds it full has its task poll again and again.
     ///
     /// ```standalone_crate
     /// use tickwheel::{Inline, Scheduler};
@@ -191,8 +195,10 @@ impl Scheduler {
         driven: Weak<EngineCell>,
         threads: Option<PoolThreads>,
     ) -> Scheduler {
-        let (life, is_for_futures) = (Arc::new(Life(Arc::clone(&shared))), false);
-        Scheduler::of(Arc::new(Service { shared, driven, threads, is_for_futures, life }), None)
+        let life = Arc::new(Life(Arc::clone(&shared)));
+        let (is_for_futures, successor) = (false, OnceLock::new());
+        let service = Service { shared, driven, threads, is_for_futures, life, successor };
+        Scheduler::of(Arc::new(service), None)
     }
 
     fn of(service: Arc<Service>, own: Option<Arc<OwnExecutor>>) -> Scheduler {
@@ -238,16 +244,16 @@ impl Scheduler {
         Scheduler::of(Arc::clone(&self.service), Some(own))
     }
 
-    /// Returns a handle which all futures of this handle share, and which does not count as one that may close. So threads with handles of their own do not
-    /// share a reference count. With one count for all, two threads together made only 7 million timeouts a second. They
+    /// Returns a handle which all futures of this handle share. It cannot close the scheduler, so leftovers are not kept for
+    /// it. Threads with handles of their own share no reference count. With one count for all, two threads together made only 7 million timeouts a second. They
     /// make 51 million with a count each (row S4 of `benches/peers`).
     pub(crate) fn for_futures(&self) -> Arc<Scheduler> {
         let make = || {
             let Service { shared, driven, threads, life, .. } = &*self.service;
             let (shared, driven, life) =
                 (Arc::clone(shared), Weak::clone(driven), Arc::clone(life));
-            let threads = *threads;
-            let service = Service { shared, driven, threads, is_for_futures: true, life };
+            let (threads, is_for_futures, successor) = (*threads, true, OnceLock::new());
+            let service = Service { shared, driven, threads, is_for_futures, life, successor };
             Arc::new(Scheduler::of(Arc::new(service), self.own.clone()))
         };
         Arc::clone(self.for_futures.get_or_init(make))

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant as StdInstant};
 
-use super::sleep::after;
+use super::sleep::soon_or_far;
 use super::{Instant, Sleep};
 use crate::Scheduler;
 use crate::scheduler::in_force::TimeSource;
@@ -67,18 +67,18 @@ impl MissedTickBehavior {
         period: Duration,
     ) -> StdInstant {
         if self == MissedTickBehavior::Burst {
-            return after(due, period); // without a reading of the clock
+            return soon_or_far(due, period); // without a reading of the clock
         }
         let now = now();
         let late = now.saturating_duration_since(due);
         match self {
-            MissedTickBehavior::Delay if late > TOLERANCE => after(now, period),
+            MissedTickBehavior::Delay if late > TOLERANCE => soon_or_far(now, period),
             MissedTickBehavior::Skip if late > TOLERANCE => {
                 let into_period = u64::try_from(late.as_nanos() % period.as_nanos());
                 let into_period = into_period.map_or(Duration::ZERO, Duration::from_nanos);
-                after(now, period.saturating_sub(into_period))
+                soon_or_far(now, period.saturating_sub(into_period))
             }
-            _ => after(due, period),
+            _ => soon_or_far(due, period),
         }
     }
 }

@@ -30,24 +30,28 @@
 //! 3. or the driver inside its own [`Driver::block_on`],
 //! 4. or [`Scheduler::global`], which is made at the first poll that needs it.
 //!
-//! A future keeps the scheduler that was in force where it was made, also when it moves to another thread. To look it up
-//! costs no lock and no count. A thread that runs tasks for others, such as a worker of a runtime or of an executor, has
+//! A future keeps the scheduler that was in force where it was made, also when it moves to another thread. To look the
+//! global one up costs no lock and no count. A thread that runs tasks for others, such as a worker of a runtime or of an executor, has
 //! its own scheduler in force, which is the global one unless it has entered another. So a task does not see what was in
 //! force where it was spawned. The methods [`Scheduler::sleep`], [`timeout`](Scheduler::timeout) and
-//! [`interval`](Scheduler::interval) name the scheduler, and return the same types.
+//! [`interval`](Scheduler::interval) name the scheduler, and return the same types. [`Scheduler::in_force`] returns the one
+//! in force, for what takes a scheduler.
 //!
 //! # A scheduler that is closed or full
 //!
 //! It is passed over for the global one, which nobody can close. A sleep that a close finds waiting goes on there for the
-//! rest of its time. So a loop of ticks never spins, and [`Elapsed`](error::Elapsed) means elapsed. If the clock was a
+//! rest of its time. It stays there, also when it is reset. So a loop of ticks never spins, and [`Elapsed`](error::Elapsed) means elapsed. If the clock was a
 //! virtual one, what is left passes in real time, and [`Sleep::deadline`] is an instant of the global scheduler's clock
 //! from then on. For a [`Driver::block_on`] that is a wait for another thread: see
 //! [`block_on_patiently`](crate::Driver::block_on_patiently).
 //!
 //! # Under load
 //!
-//! A poll never puts its thread to sleep. If the tick thread is far behind, a sleep that needs a timer wakes its task and
-//! is pending, until there is room. So the other tasks of that thread go on, and the memory stays bounded.
+//! A poll never puts its thread to sleep to hold it back. If the tick thread is far behind, a sleep that needs a timer wakes
+//! its task and is pending, until there is room. So the other tasks of that thread go on, and the memory stays bounded. A
+//! poll takes a short lock once in some hundred timers, to get memory for them.
+//!
+//! A loop of sleeps that are due, or of ticks that are late, gives its thread to other tasks after 128 of them.
 //!
 //! # In tests
 //!
@@ -87,9 +91,11 @@
 //! | a panic without a runtime, or if it has ended | works everywhere; a sleep goes on when the runtime that polled it has ended |
 //! | a sleep is rounded up to whole milliseconds, and one is added | at most a tick late; with [`Precision::Exact`](crate::Precision) a tick adds nothing |
 //! | `Sleep` is not `Unpin` | it is; `Pin::new(&mut sleep)` is enough |
-//! | [`timeout`] of `tokio::time::Instant` only | an instant of std is welcome wherever an [`Instant`] is |
+//! | deadlines are of the type `tokio::time::Instant` | instants of std are welcome too; where the code says `at.into()`, write `at` |
+//! | `time::error::Error` | not there: no timer fails |
+//! | tasks that [`advance`] wakes may run some yields later | they run before it returns, if they are tasks of the same thread |
 //! | `pause` is for the whole runtime | for the calling thread; what was made before stays real |
-//! | `start_paused`, and time moves by itself | [`pause`] first, and [`advance_when_idle`] as the runtime's hook. Input and output that is ready, and blocking tasks, are not looked at before the time moves |
+//! | `start_paused`, and time moves by itself | [`pause`] first, and [`advance_when_idle`] as the runtime's hook; `start_paused` moves tokio's own time, not this one. Input and output that is ready, and blocking tasks, are not looked at before the time moves |
 //! | a pending timeout takes a lock of the runtime | one lock-free schedule and one exchange |
 //!
 //! [`Driver::block_on`]: crate::Driver::block_on
@@ -212,7 +218,7 @@ pub mod error {
 
     impl fmt::Display for Elapsed {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the time was over before the future was done")
+            f.write_str("deadline has elapsed")
         }
     }
 
@@ -234,7 +240,10 @@ pub mod error {
 /// threads notice nothing. The clock runs again after [`resume`], and goes with the thread. In a
 /// [`Driver::block_on`](crate::Driver::block_on) time is virtual already, and this does nothing.
 ///
-/// Until the clock moves, the thread keeps the waker of the sleep that it has polled last.
+/// Nothing moves the clock but [`advance`], the hook [`advance_when_idle`], and this crate's
+/// [`block_on`](crate::future::block_on). So a sleep under a runtime without the hook waits for an `advance`. The clock
+/// belongs to the thread, not to a runtime: end a test with [`resume`], or run it on a thread of its own. Until the clock
+/// moves, the thread keeps the waker of the sleep that it has polled last.
 ///
 /// ```
 /// use tickwheel::time::{self, Duration, Instant};
@@ -256,12 +265,16 @@ pub mod error {
 #[track_caller]
 pub fn pause() {
     let found = in_force::pause();
-    assert!(!matches!(found, Time::WasSo), "time is paused on this thread already");
+    assert!(
+        !matches!(found, Time::WasSo),
+        "time is paused on this thread already: call `tickwheel::time::resume` at the end of what has paused it"
+    );
 }
 
 /// Lets the time of this thread run again, from where the virtual clock of [`pause`] stands.
 ///
-/// What was made on the virtual clock waits for the rest of its time in real time.
+/// What was made on the virtual clock waits for the rest of its time in real time. The time of this thread stays ahead of that
+/// of others by as much as it was advanced. Inside a guard of [`Scheduler::enter`], that scheduler's time counts again.
 ///
 /// # Panics
 ///

@@ -17,8 +17,11 @@
 //!   rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
 //! - SLEEP-4 If the scheduler takes no alarm, because it is closed or full, the sleep goes over to the global one, for good.
 //!   What is left is read once by the old clock, and passes by the global one's. Should that one take none either, the
-//!   sleep wakes its task, which polls again.
+//!   sleep wakes its task, which polls again. From a clock that was resumed, it goes over to the one that runs on.
+//! - SLEEP-5 A loop of sleeps that are due would never give its thread to others. So one in a row of many is `Pending`, and
+//!   has woken its task.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -27,7 +30,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant as StdInstant};
 
 use super::Instant;
-use crate::clock::timeline::farthest;
+use crate::clock::timeline::after;
 use crate::scheduler::in_force::{self, TimeSource};
 use crate::{Alarm, Scheduler};
 
@@ -38,6 +41,8 @@ use crate::{Alarm, Scheduler};
 /// first poll, but the time counts from the call that made the sleep. Dropping it frees everything that it held at
 /// once. It keeps its scheduler alive, and goes on if that is closed: see
 /// [the module](super#a-scheduler-that-is-closed-or-full). It is `Unpin`.
+///
+/// If the first poll comes after the deadline, it may leave a timer that rings at once, and be ready at the next poll.
 ///
 /// After it was ready, it is ready at each poll until it is [reset](Sleep::reset). With the feature `futures-core` it is a
 /// `FusedFuture`: terminated from the time it was ready until it is reset.
@@ -68,9 +73,8 @@ pub struct Sleep {
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Returns the instant that lies `ahead` of now, or one years ahead if that is beyond the range of the clock.
-pub(super) fn after(now: StdInstant, ahead: Duration) -> StdInstant {
-    let far = || now.checked_add(FAR).unwrap_or_else(|| farthest(now));
-    now.checked_add(ahead).unwrap_or_else(far)
+pub(super) fn soon_or_far(now: StdInstant, ahead: Duration) -> StdInstant {
+    now.checked_add(ahead).unwrap_or_else(|| after(now, FAR))
 }
 
 impl Scheduler {
@@ -100,7 +104,7 @@ impl Scheduler {
 impl Sleep {
     pub(super) fn after(source: TimeSource, duration: Duration) -> Sleep {
         let now = source.now();
-        Sleep::between(source, now, after(now, duration))
+        Sleep::between(source, now, soon_or_far(now, duration))
     }
 
     /// Returns a sleep until `deadline`, for a caller that has just read the clock.
@@ -160,7 +164,7 @@ impl Sleep {
 
     /// Moves the deadline to `duration` from now.
     pub(crate) fn move_by(&mut self, duration: Duration) {
-        self.move_to(after(self.now(), duration));
+        self.move_to(soon_or_far(self.now(), duration));
     }
 
     /// Returns true if this scheduler keeps its time, and not another one to which it has gone over.
@@ -208,11 +212,12 @@ impl Sleep {
             self.alarm = None;
         }
         if !self.is_over {
-            self.is_over = self.set_alarm(waker).is_ready();
+            self.is_over = self.set_alarm(waker).is_ready() && !is_one_too_many(waker);
         }
         if self.is_over {
             return Poll::Ready(());
         }
+        READY_IN_A_ROW.set(0);
         in_force::note_waiting(waker);
         Poll::Pending
     }
@@ -242,6 +247,27 @@ impl Sleep {
         waker.wake_by_ref();
         Poll::Pending
     }
+}
+
+thread_local! {
+    /// How many sleeps were due when they were polled, since the last one that had to wait.
+    static READY_IN_A_ROW: Cell<u32> = const { Cell::new(0) };
+}
+
+/// After so many that were due, a task gives its thread to others, as on a budget of tokio.
+const MOST_IN_A_ROW: u32 = 128;
+
+/// Counts a sleep that is due. Returns true if its task has to let others run first, and wakes it (SLEEP-5). Somebody who
+/// polls by hand, with a waker that does nothing, is left alone. Such wakers have no data, and their tables differ from crate
+/// to crate.
+fn is_one_too_many(waker: &Waker) -> bool {
+    let in_a_row = READY_IN_A_ROW.get().saturating_add(1);
+    READY_IN_A_ROW.set(in_a_row);
+    let is_too_many = in_a_row >= MOST_IN_A_ROW && !waker.data().is_null();
+    if is_too_many {
+        waker.wake_by_ref();
+    }
+    is_too_many
 }
 
 impl Future for Sleep {

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use super::error::Elapsed;
 use super::{Instant, Sleep};
+use crate::Scheduler;
+use crate::clock::timeline::after;
 use crate::scheduler::in_force::TimeSource;
-use crate::{Period, Scheduler};
 
 /// A future with a time limit. Made by [`timeout`](super::timeout()) and [`Scheduler::timeout`].
 ///
-/// Each poll asks the future first and the clock second, so a future that is done at its deadline is in time. When the
-/// time is up, the future is not polled any more. It is dropped with the `Timeout`, or returned by
+/// Each poll asks the future first and the timer second, so a future that is done at its deadline is in time. When the
+/// timer has rung, the future is not polled any more. It is dropped with the `Timeout`, or returned by
 /// [`into_inner`](Timeout::into_inner).
 ///
 /// After an error, a poll returns the same error again. After an output, a poll is a poll of the future after its end,
@@ -59,9 +60,8 @@ impl<F> Timeout<F> {
     /// A time beyond the range of the clock never ends (S4).
     pub(super) fn after(source: TimeSource, duration: Duration, future: F) -> Timeout<F> {
         let now = source.now();
-        let never = || Period::fixed_delay(duration).next_run(now, now);
-        let deadline = now.checked_add(duration).unwrap_or_else(never);
-        Timeout { future, sleep: Sleep::between(source, now, deadline), is_done: false }
+        let sleep = Sleep::between(source, now, after(now, duration));
+        Timeout { future, sleep, is_done: false }
     }
 
     pub(super) fn at(source: TimeSource, deadline: Instant, future: F) -> Timeout<F> {

@@ -1,6 +1,7 @@
 //! Async code in virtual time: `Driver::block_on`, and `Driver::next_deadline`.
 
-use std::future::{IntoFuture, Ready, pending, ready};
+use std::future::{IntoFuture, Ready, pending, poll_fn, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -414,4 +415,34 @@ fn a_stop_in_the_last_turn_of_a_call_is_followed_by_the_end() {
     driver.advance(Duration::ZERO);
     let stopping = kept.lock().expect("whole").take().expect("it has run");
     assert!(stopping.wait_timeout(Duration::ZERO).is_ok(), "the last turn was done");
+}
+
+/// The series would go on for ever, and its sender with it.
+#[test]
+fn s24_the_last_handle_that_is_dropped_inside_of_a_driver_stops_its_scheduler() {
+    let (scheduler, driver) = driven();
+    let (send, received) = mpsc::channel::<()>();
+    let ends = async move {
+        let keeps = move || _ = &send;
+        scheduler.schedule_repeatedly(SECOND, SECOND, keeps).expect("open");
+        drop(scheduler);
+        poll_fn(|context: &mut Context<'_>| match received.try_recv() {
+            Err(mpsc::TryRecvError::Disconnected) => Poll::Ready(()),
+            _ => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        })
+        .await;
+    };
+    driver.block_on(ends).expect("the series is dropped");
+}
+
+/// It would wait for a timer of the driver that it holds up.
+#[test]
+fn to_block_inside_of_a_driver_s_block_on_is_a_panic() {
+    let (_scheduler, driver) = driven();
+    let blocks =
+        || driver.block_on(async { tickwheel::future::block_on(tickwheel::time::sleep(SECOND)) });
+    assert!(catch_unwind(AssertUnwindSafe(blocks)).is_err());
 }

@@ -14,13 +14,15 @@ use std::thread;
 use std::time::{Duration, Instant as StdInstant};
 
 use crate::common::told::Poller;
-use crate::common::{PATIENCE, driven, is_own_process, panic_on_purpose, silence, until};
+use crate::common::{
+    PATIENCE, driven, driven_by, is_own_process, panic_on_purpose, silence, until,
+};
 use crate::{close, poll_with, waker};
 use futures_util::future::{join, join_all};
 use tickwheel::future::block_on;
-use tickwheel::time::{self, Instant};
+use tickwheel::time::{self, Instant, Sleep};
 use tickwheel::{
-    BuildError, Clock, CloseError, Entered, Inline, ManualClock, Scheduler, ThreadPool,
+    BuildError, Clock, CloseError, Entered, Inline, ManualClock, Scheduler, SystemClock, ThreadPool,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -201,7 +203,7 @@ fn a_virtual_clock_comes_before_guards_and_guards_before_drivers() {
             assert_eq!(all(), [true, false, false]);
         })
         .expect("ready");
-    assert!(is_global());
+    assert_eq!(all(), [false; 3], "the time that was resumed runs on");
 }
 
 #[test]
@@ -457,6 +459,80 @@ fn instants_never_go_back_on_a_thread_that_pauses_again_and_again() {
         assert!(real.elapsed() >= REST + MILLI && later() - resumed >= REST + MILLI);
         assert!(later() - start >= HOUR * round);
     }
+}
+
+/// Whether it was polled before or not, and also if the clock has not moved.
+#[test]
+fn after_a_resume_time_runs_on_from_where_it_stood() {
+    for ahead in [Duration::ZERO, HOUR] {
+        time::pause();
+        let start = Instant::now();
+        thread::sleep(REST);
+        block_on(time::advance(ahead));
+        let (task, mut sleeps) = (Poller::new(), [(); 2].map(|()| time::sleep(REST)));
+        assert!(task.poll(&mut sleeps[0]).is_pending());
+        let deadlines = sleeps.each_ref().map(Sleep::deadline);
+        time::resume();
+        assert!(start.elapsed() >= ahead && start.elapsed() < ahead + REST, "it does not jump");
+        thread::sleep(REST);
+        for (mut sleep, deadline) in sleeps.into_iter().zip(deadlines) {
+            task.polls_until_ready(&mut sleep);
+            assert_eq!(sleep.deadline(), deadline, "it is one time");
+            assert!(start.elapsed() >= ahead + REST);
+        }
+    }
+}
+
+#[test]
+fn a_clock_at_the_end_of_its_range_is_resumed_without_a_panic() {
+    time::pause();
+    block_on(time::advance(Duration::MAX));
+    time::resume();
+    assert_eq!(Instant::now().elapsed(), Duration::ZERO);
+}
+
+/// A sleep of another scheduler is none of this thread's business.
+#[test]
+fn a_closed_scheduler_s_sleep_keeps_its_deadline_on_a_thread_that_has_resumed() {
+    time::pause();
+    block_on(time::advance(HOUR));
+    time::resume();
+    let scheduler = Scheduler::new();
+    let (task, mut sleep) = (Poller::new(), scheduler.sleep(HOUR));
+    let deadline = sleep.deadline();
+    drop(scheduler.close());
+    assert!(task.poll(&mut sleep).is_pending());
+    assert_eq!(sleep.deadline(), deadline);
+    let now = Instant::now();
+    let in_force = scheduler.enter();
+    assert!(Instant::now() >= now, "a closed guard gives way to the time of the thread");
+    drop(in_force);
+}
+
+/// The series of the driver would be due for ever.
+#[test]
+fn a_paused_clock_goes_on_inside_of_any_driver() {
+    let real = Scheduler::builder().clock(SystemClock);
+    for (scheduler, driver) in [driven(), driven_by(real)] {
+        scheduler.schedule_repeatedly(HOUR, HOUR, || ()).expect("open");
+        let paused = paused();
+        let start = Instant::now();
+        driver.block_on(time::sleep(SECOND * 5)).expect("it moves");
+        assert_eq!(start.elapsed(), SECOND * 5);
+        drop(paused);
+    }
+}
+
+#[test]
+fn pause_inside_of_a_driver_in_real_time_makes_time_virtual() {
+    let (_scheduler, driver) = driven_by(Scheduler::builder().clock(SystemClock));
+    let hour = async {
+        let _paused = paused();
+        let start = Instant::now();
+        time::sleep(HOUR).await;
+        assert_eq!(start.elapsed(), HOUR);
+    };
+    driver.block_on(hour).expect("it moves");
 }
 
 #[test]

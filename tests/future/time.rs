@@ -10,7 +10,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant as StdInstant};
 
 use crate::common::told::Poller;
@@ -402,6 +402,38 @@ fn take(task: &Poller, interval: &mut Interval, start: StdInstant) -> Vec<u128> 
         ticks.push((tick.into_std() - start).as_millis());
     }
     ticks
+}
+
+/// The loop waits for what another task of its thread does.
+#[test]
+fn a_loop_of_what_is_due_gives_its_thread_to_others() {
+    let scheduler = Scheduler::new();
+    let past = scheduler.now();
+    let due: [fn(&Scheduler) -> Sleep; 2] =
+        [|s| s.sleep(Duration::ZERO), |s| s.sleep_until(s.now())];
+    for due in due {
+        let mut looped = pin!(async {
+            loop {
+                due(&scheduler).await;
+            }
+        });
+        let task = Poller::new();
+        assert!(task.poll(&mut looped.as_mut()).is_pending(), "it gives way");
+        assert_eq!(task.woken(), 1, "and goes on");
+    }
+    let mut ticks = scheduler.interval_at(past, Duration::from_nanos(1));
+    let mut looped = pin!(async {
+        loop {
+            ticks.tick().await;
+        }
+    });
+    assert!(Poller::new().poll(&mut looped.as_mut()).is_pending());
+    let mut by_hand = scheduler.interval_at(past, Duration::from_nanos(1));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(
+        (0..1_000).all(|_| by_hand.poll_tick(&mut context).is_ready()),
+        "nobody would be woken"
+    );
 }
 
 #[test]
