@@ -3,7 +3,6 @@
 #![allow(missing_docs, reason = "it is written as it would be in a program")]
 
 pub mod aws_smithy_async;
-pub mod backon;
 #[path = "../../src/docs/quinn.rs"]
 pub mod quinn;
 pub mod tower;

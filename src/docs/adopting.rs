@@ -38,6 +38,11 @@
 //! sleep. Methods that schedule a closure may do so, under load:
 //! see [`schedule_once`](crate::Scheduler::schedule_once).
 //!
+//! What it is worth depends on the service. In `tokio_service` of the package `tickwheel-demos`, an HTTP server behind a
+//! proxy, a request has five timeouts, and pushes four idle timeouts further. They cost 1.3 us of its 38 us of the processor, and
+//! 1.9 us with tokio's timers (two workers, two cores of an AMD EPYC). Around a future that is ready at once, 49 million timeouts
+//! a second were made, and 25 with tokio's; with futures that are pending once 12.8, and 3.8 (rows S4 of `benches/peers`).
+//!
 //! # A library
 //!
 //! A library that wants to run anywhere needs no feature and no trait of its own: it depends on this crate without

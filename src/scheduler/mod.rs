@@ -135,6 +135,10 @@ impl Scheduler {
     /// other parts of the program may use it: [`close`](Scheduler::close) is an error, and [`stop`](Scheduler::stop) does
     /// nothing.
     ///
+    /// It has ticks of 1 ms. In a service with a million pending timeouts and 10,000 sleeps a second these sleeps were 0.56 ms
+    /// late in the median, and 0.03 ms with [`Precision::Exact`](crate::Precision), which took 0.23 of a processor more
+    /// (row P1 of `benches/peers`). [`set_global`](Scheduler::set_global) chooses.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use tickwheel::{CloseError, Scheduler};
