@@ -167,7 +167,7 @@ MUTATIONS = [
      "run().map_continue(|()| CHOSEN.take())", "run().map_continue(|()| None)", tests("repeat::series_that_choose")),
     # Async code on a driver
     ("a wake during the poll is lost", "src/scheduler/block_on.rs",
-     "        while !self.woken.flag.swap(false, Ordering::Acquire) {", "        self.woken.flag.store(false, Ordering::Relaxed);\n        while !self.woken.flag.swap(false, Ordering::Acquire) {",
+     "        loop {\n            let mut next = self.driver.turn();", "        self.woken.flag.store(false, Ordering::Relaxed);\n        loop {\n            let mut next = self.driver.turn();",
      tests("future::block_on")),
     ("virtual time jumps ahead of other threads", "src/scheduler/block_on.rs",
      "                self.wait_for_others();\n", "", tests("future::block_on")),

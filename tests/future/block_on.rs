@@ -426,12 +426,12 @@ fn s24_the_last_handle_that_is_dropped_inside_of_a_driver_stops_its_scheduler() 
         let keeps = move || _ = &send;
         scheduler.schedule_repeatedly(SECOND, SECOND, keeps).expect("open");
         drop(scheduler);
-        poll_fn(|context: &mut Context<'_>| match received.try_recv() {
-            Err(mpsc::TryRecvError::Disconnected) => Poll::Ready(()),
-            _ => {
-                context.waker().wake_by_ref();
-                Poll::Pending
+        poll_fn(|context: &mut Context<'_>| {
+            if received.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
+                return Poll::Ready(());
             }
+            context.waker().wake_by_ref();
+            Poll::Pending
         })
         .await;
     };
