@@ -71,7 +71,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "timeout-ready", instructions: 175.0, allocations: 0.0, run: timeout_ready },
     Operation {
         name: "timeout-pending",
-        instructions: 830.0,
+        instructions: 860.0,
         allocations: 0.002,
         run: timeout_pending,
     },

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, criterion_group, criterion_main};
 use tickwheel::wheel::Wheel;
-use tickwheel::{Cancellable, DueTask, Executor, Inline, Precision, Scheduler, ThreadPool};
+use tickwheel::{Cancellable, DueTask, Executor, Inline, Precision, Scheduler, ThreadPool, time};
 
 use common::Random;
 
@@ -307,12 +307,31 @@ fn tick(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// What it costs to look up the scheduler in force: a sleep that is made for a known deadline does nothing else.
+fn in_force(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("in force");
+    floor(&mut group);
+    let deadline = Instant::now() + Duration::from_secs(3600);
+    let make = |bencher: &mut criterion::Bencher<'_>| {
+        bencher.iter(|| drop(black_box(time::sleep_until(black_box(deadline)))));
+    };
+    group.bench_function("the global scheduler", make);
+    let scheduler = Scheduler::new();
+    group.bench_function("named, without a look", |bencher| {
+        bencher.iter(|| drop(black_box(scheduler.sleep_until(black_box(deadline)))));
+    });
+    let guard = scheduler.enter();
+    group.bench_function("one that is entered", make);
+    drop(guard);
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))
         .sample_size(20);
-    targets = schedule, cancel, fire, tick
+    targets = schedule, cancel, fire, tick, in_force
 }
 criterion_main!(benches);
