@@ -350,19 +350,29 @@ fn bounds() -> Bounds {
 const PEAK_MEGABYTES: f64 = 300.0;
 
 /// Runs floods with more and more producers, and checks each.
+///
+/// A short flood whose lateness is too high is run once more. A processor that was asleep, or busy with other work, costs the
+/// median 100 ms of such a flood, and a fault is there in each one. What is lost or kept is forgiven in none.
 fn judge(kind: &str, place: &str, producers: &[usize]) {
     let mut complaints = Complaints::default();
     for producers in producers {
         let name = format!("flood {kind} {place} {producers}");
-        match scenario(&name, length(place) + longest_tail() + SECOND * 60) {
-            Ok(figures) => judge_one(&name, &figures, &mut complaints),
-            Err(why) => complaints.add(format!("{name}: {why}")),
+        for is_last in [in_full_form(), true] {
+            let mut late = Complaints::default();
+            match scenario(&name, length(place) + longest_tail() + SECOND * 60) {
+                Ok(figures) => judge_one(&name, &figures, &mut late, &mut complaints),
+                Err(why) => complaints.add(format!("{name}: {why}")),
+            }
+            if is_last || late.is_empty() {
+                complaints.append(late);
+                break;
+            }
         }
     }
     complaints.assert_none();
 }
 
-fn judge_one(name: &str, figures: &Figures, complaints: &mut Complaints) {
+fn judge_one(name: &str, figures: &Figures, late: &mut Complaints, complaints: &mut Complaints) {
     let get = |figure: &str| figures.get(figure);
     println!(
         "{name:<24} victim p50 {:7.1}, worst {:8.1} ms; series' gap {:7.1}; sleeper {:6.1}; RSS {:6.0} MB, then {:5.0}, dropped {:5.0}; {:6.2} M/s; tail {:6.0} ms; {} lost, {} late for ever",
@@ -379,12 +389,15 @@ fn judge_one(name: &str, figures: &Figures, complaints: &mut Complaints) {
         get("victim missing")
     );
     let (bounds, plain) = (bounds(), get("sleeper worst"));
+    let mut in_time = |bound: f64, figure: &str| {
+        late.at_most(bound, get(figure), &format!("{name}, {figure}"));
+    };
+    in_time(bounds.p50 + get("sleeper p99"), "victim p50");
+    in_time(bounds.worst + plain, "victim worst");
+    in_time(bounds.gap + plain, "gap");
     let mut at_most = |bound: f64, figure: &str| {
         complaints.at_most(bound, get(figure), &format!("{name}, {figure}"));
     };
-    at_most(bounds.p50 + get("sleeper p99"), "victim p50");
-    at_most(bounds.worst + plain, "victim worst");
-    at_most(bounds.gap + plain, "gap");
     at_most(PEAK_MEGABYTES, "peak");
     at_most(bounds.after, "after");
     at_most(bounds.after, "dropped");

@@ -265,6 +265,14 @@ impl Complaints {
         self.0.push(complaint);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, mut others: Complaints) {
+        self.0.append(&mut others.0);
+    }
+
     pub(crate) fn assert_none(self) {
         assert!(self.0.is_empty(), "{}", self.0.join("\n"));
     }
