@@ -637,7 +637,8 @@ fn a_sleep_that_goes_over_to_a_global_scheduler_of_another_clock_takes_its_time(
     for mut sleep in [early, scheduler.sleep(HOUR)] {
         assert!(task.poll(&mut sleep).is_pending(), "it has an hour left");
         clock.advance(HOUR);
-        assert!(task.polls_until_ready(&mut sleep) <= 2);
+        let polls = task.polls_until_ready(&mut sleep); // one may be for the wake of the close
+        assert!(polls <= 3, "{polls} polls");
     }
 }
 
