@@ -185,7 +185,7 @@ pub(crate) fn short_of_never(instant: Instant) -> Instant {
     if is_farthest { instant.checked_sub(step).unwrap_or(instant) } else { instant }
 }
 
-/// Returns the instant that lies `ahead` of another one, or the latest possible one if that is beyond the range of the clock.
+/// Returns the instant that lies `ahead` of now, or the latest possible one if that is beyond the range of the clock.
 pub(crate) fn after(now: Instant, ahead: Duration) -> Instant {
     now.checked_add(ahead).unwrap_or_else(|| farthest(now))
 }

@@ -10,7 +10,6 @@
 //! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (because it was stopped, or is
 //!   blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call. The bound
 //!   falls back when the queue is short again, and when a waiting producer sees that something passes.
-//!
 //! - PRESSURE-3 A task of a runtime is not put to sleep, because it would take its thread along. It polls again until it is
 //!   let in, and the same rules end that wait: see [`Wait`].
 //!

@@ -33,8 +33,8 @@ impl Scheduler {
     /// the executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
     /// leftovers. Neither this call nor the end of the alarm allocates memory.
     ///
-    /// If the tick thread is far behind, the waker is woken before this call returns. So a future that is polled then has to compare its
-    /// deadline with the clock, and calls `wake_at` again. The calling thread is never put to sleep.
+    /// If the tick thread is far behind, the waker is woken before this call returns. So a future that is polled then has to
+    /// compare its deadline with the clock, and calls `wake_at` again. The calling thread is never put to sleep.
     ///
     /// ```
     /// use std::pin::Pin;

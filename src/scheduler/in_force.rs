@@ -32,7 +32,6 @@ use crate::platform::panics::quietly;
 use crate::wheel::entry::SchedulerId;
 
 /// A scheduler as futures keep it: a share of a handle's count, or nothing for the global one (FORCE-3).
-#[derive(Clone)]
 pub(crate) struct TimeSource(Option<Arc<Scheduler>>);
 
 impl TimeSource {
@@ -85,6 +84,7 @@ impl TimeSource {
         self.0.as_deref().or_else(|| GLOBAL.get())
     }
 
+    /// Returns true if it is this scheduler.
     #[cfg(feature = "hyper")]
     pub(crate) fn is(&self, scheduler: &Scheduler) -> bool {
         match &self.0 {
@@ -132,10 +132,12 @@ impl Here {
         changed.ok()
     }
 
+    /// Looks at what is in force. `None` if nothing is.
     fn look<R>(look: impl FnOnce(&Here) -> Option<R>) -> Option<R> {
         IS_ANY.get().then(|| HERE.try_with(|here| look(&here.borrow())).ok().flatten())?
     }
 
+    /// Returns what the innermost guard of `enter` has put in force, or else the innermost `block_on`.
     fn innermost(&self) -> Option<&Guarded> {
         let of = |is_meant: fn(&Guarded) -> bool| {
             self.guards.iter().map(|(_, guarded)| guarded).rfind(|guarded| is_meant(guarded))
@@ -193,9 +195,7 @@ impl Scheduler {
         let guard = Guard::new(Guarded::Entered(self.for_futures()));
         Entered { _guard: guard, _scheduler: PhantomData }
     }
-}
 
-impl Scheduler {
     /// Returns a handle to the scheduler [in force](crate::time#the-scheduler-in-force) on the calling thread, for what takes
     /// a scheduler.
     ///

@@ -28,22 +28,28 @@
 //! 1. the virtual clock that [`pause`] has put there,
 //! 2. or the innermost guard of [`Scheduler::enter`],
 //! 3. or the driver inside its own [`Driver::block_on`],
-//! 4. or [`Scheduler::global`], which is made at the first poll that needs it.
+//! 4. or, on a thread that has called [`resume`], the time that runs on from there,
+//! 5. or [`Scheduler::global`], which is made at the first poll that needs it.
 //!
 //! A future keeps the scheduler that was in force where it was made, also when it moves to another thread. To look the
 //! global one up costs no lock and no count: a sleep for a known deadline was made in 4 ns, and in 7 with one that is entered
-//! (`cargo bench -p peers --bench core -- "in force"`). A thread that runs tasks for others, such as a worker of a runtime or of an executor, has
-//! its own scheduler in force, which is the global one unless it has entered another. So a task does not see what was in
-//! force where it was spawned. The methods [`Scheduler::sleep`], [`timeout`](Scheduler::timeout) and
+//! (`cargo bench -p peers --bench core -- "in force"`).
+//!
+//! A thread that runs tasks for others, such as a worker of a runtime or of an executor, has its own scheduler in force,
+//! which is the global one unless it has entered another. So a task does not see what was in force where it was spawned.
+//!
+//! The methods [`Scheduler::sleep`], [`timeout`](Scheduler::timeout) and
 //! [`interval`](Scheduler::interval) name the scheduler, and return the same types. [`Scheduler::in_force`] returns the one
 //! in force, for what takes a scheduler.
 //!
 //! # A scheduler that is closed or full
 //!
 //! It is passed over for the global one, which nobody can close. A sleep that a close finds waiting goes on there for the
-//! rest of its time. It stays there, also when it is reset. So a loop of ticks never spins, and [`Elapsed`](error::Elapsed) means elapsed. If the clock was a
-//! virtual one, what is left passes in real time, and [`Sleep::deadline`] is an instant of the global scheduler's clock
-//! from then on. For a [`Driver::block_on`] that is a wait for another thread: see
+//! rest of its time. It stays there, also when it is reset. So a loop of ticks never spins, and
+//! [`Elapsed`](error::Elapsed) means elapsed.
+//!
+//! If the clock was a virtual one, what is left passes in real time, and [`Sleep::deadline`] is an instant of the global
+//! scheduler's clock from then on. For a [`Driver::block_on`] that is a wait for another thread: see
 //! [`block_on_patiently`](crate::Driver::block_on_patiently).
 //!
 //! # Under load
@@ -237,8 +243,9 @@ pub mod error {
 
 /// Puts a virtual clock on the calling thread: it stands still until [`advance`] or [`advance_when_idle`] moves it.
 ///
-/// What this thread makes from now on keeps virtual time, wherever it is polled. What was made before stays real, and other
-/// threads notice nothing. The clock runs again after [`resume`], and goes with the thread. In a
+/// Sleeps, timeouts and intervals that this thread makes from now on keep virtual time, on whichever thread they are polled.
+/// Those that it made before stay in real time, and other threads are not affected. The clock runs again after [`resume`],
+/// and ends with the thread. In a
 /// [`Driver::block_on`](crate::Driver::block_on) time is virtual already, and this does nothing.
 ///
 /// Nothing moves the clock but [`advance`], the hook [`advance_when_idle`], and this crate's

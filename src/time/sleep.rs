@@ -17,7 +17,8 @@
 //!   rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
 //! - SLEEP-4 If the scheduler takes no alarm, because it is closed or full, the sleep goes over to the global one, for good.
 //!   What is left is read once by the old clock, and passes by the global one's. Should that one take none either, the
-//!   sleep wakes its task, which polls again. From a clock that was resumed, it goes over to the one that runs on.
+//!   sleep wakes its task, which polls again. A sleep on a virtual clock that was resumed goes over to the clock that runs
+//!   on, and its deadline stays.
 //! - SLEEP-5 A loop of sleeps that are due would never give its thread to others. So one in a row of many is `Pending`, and
 //!   has woken its task.
 
@@ -72,7 +73,7 @@ pub struct Sleep {
 /// How far ahead a sleep ends whose time is beyond the range of the clock: 30 years.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// Returns the instant that lies `ahead` of now, or one years ahead if that is beyond the range of the clock.
+/// Returns the instant that lies `ahead` of now, or one 30 years ahead if that is beyond the range of the clock.
 pub(super) fn soon_or_far(now: StdInstant, ahead: Duration) -> StdInstant {
     now.checked_add(ahead).unwrap_or_else(|| after(now, FAR))
 }

@@ -426,7 +426,10 @@ fn s24_the_last_handle_that_is_dropped_inside_of_a_driver_stops_its_scheduler() 
         let keeps = move || _ = &send;
         scheduler.schedule_repeatedly(SECOND, SECOND, keeps).expect("open");
         drop(scheduler);
+        let mut polls = 0;
         poll_fn(|context: &mut Context<'_>| {
+            polls += 1;
+            assert!(polls < 100_000, "the series is still there");
             if received.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
                 return Poll::Ready(());
             }
