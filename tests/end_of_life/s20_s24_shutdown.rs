@@ -513,7 +513,9 @@ fn s24_what_is_given_up_in_a_run_is_dropped_behind_it() {
     let (sender, receiver) = mpsc::channel();
     let scheduler = threaded();
     let pool = scheduler.with_executor(ThreadPool::new(1));
-    let (inner, held) = (scheduler.clone(), Where(sender.clone()));
+    let held = Where(sender.clone());
+    let waits = scheduler.schedule_once(HOUR, move || drop(held)).expect("open");
+    let (inner, held) = (scheduler.clone(), Where(sender));
     let (enter, entered) = mpsc::channel();
     let (leave, left) = mpsc::channel::<()>();
     let series = pool.schedule_repeatedly(Duration::ZERO, HOUR, move || {
@@ -523,8 +525,6 @@ fn s24_what_is_given_up_in_a_run_is_dropped_behind_it() {
         left.recv().expect("the test goes on");
     });
     let series = series.expect("open");
-    let held = Where(sender);
-    let waits = scheduler.schedule_once(HOUR, move || drop(held)).expect("open");
     entered.recv_timeout(PATIENCE).expect("it runs");
     until("the other task is dropped", || waits.is_done());
     assert!(receiver.recv_timeout(PATIENCE).is_ok() && receiver.try_recv().is_err());
