@@ -9,7 +9,7 @@
 //!    load.
 //! 2. **Held** (`engine/slots`). The closure goes into a holder of 64 bytes, a cache line, whose slot comes from the
 //!    calling thread's own magazine of free slots, without an atomic. Up to 32 bytes of closure lie inline. Then one
-//!    store to the holder's word says: *pending, generation g*.
+//!    store to the holder's word says: *pending, filing n*.
 //! 3. **Announced** (`engine/intake`). A record of deadline, stamp and name goes into the calling thread's lane. One
 //!    swap publishes it, the only read-modify-write of a schedule. If the tick thread sleeps towards something later,
 //!    the caller wakes it (`clock/parking.rs`).
@@ -22,20 +22,20 @@
 //!    pending and can still be cancelled.
 //! 7. **Claimed and run** (`engine/run.rs`). The thread that runs the task first moves the word from pending to
 //!    running, by a compare-exchange. A one-shot is moved out of its holder and called. A series is called in place and
-//!    goes back to step 3 under the same name.
-//! 8. **Over.** The word becomes *free, generation g + 1*, and the slot goes into the magazine of the thread that ran
+//!    goes back to step 3, with the next filing number.
+//! 8. **Over.** The word becomes *free, n + 1*, and the slot goes into the magazine of the thread that ran
 //!    it.
 //!
-//! A cancel may come between 2 and 7. It is one compare-exchange, from *pending g* to *free g + 1*. The winner owns the
-//! closure and drops it, and the slot goes into the canceller's magazine. The entry stays in the wheel; it names a
-//! generation that is over, and is dropped when it is found. When such stale entries outnumber the live ones, a
+//! A cancel may come between 2 and 7. It is one compare-exchange, from *pending n* to *free n + 1*. The winner owns the
+//! closure and drops it, and the slot goes into the canceller's magazine. The entry stays in the wheel; its number is not
+//! the word's any more, and it is dropped when it is found. When such stale entries outnumber the live ones, a
 //! sweep removes them, some thousands per turn.
 //!
 //! # What a handle can and cannot know
 //!
-//! A handle is a slot number and a generation: it has no count, and no pointer that must be kept alive. It can always
-//! tell whether its task is over, because then the generation has moved on. It cannot tell from the slot *how* the task
-//! ended once the slot was used four times more, or its page went back to the system. So a cancel that wins is noted in
+//! A handle is a slot number and the number of the task's first filing: it has no count, and no pointer that must be kept
+//! alive. It can always tell whether its task is over: the holder is free, or another task was born there. It cannot tell
+//! from the slot *how* the task ended once the slot was used again, or its page went back to the system. So a cancel that wins is noted in
 //! the handle, and the clones of a handle share that note. One thing is forgotten: if a leftover was cancelled by
 //! [`PendingTask::cancel`](crate::PendingTask::cancel), an old handle later says only that the task is done.
 //!
@@ -117,18 +117,16 @@
 //! 100 in W5 (a million tasks within 100 ms, alternating runs, the middle of three); with `Inline` 94 before and 94
 //! since.
 //!
-//! **Series in their runs.** Each run of a series flips a bit of the task's word, the turn, and its entry carries the
-//! same bit. So the close can tell a series that has not started since it was handed over from one that has run and is
-//! about to be scheduled again. The first is claimed back. The other is in a run, or between its run and the lane that
-//! will refuse the next one. It stays on a list until its runner comes, makes it a leftover with the deadline of the
-//! next run, and wakes the threads that wait for it. Without the turn a close could return a series with the deadline
-//! of a run that it had just made; a model showed it.
+//! **Series in their runs.** Each run of a series is a filing with a number of its own. So the close can tell a series that
+//! has not started since it was handed over from one that has run and is about to be scheduled again. The first is
+//! claimed back. The other is in a run, or between its run and the lane that will refuse the next one. It stays on a list
+//! until its runner comes, makes it a leftover with the deadline of the next run, and wakes the threads that wait for it.
 //!
 //! **Leftovers that move** stay in their holders. The word goes from returned to pending, with the number of an
 //! executor at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up
-//! the scheduler in a table, so that the cancel is counted there. An executor of the old scheduler may still have an
-//! entry of the task, which has the same name, so a claim of a task that has moved asks that table first. While the
-//! task moves, is looked up, or has its name read, it is held, and every other thread that wants it spins.
+//! the scheduler in a table, so that the cancel is counted there. An entry that an executor of the old scheduler still has is
+//! stale, because the move is a filing. While the task moves, or has its name read, it is held, and every other thread
+//! that wants it spins.
 //!
 //! **Closes that meet.** A close waits for the runs of series, and a run may call a close: of its own scheduler, or of
 //! another whose runs call a close of the first. So a close that is called inside a run does not wait for that run, nor
@@ -139,15 +137,13 @@
 //! Most deadlines that move are pushed further, with each packet. So that is a matter of the holder alone: the thread
 //! holds the task by an exchange of its word, stores the new deadline, and puts the task back by a store. The entry in
 //! the wheel stays. When it comes out, the tick thread sees the later deadline, and files it there. However often a task
-//! is moved, that happens once per period of its shortest delay. An earlier deadline needs a new entry; then the old one
-//! is void, and is dropped when it comes out. Which entry is the valid one is told by the deadline under which it is
-//! filed. That lies beside the holder, in the annex of its block, 32 bytes of memory that few tasks ever touch: 64 bytes
-//! have no room for two deadlines. The states and the races are in `engine/slots/deadline.rs`.
+//! is moved, that happens once per period of its shortest delay. An earlier deadline needs a new entry, with a new number;
+//! then the old one is stale. The time under which an entry is filed that is not the task's deadline lies beside the
+//! holder, in the annex of its block, 24 bytes of memory that few tasks ever touch: 64 bytes have no room for two
+//! deadlines. The states and the races are in `engine/slots/deadline.rs`.
 //!
-//! A one-shot that was never reset pays for the store of its deadline, and little else: a bit of the word tells that its
-//! entries need no look. A series is held for a moment after each run, because a reset may come during the run. A claim
-//! of a task that was reset holds it first, so an executor that has it in its queue does not run it at its old time, and
-//! files it again.
+//! A claim holds the task for the look at its deadline, so an executor that has it in its queue does not run it at its
+//! old time, and files it again.
 //!
 //! If a task is in the cache, `reset_at` moves it to a later time in 10 to 11 ns. `reset` also reads the clock, and takes
 //! 28 to 31 ns. If the caller picks the task at random among 100,000, as W11 of `benches/peers` does, `reset_at` takes

@@ -13,8 +13,7 @@ use crate::clock::tick::Moment;
 use crate::engine::error::ScheduleError;
 use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Filled, Pushed, Refused};
-use crate::engine::ready::{Entry, Runner, Turn};
-use crate::engine::slots::deadline;
+use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, holder};
 use crate::executor::backpressure::Flow;
@@ -99,15 +98,13 @@ impl Shared {
         };
         let key = vacancy.fill(task, repetition, executor, deadline);
         let runner = match executor {
-            _ if T::IS_WAKER => Runner::TickThread,
+            _ if T::IS_WAKER && T::IS_COUNTED => Runner::TickThread,
+            _ if T::IS_WAKER => Runner::TickThreadUncounted,
             None => Runner::Default,
             Some(_) => Runner::Own,
         };
-        let turn = T::IS_SERIES.then_some(Turn::Even);
-        let mut entry = Entry::new(key, deadline, deadline <= now, runner, turn);
-        if !T::IS_COUNTED {
-            entry = entry.uncounted();
-        }
+        let TaskKey { slot, birth } = key;
+        let entry = Entry::new(slot, birth, deadline, deadline <= now, runner, T::IS_SERIES);
         match self.announce(entry, now, T::IS_COUNTED) {
             Ok(pushed) => {
                 if pushed.filled && !T::IS_WAKER {
@@ -251,17 +248,7 @@ impl Shared {
     /// [`ring_for`](Shared::ring_for) comes next.
     #[inline(never)] // a schedule takes 16 instructions more with a copy in each caller
     pub(super) fn file(&self, entry: Entry, now: Moment, is_new: bool) -> Result<Pushed, Refused> {
-        let stamp = self.intake.stamp(now.0);
-        if self.keeps_stamps() {
-            deadline::set_stamp(entry.key(), stamp);
-        }
-        self.push(entry, stamp, is_new)
-    }
-
-    /// Returns true if the stamps of tasks have to be kept, for the order of equal deadlines: see [`deadline`].
-    #[inline]
-    pub(super) fn keeps_stamps(&self) -> bool {
-        self.has_resets() && !self.intake.is_by_clock()
+        self.push(entry, self.intake.stamp(now.0), is_new)
     }
 
     /// Publishes the record of a task, without a look at the doorbell. A task that `is_new` is counted as scheduled

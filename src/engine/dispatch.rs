@@ -68,7 +68,7 @@ impl Engine {
                 (Target::Default, Runner::Default) => true,
                 (Target::Own(own), Runner::Own) => {
                     self.ready.fetch_ahead();
-                    let Some(word) = holder::pending_word(entry.key()) else { continue };
+                    let Some(word) = holder::live_word(entry) else { continue };
                     word.executor() == own.number()
                 }
                 _ => false,
@@ -109,9 +109,9 @@ impl Engine {
     fn target_of(&self, entry: Entry) -> Option<Target> {
         match entry.runner() {
             Runner::Default => Some(Target::Default),
-            Runner::TickThread => Some(Target::TickThread),
+            Runner::TickThread | Runner::TickThreadUncounted => Some(Target::TickThread),
             Runner::Own => {
-                let number = holder::pending_word(entry.key())?.executor();
+                let number = holder::live_word(entry)?.executor();
                 self.shared.own_executors.find(number).map(Target::Own)
             }
         }
@@ -181,7 +181,7 @@ impl Engine {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some(entry) = self.still_due(entry) else { continue };
-            let Some(word) = holder::pending_word(entry.key()) else { continue };
+            let Some(word) = holder::live_word(entry) else { continue };
             entries.push((word.executor(), entry.due_now(), for_good));
         }
         entries.sort_by_key(|(number, ..)| *number); // a stable sort keeps the order of the hand-over

@@ -11,8 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::BATCH;
-use crate::engine::slots::deadline::is_out_of_date;
-use crate::engine::slots::holder;
+use crate::engine::slots::holder::is_live;
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
@@ -54,7 +53,7 @@ impl InFlight {
                 if let Some(soon) = oldest.get(over + AHEAD) {
                     soon.prefetch();
                 }
-                if !is_out_of_date(oldest[over]) {
+                if is_live(oldest[over]) {
                     break; // the tasks behind it were handed over later
                 }
                 over += 1;
@@ -71,7 +70,7 @@ impl InFlight {
         for _ in 0..most {
             let Some(first) = self.tasks.pop_front() else { break };
             self.tasks.get(AHEAD).inspect(|soon| soon.prefetch());
-            if !is_out_of_date(first) {
+            if is_live(first) {
                 self.kept.push_back(first);
             }
         }
@@ -124,14 +123,14 @@ pub(super) struct SeriesInFlight {
 impl SeriesInFlight {
     pub(super) fn push(&mut self, entry: Entry) {
         self.count += 1;
-        self.runs.insert(entry.key().slot, (self.count, entry));
+        self.runs.insert(entry.slot(), (self.count, entry));
         if self.runs.len() > self.scan_at {
             self.forget_over();
         }
     }
 
     pub(super) fn forget_over(&mut self) {
-        self.runs.retain(|_, (_, entry)| !holder::is_over(entry.key()));
+        self.runs.retain(|_, (_, entry)| is_live(*entry));
         self.scan_at = 2 * self.runs.len() + BATCH;
         self.runs.shrink_to(self.scan_at);
     }
@@ -150,8 +149,9 @@ mod tests {
     use crate::clock::tick::Moment;
     use crate::engine::admit::Times;
     use crate::engine::slots::deadline::{self, Reset};
+    use crate::engine::slots::holder;
     use crate::engine::slots::{Cancelled, OneShot};
-    use crate::wheel::entry::{Runner, SchedulerId};
+    use crate::wheel::entry::{Runner, SchedulerId, TaskKey};
 
     /// A task that is over, and one that nothing ends before the last line of a test.
     fn over_and_waiting() -> (Entry, Entry) {
@@ -161,7 +161,9 @@ mod tests {
         };
         let (over, waiting) = (fill(), fill());
         assert!(matches!(holder::cancel(over), Cancelled::Won { .. }));
-        [over, waiting].map(|key| Entry::new(key, Moment(5), true, Runner::Default, None)).into()
+        let entry =
+            |key: TaskKey| Entry::new(key.slot, key.birth, Moment(5), true, Runner::Default, false);
+        [over, waiting].map(entry).into()
     }
 
     #[test]
@@ -193,8 +195,8 @@ mod tests {
         in_flight.extend(&[waiting]);
         let reset = |deadline| {
             let times = Times { now: Moment(1), deadline: Moment(deadline) };
-            let key = waiting.key();
-            deadline::reset(key, times, Moment(0), false, None, SchedulerId::FIRST, |_| true)
+            let key = TaskKey { slot: waiting.slot(), birth: waiting.number };
+            deadline::reset(key, times, Moment(0), false, SchedulerId::FIRST, |_| true)
         };
         assert_eq!((reset(9), in_flight.forget_over(1)), (Reset::Done, 0), "it is due later");
         assert_eq!((reset(3), in_flight.forget_over(1)), (Reset::Done, 1), "another entry counts");
@@ -210,7 +212,7 @@ mod tests {
         assert!(in_flight.is_scanning, "in the middle of a scan");
         (3000..3010).for_each(|at| in_flight.extend(&[nth(at)]));
         let mut left: Vec<_> = in_flight.drain().collect();
-        left.retain(|entry| entry.key() == waiting.key());
+        left.retain(|entry| entry.slot() == waiting.slot());
         let expected = (0..3010).filter(|at| at % 3 > 0 || *at >= 3000);
         assert!(left.iter().map(|entry| entry.deadline).eq(expected));
     }

@@ -14,8 +14,8 @@
 //! something over, the answer is [`Next::Again`], and the next turn does it.
 //!
 //! - TURN-1 Between turns the entry of a pending task is in exactly one place: a lane, the wheel, the ready queue, a
-//!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, and one whose deadline was moved may
-//!   leave void ones (RESET-1 in [`deadline`](slots::deadline)). Any step that meets one drops it.
+//!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, and so may one whose deadline
+//!   was moved (see [`state`](slots::state)). Any step that meets one drops it.
 //! - TURN-2 Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3): the
 //!   intake gives out records in that order, the wheel keeps it, and the ready queue sorts stably.
 //! - TURN-3 A turn never answers with a time that is later than the earliest live deadline needs.
@@ -57,8 +57,8 @@ use self::this_thread::TurningMark;
 use crate::clock::tick::{Moment, Tick};
 use crate::engine::intake::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
-use crate::engine::slots::deadline::is_live;
 use crate::engine::slots::depot;
+use crate::engine::slots::holder::is_live;
 use crate::engine::slots::trim::Trims;
 use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
@@ -256,9 +256,6 @@ impl Engine {
     ///
     /// Returns how many tasks came in, and the earliest of their deadlines: zero if one is due now.
     fn take_in(&mut self, cut: u64) -> (usize, Moment) {
-        if self.shared.keeps_stamps() {
-            self.ready.order_by_stamp();
-        }
         let most = match self.shared.has_a_thread {
             false => TAKE_IN_DRIVEN,
             // Enough is due already. New records stay in their lanes, which holds their producers back.

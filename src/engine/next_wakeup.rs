@@ -1,11 +1,12 @@
 //! The end of a turn: it tidies up, and says when to turn again. And what a sleeper does before it sleeps.
 
+use super::needed_at;
 use super::{
     Engine, GIVE_BACK, HAND_OVER, LOOK_AHEAD, Next, Precision, SETTLE, SKIP, STALE, SWEEP,
 };
-use super::{is_live, needed_at};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, Due};
+use crate::engine::slots::holder::is_live;
 use crate::engine::slots::trim;
 use crate::wheel::entry::Entry;
 

@@ -210,8 +210,8 @@ impl Outboxes {
         let entries = batch.entries();
         let mut back: Vec<_> = refused.iter().map(|(entry, _)| *entry).collect();
         back.sort_unstable();
-        // What comes back may be of an earlier batch, so it cannot just be subtracted. Then it may be a void entry of a
-        // task whose valid one the executor keeps, so whole entries are compared and not keys.
+        // What comes back may be of an earlier batch, so it cannot just be subtracted. Then it may be a stale entry of a
+        // task whose live one the executor keeps, so whole entries are compared and not keys.
         let is_taken = |entry: &&Entry| back.binary_search(entry).is_err();
         let count =
             if back.is_empty() { entries.len() } else { entries.iter().filter(is_taken).count() };

@@ -15,10 +15,6 @@
 //! - READY-2 At equal deadlines `sorted` goes before the late tasks, because its tasks have come through the wheel and
 //!   were scheduled earlier. Late tasks of equal deadlines go in the order in which they came, which a count tells.
 //!
-//! - READY-3 Where deadlines are moved and the clock may stand still, equal deadlines are in the order of the stamps
-//!   that the tasks keep: see [`deadline`](super::slots::deadline). Tasks that were never moved come in that order
-//!   anyway. Stale entries do not come in, because one that becomes valid again would have an old place.
-//!
 //! With `Precision::Tick` the wheel gives out only ticks that have passed, so everything here is due. With
 //! `Precision::Exact` it gives out the tick that is passing as well, and each entry waits here for its own deadline.
 
@@ -28,14 +24,13 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::clock::tick::Moment;
 use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
-use crate::engine::slots::deadline::{is_live, stamp};
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
-pub(crate) use crate::wheel::entry::{Entry, Runner, Turn};
+pub(crate) use crate::wheel::entry::{Entry, Runner};
 
 impl Entry {
     pub(crate) fn record(self, stamp: u64) -> Record {
-        let name = u64::from(self.slot_and_flags) << 32 | u64::from(self.generation);
+        let name = u64::from(self.slot_and_flags) << 32 | u64::from(self.number);
         Record { deadline: self.deadline, stamp, name }
     }
 }
@@ -45,7 +40,7 @@ impl From<Record> for Entry {
         Entry {
             deadline: record.deadline,
             slot_and_flags: (record.name >> 32) as u32,
-            generation: record.name as u32,
+            number: record.name as u32,
         }
     }
 }
@@ -57,12 +52,12 @@ impl Timed for Entry {
 
     #[inline]
     fn prefetch(&self) {
-        blocks::prefetch(self.key().slot);
+        blocks::prefetch(self.slot());
     }
 }
 
-/// A late entry: its deadline, its stamp or 0 (READY-3), and how many came late before it (READY-2).
-type Late = (u64, u64, u64, Entry);
+/// A late entry: its deadline, and how many came late before it (READY-2).
+type Late = (u64, u64, Entry);
 
 /// The tasks that come next, in order.
 #[derive(Default)]
@@ -74,38 +69,20 @@ pub(crate) struct ReadyQueue {
     count: u64,
     /// Room to sort in. Empty between calls.
     scratch: Vec<Entry>,
-    /// Equal deadlines are in the order of stamps (READY-3).
-    by_stamp: bool,
 }
 
 impl ReadyQueue {
-    /// Keeps equal deadlines in the order of stamps from now on (READY-3). Entries without a stamp come first.
-    pub(crate) fn order_by_stamp(&mut self) {
-        self.by_stamp = true;
-    }
-
     /// Takes in what the wheel has given out (READY-1).
     pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
         sort_by_deadline(given_out, &mut self.scratch);
-        if self.by_stamp {
-            given_out.retain(|entry| is_live(*entry));
-            for equal in given_out.chunk_by_mut(|one, other| one.deadline == other.deadline) {
-                equal.sort_by_cached_key(|entry| stamp(*entry)); // it may change meanwhile
-            }
-        }
         self.sorted.extend(given_out.drain(..));
     }
 
     /// Takes in a late entry: its tick has been given out, or it waits for no tick (READY-2).
     pub(crate) fn insert(&mut self, entry: Entry) {
-        if self.by_stamp && !is_live(entry) {
-            return;
-        }
-        let stamp = if self.by_stamp { stamp(entry) } else { 0 };
-        let late = (entry.deadline, stamp, self.count, entry);
+        let late = (entry.deadline, self.count, entry);
         self.count += 1;
-        let is_in_order = |last: &Late| (last.0, last.1) <= (entry.deadline, stamp);
-        if self.late_in_order.back().is_none_or(is_in_order) {
+        if self.late_in_order.back().is_none_or(|last| last.0 <= entry.deadline) {
             self.late_in_order.push_back(late);
         } else {
             self.late.push(Reverse(late));
@@ -122,16 +99,10 @@ impl ReadyQueue {
     fn peek(&self) -> Option<Entry> {
         let sorted = self.sorted.front().copied();
         match (sorted, self.first_late()) {
-            (Some(sorted), Some(late)) if !self.is_before(sorted, late) => Some(late.3),
+            // At equal deadlines the sorted one goes first (READY-2).
+            (Some(sorted), Some((deadline, _, late))) if deadline < sorted.deadline => Some(late),
             (_, late) => sorted.or(late.map(|(.., entry)| entry)),
         }
-    }
-
-    /// Returns true if the first sorted entry comes before the first late one (READY-2, READY-3).
-    fn is_before(&self, sorted: Entry, (deadline, late, ..): Late) -> bool {
-        let is_equal = sorted.deadline == deadline;
-        let overtakes = is_equal && self.by_stamp && late < stamp(sorted);
-        sorted.deadline <= deadline && !overtakes
     }
 
     fn first_late(&self) -> Option<Late> {
@@ -150,7 +121,7 @@ impl ReadyQueue {
         } else {
             self.late.pop();
         }
-        Some(first.3)
+        Some(first.2)
     }
 
     /// Takes out the next task, if it is due.
@@ -178,10 +149,7 @@ impl ReadyQueue {
     #[inline]
     pub(crate) fn pop_waker(&mut self, now: Moment) -> Option<Entry> {
         self.fetch_ahead();
-        if self.by_stamp {
-            return None; // a stamp may change between the two looks
-        }
-        self.peek().filter(|next| next.runner() == Runner::TickThread)?;
+        self.peek().filter(|next| next.is_waker())?;
         self.pop(now)
     }
 
@@ -300,16 +268,16 @@ fn spread(from: &[Entry], into: &mut Vec<Entry>, digit: impl Fn(&Entry) -> usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wheel::entry::{SLOT, TaskKey};
+    use crate::wheel::entry::SLOT;
 
     fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), false, Runner::Default, None)
+        Entry::new(slot, 1, Moment(deadline), false, Runner::Default, false)
     }
 
     fn slots(ready: &mut ReadyQueue) -> Vec<u32> {
         let mut all = Vec::new();
         ready.drain(&mut all);
-        all.into_iter().map(|entry| entry.key().slot).collect()
+        all.into_iter().map(Entry::slot).collect()
     }
 
     #[test]
@@ -334,21 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn of_two_tasks_of_a_holder_the_later_one_lives() {
-        let entry = |slot, generation| {
-            Entry::new(TaskKey { slot, generation }, Moment(5), false, Runner::Default, None)
-        };
-        assert!(entry(1, 3).follows(entry(1, 2)));
-        assert!(!entry(1, 2).follows(entry(1, 3)), "it came by another lane, too late");
-        assert!(!entry(1, 2).follows(entry(1, 2)), "a series that was set again");
-        assert!(!entry(2, 3).follows(entry(1, 2)));
-    }
-
-    #[test]
     fn an_entry_survives_its_way_through_the_lane() {
-        let key = TaskKey { slot: SLOT, generation: u32::MAX };
-        for turn in [None, Some(Turn::Odd)] {
-            let entry = Entry::new(key, Moment(42), true, Runner::Own, turn);
+        for is_series in [false, true] {
+            let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
             assert_eq!(Entry::from(entry.record(7)), entry);
         }
     }
@@ -360,10 +316,10 @@ mod tests {
         for (len, span) in
             [0, 1, 255, 256, 3000].iter().flat_map(|len| spans.map(|span| (*len, span)))
         {
-            let random = |generation: usize| {
+            let random = |number: usize| {
                 seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
                 let deadline = u64::MAX - (seed >> 1) % span;
-                Entry { deadline, slot_and_flags: 0, generation: generation as u32 }
+                Entry { deadline, slot_and_flags: 0, number: number as u32 }
             };
             let mut entries: Vec<_> = (0..len).map(random).collect();
             let mut expected = entries.clone();

@@ -70,10 +70,9 @@ impl Shared {
             filed = self.push(entry, stamp, false).ok().map(|pushed| (entry, pushed));
             filed.is_some()
         };
-        let kept = self.keeps_stamps().then_some(stamp);
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
-        let done = deadline::reset(key, times, out_until, is_far_behind, kept, self.id, announce);
+        let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);
         if let Some((entry, pushed)) = filed {
             self.ring_for(entry, &pushed);
             if pushed.filled {

@@ -14,9 +14,9 @@
 
 use std::collections::BTreeMap;
 
-use super::is_live;
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline;
+use crate::engine::slots::holder::{self, is_live};
 use crate::wheel::entry::Entry;
 
 /// The longest pause of an executor that takes few tasks: it is asked forty times a second.
@@ -98,7 +98,8 @@ impl RetryQueue {
         while let Some(first) = self.tasks.first_entry() {
             let entry = *first.get();
             if is_valid(entry) {
-                return deadline::deadline(entry.key()).or(Some(entry.moment()));
+                let deadline = holder::settled(entry).and_then(|(key, _)| deadline::deadline(key));
+                return deadline.or(Some(entry.moment()));
             }
             first.remove();
         }
@@ -172,10 +173,10 @@ impl RetryQueue {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::wheel::entry::{Runner, TaskKey};
+    use crate::wheel::entry::Runner;
 
     fn entry(deadline: u64, slot: u32) -> Entry {
-        Entry::new(TaskKey { slot, generation: 1 }, Moment(deadline), true, Runner::Default, None)
+        Entry::new(slot, 1, Moment(deadline), true, Runner::Default, false)
     }
 
     #[test]
@@ -185,11 +186,11 @@ mod tests {
         queue.put_back(refused.into_iter(), false, Moment(0), 1);
         [(5, 3), (5, 4)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
         let taken = [(); 3].map(|()| queue.tasks.pop_first().expect("four").1);
-        assert_eq!(taken.map(|entry| entry.key().slot), [1, 2, 3]);
+        assert_eq!(taken.map(Entry::slot), [1, 2, 3]);
         queue.put_back(taken[1..].iter().copied(), false, Moment(0), 1);
         [(5, 5), (4, 6)].iter().for_each(|(at, slot)| queue.push(entry(*at, *slot)));
         queue.check_invariants();
-        let slots: Vec<_> = queue.drain().map(|entry| entry.key().slot).collect();
+        let slots: Vec<_> = queue.drain().map(Entry::slot).collect();
         assert_eq!(slots, [6, 2, 3, 4, 5]);
     }
 

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use super::shared::Shared;
 use super::this_thread::{self, with_lane};
 use crate::clock::clocks::Clock;
-use crate::clock::repeat::{Kind, Repeat, next_run};
+use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{NotRearmed, is_live};
+use crate::engine::slots::deadline::NotRearmed;
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
@@ -46,26 +46,26 @@ impl Shared {
 
     /// Runs a task that has been claimed, for `close_and_run` too. `repeats`: a series goes on. `was_pending`: the task
     /// counts as pending until now.
-    pub(crate) fn run_claimed(&self, task: Running, due: Entry, repeats: bool, was_pending: bool) {
-        let now = self.recently().unwrap_or(due.moment());
-        let is_series = task.is_series();
+    pub(crate) fn run_claimed(&self, task: Running, due: Moment, repeats: bool, was_pending: bool) {
+        let now = self.recently().unwrap_or(due);
+        let (key, is_series) = (task.key(), task.is_series());
         with_lane(self, |writer| {
             let lane = &writer.lane;
             lane.counts.fired.add(1);
-            lane.counts.record_lateness(now, due.moment());
+            lane.counts.record_lateness(now, due);
             if was_pending && !is_series {
                 lane.count_left();
             }
         });
-        let outer = this_thread::enter_run(self.id, due.key());
+        let outer = this_thread::enter_run(self.id, key);
         match is_series {
             false => self.run_once(task),
             true if repeats => self.run_series(task, due, was_pending),
             true => self.run_last(task),
         }
         this_thread::leave_run(outer); // no task unwinds to here
-        if self.is_closing() && holder::is_over(due.key()) {
-            self.termination.run_is_over(due.key());
+        if self.is_closing() && holder::is_over(key) {
+            self.termination.run_is_over(key);
         }
     }
 
@@ -125,7 +125,7 @@ impl Shared {
         self.report_end(name, ran.err(), dropped);
     }
 
-    fn run_series(&self, mut task: Running, due: Entry, was_pending: bool) {
+    fn run_series(&self, mut task: Running, due: Moment, was_pending: bool) {
         let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
             Ok(ControlFlow::Continue(chosen)) => self.rearm(task, due, chosen).err(),
@@ -159,11 +159,11 @@ impl Shared {
 
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
     /// if a cancel has ended it. `chosen` is the delay that its closure has returned.
-    fn rearm(&self, task: Running, due: Entry, chosen: Option<Duration>) -> Result<(), Running> {
-        let now = self.try_now().unwrap_or(due.moment());
+    fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Result<(), Running> {
+        let now = self.try_now().unwrap_or(due);
         let next = match chosen {
             Some(delay) => now.after(delay),
-            None => next_run(task.kind(), task.period(), due.moment(), now, self.tick),
+            None => next_run(task.kind(), task.period(), due, now, self.tick),
         };
         let mut filed = None;
         let announce = |entry| {
@@ -185,9 +185,8 @@ impl Shared {
     /// [`termination`](super::termination)). Gives it back if a cancel has ended it.
     #[cold]
     fn return_from_run(&self, task: Running) -> Result<(), Running> {
-        let key = task.key();
-        let give_back = || self.give_back(key, Phase::Running);
-        match self.termination.return_from_run(key, give_back, || self.drop_it()) {
+        let give_back = || self.give_back(task.key().slot, task.number(), Phase::Running);
+        match self.termination.return_from_run(task.key(), give_back, || self.drop_it()) {
             BehindRun::Cancelled => return Err(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
@@ -235,21 +234,15 @@ impl Shared {
         let now = self.recently().unwrap_or(said_last);
         with_lane(self, |writer| {
             for entry in due {
-                let plain = Running::claim_plain(entry.key()).map(|task| (task, entry));
-                let claimed = plain.or_else(|| {
-                    // A record of this thread needs no bell: it looks for more before it sleeps.
-                    let announce = |again: Entry, now: Moment| {
-                        writer.push(again.record(self.intake.stamp(now.0))).is_ok()
-                    };
-                    Running::claim_checked(entry, self.id, || Some(now), announce)
-                });
-                let Some((task, entry)) = claimed else { continue };
+                // A waker is never put off.
+                let claimed = Running::claim(entry, || None, |_, _| false);
+                let Some((task, due)) = claimed else { continue };
                 let lane = &writer.lane;
                 let (waker, claimed) = task.into_waker();
                 wakers.push(waker);
                 if entry.is_counted() {
                     lane.counts.fired.add(1);
-                    lane.counts.record_lateness(now, entry.moment());
+                    lane.counts.record_lateness(now, due);
                     lane.count_left();
                 }
                 claimed.end();
@@ -262,7 +255,8 @@ impl Shared {
     pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
         with_lane(self, |writer| {
             let take = |entry: Entry| {
-                let (waker, claimed) = Running::claim(entry.key(), Phase::Pending)?.into_waker();
+                let (task, _) = Running::claim(entry, || None, |_, _| false)?;
+                let (waker, claimed) = task.into_waker();
                 if entry.is_counted() {
                     writer.lane.counts.dropped.add(1);
                     writer.lane.count_left();
@@ -299,7 +293,7 @@ impl Shared {
     /// Drops a leftover, and counts it as dropped, unless it was cancelled.
     pub(crate) fn drop_leftover(&self, key: TaskKey) {
         // For good: a cancel that came after this claim would count the task's leaving once more.
-        if let Some(task) = Running::claim_last(key) {
+        if let Some(task) = Running::claim_leftover(key) {
             self.drop_claimed(task, false);
         }
     }
@@ -322,57 +316,45 @@ impl Shared {
         }
     }
 
-    /// Makes a task that is in `from` a leftover; `None` if it is not, for example because it was cancelled.
-    pub(crate) fn give_back(&self, key: TaskKey, from: Phase) -> Option<Leftover> {
-        let (deadline, Repetition { kind, period }) = holder::give_back(key, from)?;
+    /// Makes a leftover of the task in this slot that has this number and is in `from`; `None` if it is not, for example
+    /// because it was cancelled.
+    pub(crate) fn give_back(&self, slot: u32, number: u32, from: Phase) -> Option<Leftover> {
+        let (key, deadline, repetition) = holder::give_back(slot, number, from)?;
+        let Repetition { kind, period } = repetition;
         with_lane(self, |writer| writer.lane.count_left());
         Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 
-    /// Claims a task that was reset or has moved, for an executor that runs or drops it, and returns the entry of the run.
-    /// If the task is due later, it is filed again (RESET-2).
-    #[cold]
-    fn claim_checked(&self, due: Entry) -> Option<(Running, Entry)> {
-        let mut filed = None;
-        let announce = |again, now: Moment| {
-            let stamp = self.intake.stamp(now.0);
-            filed = self.push(again, stamp, false).ok().map(|pushed| (again, pushed));
-            filed.is_some()
+    /// Claims the task of an entry that has come out. If it is due later, it is filed again (RESET-2).
+    #[inline]
+    fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
+        let again = |again, now: Moment| {
+            let pushed = self.push(again, self.intake.stamp(now.0), false);
+            pushed.inspect(|pushed| self.ring_for(again, pushed)).is_ok()
         };
-        let claimed = Running::claim_checked(due, self.id, || self.try_now(), announce);
-        if let Some((again, pushed)) = filed {
-            self.ring_for(again, &pushed);
-        }
-        claimed
+        Running::claim(entry, || self.try_now(), again)
     }
 }
 
 impl due::TaskOwner for Shared {
     fn run(&self, due: Entry) {
-        if let Some(task) = Running::claim_plain(due.key()) {
-            self.run_claimed(task, due, true, true);
-        } else if let Some((task, due)) = self.claim_checked(due) {
+        if let Some((task, due)) = self.claim(due) {
             self.run_claimed(task, due, true, true);
         }
     }
 
     fn forfeit(&self, due: Entry) {
-        let plain = Running::claim_plain(due.key());
-        if let Some(task) = plain.or_else(|| Some(self.claim_checked(due)?.0)) {
+        if let Some((task, _)) = self.claim(due) {
             self.drop_claimed(task, true);
         }
     }
 
     fn prefetch(&self, due: Entry) {
-        blocks::prefetch(due.key().slot);
+        blocks::prefetch(due.slot());
     }
 
     fn is_pending(&self, due: Entry) -> bool {
-        is_live(due)
-    }
-
-    fn is_repeating(&self, due: Entry) -> bool {
-        holder::pending_word(due.key()).is_some_and(|word| word.kind() != Kind::Once)
+        holder::is_live(due)
     }
 
     fn now(&self) -> Option<Instant> {
@@ -380,7 +362,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn name(&self, due: Entry) -> Option<&'static str> {
-        holder::name(due.key(), Phase::Pending)
+        holder::name(due)
     }
 
     fn instant(&self, moment: Moment) -> Instant {

@@ -6,7 +6,8 @@
 
 use super::Engine;
 use super::this_thread::TurningMark;
-use crate::engine::ready::{Entry, Runner};
+use crate::engine::ready::Entry;
+use crate::engine::slots::state::Word;
 use crate::engine::slots::{Phase, holder};
 use crate::engine::termination::Leftover;
 use crate::observe::TaskPanic;
@@ -33,8 +34,8 @@ impl Engine {
         entries.append(&mut self.incoming);
         entries.append(&mut self.given_out);
         entries.extend_from_slice(self.batch.entries());
-        let is_waker = |entry: &Entry| entry.runner() == Runner::TickThread;
-        let (wakers, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_waker);
+        let (wakers, entries): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry: &Entry| entry.is_waker());
         let mut wakers = self.shared.take_wakers(wakers.into_iter());
 
         let (mut leftovers, running) = self.claim_back(&in_flight);
@@ -69,7 +70,7 @@ impl Engine {
 
     /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.
     fn give_back(&self, entry: Entry) -> Option<Leftover> {
-        self.shared.give_back(entry.key(), Phase::Pending)
+        self.shared.give_back(entry.slot(), entry.number, Phase::Pending)
     }
 
     /// Claims back the one-shots that executors have. Returns those that have not started, and the keys of those that
@@ -77,13 +78,16 @@ impl Engine {
     fn claim_back(&self, in_flight: &[Entry]) -> (Vec<Leftover>, Vec<TaskKey>) {
         let (mut leftovers, mut running) = (Vec::new(), Vec::new());
         for entry in in_flight {
-            match self.give_back(*entry) {
-                Some(task) => leftovers.push(task),
-                // The phase tells a task that runs from one that stands here twice, because its executor gave it back
-                // late and got it again.
-                None if holder::is_running(entry.key()) => running.push(entry.key()),
-                None => {}
+            if let Some(task) = self.give_back(*entry) {
+                leftovers.push(task);
+                continue;
             }
+            // The phase tells a task that runs from one that stands here twice, because its executor gave it back late and
+            // got it again.
+            let runs = |word: Word| word.is_in(Phase::Running);
+            running.extend(
+                holder::settled(*entry).filter(|(_, word)| runs(*word)).map(|(key, _)| key),
+            );
         }
         (leftovers, running)
     }

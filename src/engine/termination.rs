@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use super::this_thread;
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
-use crate::engine::slots::{deadline, holder};
+use crate::engine::slots::{Phase, deadline, holder};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
 use crate::wheel::entry::{Entry, TaskKey};
@@ -138,7 +138,7 @@ impl State {
         let last_runs = &mut self.last_runs;
         self.series.retain(|series| {
             let key = series.task.key;
-            let stays = !matches!(series.stage, Stage::InRun) || holder::live_word(key).is_some();
+            let stays = !matches!(series.stage, Stage::InRun) || holder::goes_on(key);
             if !stays && !holder::is_over(key) {
                 last_runs.push(key);
             }
@@ -186,7 +186,7 @@ impl State {
         for task in &mut leftovers {
             task.deadline = deadline::deadline(task.key).unwrap_or(task.deadline); // a reset may have moved it
         }
-        leftovers.sort_by_cached_key(|task| (task.deadline, deadline::stamp_of(task.key)));
+        leftovers.sort_by_key(|task| task.deadline);
         leftovers
     }
 
@@ -302,16 +302,18 @@ impl Termination {
                 state.leftovers.push(task);
                 continue;
             }
-            let Some(word) = holder::live_word(entry.key()) else {
-                state.last_runs.push(entry.key()); // its run may go on
-                continue;
-            };
-            if word.is_running() {
-                let (key, kind, period) = (entry.key(), word.kind(), holder::period(entry.key()));
-                let deadline = entry.moment().after_nanos(period); // as far as can be said now
-                let task = Leftover { key, deadline, kind, period, is_in_run: false };
-                let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
-                state.series.push(InRun { task, stage: stage_now });
+            // One that has been filed again, or is over, has another number.
+            let Some((key, word)) = holder::settled(*entry) else { continue };
+            match word.phase() {
+                Phase::Running => {
+                    let (kind, period) = (word.kind(), holder::period(key.slot));
+                    let deadline = entry.moment().after_nanos(period); // as far as can be said now
+                    let task = Leftover { key, deadline, kind, period, is_in_run: false };
+                    let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
+                    state.series.push(InRun { task, stage: stage_now });
+                }
+                Phase::Doomed | Phase::Ending => state.last_runs.push(key), // its run may go on
+                _ => {}
             }
         }
         state.has_come = true;

@@ -22,8 +22,6 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn prefetch(&self, entry: Entry);
     /// Returns true if the task is still to run.
     fn is_pending(&self, entry: Entry) -> bool;
-    /// Returns true if the task is one run of a series.
-    fn is_repeating(&self, entry: Entry) -> bool;
     /// Returns the name of the task's closure, or `None` if the task is not pending any more.
     fn name(&self, entry: Entry) -> Option<&'static str>;
     /// Returns the present, on the scheduler's clock; `None` if the clock panics.
@@ -107,7 +105,7 @@ impl DueTask {
     /// Returns true if this is one run of a series.
     pub fn is_repeating(&self) -> bool {
         match &self.0 {
-            Inner::Scheduled { owner, entry } => owner.is_repeating(*entry),
+            Inner::Scheduled { entry, .. } => entry.is_series(),
             Inner::Standalone { .. } | Inner::Empty => false,
         }
     }

@@ -13,7 +13,7 @@
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
 };
 
@@ -21,7 +21,7 @@ pub(crate) use loom::{
 pub(crate) use self::real::UnsafeCell;
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
 };
 
@@ -168,7 +168,7 @@ impl InOrder for AtomicBool {
 /// Read-modify-writes in order. Each counts as a write.
 pub(crate) trait ExchangeInOrder {
     fn swap_in_order(&self, value: u64) -> u64;
-    /// `Err` has the present value, loaded Relaxed.
+    /// `Err` has the present value, loaded Acquire.
     fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64>;
 }
 
@@ -182,7 +182,7 @@ impl ExchangeInOrder for AtomicU64 {
     #[inline]
     fn exchange_in_order(&self, from: u64, to: u64) -> Result<u64, u64> {
         write_in_models();
-        self.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
+        self.compare_exchange(from, to, Ordering::SeqCst, Ordering::Acquire)
     }
 }
 

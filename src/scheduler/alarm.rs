@@ -185,7 +185,7 @@ impl Alarm {
             }
             WakeAt::Later => {
                 waker.wake_by_ref();
-                let (key, kind) = (TaskKey { slot: 0, generation: 0 }, Kind::Spent);
+                let (key, kind) = (TaskKey::NONE, Kind::Spent);
                 Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer: None })
             }
         }
@@ -195,8 +195,7 @@ impl Alarm {
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
         // The holder is freed before the waker is called (ALARM-1).
-        self.kind != Kind::Spent
-            && holder::word(self.key).is_some_and(|word| word.generation() == self.key.generation)
+        self.kind != Kind::Spent && !holder::is_over(self.key)
     }
 
     /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes

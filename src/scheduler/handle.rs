@@ -1,22 +1,22 @@
 //! The [`Cancellable`]: a handle to a task, which every `schedule_*` method returns.
 //!
-//! A handle of a scheduler's task has the slot and the generation of that task. It owns nothing, so dropping it costs
-//! nothing. If the slot has been used again, the generation differs, and the handle leaves the new task alone (S10).
+//! A handle of a scheduler's task has the slot and the birth of that task. It owns nothing, so dropping it costs
+//! nothing. If the slot has been used again, the birth differs, and the handle leaves the new task alone (S10).
 //!
 //! The holder's word tells whether the task ended, but after the slot was used again, it does not tell *how*. So a
 //! handle that wins the cancel notes this in itself. A handle and its clones share a [`SharedOutcome`] for the same
 //! purpose, which is made by the first `clone`.
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
-//! matches on the two. For a task, it reads the holder's word, by `holder::word`, and compares the generation first.
+//! matches on the two. For a task, it reads the holder's word, by `holder::word`, which compares the birth.
 //! For the other, it calls a method of `Cancel`, which needs a default there.
 //!
 //! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
 //!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
 //!   transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees that the handle is
 //!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
-//! - HANDLE-2 The word forgets how a task ended when the slot has been used four times more. A cancel that wins keeps
-//!   the slot until it has stored `cancelled`, so a look that finds a later generation has acquired that store, and
+//! - HANDLE-2 The word forgets how a task ended when the slot is used again. A cancel that wins keeps
+//!   the slot until it has stored `cancelled`, so a look that finds a later task has acquired that store, and
 //!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
 //!   and the clone loads it in order.
 
@@ -141,8 +141,7 @@ impl Cancellable {
 
     /// Makes a handle to no task. It tells that it was cancelled.
     pub fn already_cancelled() -> Cancellable {
-        // No task has the generation 0, so this handle cancels no task.
-        Cancellable::cancelled(TaskKey { slot: 0, generation: 0 }, SchedulerId::FIRST)
+        Cancellable::cancelled(TaskKey::NONE, SchedulerId::FIRST)
     }
 
     /// Cancels the task. Returns true for exactly one caller, and only if this call has prevented the run (of a series:
@@ -361,7 +360,7 @@ impl std::ops::Deref for CancelOnDrop {
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         // A guard that was let go has a handle to nothing, and must look at no slot: there may be none.
-        let is_let_go = matches!(&self.handle.0, Inner::Task(task) if task.key.generation == 0);
+        let is_let_go = matches!(&self.handle.0, Inner::Task(task) if task.key == TaskKey::NONE);
         if !is_let_go {
             self.handle.cancel();
         }
@@ -431,19 +430,16 @@ impl TaskHandle {
 
     /// Returns true if the holder's word tells that the task was cancelled. In order with every cancel (HANDLE-1).
     fn was_cancelled_by_word(&self) -> bool {
-        holder::word_in_order(self.key).is_some_and(|word| {
-            let doomed = word.generation() == self.key.generation && word.phase() == Phase::Doomed;
-            doomed || word.ended_by_cancel(self.key.generation) == Some(true)
-        })
+        let word = holder::word_in_order(self.key);
+        word.is_some_and(|word| word.is_in(Phase::Doomed) || word.ended_by_cancel())
     }
 
     fn is_done(&self) -> bool {
         // Relaxed: if it is not seen yet, the word tells the same.
         self.cancelled.load(Ordering::Relaxed)
-            || self.key.generation == 0 // a clone of a handle to no task
+            || self.key == TaskKey::NONE // a clone of a handle to no task
             || holder::word(self.key).is_none_or(|word| {
-                let is_over = matches!(word.phase(), Phase::Doomed | Phase::Ending);
-                word.generation() != self.key.generation || is_over
+                matches!(word.phase(), Phase::Free | Phase::Doomed | Phase::Ending)
             })
     }
 }
@@ -473,11 +469,11 @@ mod tests {
     use super::*;
     use crate::engine::slots::holder::Vacancy;
 
-    /// The word of a holder that was never used, or whose page has gone back, is zero. No task has that generation.
+    /// The word of a holder that was never used, or whose page has gone back, is zero.
     #[test]
     fn s08_a_handle_to_nothing_is_done_where_a_holder_was_never_used() {
         assert!(Vacancy::take().is_some(), "the first block is there");
-        let key = TaskKey { slot: (1 << 15) - 1, generation: 0 }; // the last one of the first block
+        let key = TaskKey { slot: (1 << 15) - 1, birth: 0 }; // the last one of the first block
         let handle = TaskHandle::new(key, SchedulerId::FIRST);
         assert!(handle.is_done() && !handle.cancel());
         let clone = Cancellable::already_cancelled().clone();

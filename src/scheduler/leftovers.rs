@@ -27,13 +27,12 @@ use crate::clock::tick::Moment;
 use crate::engine::admit::Reservation;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Phase, Running, deadline, holder};
+use crate::engine::slots::{Running, deadline, holder};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
-use crate::wheel::entry::{Entry, Runner};
 
 /// A scheduler that is being stopped: what [`Scheduler::stop`](crate::Scheduler::stop) returns.
 ///
@@ -292,9 +291,8 @@ impl PendingTask {
     /// ```
     pub fn name(&self) -> &'static str {
         let Some(task) = self.task else { return "a task that is over" };
-        holder::name(task.key, Phase::Returned).unwrap_or_else(|| {
-            let is_in_run = holder::live_word(task.key).is_some();
-            if is_in_run { "a series in its run" } else { "a cancelled task" }
+        holder::name_of_leftover(task.key).unwrap_or_else(|| {
+            if holder::goes_on(task.key) { "a series in its run" } else { "a cancelled task" }
         })
     }
 
@@ -310,14 +308,13 @@ impl PendingTask {
 
     /// Like [`run`](PendingTask::run). Returns false if the task was cancelled before.
     fn start(mut self) -> bool {
-        let is_still_to_run = self.task.is_some_and(|task| holder::live_word(task.key).is_some());
+        let is_still_to_run = self.task.is_some_and(|task| holder::goes_on(task.key));
         if self.defer_while_in_run(|task| _ = task.start()) {
             return is_still_to_run;
         }
-        let deadline = self.due();
+        let due = self.due();
         let Some(task) = self.task.take() else { return false };
-        let Some(running) = Running::claim_last(task.key) else { return false };
-        let due = Entry::new(task.key, deadline, true, Runner::Default, None);
+        let Some(running) = Running::claim_leftover(task.key) else { return false };
         self.shared.termination.runs_leftover(true);
         self.shared.run_claimed(running, due, false, false);
         self.shared.termination.runs_leftover(false);
@@ -384,7 +381,7 @@ impl PendingTask {
         to: &Scheduler,
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        if !task.is_in_run && holder::live_word(task.key).is_none() {
+        if !task.is_in_run && !holder::goes_on(task.key) {
             // A task that was cancelled needs no room, so it cannot be refused.
             return Ok(Cancellable::cancelled(task.key, self.shared.id()));
         }

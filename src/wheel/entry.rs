@@ -4,12 +4,17 @@ use core::num::NonZeroU32;
 
 use crate::clock::tick::Moment;
 
-/// Identifies one task for ever: a slot, and a generation, which tells the tasks apart that have used the slot. A stale
-/// key matches nothing (S10).
+/// Identifies one task for ever: a slot, and the number of the task's first filing there. A stale key matches nothing
+/// (S10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskKey {
     pub(crate) slot: u32,
-    pub(crate) generation: u32,
+    pub(crate) birth: u32,
+}
+
+impl TaskKey {
+    /// The key of no task.
+    pub(crate) const NONE: TaskKey = TaskKey { slot: 0, birth: 0 };
 }
 
 /// Identifies a scheduler among those that are alive. It is not zero, which makes an `Option` of a handle as small as
@@ -30,79 +35,62 @@ impl SchedulerId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub(crate) deadline: u64,
-    /// The slot in the low 28 bits, then [`DUE_NOW`], then the [`Runner`] and the [`Turn`].
+    /// The slot in the low 28 bits, then [`DUE_NOW`], and then the [`Runner`] and [`SERIES`].
     pub(crate) slot_and_flags: u32,
-    pub(crate) generation: u32,
+    /// The number of the filing: see [`state`](crate::engine::slots::state).
+    pub(crate) number: u32,
 }
 
 /// The task was due when it was scheduled, and does not wait for a tick (S5).
 const DUE_NOW: u32 = 1 << 28;
-/// The lowest bit of the code of the [`Runner`], and of the [`Turn`] of a series.
+/// The lowest bit of the code of the [`Runner`].
 const CODE_AT: u32 = 29;
-const SERIES: u32 = 4;
-/// The code of a waker that is counted nowhere. The tick thread runs it.
-const UNCOUNTED: u32 = 1;
+/// The task repeats.
+const SERIES: u32 = 1 << 31;
 pub(crate) const SLOT: u32 = DUE_NOW - 1;
 
-/// The executor or the thread that runs a task.
+/// Who runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// The scheduler's executor.
     Default = 0,
     /// The task's own executor.
-    Own = 2,
+    Own = 1,
     /// The tick thread itself. The task is a waker, and never a series.
-    TickThread = 3,
-}
-
-/// The parity of the run of a series that an entry stands for. If it is not the turn of the task's word, that run has
-/// started since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    Even = 0,
-    Odd = 1,
+    TickThread = 2,
+    /// The same, and the waker is counted nowhere.
+    TickThreadUncounted = 3,
 }
 
 impl Entry {
-    /// Returns an entry. `turn` is `None` if the task does not repeat.
     #[inline]
     pub(crate) fn new(
-        key: TaskKey,
+        slot: u32,
+        number: u32,
         deadline: Moment,
-        due_now: bool,
+        is_due_now: bool,
         runner: Runner,
-        turn: Option<Turn>,
+        is_series: bool,
     ) -> Entry {
-        let due_now = if due_now { DUE_NOW } else { 0 };
-        let code = runner as u32 | turn.map_or(0, |turn| SERIES | turn as u32);
-        Entry {
-            deadline: deadline.0,
-            slot_and_flags: key.slot | due_now | code << CODE_AT,
-            generation: key.generation,
-        }
+        let due_now = if is_due_now { DUE_NOW } else { 0 };
+        let series = if is_series { SERIES } else { 0 };
+        let slot_and_flags = slot | due_now | (runner as u32) << CODE_AT | series;
+        Entry { deadline: deadline.0, slot_and_flags, number }
     }
 
-    pub(crate) fn key(self) -> TaskKey {
-        TaskKey { slot: self.slot_and_flags & SLOT, generation: self.generation }
+    #[inline]
+    pub(crate) fn slot(self) -> u32 {
+        self.slot_and_flags & SLOT
     }
 
+    #[inline]
     pub(crate) fn moment(self) -> Moment {
         Moment(self.deadline)
     }
 
+    #[inline]
     pub(crate) fn is_due_now(self) -> bool {
         self.slot_and_flags & DUE_NOW != 0
-    }
-
-    /// Returns the entry of the same waker, which is counted nowhere.
-    pub(crate) fn uncounted(self) -> Entry {
-        debug_assert_eq!(self.runner(), Runner::TickThread, "a task is counted");
-        Entry { slot_and_flags: self.key().slot | UNCOUNTED << CODE_AT, ..self }
-    }
-
-    /// Returns false for a waker that is counted nowhere.
-    pub(crate) fn is_counted(self) -> bool {
-        self.slot_and_flags >> CODE_AT != UNCOUNTED
     }
 
     /// Returns the entry of the same task that does not wait for a tick.
@@ -110,37 +98,47 @@ impl Entry {
         Entry { slot_and_flags: self.slot_and_flags | DUE_NOW, ..self }
     }
 
-    /// Returns the entry of the same task under a later deadline.
-    pub(crate) fn filed_under(self, deadline: Moment) -> Entry {
+    /// Returns the entry of the same task, filed again under a later deadline.
+    pub(crate) fn filed_again(self, deadline: Moment, number: u32) -> Entry {
         let slot_and_flags = self.slot_and_flags & !DUE_NOW;
-        Entry { deadline: deadline.0, slot_and_flags, ..self }
+        Entry { deadline: deadline.0, slot_and_flags, number }
     }
 
+    #[inline]
     pub(crate) fn runner(self) -> Runner {
-        match self.slot_and_flags >> CODE_AT {
-            3 | UNCOUNTED => Runner::TickThread,
-            code if code & Runner::Own as u32 != 0 => Runner::Own,
-            _ => Runner::Default,
+        match self.slot_and_flags >> CODE_AT & 0b11 {
+            0 => Runner::Default,
+            1 => Runner::Own,
+            2 => Runner::TickThread,
+            _ => Runner::TickThreadUncounted,
         }
     }
 
+    /// Returns true for a waker, which the tick thread wakes.
+    #[inline]
+    pub(crate) fn is_waker(self) -> bool {
+        matches!(self.runner(), Runner::TickThread | Runner::TickThreadUncounted)
+    }
+
+    /// Returns false for a waker that is counted nowhere.
+    #[inline]
+    pub(crate) fn is_counted(self) -> bool {
+        self.runner() != Runner::TickThreadUncounted
+    }
+
+    #[inline]
     pub(crate) fn is_series(self) -> bool {
-        self.slot_and_flags >> CODE_AT & SERIES != 0
+        self.slot_and_flags & SERIES != 0
     }
 
-    /// Returns the turn of the run of a series, or `None` if the task does not repeat.
-    pub(crate) fn turn(self) -> Option<Turn> {
-        let is_odd = self.slot_and_flags >> CODE_AT & 1 != 0;
-        self.is_series().then_some(if is_odd { Turn::Odd } else { Turn::Even })
-    }
-
-    /// Returns true if this task had the same slot after the other one, so that the other one is over. This finds a task
-    /// that was cancelled soon after it was scheduled, without a load of its holder, which the producer may be writing
-    /// again. The entries of two threads may come in either order, so the generations are compared, which only grow
-    /// (WORD-3).
+    /// Returns true if this is a later filing of the same slot than the other one, so that the other one is stale. This
+    /// finds a task that was cancelled soon after it was scheduled, without a load of its holder, which the producer may be
+    /// writing again. The entries of two threads may come in either order. Numbers may wrap (WORD-3 in `state`), and two
+    /// that are in the lanes at a time are never far apart.
     #[inline]
     pub(crate) fn follows(self, other: Entry) -> bool {
-        self.key().slot == other.key().slot && self.generation > other.generation
+        let is_same_slot = (self.slot_and_flags ^ other.slot_and_flags) & SLOT == 0;
+        is_same_slot && (1..=u32::MAX / 2).contains(&self.number.wrapping_sub(other.number))
     }
 }
 
@@ -150,22 +148,26 @@ mod tests {
 
     #[test]
     fn an_entry_keeps_its_parts_apart() {
-        let key = TaskKey { slot: SLOT, generation: u32::MAX };
-        for runner in [Runner::Default, Runner::Own, Runner::TickThread] {
-            for turn in [None, Some(Turn::Even), Some(Turn::Odd)] {
-                let turn = turn.filter(|_| runner != Runner::TickThread);
-                for now in [false, true] {
-                    let entry = Entry::new(key, Moment(42), now, runner, turn);
-                    assert_eq!((entry.key(), entry.is_due_now()), (key, now));
-                    assert_eq!((entry.runner(), entry.turn()), (runner, turn));
-                    assert!(entry.due_now().is_due_now() && entry.due_now().turn() == turn);
-                    assert!(entry.is_counted());
-                }
+        use Runner::{Default, Own, TickThread, TickThreadUncounted};
+        for runner in [Default, Own, TickThread, TickThreadUncounted] {
+            for (now, is_series) in [(false, false), (false, true), (true, false), (true, true)] {
+                let entry = Entry::new(SLOT, u32::MAX, Moment(42), now, runner, is_series);
+                let parts = (entry.slot(), entry.number, entry.is_due_now(), entry.is_series());
+                assert_eq!(parts, (SLOT, u32::MAX, now, is_series));
+                assert_eq!((entry.runner(), entry.moment()), (runner, Moment(42)));
+                assert_eq!(entry.is_waker(), matches!(runner, TickThread | TickThreadUncounted));
+                assert_eq!(entry.is_counted(), runner != TickThreadUncounted);
+                assert!(entry.due_now().is_due_now() && entry.due_now().runner() == runner);
             }
         }
-        let waker = Entry::new(key, Moment(42), false, Runner::TickThread, None).uncounted();
-        assert_eq!((waker.key(), waker.runner(), waker.turn()), (key, Runner::TickThread, None));
-        assert!(!waker.is_counted() && !waker.is_series() && !waker.is_due_now());
         assert_eq!(size_of::<Entry>(), 16);
+    }
+
+    #[test]
+    fn a_later_filing_follows_also_where_numbers_wrap() {
+        let entry = |slot, number| Entry::new(slot, number, Moment(5), false, Runner::Own, false);
+        assert!(entry(3, 8).follows(entry(3, 7)) && entry(3, 0).follows(entry(3, u32::MAX)));
+        let stay = [entry(4, 8), entry(3, 7), entry(3, 6), entry(3, u32::MAX)];
+        assert!(!stay.iter().any(|other| other.follows(entry(3, 7))));
     }
 }

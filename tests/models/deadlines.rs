@@ -13,8 +13,13 @@ use crate::engine::slots::deadline::{self, Reset};
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
 use crate::platform::sync::{Ordering, lock};
-use crate::wheel::entry::{Entry, Runner, SchedulerId};
+use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 use crate::{Cancellable, Driver, PendingTask, Scheduler};
+
+/// Returns the first entry of a task that is due at 5.
+fn entry_of(TaskKey { slot, birth }: TaskKey) -> Entry {
+    Entry::new(slot, birth, Moment(5), false, Runner::Default, false)
+}
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -126,7 +131,7 @@ fn models_reset_against_hand_over() {
     });
 }
 
-/// Two resets, one of which needs a new entry: the last one counts, and the task has one valid entry (RESET-1).
+/// Two resets, one of which needs a new entry: the last one counts, and the task has one live entry.
 #[test]
 fn models_reset_against_reset() {
     loom::model(|| {
@@ -182,24 +187,22 @@ fn models_reset_against_close() {
     });
 }
 
-/// The old entry is with an executor when the engine takes no new one: it stays valid, so the executor runs the task, and at
+/// The old entry is with an executor when the engine takes no new one: it stays live, so the executor runs the task, and at
 /// the deadline of a reset that came before (RESET-4).
 #[test]
 fn models_a_reset_that_the_engine_refuses_against_claim() {
     loom::model(|| {
         let vacancy = Vacancy::take().expect("a page of them");
         let key = vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5));
-        let entry = Entry::new(key, Moment(5), false, Runner::Default, None);
+        let entry = entry_of(key);
         let times = Times { now: Moment(0), deadline: Moment(3) };
         let resetter = thread::spawn(move || {
-            deadline::reset(key, times, Moment(0), false, None, SchedulerId::FIRST, |_| false)
+            deadline::reset(key, times, Moment(0), false, SchedulerId::FIRST, |_| false)
         });
-        let announce = |_, _| unreachable!("it is due");
-        let claimed =
-            Running::claim_checked(entry, SchedulerId::FIRST, || Some(Moment(5)), announce);
+        let claimed = Running::claim(entry, || Some(Moment(5)), |_, _| unreachable!("it is due"));
         let is_moved = resetter.join().unwrap() == Reset::Done;
-        let (task, due) = claimed.expect("its entry is valid");
-        assert_eq!(due.deadline, if is_moved { 3 } else { 5 });
+        let (task, due) = claimed.expect("its entry is live");
+        assert_eq!(due, Moment(if is_moved { 3 } else { 5 }));
         let (body, claimed) = task.into_body();
         drop(body);
         claimed.end();
@@ -377,15 +380,11 @@ fn models_postpone_against_claim() {
     loom::model(|| {
         let vacancy = Vacancy::take().expect("a page of them");
         let key = vacancy.fill(OneShot(|| ()), Repetition::NONE, None, Moment(5));
-        let entry = Entry::new(key, Moment(5), false, Runner::Default, None);
+        let entry = entry_of(key);
         let claim = |filed: &mut Option<Entry>| {
             let announce = |again, _| filed.replace(again).is_none();
-            Running::claim_checked(entry, SchedulerId::FIRST, || Some(Moment(5)), announce)
+            Running::claim(entry, || Some(Moment(5)), announce)
         };
-        let times = Times { now: Moment(0), deadline: Moment(5) };
-        let first =
-            deadline::reset(key, times, Moment(0), false, None, SchedulerId::FIRST, |_| false);
-        assert_eq!(first, Reset::Done);
         let resetter = thread::spawn(move || deadline::postpone(key, Moment(9)));
         let mut filed = None;
         let claimed = claim(&mut filed);
@@ -393,14 +392,14 @@ fn models_postpone_against_claim() {
         match claimed {
             Some((task, due)) => {
                 assert_ne!(postponed, Some(Reset::Done), "it has started");
-                assert_eq!((due.deadline, filed), (5, None));
+                assert_eq!((due, filed), (Moment(5), None));
                 let (body, claimed) = task.into_body();
                 drop(body);
                 claimed.end();
             }
             None => {
                 assert_eq!(postponed, Some(Reset::Done));
-                assert_eq!(filed, Some(entry.filed_under(Moment(9))));
+                assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number + 1)));
                 assert_eq!(deadline::deadline(key), Some(Moment(9)));
                 assert!(!matches!(holder::cancel(key), Cancelled::Lost));
             }

@@ -1,6 +1,6 @@
 //! The memory of the holders, for all schedulers of the process: a directory of blocks, which are never unmapped.
 //!
-//! A handle is a slot number and a generation. Nothing counts handles, so a handle may outlive its task, its
+//! A handle is a slot number and the birth of a task. Nothing counts handles, so a handle may outlive its task, its
 //! scheduler, and the next thousand tasks of the slot. Therefore a stale handle must always find memory where it looks:
 //!
 //! ```text
@@ -9,13 +9,13 @@
 //!        '-- index 0x40F3 ------------------------------------^
 //! ```
 //!
-//! Each block has an annex, with 32 bytes more for each holder that few tasks need: see [`Annex`].
+//! Each block has an annex, with 24 bytes more for each holder that few tasks need: see [`Annex`].
 //!
 //! - SLOT-2 A block that is in the directory stays there, mapped, for ever.
 //! - SLOT-3 Pages go back to the system only by a caller that has all their slots in hand. A stale handle that looks
 //!   there finds the word of a free holder, as it was or zero. Zero is the word of no task.
-//! - SLOT-4 The first task in a holder whose word is zero gets a generation above all that went back with pages of its
-//!   block.
+//! - SLOT-4 The first task in a holder whose word is zero gets a number above all that went back with pages of its
+//!   block. So no stale entry of before is taken for its own.
 //!
 //! In a loom model, `tests/models/blocks.rs` stands in for this file.
 
@@ -34,7 +34,7 @@ static ANNEXES: [AtomicPtr<Annex>; BLOCKS] = [const { AtomicPtr::new(ptr::null_m
 
 const _: () = assert!(pages::ANNEX_BYTES == size_of::<Annex>() << BLOCK_BITS);
 
-/// The highest generation that went back to the system with pages of each block (SLOT-4).
+/// The highest number that went back to the system with pages of each block (SLOT-4).
 static GIVEN_BACK: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
 
 /// Returns the holder of a slot, whichever task lives there. `None` if there is no such slot yet.
@@ -51,7 +51,7 @@ pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
 pub(crate) fn annex(slot: u32) -> Option<&'static Annex> {
     // Relaxed: as in `holder`.
     let annexes = ANNEXES[block_of(slot)].load(Ordering::Relaxed);
-    // SAFETY: the index is within the annex, which stays like its block (SLOT-2). Any bytes are an annex.
+    // SAFETY: the index is within the annex, which stays like its block (SLOT-2). Zeros are an annex.
     (!annexes.is_null()).then(|| unsafe { &*annexes.add(index_of(slot)) })
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn publish(number: usize, Block((block, annex)): Block) {
     debug_assert!(before.is_null(), "a block stays (SLOT-2)");
 }
 
-/// Returns the highest generation that went back with pages of the block of a slot (SLOT-4).
+/// Returns the highest number that went back with pages of the block of a slot (SLOT-4).
 pub(crate) fn given_back(slot: u32) -> &'static AtomicU32 {
     &GIVEN_BACK[block_of(slot)]
 }
@@ -112,8 +112,8 @@ fn discard_annex(slots: Range<u32>) {
     let (from, to) = (first.next_multiple_of(page), (first + slots.len() * size) / page * page);
     let annexes = ANNEXES[block_of(slots.start)].load(Ordering::Relaxed); // as in `holder`
     if from < to {
-        // SAFETY: whole pages of one annex. The slots are free. The next task in each writes to its annex before it reads
-        // there, and no task has the generation 0, for which zeros would be a stamp.
+        // SAFETY: whole pages of one annex. The slots are free, so there are no executors in it, and zeros are an annex: the
+        // next task in each slot writes there before it reads.
         unsafe { pages::discard(annexes.cast::<u8>().wrapping_add(from), to - from) };
     }
 }

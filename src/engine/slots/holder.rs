@@ -1,11 +1,11 @@
 //! The holder of one task: 64 bytes, one cache line.
 //!
 //! ```text
-//!    0        8          16                                  56         64
-//!    +--------+----------+-----------------------------------+----------+
-//!    | word   | deadline | closure: a table and 32 bytes     | executor |
-//!    +--------+----------+-----------------------------------+----------+
-//!      all threads race    the body: belongs to one thread at a time
+//!    0        8          16      20             24                              64
+//!    +--------+----------+-------+--------------+-------------------------------+
+//!    | word   | deadline | birth | is it put off| closure: a table and 32 bytes |
+//!    +--------+----------+-------+--------------+-------------------------------+
+//!      all threads race    written before the word        the body: belongs to one thread at a time
 //! ```
 //!
 //! The word says who owns the body (WORD-2 in [`state`](super::state)). This file turns that rule into
@@ -15,7 +15,7 @@
 //! - HOLDER-1 The body is initialised in every phase but `Free`, until its owner moves it out: a [`Running`]
 //!   has a body, a [`Claimed`] has none.
 //! - HOLDER-2 Only a `Vacancy`, a `Running`, the thread that holds a task, and a canceller that has won touch the
-//!   body. There is at most one of them per holder.
+//!   body. There is at most one of them per holder. The task's own executor, in the annex, belongs to the body.
 //! - HOLDER-3 Holders are never unmapped (SLOT-2 in `blocks`), and all zeros are a free one.
 
 use std::mem::{MaybeUninit, replace};
@@ -25,15 +25,17 @@ use std::task::Waker;
 
 use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
-use super::{blocks, magazines, moved};
+use super::{blocks, deadline, magazines, moved};
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::admit::Times;
 use crate::engine::intake::lane::Refused;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
-use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models};
-use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
+use crate::platform::sync::{
+    AtomicBool, AtomicU32, AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models,
+};
+use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// The panics of the drop of a body, and the name of its closure (S31).
 pub(crate) struct Thrown {
@@ -41,7 +43,7 @@ pub(crate) struct Thrown {
     pub(crate) panics: Vec<Payload>,
 }
 
-/// The part of a holder that only the task's present owner may touch.
+/// What a task owns, moved out of its holder.
 pub(crate) struct Body {
     pub(crate) closure: Closure,
     /// The task's own executor, which lives at least as long as the task.
@@ -70,21 +72,30 @@ pub(crate) struct TaskHolder {
     pub(super) word: AtomicWord,
     /// When the next run is due: see [`deadline`](super::deadline).
     deadline: AtomicU64,
-    body: UnsafeCell<MaybeUninit<Body>>,
+    /// The number of the task's first filing, by which handles know it (WORD-4).
+    birth: AtomicU32,
+    /// The live entry is filed under a time of its own, which the annex has: see [`deadline`](super::deadline).
+    is_put_off: AtomicBool,
+    closure: UnsafeCell<MaybeUninit<Closure>>,
 }
 
 const _: () = assert!(IS_MODEL || size_of::<TaskHolder>() == 64, "one cache line");
 
-// SAFETY: the body is reached by one owner at a time, as the word decides (HOLDER-2), and it is `Send`.
+// SAFETY: the closure is reached by one owner at a time, as the word decides (HOLDER-2), and it is `Send`.
 unsafe impl Sync for TaskHolder {}
-// SAFETY: a body may be dropped or run on any thread: closures and executors are `Send`.
+// SAFETY: a closure may be dropped or run on any thread.
 unsafe impl Send for TaskHolder {}
 
 impl TaskHolder {
     in_models! {
         pub(crate) fn new() -> TaskHolder {
-            let body = UnsafeCell::new(MaybeUninit::uninit());
-            TaskHolder { word: AtomicWord::new(), deadline: AtomicU64::new(0), body }
+            TaskHolder {
+                word: AtomicWord::new(),
+                deadline: AtomicU64::new(0),
+                birth: AtomicU32::new(0),
+                is_put_off: AtomicBool::new(false),
+                closure: UnsafeCell::new(MaybeUninit::uninit()),
+            }
         }
     }
 
@@ -92,7 +103,15 @@ impl TaskHolder {
         /// Does what the system does to a holder whose page it takes.
         pub(crate) fn wipe(&self) {
             self.word.wipe();
+            self.birth.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Returns true if the task of this key is in the holder, or was the last one there. The word is to be loaded before
+    /// (WORD-4). Acquire: pairs with the Release in `fill`, so that who finds a later task has what came before it.
+    #[inline]
+    pub(super) fn is_of(&self, key: TaskKey) -> bool {
+        self.birth.load(Ordering::Acquire) == key.birth
     }
 
     /// Acquire: pairs with the Release in `set_deadline`. A thread that reads the deadline of a later task than it meant
@@ -108,84 +127,116 @@ impl TaskHolder {
         self.deadline.store(deadline.0, Ordering::Release);
     }
 
+    /// Returns the deadline under which the live entry is filed. The caller holds the task.
+    #[inline]
+    pub(super) fn filed(&self, annex: &Annex) -> Moment {
+        // Relaxed: what is read here was written by threads that have held the task before.
+        let is_put_off = self.is_put_off.load(Ordering::Relaxed);
+        if is_put_off { Moment(annex.filed.load(Ordering::Relaxed)) } else { self.deadline() }
+    }
+
+    /// Sets the deadline, and under which one the live entry is filed. The caller holds the task. Relaxed: as in `filed`.
+    #[inline]
+    pub(super) fn set_filed(&self, annex: &Annex, deadline: Moment, filed: Moment) {
+        if deadline != filed {
+            annex.filed.store(filed.0, Ordering::Relaxed);
+        }
+        self.is_put_off.store(deadline != filed, Ordering::Relaxed);
+        self.set_deadline(deadline);
+    }
+
+    /// Moves the deadline further away, and leaves the live entry where it is filed. The caller holds the task.
+    #[inline]
+    pub(super) fn put_off(&self, slot: u32, deadline: Moment) {
+        if !self.is_put_off.load(Ordering::Relaxed) {
+            self.note_filed(slot);
+        }
+        self.set_deadline(deadline);
+    }
+
+    #[cold]
+    fn note_filed(&self, slot: u32) {
+        let Some(annex) = blocks::annex(slot) else { return };
+        annex.filed.store(self.deadline().0, Ordering::Relaxed);
+        self.is_put_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the deadline of a task that gets an entry which is filed under it. The caller holds the task.
+    #[inline]
+    pub(super) fn file_under(&self, deadline: Moment) {
+        self.is_put_off.store(false, Ordering::Relaxed);
+        self.set_deadline(deadline);
+    }
+
+    /// Holds the task of this entry, if it is pending and the entry is live. Returns its word.
+    #[inline]
+    pub(super) fn hold(&self, entry: Entry) -> Option<Word> {
+        self.word.hold(|word| word.number() == entry.number, Phase::Pending)
+    }
+
     /// # Safety
     ///
     /// The caller owns the body, and it is not initialised (HOLDER-1, HOLDER-2).
     #[inline]
-    unsafe fn put_body(&self, task: impl Content, executor: Option<Arc<OwnExecutor>>) {
-        self.body.with_mut(|place| {
-            // SAFETY: the caller is the only one to touch the body.
-            let place = unsafe { &mut *place }.as_mut_ptr();
-            // SAFETY: these are fields of the body. A field that is not written yet may be a `MaybeUninit`.
-            let (closure, own) = unsafe {
-                let closure = (&raw mut (*place).closure).cast::<MaybeUninit<Closure>>();
-                (&mut *closure, &raw mut (*place).executor)
-            };
-            task.write(closure);
-            // SAFETY: as above. There is no value yet that would have to be dropped.
-            unsafe { own.write(executor) };
-        });
+    unsafe fn put_closure(&self, task: impl Content) {
+        // SAFETY: the caller is the only one to touch the body.
+        self.closure.with_mut(|place| task.write(unsafe { &mut *place }));
     }
 
     /// # Safety
     ///
-    /// The caller owns the body, it is initialised, and it counts as moved out from now on (HOLDER-1, HOLDER-2).
-    unsafe fn take_body(&self) -> Body {
+    /// The caller owns the body of the task in this slot, which has this word. It is initialised, and it counts as moved
+    /// out from now on (HOLDER-1, HOLDER-2).
+    #[inline]
+    unsafe fn take_body(&self, slot: u32, word: Word) -> Body {
+        let executor = if word.executor() == 0 {
+            None
+        } else {
+            // SAFETY: the caller owns the body, and the executor with it.
+            unsafe { replace_executor(slot, None) }
+        };
         // SAFETY: as the caller promises.
-        self.body.with_mut(|place| unsafe { (*place).assume_init_read() })
-    }
-
-    /// Holds a task that is in `from` while `f` looks at its body or changes it; `f` also returns the word to put back.
-    /// Returns `None` if the task is not in `from`.
-    fn with_held<R>(
-        &self,
-        generation: u32,
-        from: Phase,
-        f: impl FnOnce(Word, &mut Body) -> (Word, R),
-    ) -> Option<R> {
-        let word = self.word.hold(generation, from)?;
-        // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-        let (word, result) =
-            self.body.with_mut(|place| f(word, unsafe { (*place).assume_init_mut() }));
-        self.word.put_back(word);
-        Some(result)
+        let closure = self.closure.with_mut(|place| unsafe { (*place).assume_init_read() });
+        Body { closure, executor }
     }
 }
 
 /// What belongs to a holder, and only few tasks need. It lies elsewhere, so that the others do not pay for it. All
-/// accesses are Relaxed: each is written before a word is published, and read by threads that have seen that word, or
-/// do not care.
-#[derive(Default)]
+/// accesses to the numbers are Relaxed: each is written before a word is published, and read by threads that have seen
+/// that word, or do not care.
 pub(crate) struct Annex {
-    /// The deadline under which the valid entry of a task is filed that was reset: see [`deadline`](super::deadline).
+    /// The deadline under which the live entry of a task is filed that is put off: see [`deadline`](super::deadline).
     filed: AtomicU64,
     /// Nanoseconds between the runs of a series.
     period: AtomicU64,
-    /// The stamp of the call that has set the deadline, where a clock may stand still, and the generation of its task: see
-    /// [`deadline`](super::deadline).
-    stamp: AtomicU64,
-    stamped: AtomicU64,
+    /// The task's own executor, if it has one. Zeros are `None`.
+    executor: UnsafeCell<Option<Arc<OwnExecutor>>>,
 }
 
+// SAFETY: the executor belongs to the body, which one thread owns at a time (HOLDER-2). It is `Send`.
+unsafe impl Sync for Annex {}
+
 impl Annex {
-    /// Returns 0 if this task has no stamp.
-    pub(super) fn stamp(&self, generation: u32) -> u64 {
-        let is_its_own = self.stamped.load(Ordering::Relaxed) == u64::from(generation);
-        if is_its_own { self.stamp.load(Ordering::Relaxed) } else { 0 }
+    in_models! {
+        pub(crate) fn new() -> Annex {
+            let (filed, period) = (AtomicU64::new(0), AtomicU64::new(0));
+            Annex { filed, period, executor: UnsafeCell::new(None) }
+        }
     }
+}
 
-    pub(super) fn set_stamp(&self, generation: u32, stamp: u64) {
-        self.stamp.store(stamp, Ordering::Relaxed);
-        self.stamped.store(u64::from(generation), Ordering::Relaxed);
-    }
-
-    pub(super) fn filed(&self) -> Moment {
-        Moment(self.filed.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn set_filed(&self, filed: Moment) {
-        self.filed.store(filed.0, Ordering::Relaxed);
-    }
+/// Puts another executor in the place of the task's own one, or none.
+///
+/// # Safety
+///
+/// The caller owns the body of the task in this slot (HOLDER-2).
+#[cold]
+unsafe fn replace_executor(
+    slot: u32,
+    executor: Option<Arc<OwnExecutor>>,
+) -> Option<Arc<OwnExecutor>> {
+    // SAFETY: the caller is the only one to touch the body, and the executor belongs to it.
+    blocks::annex(slot)?.executor.with_mut(|own| replace(unsafe { &mut *own }, executor))
 }
 
 /// How a task repeats, and its period in nanoseconds (0 for a one-shot).
@@ -224,31 +275,35 @@ impl Vacancy {
     ) -> TaskKey {
         let Vacancy { slot, holder } = self;
         let Repetition { kind, period } = repetition;
-        let number = executor.map_or(0, |own| own.number());
-        let (generation, past) = match holder.word.vacant() {
-            Some(word) => (word.generation(), word.past()),
-            None => (first_generation(slot), 0),
+        let birth = match holder.word.vacant() {
+            Some(word) => word.number(),
+            None => first_number(slot),
         };
-        debug_assert!((1..u32::MAX).contains(&generation), "a slot that was used up (WORD-3)");
         // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
-        unsafe { holder.put_body(task, executor.cloned()) };
-        holder.set_deadline(deadline);
+        unsafe { holder.put_closure(task) };
+        let number = executor.map_or(0, |own| {
+            // SAFETY: as above.
+            unsafe { replace_executor(slot, Some(Arc::clone(own))) };
+            own.number()
+        });
+        holder.birth.store(birth, Ordering::Release); // pairs with the Acquire in `is_of`
+        holder.file_under(deadline);
         if T::IS_SERIES {
             blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
         }
-        holder.word.fill(Word::pending(generation, past, kind, number));
-        TaskKey { slot, generation }
+        holder.word.fill(Word::pending(birth, kind, number));
+        TaskKey { slot, birth }
     }
 }
 
-/// Returns the generation of the first task in a holder that was never used, or whose page went back (SLOT-4).
+/// Returns the birth of the first task in a holder that was never used, or whose page went back (SLOT-4).
 #[cold]
-fn first_generation(slot: u32) -> u32 {
+fn first_number(slot: u32) -> u32 {
     // Relaxed: the slot came from the depot, whose lock was held after the last change.
     blocks::given_back(slot).load(Ordering::Relaxed) + 1
 }
 
-// ----- by the key alone: cancel, look, move -----------------------------------------------------
+// ----- by its key: cancel, look, move -----------------------------------------------------------
 
 /// The result of a cancel, with what the caller has to drop.
 pub(crate) enum Cancelled {
@@ -262,17 +317,18 @@ pub(crate) enum Cancelled {
 
 /// The slot of a task that a cancel has ended. The next task may have it when this is dropped.
 pub(crate) struct FreedSlot {
-    slot: u32,
-    generation: u32,
-    /// The task that was there, if it had moved.
-    moved: Option<TaskKey>,
+    key: TaskKey,
+    has_moved: bool,
+    is_worn: bool,
 }
 
 impl Drop for FreedSlot {
     #[inline]
     fn drop(&mut self) {
-        self.moved.into_iter().for_each(moved::forget);
-        magazines::give(self.slot, self.generation);
+        if self.has_moved {
+            moved::forget(self.key);
+        }
+        magazines::give(self.key.slot, self.is_worn);
     }
 }
 
@@ -282,18 +338,18 @@ impl Drop for FreedSlot {
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
     let mut moved_to = None;
-    let cancelled = holder.word.cancel(key.generation, || moved_to = moved::scheduler(key));
+    let cancelled = holder.word.cancel(|| holder.is_of(key), || moved_to = moved::scheduler(key));
     let Some(before) = cancelled else { return Cancelled::Lost };
-    if before.is_running() {
+    if before.is_in(Phase::Running) {
         return Cancelled::Doomed { moved_to };
     }
     // It may have moved on between the look-up and the cancel. It cannot any more.
     moved_to = moved_to.and_then(|_| moved::scheduler(key));
-    let moved = moved_to.map(|_| key);
-    let slot = FreedSlot { slot: key.slot, generation: key.generation + 1, moved };
+    let is_worn = before.filed_again().is_worn();
+    let slot = FreedSlot { key, has_moved: moved_to.is_some(), is_worn };
     // Last, so that the body is copied once, straight from the holder.
     // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
-    let body = unsafe { holder.take_body() };
+    let body = unsafe { holder.take_body(key.slot, before) };
     Cancelled::Won { was: before.phase(), body, slot, moved_to }
 }
 
@@ -304,12 +360,12 @@ pub(crate) fn cancel(key: TaskKey) -> Cancelled {
 #[inline]
 pub(crate) fn cancel_waker(key: TaskKey) -> Option<(Phase, Waker)> {
     let holder = blocks::holder(key.slot)?;
-    let before = holder.word.cancel(key.generation, || debug_assert!(false, "wakers stay"))?;
-    debug_assert!(!before.is_running(), "a waker that runs is over");
+    let before =
+        holder.word.cancel(|| holder.is_of(key), || debug_assert!(false, "wakers stay"))?;
+    debug_assert!(!before.is_in(Phase::Running), "a waker that runs is over");
     // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free. There is no executor in it.
-    let waker =
-        holder.body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.take_waker() });
-    magazines::give(key.slot, key.generation + 1);
+    let waker = holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().take_waker() });
+    magazines::give(key.slot, before.filed_again().is_worn());
     Some((before.phase(), waker))
 }
 
@@ -321,31 +377,29 @@ pub(crate) fn withdraw(key: TaskKey) -> Body {
     }
 }
 
-/// Returns the word of a task's holder, whichever task lives there now.
+/// Returns the word of the task's holder, if no later task has it.
+#[inline]
 pub(crate) fn word(key: TaskKey) -> Option<Word> {
-    blocks::holder(key.slot).map(|holder| holder.word.load())
+    let holder = blocks::holder(key.slot)?;
+    let word = holder.word.load();
+    holder.is_of(key).then_some(word)
 }
 
 /// Like [`word`], in one total order with every cancel.
 pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
-    blocks::holder(key.slot).map(|holder| holder.word.load_in_order())
+    let holder = blocks::holder(key.slot)?;
+    let word = holder.word.load_in_order();
+    holder.is_of(key).then_some(word)
 }
 
-/// Returns the word of a task that is still pending.
-pub(crate) fn pending_word(key: TaskKey) -> Option<Word> {
-    word(key).filter(|word| word.generation() == key.generation && word.is_pending())
-}
-
-/// Returns the word of a task, or `None` if the task is over, or is `Doomed` or `Ending`. A task that is held is waited
-/// for, because it may be one that waits, and may be a leftover.
-pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
+/// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for.
+pub(crate) fn goes_on(key: TaskKey) -> bool {
     let mut patience = Patience::default();
     loop {
-        let word = word_in_order(key).filter(|word| word.generation() == key.generation)?;
-        match word.phase() {
-            Phase::Doomed | Phase::Ending => return None,
-            Phase::Held => patience.spin(),
-            _ => return Some(word),
+        match word_in_order(key).map(Word::phase) {
+            Some(Phase::Held) => patience.spin(),
+            Some(Phase::Pending | Phase::Running | Phase::Returned) => return true,
+            _ => return false,
         }
     }
 }
@@ -353,35 +407,19 @@ pub(crate) fn live_word(key: TaskKey) -> Option<Word> {
 /// Returns true if the task will not run again, and its last run has ended.
 #[inline]
 pub(crate) fn is_over(key: TaskKey) -> bool {
-    word(key).is_none_or(|word| word.generation() != key.generation)
+    word(key).is_none_or(|word| word.is_in(Phase::Free))
 }
 
-/// Returns true if the task is in a run.
-pub(crate) fn is_running(key: TaskKey) -> bool {
-    word(key).is_some_and(|word| word.generation() == key.generation && word.is_running())
+/// Returns the nanoseconds between the runs of the series in this slot.
+pub(crate) fn period(slot: u32) -> u64 {
+    blocks::annex(slot).map_or(0, |annex| annex.period.load(Ordering::Relaxed))
 }
 
-/// Returns the nanoseconds between the runs of a series.
-pub(crate) fn period(key: TaskKey) -> u64 {
-    blocks::annex(key.slot).map_or(0, |annex| annex.period.load(Ordering::Relaxed))
-}
-
-/// Returns the name of the closure of a task in this phase, or `None` if the task is not in this phase.
-pub(crate) fn name(key: TaskKey, from: Phase) -> Option<&'static str> {
+/// Returns the name of the closure of a leftover.
+pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
     let holder = blocks::holder(key.slot)?;
-    holder.with_held(key.generation, from, |word, body| (word, body.closure.name()))
-}
-
-/// Makes a task that is in `from` a leftover, and returns its deadline and its repetition. `None` if it is not in
-/// `from`.
-pub(crate) fn give_back(key: TaskKey, from: Phase) -> Option<(Moment, Repetition)> {
-    let holder = blocks::holder(key.slot)?;
-    // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
-    // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let period = if holder.word.load_relaxed().is_series() { period(key) } else { 0 };
-    let deadline = holder.deadline();
-    let word = holder.word.give_back(key.generation, from)?;
-    Some((deadline, Repetition { kind: word.kind(), period }))
+    let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
+    Some(holder.name_and_put_back(word))
 }
 
 /// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
@@ -397,59 +435,136 @@ pub(crate) fn move_to(
     announce: impl FnOnce(Entry) -> bool,
 ) -> Option<Result<Option<Arc<OwnExecutor>>, Refused>> {
     let holder = blocks::holder(key.slot)?;
-    let number = executor.map_or(0, |own| own.number());
-    holder.with_held(key.generation, Phase::Returned, |word, body| {
-        let before = holder.deadline();
-        let Times { now, deadline } = times(before);
-        moved::insert(key, to);
-        holder.set_deadline(deadline);
-        blocks::annex(key.slot).into_iter().for_each(|annex| annex.set_stamp(key.generation, 0));
-        // The engine there may look at the entry at once, and read the number of the executor.
-        holder.word.change_held(word.moved(Phase::Held, number));
-        let runner = if executor.is_some() { Runner::Own } else { Runner::Default };
-        if announce(Entry::new(key, deadline, deadline <= now, runner, word.turn())) {
-            let old = replace(&mut body.executor, executor.cloned());
-            return (word.moved(Phase::Pending, number), Ok(old));
+    let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
+    let before = holder.deadline();
+    let Times { now, deadline } = times(before);
+    let moved = word.moved(executor.map_or(0, |own| own.number())).in_phase(Phase::Pending);
+    moved::insert(key, to);
+    holder.file_under(deadline);
+    // The engine there may look at the entry at once, and read the number of the executor.
+    holder.word.put_back(moved.in_phase(Phase::Held));
+    if announce(deadline::entry(key.slot, moved, deadline, now)) {
+        // SAFETY: this thread holds the task, and the executor belongs to its body (HOLDER-2).
+        let old = unsafe { replace_executor(key.slot, executor.cloned()) };
+        holder.word.put_back(moved);
+        return Some(Ok(old));
+    }
+    // The table names the old scheduler from now on.
+    moved::insert(key, from);
+    holder.file_under(before);
+    holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
+    Some(Err(Refused))
+}
+
+// ----- by an entry: look, give back -------------------------------------------------------------
+
+/// Returns the word of the task for which an entry stands, or `None` if the entry is stale. It may be that of a task that
+/// is held, which says no more than that (WORD-5).
+#[inline]
+pub(crate) fn live_word(entry: Entry) -> Option<Word> {
+    let word = blocks::holder(entry.slot())?.word.load();
+    word.is_filed_as(entry.number).then_some(word)
+}
+
+/// Returns false if the entry is stale.
+#[inline]
+pub(crate) fn is_live(entry: Entry) -> bool {
+    live_word(entry).is_some()
+}
+
+/// Returns the key of the task of a live entry, and its word. A task that is held is waited for. In one total order with
+/// every cancel.
+pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
+    let holder = blocks::holder(entry.slot())?;
+    let mut patience = Patience::default();
+    loop {
+        let word = holder.word.load_in_order();
+        if !word.is_in(Phase::Held) && word.number() != entry.number {
+            return None;
         }
-        moved::insert(key, from);
-        holder.set_deadline(before);
-        (word.moved(Phase::Returned, word.executor()), Err(Refused))
-    })
+        let key = TaskKey { slot: entry.slot(), birth: holder.birth.load(Ordering::Acquire) };
+        // The birth is that of a later task only if the word has changed by then.
+        if !word.is_in(Phase::Held) && holder.word.load() == word {
+            return Some((key, word));
+        }
+        patience.spin();
+    }
+}
+
+/// Returns the name of the closure of a pending task.
+pub(crate) fn name(entry: Entry) -> Option<&'static str> {
+    let holder = blocks::holder(entry.slot())?;
+    let word = holder.hold(entry)?;
+    Some(holder.name_and_put_back(word))
+}
+
+impl TaskHolder {
+    /// Returns the name of the closure of a task that the caller holds, and puts the task back.
+    fn name_and_put_back(&self, word: Word) -> &'static str {
+        // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
+        let name = self.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name());
+        self.word.put_back(word);
+        name
+    }
+}
+
+/// Makes a leftover of the task in this slot that has this number and is in `from`: pending, or, if the engine has refused
+/// the next run of a series, at the end of its run. Returns its key, its deadline, and its repetition.
+pub(crate) fn give_back(
+    slot: u32,
+    number: u32,
+    from: Phase,
+) -> Option<(TaskKey, Moment, Repetition)> {
+    let holder = blocks::holder(slot)?;
+    // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
+    // move in the meantime, and later too, so it is looked up again when it is asked for.
+    let key = TaskKey { slot, birth: holder.birth.load(Ordering::Relaxed) };
+    let period = if holder.word.load().is_series() { period(slot) } else { 0 };
+    let deadline = holder.deadline();
+    let is_it = |word: Word| word.number() == number;
+    let word = holder.word.transition(is_it, from, |_| Phase::Returned)?;
+    Some((key, deadline, Repetition { kind: word.kind(), period }))
 }
 
 // ----- to run it, or to drop it -----------------------------------------------------------------
 
 /// A task that its owner has claimed, to run or to drop it.
 pub(crate) struct Running {
-    pub(super) key: TaskKey,
+    key: TaskKey,
     word: Word,
-    pub(super) holder: &'static TaskHolder,
+    holder: &'static TaskHolder,
 }
 
 impl Running {
-    /// The caller has claimed the task, and this is its word since.
-    pub(super) fn new(key: TaskKey, word: Word, holder: &'static TaskHolder) -> Running {
-        debug_assert!(word.is_running() && word.generation() == key.generation);
+    /// Claims a task that the caller holds, and that had this word.
+    #[inline]
+    pub(super) fn begin(slot: u32, held: Word, holder: &'static TaskHolder) -> Running {
+        let key = TaskKey { slot, birth: holder.birth.load(Ordering::Relaxed) }; // it is held
+        let word = held.in_phase(Phase::Running);
+        holder.word.put_back(word);
         Running { key, word, holder }
     }
 
-    /// Claims a task that is in `from`. `None` if it was cancelled, or claimed before.
+    /// Claims a leftover for its only run. After that no cancel wins, not even for a series.
+    pub(crate) fn claim_leftover(key: TaskKey) -> Option<Running> {
+        let holder = blocks::holder(key.slot)?;
+        let last = |word: Word| if word.is_series() { Phase::Ending } else { Phase::Running };
+        let word = holder.word.transition(|_| holder.is_of(key), Phase::Returned, last)?;
+        Some(Running { key, word: word.in_phase(last(word)), holder })
+    }
+
     #[inline]
-    pub(crate) fn claim(key: TaskKey, from: Phase) -> Option<Running> {
-        let holder = blocks::holder(key.slot)?;
-        let word = holder.word.claim(key.generation, from)?;
-        Some(Running { key, word, holder })
-    }
-
-    /// Claims a leftover for its only run.
-    pub(crate) fn claim_last(key: TaskKey) -> Option<Running> {
-        let holder = blocks::holder(key.slot)?;
-        let word = holder.word.claim_last(key.generation)?;
-        Some(Running { key, word, holder })
-    }
-
     pub(crate) fn key(&self) -> TaskKey {
         self.key
+    }
+
+    /// Returns the number of the filing that has come to its run.
+    pub(crate) fn number(&self) -> u32 {
+        self.word.number()
+    }
+
+    pub(super) fn holder(&self) -> &'static TaskHolder {
+        self.holder
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -463,30 +578,38 @@ impl Running {
 
     /// Returns the nanoseconds between runs, or 0 for a one-shot.
     pub(crate) fn period(&self) -> u64 {
-        if self.is_series() { period(self.key) } else { 0 }
+        if self.is_series() { period(self.key.slot) } else { 0 }
     }
 
     /// Moves the body out of a task that will not run again after this. [`Claimed::end`] is the last step.
+    #[inline]
     pub(crate) fn into_body(self) -> (Body, Claimed) {
         // A leftover in its only run is closed already.
-        let is_open = self.is_series() && self.word.is_running();
-        let cancelled = is_open && !self.holder.word.close(self.key.generation);
+        let is_open = self.is_series() && self.word.is_in(Phase::Running);
+        let cancelled = is_open && !self.close();
         // SAFETY: claimed by us (HOLDER-2), and `Claimed` cannot reach the body again.
-        let body = unsafe { self.holder.take_body() };
+        let body = unsafe { self.holder.take_body(self.key.slot, self.word) };
         (body, Claimed { task: self, cancelled })
+    }
+
+    /// Ends the runs of a series, so that no cancel wins from now on. Returns false if a cancel has doomed it before.
+    #[cold]
+    fn close(&self) -> bool {
+        let is_it = |word: Word| word.number() == self.number();
+        self.holder.word.transition(is_it, Phase::Running, |_| Phase::Ending).is_some()
     }
 
     /// Like [`into_body`](Running::into_body), for a waker, which is read where it lies. A whole body that is moved to
     /// the stack in wide words, and read there in others, waits for its own stores.
     #[inline]
     pub(crate) fn into_waker(self) -> (Waker, Claimed) {
-        let waker = self.holder.body.with_mut(|place| {
-            // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
-            let body = unsafe { (*place).assume_init_mut() };
-            debug_assert!(body.executor.is_none() && !self.is_series(), "a waker");
-            // SAFETY: `Claimed` cannot reach the body again (HOLDER-2). Nothing else in it has to be dropped.
-            unsafe { body.closure.take_waker() }
-        });
+        debug_assert!(self.word.executor() == 0 && !self.is_series(), "a waker");
+        // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2). `Claimed` cannot reach it again,
+        // and nothing else in it has to be dropped.
+        let waker = self
+            .holder
+            .closure
+            .with_mut(|place| unsafe { (*place).assume_init_mut().take_waker() });
         (waker, Claimed { task: self, cancelled: false })
     }
 
@@ -494,13 +617,13 @@ impl Running {
     pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
         // SAFETY: claimed by us, so there is a body (HOLDER-1), and `&mut self` keeps it ours during the call
         // (HOLDER-2). A cancel in the meantime dooms the task and leaves the body alone.
-        self.holder.body.with_mut(|place| unsafe { (*place).assume_init_mut().closure.run() })
+        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().run() })
     }
 
     /// Returns the name of the closure.
     pub(crate) fn name(&self) -> &'static str {
         // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
-        self.holder.body.with_mut(|place| unsafe { (*place).assume_init_ref() }.closure.name())
+        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name())
     }
 }
 
@@ -524,12 +647,13 @@ impl Claimed {
     }
 
     /// Frees the holder, and returns the key of the task that was there.
+    #[inline]
     pub(crate) fn end(self) -> TaskKey {
         let Running { key, word, holder } = self.task;
         if word.has_moved() {
             moved::forget(key); // before the holder is free (MOVED-1)
         }
-        magazines::give(key.slot, holder.word.end(word, self.cancelled));
+        magazines::give(key.slot, holder.word.end(word, self.cancelled).is_worn());
         key
     }
 }

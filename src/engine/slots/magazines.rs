@@ -49,11 +49,11 @@ pub(super) fn take() -> Option<u32> {
     cached.unwrap_or_else(|_| depot().take_one())
 }
 
-/// Gives back the slot of a task that is over. The next task there will have this generation.
+/// Gives back the slot of a task that is over, unless it is worn (WORD-3 in `state`).
 #[inline]
-pub(super) fn give(slot: u32, generation: u32) {
-    if generation == u32::MAX {
-        return; // the generations of this slot are used up, so it is not used again (WORD-3)
+pub(super) fn give(slot: u32, is_worn: bool) {
+    if is_worn {
+        return;
     }
     let cached = CACHE.try_with(|cache| cache.0.borrow_mut().give(slot));
     if cached.is_err() {

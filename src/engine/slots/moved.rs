@@ -32,8 +32,8 @@ pub(super) fn scheduler(key: TaskKey) -> Option<SchedulerId> {
 
 /// Returns the scheduler that any task belongs to now, if `first` is the one that gave out its handle.
 pub(crate) fn scheduler_now(key: TaskKey, first: SchedulerId) -> SchedulerId {
-    let word = holder::word(key).filter(|word| word.generation() == key.generation);
-    let there = word.filter(|word| word.has_moved()).and_then(|_| scheduler(key));
+    let word = holder::word(key).filter(|word| word.has_moved());
+    let there = word.and_then(|_| scheduler(key));
     there.unwrap_or(first)
 }
 

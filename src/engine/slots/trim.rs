@@ -143,15 +143,15 @@ fn joined(pages: Vec<Range<u32>>) -> Vec<Range<u32>> {
 /// Gives the memory of these slots back to the system. Returns false if it stays. The caller has all of the slots in
 /// hand (SLOT-3).
 pub(crate) fn give_back(slots: Range<u32>) -> bool {
-    let generation = |slot| {
+    let number = |slot| {
         let word = blocks::holder(slot).and_then(|holder| holder.word.vacant());
-        word.map_or(0, Word::generation) // 0 if it never held a task
+        word.map_or(0, Word::number) // 0 if it never held a task
     };
-    let newest = slots.clone().map(generation).max().unwrap_or(0);
-    if newest > u32::MAX / 2 {
+    let newest = slots.clone().map(number).max().unwrap_or(0);
+    if newest > u32::MAX / 4 {
         return false; // one old slot must not make a whole block old
     }
-    // The next tasks in these holders get higher generations (SLOT-4). Relaxed: the slots pass on through the depot's
+    // The next tasks in these holders get higher numbers (SLOT-4). Relaxed: the slots pass on through the depot's
     // lock.
     blocks::given_back(slots.start).fetch_max(newest, Ordering::Relaxed);
     blocks::discard(slots)

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
 
 /// The size of the annex of a block.
-pub(crate) const ANNEX_BYTES: usize = BLOCK_BYTES / 2;
+pub(crate) const ANNEX_BYTES: usize = BLOCK_BYTES / 64 * 24;
 
 /// A block and its annex.
 pub(crate) type Mapped = (NonNull<u8>, NonNull<u8>);

@@ -35,7 +35,8 @@ impl Model {
         let is_up = |filed: Time| self.up_until.is_some_and(|until| filed <= until);
         let task = &self.tasks[id];
         let (at, number, filed) = (task.at, task.number, task.filed);
-        match task.state {
+        self.tasks[id].was_moved = true;
+        match self.tasks[id].state {
             State::Waiting if to <= filed && is_up(filed) => {
                 self.waiting.remove(&(at, number, id));
                 self.wait_again(id, to); // it runs where it stands

@@ -83,6 +83,8 @@ pub(crate) struct Task {
     pub(crate) at: Time,
     /// The deadline under which it came in, if it was moved further away since then. It comes up then, and waits again.
     pub(crate) filed: Time,
+    /// Its deadline was moved. Then it has no promised place among others of the same deadline (S3).
+    pub(crate) was_moved: bool,
     /// The deadline that its next run was given in this one.
     pub(crate) moved_to: Option<Time>,
     /// It came in to run at once.
@@ -105,6 +107,7 @@ impl Task {
             deadline: plan.deadline,
             at: NEVER,
             filed: plan.deadline,
+            was_moved: false,
             moved_to: None,
             returned_at: plan.deadline,
             is_urgent: false,
