@@ -56,28 +56,39 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 }
 
 /// A divisor, which is the length of a tick. The wheel divides once for each task, so it is done by a multiplication:
-/// the processor's division takes 20 to 40 cycles. The method is Granlund's and Montgomery's.
+/// the processor's division takes 20 to 40 cycles. The method is Granlund's and Montgomery's, for dividends of 63 bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granularity {
-    units: NonZeroU64,
+    /// 2^(63 + shift) / units, rounded up or one more.
     magic: u64,
-    shifts: [u32; 2],
+    shift: u32,
+    less_one: u64,
+    /// From here on the processor divides. That is 292 years away, if values are nanoseconds.
+    limit: u64,
 }
 
 impl Granularity {
     pub(crate) fn new(units: NonZeroU64) -> Granularity {
-        let bits = u64::BITS - (units.get() - 1).leading_zeros();
-        let above = (1_u128 << bits) - u128::from(units.get());
-        let magic = ((above << 64) / u128::from(units.get()) + 1) as u64;
-        Granularity { units, magic, shifts: [bits.min(1), bits.saturating_sub(1)] }
+        let (units, less_one) = (units.get(), units.get() - 1);
+        let shift = u64::BITS - less_one.leading_zeros();
+        let magic = ((1_u128 << (63 + shift)) / u128::from(units) + 1) as u64;
+        Granularity { magic, shift, less_one, limit: (1_u64 << 63).saturating_sub(less_one) }
     }
 
     /// Returns `value / units`, rounded up.
     #[inline]
     pub(crate) fn div_ceil(self, value: u64) -> u64 {
-        let high = ((u128::from(self.magic) * u128::from(value)) >> 64) as u64;
-        let quotient = (high + ((value - high) >> self.shifts[0])) >> self.shifts[1];
-        quotient + u64::from(quotient * self.units.get() != value)
+        if value >= self.limit {
+            return self.div_ceil_far(value);
+        }
+        let twice = (value + self.less_one) << 1;
+        let high = (u128::from(self.magic) * u128::from(twice)) >> 64;
+        high as u64 >> self.shift
+    }
+
+    #[cold]
+    fn div_ceil_far(self, value: u64) -> u64 {
+        value.div_ceil(self.less_one + 1)
     }
 }
 

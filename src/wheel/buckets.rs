@@ -2,7 +2,7 @@
 //!
 //! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t`
 //!   is the present one or the next one. Otherwise it is in the far store, under its half-turn. An entry of a tick that
-//!   has passed is overdue.
+//!   has passed is not taken in.
 //! - WHEEL-2 A bucket never holds entries of two ticks, so no entry is looked at before it is due.
 //! - WHEEL-3 While the far store still has entries of the next half-turn, new ones join them there.
 //!   They are brought in from the front, so entries of one tick stay in the order of insertion.
@@ -41,7 +41,6 @@ pub(crate) struct Buckets<E> {
     pub(super) far: Far<E>,
     pub(super) pool: Pool<E>,
     pub(super) occupancy: Occupancy,
-    pub(super) overdue: Vec<E>,
     pub(super) sweep: Sweep,
 }
 
@@ -95,7 +94,6 @@ impl<E: Timed> Buckets<E> {
             ring: vec![Chain::new(); size],
             occupancy: Occupancy::new(size),
             far: Far::new(now.0.saturating_add(1) >> half_bits, size),
-            overdue: Vec::new(),
             pool: Pool::new(size), // a block per bucket, so that a steady flow of few tasks a tick allocates nothing
             len: 0,
             sweep: Sweep::START,
@@ -125,8 +123,9 @@ impl<E: Timed> Buckets<E> {
     }
 
     /// Returns the half-turn of the next tick.
+    #[inline]
     pub(super) fn present_half(&self) -> u64 {
-        self.half_of(Tick(self.now.0.saturating_add(1)))
+        self.far.base()
     }
 
     fn first_tick(&self, half: u64) -> u64 {
@@ -144,23 +143,39 @@ impl<E: Timed> Buckets<E> {
     // ----- in ------------------------------------------------------------------------------
 
     /// Files an entry in the ring or in the far store (WHEEL-1). The far store has it in any case while others of the
-    /// same half-turn are there (WHEEL-3).
+    /// same half-turn are there (WHEEL-3). Returns false if the tick of its deadline has passed: then the caller keeps it.
+    ///
+    /// Most entries join others, in a block that has room. Then nothing else has to be touched.
     #[inline]
-    pub(crate) fn insert(&mut self, entry: E) {
-        self.len += 1;
+    pub(crate) fn insert(&mut self, entry: E) -> bool {
         let tick = self.tick_of(entry.deadline());
         if tick <= self.now {
-            return self.overdue.push(entry);
+            return false;
         }
+        self.len += 1;
         let (half, present) = (self.half_of(tick), self.present_half());
         let is_near = half == present || (half - present == 1 && self.far.get(half).is_none());
+        let offset = self.offset(tick.0);
         if is_near {
-            let offset = self.offset(tick.0);
-            self.pool.push(&mut self.ring[offset], entry);
-            self.occupancy.set(offset);
+            if !self.pool.push(&mut self.ring[offset], entry) {
+                self.pool.push_in_a_fresh_block(&mut self.ring[offset], entry);
+                self.occupancy.set(offset);
+            }
         } else {
-            let half_turn = self.far.get_or_insert(half);
-            self.pool.push(&mut half_turn.chain, entry);
+            let half_turn = self.far.get_soon(half);
+            let is_in = half_turn.is_some_and(|half_turn| half_turn.push(&mut self.pool, entry));
+            if !is_in {
+                self.insert_far(half, entry);
+            }
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn insert_far(&mut self, half: u64, entry: E) {
+        let half_turn = self.far.get_or_insert(half);
+        if !half_turn.push(&mut self.pool, entry) {
+            self.pool.push_in_a_fresh_block(&mut half_turn.chain, entry);
             half_turn.len += 1;
         }
     }
@@ -168,10 +183,9 @@ impl<E: Timed> Buckets<E> {
     // ----- out -----------------------------------------------------------------------------
 
     /// Moves on to a tick, and appends to `out` the entries of that tick and of those before: tick by tick, and
-    /// within a tick in the order of insertion. Entries that were overdue come first.
+    /// within a tick in the order of insertion.
     pub(crate) fn advance(&mut self, to: Tick, out: &mut Vec<E>) {
         let before = out.len();
-        out.append(&mut self.overdue);
         while self.now < to {
             self.jump(to);
             let end = to.min(Tick(self.last_tick(self.present_half())));
@@ -195,7 +209,7 @@ impl<E: Timed> Buckets<E> {
     /// Sets the present tick. If a half-turn begins, it brings in all of it (WHEEL-4).
     fn move_to(&mut self, now: Tick) {
         self.now = now;
-        let present = self.present_half();
+        let present = self.half_of(Tick(now.0.saturating_add(1)));
         if self.far.turn_to(present) {
             self.bring_in(present, usize::MAX);
         }
@@ -274,8 +288,10 @@ impl<E: Timed> Buckets<E> {
                 pool.prefetch(ring[*offset].tail);
             }
             for (offset, entry) in offsets.into_iter().zip(entries) {
-                pool.push(&mut ring[offset], *entry);
-                occupancy.set(offset);
+                if !pool.push(&mut ring[offset], *entry) {
+                    pool.push_in_a_fresh_block(&mut ring[offset], *entry);
+                    occupancy.set(offset);
+                }
             }
         });
         half_turn.len -= taken;
@@ -312,7 +328,6 @@ impl<E: Timed> Buckets<E> {
     /// Drops all entries, and frees their memory. A sweep would not do: it goes from where the last one stopped to the
     /// end of its round, and leaves the chains before that.
     pub(crate) fn clear(&mut self) {
-        self.overdue = Vec::new();
         self.ring.fill(Chain::new());
         self.far = Far::new(self.present_half(), self.ring.len());
         self.occupancy = Occupancy::new(self.ring.len());
@@ -325,13 +340,14 @@ impl<E: Timed> Buckets<E> {
     pub(super) fn iter(&self) -> impl Iterator<Item = &E> {
         let far = self.far.iter().map(|(_, half_turn)| &half_turn.chain);
         let chains = self.ring.iter().chain(far);
-        self.overdue.iter().chain(chains.flat_map(|chain| self.pool.iter(chain)))
+        chains.flat_map(|chain| self.pool.iter(chain))
     }
 
     /// Panics if an invariant is broken. `seen` is room to work in.
     pub(crate) fn check_invariants(&self, seen: &mut Vec<bool>) {
         let present = self.present_half();
-        let mut entries = self.overdue.len();
+        assert_eq!(present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
+        let mut entries = 0;
         for (offset, chain) in self.ring.iter().enumerate() {
             assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "WHEEL-5 at {offset}");
             entries += self.pool.len(chain);

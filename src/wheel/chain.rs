@@ -10,7 +10,8 @@
 //!
 //! - CHAIN-1 Entries of a chain are in the order in which they were pushed, whatever is removed.
 //! - CHAIN-2 No block of a chain is empty. The entries of two neighbours that have been swept do not fit into one block.
-//! - CHAIN-3 `min` is an entry that was pushed, with a deadline no later than that of any entry in the chain.
+//! - CHAIN-3 `min` of a chain that is not empty is an entry that was pushed, with a deadline no later than that of any
+//!   entry in the chain.
 //! - CHAIN-4 A block is in one chain, or free, or only a number without memory.
 
 use alloc::boxed::Box;
@@ -75,12 +76,12 @@ pub(super) struct Chain<E> {
     pub(super) head: u32,
     /// The block into which the next entry will be pushed.
     pub(super) tail: u32,
-    min: Option<E>,
+    min: E,
 }
 
 impl<E: Timed> Chain<E> {
-    pub(super) const fn new() -> Chain<E> {
-        Chain { head: NIL, tail: NIL, min: None }
+    pub(super) fn new() -> Chain<E> {
+        Chain { head: NIL, tail: NIL, min: E::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,7 +90,7 @@ impl<E: Timed> Chain<E> {
 
     /// Returns the earliest entry, or one that was earlier still and is gone (CHAIN-3).
     pub(super) fn min(&self) -> Option<E> {
-        self.min.filter(|_| !self.is_empty())
+        (!self.is_empty()).then_some(self.min)
     }
 }
 
@@ -161,20 +162,24 @@ impl<E: Timed> Pool<E> {
         self.is_bloated()
     }
 
-    /// Appends an entry (CHAIN-1).
+    /// Appends an entry (CHAIN-1), if the last block has room for it.
     #[inline]
-    pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) {
-        if chain.min().is_none_or(|min| entry.deadline() < min.deadline()) {
-            chain.min = Some(entry);
+    pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) -> bool {
+        let last = self.blocks.get_mut(chain.tail as usize).and_then(Option::as_deref_mut);
+        let Some(last) = last.filter(|last| (last.len as usize) < BLOCK) else { return false };
+        if entry.deadline() < chain.min.deadline() {
+            chain.min = entry;
         }
-        match self.blocks.get_mut(chain.tail as usize) {
-            Some(Some(block)) if (block.len as usize) < BLOCK => block.push(entry),
-            _ => self.push_in_a_fresh_block(chain, entry),
-        }
+        last.push(entry);
+        true
     }
 
+    /// Appends an entry to a chain whose last block has no room.
     #[inline(never)]
-    fn push_in_a_fresh_block(&mut self, chain: &mut Chain<E>, entry: E) {
+    pub(super) fn push_in_a_fresh_block(&mut self, chain: &mut Chain<E>, entry: E) {
+        if chain.is_empty() || entry.deadline() < chain.min.deadline() {
+            chain.min = entry;
+        }
         let fresh = self.allocate();
         match chain.tail {
             NIL => chain.head = fresh,
@@ -194,13 +199,14 @@ impl<E: Timed> Pool<E> {
     ) -> usize {
         let mut taken = 0;
         while chain.head != NIL && taken < budget {
+            // It is taken out for the moment, so that its entries need not be copied.
             let number = chain.head;
-            let block = self.block(number);
-            let (next, entries, len) = (block.next, block.entries, block.len as usize);
+            let block = self.blocks[number as usize].take().expect(HAS_MEMORY);
+            chain.head = block.next;
+            taken += block.entries().len();
+            give(self, block.entries());
+            self.blocks[number as usize] = Some(block);
             self.free.push(number);
-            chain.head = next;
-            taken += len;
-            give(self, &entries[..len]);
         }
         if chain.head == NIL {
             *chain = Chain::new();
@@ -267,7 +273,7 @@ impl<E: Timed> Pool<E> {
             .iter(chain)
             .copied()
             .reduce(|min, entry| if entry.deadline() < min.deadline() { entry } else { min });
-        chain.min = earliest;
+        chain.min = earliest.unwrap_or_default();
         dropped
     }
 

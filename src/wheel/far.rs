@@ -14,7 +14,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::chain::{Chain, Timed};
+use super::chain::{Chain, Pool, Timed};
 use super::occupancy::Occupancy;
 
 /// The most half-turns that are found by index. They take 40 bytes each.
@@ -30,7 +30,17 @@ pub(super) struct HalfTurn<E> {
 }
 
 impl<E: Timed> HalfTurn<E> {
-    const EMPTY: HalfTurn<E> = HalfTurn { chain: Chain::new(), len: 0 };
+    fn empty() -> HalfTurn<E> {
+        HalfTurn { chain: Chain::new(), len: 0 }
+    }
+
+    /// Appends an entry, if there is a block with room for it. Otherwise the caller has to do more.
+    #[inline]
+    pub(super) fn push(&mut self, pool: &mut Pool<E>, entry: E) -> bool {
+        let is_in = pool.push(&mut self.chain, entry);
+        self.len += usize::from(is_in);
+        is_in
+    }
 }
 
 /// All half-turns that have entries, by number.
@@ -51,6 +61,12 @@ impl<E: Timed> Far<E> {
         let soon = buckets.saturating_mul(SOON_EACH).min(MOST_SOON);
         let (occupied, mask) = (Occupancy::new(soon), soon as u64 - 1);
         Far { base, soon: Vec::new(), mask, occupied, beyond: BTreeMap::new() }
+    }
+
+    /// Returns the present half-turn.
+    #[inline]
+    pub(super) fn base(&self) -> u64 {
+        self.base
     }
 
     fn is_soon(&self, half: u64) -> bool {
@@ -83,14 +99,21 @@ impl<E: Timed> Far<E> {
         }
     }
 
+    /// Returns the half-turn of this number, if it is found by index. It may have no entries.
+    #[inline]
+    pub(super) fn get_soon(&mut self, half: u64) -> Option<&mut HalfTurn<E>> {
+        let index = self.index_of(half);
+        self.is_soon(half).then(|| self.soon.get_mut(index))?
+    }
+
     /// Returns the half-turn of this number, to add entries to it.
     #[inline]
     pub(super) fn get_or_insert(&mut self, half: u64) -> &mut HalfTurn<E> {
         if !self.is_soon(half) {
-            return self.beyond.entry(half).or_insert(HalfTurn::EMPTY);
+            return self.beyond.entry(half).or_insert(HalfTurn::empty());
         }
         if self.soon.is_empty() {
-            self.soon.resize(self.mask as usize + 1, HalfTurn::EMPTY);
+            self.soon.resize(self.mask as usize + 1, HalfTurn::empty());
         }
         let index = self.index_of(half);
         self.occupied.set(index);

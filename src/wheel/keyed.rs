@@ -265,9 +265,7 @@ impl<T> Wheel<T> {
         let filed = &mut self.slots[slot as usize];
         filed.filing = filed.filing.wrapping_add(1);
         let Slot { filing, deadline, order, .. } = *filed;
-        if self.buckets.tick_of(deadline) > self.buckets.now() {
-            self.buckets.insert(KeyedEntry { deadline, slot, filing });
-        } else {
+        if !self.buckets.insert(KeyedEntry { deadline, slot, filing }) {
             self.behind.push(Reverse(Ready { deadline, order, slot, filing }));
         }
     }

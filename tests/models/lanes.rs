@@ -27,9 +27,9 @@ fn models_a_push_is_taken_or_refused() {
         });
         let mut taken = Vec::new();
         reader.look();
-        reader.take_before(u64::MAX, 1, |record| taken.push(record));
+        reader.take_before(u64::MAX, 1, |_| (), |record| taken.push(record));
         reader.close();
-        reader.take_before(u64::MAX, usize::MAX, |record| taken.push(record));
+        reader.take_before(u64::MAX, usize::MAX, |_| (), |record| taken.push(record));
         let accepted = writing.join().unwrap();
         let names: Vec<_> = taken.iter().map(|record| record.name).collect();
         assert_eq!(names, [100, 200, 300][..accepted], "taken is what was accepted");
@@ -60,7 +60,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
             for _ in 0..2 {
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, most, |record| taken.push(record.name));
+                reader.take(&intake, cut, most, |_| (), |record| taken.push(record.name));
             }
             (reader, taken)
         })
@@ -73,7 +73,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             break;
         }
         let cut = intake.cut(0);
-        reader.take(&intake, cut, most, |record| taken.push(record.name));
+        reader.take(&intake, cut, most, |_| (), |record| taken.push(record.name));
     }
     taken.sort_unstable();
     assert_eq!(taken, [1, 2, 3]);

@@ -44,6 +44,9 @@ const SPARE_BLOCKS: usize = 192;
 /// A thread that has cancelled so many tasks wakes the tick thread, so that it may sweep.
 const CANCELS: u64 = 8192;
 
+/// How many records before its turn the reader is told of one.
+const AHEAD: usize = 16;
+
 /// How many records of a lane the debug checks look at.
 const CHECKED: usize = 64;
 
@@ -52,13 +55,16 @@ const CHECKED: usize = 64;
 pub(crate) struct Record {
     pub(crate) deadline: u64,
     pub(crate) stamp: u64,
-    /// Slot, flags and generation: see [`Entry`](crate::wheel::entry::Entry).
+    /// Slot, flags and number: see [`Entry`](crate::wheel::entry::Entry).
     pub(crate) name: u64,
 }
 
+/// A record as it lies in a lane.
+pub(crate) type Words = [AtomicU64; 3];
+
 /// A stretch of a lane.
 struct Block {
-    records: [[AtomicU64; 3]; BLOCK],
+    records: [Words; BLOCK],
     next: OnceLock<Arc<Block>>,
 }
 
@@ -76,7 +82,13 @@ impl Block {
     }
 
     fn get(&self, index: usize) -> Record {
-        let [deadline, stamp, name] = &self.records[index];
+        Record::read(&self.records[index])
+    }
+}
+
+impl Record {
+    #[inline]
+    pub(crate) fn read([deadline, stamp, name]: &Words) -> Record {
         Record {
             deadline: deadline.load(Ordering::Relaxed),
             stamp: stamp.load(Ordering::Relaxed),
@@ -354,12 +366,14 @@ impl LaneReader {
         })
     }
 
-    /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many.
+    /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many. `soon` is
+    /// called with the record that is [`AHEAD`] places further in the block.
     #[inline]
     pub(crate) fn take_before(
         &mut self,
         end: u64,
         most: usize,
+        soon: impl Fn(&Words),
         mut take: impl FnMut(Record),
     ) -> usize {
         let mut count = 0;
@@ -369,9 +383,14 @@ impl LaneReader {
             }
             let Some(block) = &self.block else { break };
             let run = (most - count).min(BLOCK - self.index).min(self.left() as usize);
-            let records = (self.index..self.index + run).map(|index| block.get(index));
+            let records = &block.records[self.index..self.index + run];
             let mut took = 0;
-            for record in records.take_while(|record| record.stamp < end) {
+            for words in records {
+                let record = Record::read(words);
+                if record.stamp >= end {
+                    break;
+                }
+                records.get(took + AHEAD).inspect(|words| soon(words));
                 take(record);
                 took += 1;
             }
