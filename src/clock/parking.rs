@@ -238,6 +238,7 @@ impl Doorbell {
     }
 
     /// Wakes the sleeper if it sleeps, whatever it waits for.
+    #[inline]
     pub(crate) fn ring_if_asleep(&self) {
         let threshold = self.threshold.load_in_order();
         if threshold != AWAKE {

@@ -84,6 +84,7 @@ impl Shared {
     }
 
     /// Takes a task in, or gives it back with the reason (TASK-1).
+    #[inline]
     pub(crate) fn admit<T: Content>(
         &self,
         times: Times,
@@ -195,7 +196,7 @@ impl Shared {
     }
 
     /// Returns a free slot for a task, after counting the task in if it `is_counted`.
-    #[inline]
+    #[inline(always)]
     fn vacancy(&self, is_counted: bool) -> Result<Vacancy, ScheduleError> {
         if is_counted {
             self.count_in()?;
@@ -211,6 +212,7 @@ impl Shared {
     }
 
     /// Counts a task towards the limit, unless the scheduler is closed or full.
+    #[inline]
     fn count_in(&self) -> Result<(), ScheduleError> {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
@@ -231,8 +233,7 @@ impl Shared {
         if T::IS_COUNTED {
             self.count_out();
         }
-        // The executor is not dropped by this, because the caller has it too.
-        T::take_back(holder::withdraw(key).closure)
+        holder::withdraw(key)
     }
 
     /// Tells the engine of a new task, and wakes it if need be. The task is published before the doorbell is looked at
@@ -246,7 +247,7 @@ impl Shared {
 
     /// Publishes the record of a task for its next run, which counts as scheduled now, without a look at the doorbell.
     /// [`ring_for`](Shared::ring_for) comes next.
-    #[inline(never)] // a schedule takes 16 instructions more with a copy in each caller
+    #[inline]
     pub(super) fn file(&self, entry: Entry, now: Moment, is_new: bool) -> Result<Pushed, Refused> {
         self.push(entry, self.intake.stamp(now.0), is_new)
     }

@@ -280,7 +280,8 @@ impl Engine {
     /// Files a task again, whose entry has come out too early (RESET-2 in [`deadline`](slots::deadline)).
     fn file_again(&mut self, entry: Entry) {
         let (wheel, ready) = (&mut self.wheel, &mut self.ready);
-        Filing { wheel, ready, drops_stale: false, last: Some(entry), earliest: Moment::NEVER }.end();
+        Filing { wheel, ready, drops_stale: false, last: Some(entry), earliest: Moment::NEVER }
+            .end();
     }
 
     /// Returns true if so much is due and not handed over that nothing should be taken in first. The first of it is

@@ -20,7 +20,7 @@ use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::NotRearmed;
 use crate::engine::slots::holder::Repetition;
-use crate::engine::slots::{Body, Phase, Running, Thrown, blocks, holder};
+use crate::engine::slots::{Phase, Running, Thrown, blocks, holder};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
@@ -46,6 +46,7 @@ impl Shared {
 
     /// Runs a task that has been claimed, for `close_and_run` too. `repeats`: a series goes on. `was_pending`: the task
     /// counts as pending until now.
+    #[inline]
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, repeats: bool, was_pending: bool) {
         let now = self.recently().unwrap_or(due);
         let (key, is_series) = (task.key(), task.is_series());
@@ -72,6 +73,7 @@ impl Shared {
     /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness.
     /// Without this, many short tasks in a row would spend more on reading the clock than on anything of ours. `None`
     /// if the clock panics.
+    #[inline]
     fn recently(&self) -> Option<Moment> {
         let Some(cycles) = cycles().filter(|_| self.is_in_real_time) else {
             return self.try_now();
@@ -89,24 +91,27 @@ impl Shared {
 
     /// Reads the clock; `None` if it panics, which is reported. A task that has been claimed has to run anyway, because
     /// nobody else would run it.
+    #[inline]
     pub(super) fn try_now(&self) -> Option<Moment> {
         self.ask_clock(Clock::now).map(|reading| self.timeline.present(reading))
     }
 
     /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
+    #[inline]
     pub(crate) fn ask_clock<R>(&self, question: impl FnOnce(&dyn Clock) -> R) -> Option<R> {
         caught(|| question(&*self.clock)).map_err(|panic| self.hooks.report(panic)).ok()
     }
 
+    #[inline]
     fn run_once(&self, task: Running) {
-        let (Body { closure, executor }, claimed) = task.into_body();
-        let names = closure.names();
-        let ran = caught(|| closure.run_once());
-        let dropped = caught(|| drop(executor));
+        let ending = task.into_ending();
+        let names = ending.names();
+        let (ran, over) = ending.run_once();
+        let dropped = over.drop_executor();
         if ran.is_err() {
             self.count_panic();
         }
-        claimed.end();
+        over.end();
         if ran.is_err() || dropped.is_err() {
             self.report(names.name(), ran.err().into_iter().chain(dropped.err()));
         }
@@ -114,14 +119,14 @@ impl Shared {
 
     /// Runs a series for the last time. A cancel prevents nothing since the series was claimed, so it does not win.
     fn run_last(&self, task: Running) {
-        let (mut body, claimed) = task.into_body();
-        let name = body.closure.name();
-        let ran = caught(|| ControlFlow::choose(|| body.closure.run())); // the delay that it chooses is for nobody
+        let mut task = task.into_ending();
+        let name = task.names().name();
+        let ran = caught(|| ControlFlow::choose(|| task.run_in_place())); // the delay that it chooses is for nobody
         if ran.is_err() {
             self.count_panic();
         }
-        let dropped = body.discard();
-        claimed.end();
+        let (dropped, over) = task.discard();
+        over.end();
         self.report_end(name, ran.err(), dropped);
     }
 
@@ -146,7 +151,7 @@ impl Shared {
     }
 
     /// Reports what the last run of a series, and the drop of its closure, have thrown.
-    fn report_end(&self, name: &'static str, ran: Option<Payload>, dropped: Option<Thrown>) {
+    fn report_end(&self, name: &'static str, ran: Option<Payload>, dropped: Option<Box<Thrown>>) {
         let dropped = dropped.into_iter().flat_map(|thrown| thrown.panics);
         self.report(name, ran.into_iter().chain(dropped));
     }
@@ -208,13 +213,13 @@ impl Shared {
     }
 
     /// Ends a series: drops its closure, and returns what a panicking `Drop` has thrown.
-    fn finish_series(&self, task: Running, was_pending: bool) -> Option<Thrown> {
-        let (body, claimed) = task.into_body();
-        if was_pending && !claimed.was_cancelled() {
+    fn finish_series(&self, task: Running, was_pending: bool) -> Option<Box<Thrown>> {
+        let task = task.into_ending();
+        if was_pending && !task.was_cancelled() {
             with_lane(self, |writer| writer.lane.count_left());
         }
-        let thrown = body.discard();
-        let key = claimed.end_in_order();
+        let (thrown, over) = task.discard();
+        let key = over.end_in_order();
         if self.is_closing.load_in_order() {
             self.termination.run_is_over(key); // it may be on the list of series in their runs (END-5)
         }
@@ -227,44 +232,44 @@ impl Shared {
     /// little more than its wake. `said_last` stands for the present if the clock panics.
     pub(crate) fn wake_all(
         &self,
-        due: impl Iterator<Item = Entry>,
+        mut due: impl Iterator<Item = Entry>,
         said_last: Moment,
         wakers: &mut Vec<Waker>,
     ) {
         let now = self.recently().unwrap_or(said_last);
         with_lane(self, |writer| {
-            for entry in due {
+            for entry in due.by_ref() {
                 // A waker is never put off.
                 let claimed = Running::claim(entry, || None, |_, _| false);
                 let Some((task, due)) = claimed else { continue };
                 let lane = &writer.lane;
-                let (waker, claimed) = task.into_waker();
+                let (waker, over) = task.into_ending().take_waker();
                 wakers.push(waker);
                 if entry.is_counted() {
                     lane.counts.fired.add(1);
                     lane.counts.record_lateness(now, due);
                     lane.count_left();
                 }
-                claimed.end();
+                over.end();
             }
         });
         self.wake(wakers);
     }
 
     /// Takes the wakers that are pending at the end. Their time will not come, so they count as dropped.
-    pub(crate) fn take_wakers(&self, pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
+    pub(crate) fn take_wakers(&self, mut pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
         with_lane(self, |writer| {
             let take = |entry: Entry| {
                 let (task, _) = Running::claim(entry, || None, |_, _| false)?;
-                let (waker, claimed) = task.into_waker();
+                let (waker, over) = task.into_ending().take_waker();
                 if entry.is_counted() {
                     writer.lane.counts.dropped.add(1);
                     writer.lane.count_left();
                 }
-                claimed.end();
+                over.end();
                 Some(waker)
             };
-            pending.filter_map(take).collect()
+            pending.by_ref().filter_map(take).collect()
         })
     }
 
@@ -300,17 +305,17 @@ impl Shared {
 
     /// Drops a task that has been claimed. `was_pending`: it counts as pending until now.
     fn drop_claimed(&self, task: Running, was_pending: bool) {
-        let (body, claimed) = task.into_body();
-        let was_pending = was_pending && !claimed.was_cancelled();
+        let task = task.into_ending();
+        let was_cancelled = task.was_cancelled();
         with_lane(self, |writer| {
             let lane = &writer.lane;
-            lane.counts.dropped.add(u64::from(!claimed.was_cancelled()));
-            if was_pending {
+            lane.counts.dropped.add(u64::from(!was_cancelled));
+            if was_pending && !was_cancelled {
                 lane.count_left();
             }
         });
-        let thrown = body.discard();
-        claimed.end();
+        let (thrown, over) = task.discard();
+        over.end();
         if let Some(thrown) = thrown {
             self.report(thrown.name, thrown.panics);
         }

@@ -153,7 +153,7 @@ impl Shared {
 
     /// Returns a lane for a thread that has none.
     pub(super) fn take_lane(&self) -> LaneWriter {
-        self.intake.take_lane(self.limit.as_ref(), &self.bell)
+        self.intake.take_lane(self.limit.as_ref())
     }
 
     /// Notes when the engine wants to be turned again, before its thread sleeps.
@@ -309,6 +309,7 @@ pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
 
 /// Counts a cancel, by the calling thread's lane at that scheduler. A scheduler that is gone counts no more.
 /// `was_pending`: the task counted as pending until then.
+#[inline]
 pub(crate) fn count_cancel(scheduler: SchedulerId, was_pending: bool) {
     count_at(scheduler, |lane| lane.count_cancel(was_pending));
 }
@@ -320,20 +321,24 @@ pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
 
 /// Counts something in the calling thread's lane at a scheduler, and rings the bell if the lane asks for it.
 #[inline]
-fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> Option<Arc<Doorbell>>) {
-    let counted = this_thread::with_lane_at(scheduler, &count);
-    let bell = counted.or_else(|| {
-        let shared = find(scheduler)?;
-        Some(with_lane(&shared, |writer| count(&writer.lane)))
-    });
-    if let Some(Some(bell)) = bell {
-        bell.ring_if_asleep();
+fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
+    let counted = this_thread::with_lane_at(scheduler, count);
+    if counted != Some(false) {
+        count_or_ring(scheduler, counted.is_some(), count);
+    }
+}
+
+#[cold]
+fn count_or_ring(scheduler: SchedulerId, is_counted: bool, count: impl Fn(&Lane) -> bool) {
+    let Some(shared) = find(scheduler) else { return };
+    if is_counted || with_lane(&shared, |writer| count(&writer.lane)) {
+        shared.bell.ring_if_asleep();
     }
 }
 
 /// Reports the panics of captured values' `Drop` to that scheduler. If it is gone they are discarded.
 #[cold]
-pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
+pub(crate) fn report(scheduler: SchedulerId, thrown: Box<Thrown>) {
     let shared = find(scheduler);
     for panic in thrown.panics {
         match &shared {

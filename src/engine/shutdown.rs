@@ -47,7 +47,7 @@ impl Engine {
         if let Err(panic) = caught(|| drop(executor)) {
             self.shared.hooks.report(panic);
         }
-        self.shared.bell.wakes(None); // it may be a user's, and the lanes keep the bell alive
+        self.shared.bell.wakes(None); // it may be a user's, and handles keep the bell alive
         drop(self.trims.take());
     }
 

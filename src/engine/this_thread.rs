@@ -46,23 +46,24 @@ impl Drop for Lanes {
 
 /// Gives the calling thread's lane at this scheduler to `work`, which must not run user code.
 #[inline]
-pub(crate) fn with_lane<R>(shared: &Shared, work: impl FnOnce(&mut LaneWriter) -> R) -> R {
-    let mut work = Some(work);
-    let mut do_work = |writer: &mut LaneWriter| work.take().map(|work| work(writer));
+pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
     let done = LANES.try_with(|lanes| {
         let lanes = &mut *lanes.0.borrow_mut();
         if lanes.first().is_none_or(|held| held.serial != shared.serial) {
             bring_to_front(lanes, shared);
         }
-        do_work(&mut lanes[0].writer)
+        work(&mut lanes[0].writer)
     });
-    let done = done.unwrap_or_else(|_| {
-        let mut writer = shared.take_lane();
-        let result = do_work(&mut writer);
-        shared.intake.leave_lane(writer);
-        result
-    });
-    done.expect("the work is done once, on either way")
+    done.unwrap_or_else(|_| with_a_borrowed_lane(shared, &mut work))
+}
+
+/// For a thread that has lost its lanes already.
+#[cold]
+fn with_a_borrowed_lane<R>(shared: &Shared, work: &mut dyn FnMut(&mut LaneWriter) -> R) -> R {
+    let mut writer = shared.take_lane();
+    let result = work(&mut writer);
+    shared.intake.leave_lane(writer);
+    result
 }
 
 /// Gives the calling thread's lane at the scheduler of this id to `work`, if it has one.
@@ -70,7 +71,8 @@ pub(crate) fn with_lane<R>(shared: &Shared, work: impl FnOnce(&mut LaneWriter) -
 pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -> R) -> Option<R> {
     let done = LANES.try_with(|lanes| {
         let lanes = lanes.0.borrow();
-        let held = lanes.iter().find(|held| held.scheduler == scheduler)?;
+        let first = lanes.first().filter(|held| held.scheduler == scheduler);
+        let held = first.or_else(|| lanes.iter().find(|held| held.scheduler == scheduler))?;
         Some(work(&held.writer.lane))
     });
     done.ok().flatten()

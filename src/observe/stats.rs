@@ -20,16 +20,19 @@ pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     /// Relaxed, and no read-modify-write: no other thread writes it, and nothing is published by it.
+    #[inline]
     pub(crate) fn add(&self, by: u64) {
         self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
     }
 
+    #[inline]
     fn raise_to(&self, value: u64) {
         if value > self.get() {
             self.0.store(value, Ordering::Relaxed);
         }
     }
 
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -51,6 +54,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Records how late a run starts that was due at `due`.
+    #[inline]
     pub(crate) fn record_lateness(&self, now: Moment, due: Moment) {
         self.lateness.get_or_init(Box::default).record(now.0.saturating_sub(due.0));
     }
@@ -73,6 +77,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    #[inline]
     fn record(&self, nanos: u64) {
         self.bins[bin_of(nanos)].add(1);
         self.max.raise_to(nanos);
@@ -80,6 +85,7 @@ impl Histogram {
 }
 
 /// Returns the bin of a value. Values below `STEPS` have a bin each, larger ones share.
+#[inline]
 fn bin_of(nanos: u64) -> usize {
     if nanos < STEPS {
         return nanos as usize;

@@ -20,7 +20,7 @@ use crate::engine::admit::WakeAt;
 use crate::engine::error::ScheduleError;
 use crate::engine::shared;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Phase, Thrown, UncountedWake, Wake, holder};
+use crate::engine::slots::{Cancelled, Thrown, UncountedWake, Wake, holder};
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -216,12 +216,14 @@ impl Alarm {
         if self.kind == Kind::Spent {
             return None;
         }
-        let (was, waker) = holder::cancel_waker(self.key)?;
+        let Cancelled::Won(task, _) = holder::cancel(self.key) else { return None };
         if self.kind == Kind::Counted {
-            shared::count_cancel(self.scheduler, was == Phase::Pending);
+            shared::count_cancel(self.scheduler, task.was_pending());
         } else {
             shared::note_uncounted_cancel(self.scheduler);
         }
+        let (waker, over) = task.take_waker();
+        over.end();
         Some(waker)
     }
 }
@@ -231,7 +233,8 @@ impl Drop for Alarm {
         let waker = self.cancel();
         // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
-            shared::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] });
+            let thrown = Thrown { name: "a waker", panics: vec![panic] };
+            shared::report(self.scheduler, Box::new(thrown));
         }
     }
 }

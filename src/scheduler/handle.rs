@@ -392,19 +392,16 @@ impl TaskHandle {
     fn cancel(&self) -> bool {
         match holder::cancel(self.key) {
             Cancelled::Lost => return false,
-            Cancelled::Doomed { moved_to } => {
-                self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
-                self.tell_clones();
-                shared::count_cancel(moved_to.unwrap_or(self.scheduler), true);
-            }
-            Cancelled::Won { was, body, slot, moved_to } => {
+            Cancelled::Doomed(moved_to) => self.note_doomed(moved_to),
+            Cancelled::Won(task, moved_to) => {
                 let scheduler = moved_to.unwrap_or(self.scheduler);
-                // Relaxed: the slot has not been used again, so the word still tells how the task ended (HANDLE-2).
+                // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
                 self.cancelled.store(true, Ordering::Relaxed);
                 self.tell_clones();
-                drop(slot);
-                shared::count_cancel(scheduler, was == Phase::Pending);
-                if let Some(thrown) = body.discard() {
+                shared::count_cancel(scheduler, task.was_pending());
+                let (thrown, over) = task.discard();
+                over.end();
+                if let Some(thrown) = thrown {
                     shared::report(scheduler, thrown); // the drop of a captured value has panicked (S9)
                 }
             }
@@ -412,7 +409,16 @@ impl TaskHandle {
         true
     }
 
+    /// Notes that this handle has cancelled a series in its run.
+    #[cold]
+    fn note_doomed(&self, moved_to: Option<SchedulerId>) {
+        self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
+        self.tell_clones();
+        shared::count_cancel(moved_to.unwrap_or(self.scheduler), true);
+    }
+
     /// Sets the shared outcome, if a clone has been made. The load pairs with the store in `clone` (HANDLE-1).
+    #[inline]
     fn tell_clones(&self) {
         if self.is_shared.load_in_order() {
             if let Some(outcome) = self.shared_outcome.get() {

@@ -58,14 +58,18 @@ fn claim(entry: Entry) -> Option<Running> {
 
 fn run(key: TaskKey) -> bool {
     let Some(task) = claim(entry_of(key)) else { return false };
-    let (body, claimed) = task.into_body();
-    body.closure.run_once();
-    claimed.end();
-    true
+    let (ran, over) = task.into_ending().run_once();
+    over.end();
+    ran.is_ok()
 }
 
 fn cancel(key: TaskKey) -> bool {
-    !matches!(holder::cancel(key), Cancelled::Lost)
+    match holder::cancel(key) {
+        Cancelled::Won(task, _) => _ = task.discard().1.end(),
+        Cancelled::Doomed(_) => {}
+        Cancelled::Lost => return false,
+    }
+    true
 }
 
 /// A run that uses the holder for the next task at once, against a cancel of each task: one of them wins (WORD-1), and
@@ -123,9 +127,7 @@ fn models_rearm_against_cancel() {
                     true
                 };
                 if let Err(NotRearmed::Doomed(task)) = task.rearm(Moment(1), Moment(0), announce) {
-                    let (body, claimed) = task.into_body();
-                    drop(body);
-                    claimed.end();
+                    task.into_ending().discard().1.end();
                     break;
                 }
             }

@@ -20,7 +20,7 @@ fn record(name: u64) -> Record {
 #[test]
 fn models_a_push_is_taken_or_refused() {
     loom::model(|| {
-        let mut writer = Intake::new(false).take_lane(None, &Doorbell::new(None));
+        let mut writer = Intake::new(false).take_lane(None);
         let mut reader = LaneReader::new(&writer.lane);
         let writing = thread::spawn(move || {
             (1..=3_u64).take_while(|name| writer.push(record(*name)).is_ok()).count()
@@ -41,7 +41,7 @@ fn models_a_push_is_taken_or_refused() {
 /// its next look (WAKE-4, INTAKE-2).
 fn pushes_are_seen_or_signalled(most: usize) {
     let (intake, bell) = (Arc::new(Intake::new(false)), Doorbell::new(None));
-    let mut writers = [(); 2].map(|()| intake.take_lane(None, &bell));
+    let mut writers = [(); 2].map(|()| intake.take_lane(None));
     let push = |writer: &mut LaneWriter, intake: &Intake, bell: &Doorbell, name| {
         let record = Record { deadline: 0, stamp: intake.stamp(0), name };
         assert!(writer.push(record).is_ok());
@@ -94,8 +94,8 @@ fn models_what_a_look_leaves_is_seen_by_the_next() {
 #[test]
 fn models_a_lane_that_is_open_is_listed_once() {
     loom::model(|| {
-        let (intake, bell) = (Arc::new(Intake::new(false)), Doorbell::new(None));
-        let mut writer = intake.take_lane(None, &bell);
+        let intake = Arc::new(Intake::new(false));
+        let mut writer = intake.take_lane(None);
         let mut push = |name| {
             let record = Record { deadline: 0, stamp: intake.stamp(0), name };
             assert!(writer.push(record).is_ok());
@@ -103,11 +103,11 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(1);
         push(2);
         let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
-        reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
+        reader.take(&intake, intake.cut(0), 1, |_| (), |record| taken.push(record.name));
         let reading = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
+                reader.take(&intake, intake.cut(0), 1, |_| (), |record| taken.push(record.name));
                 (reader, taken)
             })
         };
@@ -115,7 +115,7 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(4);
         let (mut reader, mut taken) = reading.join().unwrap();
         while reader.has_more(&intake) {
-            reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
+            reader.take(&intake, intake.cut(0), 1, |_| (), |record| taken.push(record.name));
         }
         assert_eq!(taken, [1, 2, 3, 4]);
     });
@@ -128,15 +128,14 @@ fn models_a_lane_that_is_open_is_listed_once() {
 #[test]
 fn models_no_record_comes_before_what_was_scheduled_before_it() {
     loom::model(|| {
-        let bell = Doorbell::new(None);
         let intake = Arc::new(Intake::new(false));
         let told = Arc::new(AtomicBool::new(false));
         let push = |writer: &mut LaneWriter, intake: &Intake, name: u64| {
             let record = Record { deadline: 0, stamp: intake.stamp(0), name };
             assert!(writer.push(record).is_ok());
         };
-        let mut first = intake.take_lane(None, &bell);
-        let mut second = intake.take_lane(None, &bell);
+        let mut first = intake.take_lane(None);
+        let mut second = intake.take_lane(None);
         push(&mut second, &intake, 0); // so that it is on the ready list already
         let later = {
             let (intake, told) = (Arc::clone(&intake), Arc::clone(&told));
@@ -151,7 +150,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
             thread::spawn(move || {
                 let (mut reader, mut names) = (IntakeReader::new(), Vec::new());
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, usize::MAX, |record| names.push(record.name));
+                reader.take(&intake, cut, usize::MAX, |_| (), |record| names.push(record.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);
                 assert!(!is_alone, "the later one has come without the earlier one");
             })

@@ -28,7 +28,6 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
 use super::Signals;
-use crate::clock::parking::Doorbell;
 use crate::executor::backpressure::PendingLimit;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
@@ -74,6 +73,7 @@ impl Block {
         Arc::new(Block { records, next: OnceLock::new() })
     }
 
+    #[inline]
     fn put(&self, index: usize, record: Record) {
         let [deadline, stamp, name] = &self.records[index];
         deadline.store(record.deadline, Ordering::Relaxed);
@@ -115,7 +115,6 @@ pub(crate) struct Lane {
     /// Written by the owner of the lane, and shown nowhere.
     uncounted_cancels: Counter,
     limit: Option<Arc<PendingLimit>>,
-    bell: Arc<Doorbell>,
     signals: Arc<Signals>,
 }
 
@@ -123,7 +122,6 @@ impl Lane {
     pub(super) fn new(
         number: usize,
         limit: Option<Arc<PendingLimit>>,
-        bell: Arc<Doorbell>,
         signals: Arc<Signals>,
     ) -> Arc<Lane> {
         Arc::new(Lane {
@@ -136,7 +134,6 @@ impl Lane {
             counts: CachePadded::default(),
             uncounted_cancels: Counter::default(),
             limit,
-            bell,
             signals,
         })
     }
@@ -175,10 +172,11 @@ impl Lane {
 
     /// Counts a cancel by the thread that owns the lane. `was_pending`: the task counted as pending until then (S25).
     ///
-    /// Now and then it returns the bell, which the caller is to ring. It is not rung here, because ringing may run a
+    /// Now and then it returns true, and the caller is to ring the bell. It is not rung here, because ringing may run a
     /// user's waker (S11).
+    #[inline]
     #[must_use]
-    pub(crate) fn count_cancel(&self, was_pending: bool) -> Option<Arc<Doorbell>> {
+    pub(crate) fn count_cancel(&self, was_pending: bool) -> bool {
         self.counts.cancelled.add(1);
         if was_pending {
             self.count_left();
@@ -186,18 +184,20 @@ impl Lane {
         self.asks_for_a_sweep(&self.counts.cancelled)
     }
 
-    /// Notes a cancel of a waker that is counted nowhere. Now and then it returns the bell, as `count_cancel` does.
+    /// Notes a cancel of a waker that is counted nowhere. Now and then it returns true, as `count_cancel` does.
     #[must_use]
-    pub(crate) fn note_uncounted_cancel(&self) -> Option<Arc<Doorbell>> {
+    pub(crate) fn note_uncounted_cancel(&self) -> bool {
         self.uncounted_cancels.add(1);
         self.asks_for_a_sweep(&self.uncounted_cancels)
     }
 
-    fn asks_for_a_sweep(&self, cancels: &Counter) -> Option<Arc<Doorbell>> {
-        (cancels.get() % CANCELS == 0).then(|| {
+    #[inline]
+    fn asks_for_a_sweep(&self, cancels: &Counter) -> bool {
+        let asks = cancels.get() % CANCELS == 0;
+        if asks {
             self.signals.many_cancelled.store(true, Ordering::Relaxed); // a hint; the ring comes after it
-            Arc::clone(&self.bell)
-        })
+        }
+        asks
     }
 
     /// Describes how the lane stands. Relaxed: it is only shown.
@@ -209,6 +209,7 @@ impl Lane {
     }
 
     /// Counts a task that is not pending any more, also towards the limit.
+    #[inline]
     pub(crate) fn count_left(&self) {
         self.counts.left.add(1);
         if let Some(limit) = &self.limit {
@@ -445,7 +446,7 @@ mod tests {
 
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
-        let mut writer = Intake::new(true).take_lane(None, &Doorbell::new(None));
+        let mut writer = Intake::new(true).take_lane(None);
         LaneReader::new(&writer.lane).close();
         for _ in 0..3 {
             assert!(writer.push(Record { deadline: 1, stamp: 1, name: 1 }).is_err());

@@ -45,7 +45,6 @@ use crossbeam_utils::CachePadded;
 
 use self::lane::{Filled, Lane, LaneReader, LaneWriter};
 pub(crate) use self::reader::IntakeReader;
-use crate::clock::parking::Doorbell;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, Mutex, Ordering, lock};
@@ -179,17 +178,13 @@ impl Intake {
     }
 
     /// Returns a lane for a thread that has none: one whose thread has ended, counters and all, or a new one.
-    pub(crate) fn take_lane(
-        &self,
-        limit: Option<&Arc<PendingLimit>>,
-        bell: &Arc<Doorbell>,
-    ) -> LaneWriter {
+    pub(crate) fn take_lane(&self, limit: Option<&Arc<PendingLimit>>) -> LaneWriter {
         let mut lanes = lock(&self.lanes);
         if let Some(writer) = lanes.idle.pop() {
             return writer;
         }
         let (number, signals) = (lanes.all.len(), Arc::clone(&self.signals));
-        let lane = Lane::new(number, limit.cloned(), Arc::clone(bell), signals);
+        let lane = Lane::new(number, limit.cloned(), signals);
         if lanes.is_closed {
             lane.close();
         } else {

@@ -177,7 +177,6 @@ impl IntakeReader {
 mod tests {
     use super::super::lane::LaneWriter;
     use super::*;
-    use crate::clock::parking::Doorbell;
 
     fn record(stamp: u64) -> Record {
         Record { deadline: 1, stamp, name: stamp }
@@ -185,8 +184,8 @@ mod tests {
 
     /// Returns an intake with so many writers.
     fn intake(writers: usize) -> (Intake, Vec<LaneWriter>) {
-        let (intake, bell) = (Intake::new(true), Doorbell::new(None));
-        let writers = (0..writers).map(|_| intake.take_lane(None, &bell)).collect();
+        let intake = Intake::new(true);
+        let writers = (0..writers).map(|_| intake.take_lane(None)).collect();
         (intake, writers)
     }
 
@@ -297,7 +296,7 @@ mod tests {
     fn a_lane_that_was_left_is_taken_again() {
         let (intake, writers) = intake(3);
         writers.into_iter().for_each(|writer| intake.leave_lane(writer));
-        let again = [(); 3].map(|()| intake.take_lane(None, &Doorbell::new(None)));
+        let again = [(); 3].map(|()| intake.take_lane(None));
         let mut lanes = 0;
         intake.each_lane(|_| lanes += 1);
         assert_eq!(lanes, 3);

@@ -10,7 +10,7 @@
 
 use std::any::{TypeId, type_name};
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, MaybeUninit, align_of, size_of};
+use std::mem::{ManuallyDrop, MaybeUninit, align_of, needs_drop, size_of};
 use std::ops::ControlFlow;
 use std::ptr;
 use std::task::Waker;
@@ -278,7 +278,8 @@ struct VTable {
     run_once: unsafe fn(*mut Storage),
     /// Calls the value in place.
     run: unsafe fn(*mut Storage) -> ControlFlow<()>,
-    drop: unsafe fn(*mut Storage),
+    /// `None` if there is nothing to do.
+    drop: Option<unsafe fn(*mut Storage)>,
     type_id: fn() -> TypeId,
     /// Returns the name of the type of the user's closure (S31).
     type_name: fn() -> &'static str,
@@ -294,8 +295,12 @@ impl VTable {
             run_once: |storage| unsafe { storage.cast::<T>().read() }.run_once(),
             // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller has it to itself.
             run: |storage| unsafe { &mut *storage.cast::<T>() }.run(),
-            // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller does not use it again (CLOSURE-2).
-            drop: |storage| unsafe { storage.cast::<T>().drop_in_place() },
+            drop: if needs_drop::<T>() {
+                // SAFETY: the storage holds a `T` (CLOSURE-1), and the caller does not use it again (CLOSURE-2).
+                Some(|storage| unsafe { storage.cast::<T>().drop_in_place() })
+            } else {
+                None
+            },
             type_id: TypeId::of::<T>,
             type_name: T::type_name,
             own_name: if T::IS_NAMED {
@@ -345,12 +350,21 @@ impl Closure {
         unsafe { place.assume_init() }
     }
 
-    /// Runs a one-shot. Runs a series for the last time.
-    pub(crate) fn run_once(self) {
-        let mut this = ManuallyDrop::new(self);
-        let run_once = this.vtable.run_once;
-        // SAFETY: the vtable is the one of the value (CLOSURE-1). `self` is forgotten, also on a panic (CLOSURE-2).
-        unsafe { run_once(&raw mut this.storage) }
+    #[cfg(all(test, not(loom)))]
+    fn run_once(self) {
+        // SAFETY: it is forgotten.
+        unsafe { ManuallyDrop::new(self).run_once_in_place() }
+    }
+
+    /// Runs a one-shot that stays where it is.
+    ///
+    /// # Safety
+    ///
+    /// The closure counts as moved out from now on (CLOSURE-2), also if it panics.
+    #[inline]
+    pub(super) unsafe fn run_once_in_place(&mut self) {
+        // SAFETY: the vtable is the one of the value (CLOSURE-1), which the caller does not use again.
+        unsafe { (self.vtable.run_once)(&raw mut self.storage) }
     }
 
     /// Runs a series. A one-shot does not run: it only returns `Break`.
@@ -414,6 +428,12 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// Returns false if the closure can be forgotten instead of dropped.
+    #[inline]
+    pub(super) fn has_drop(&self) -> bool {
+        self.vtable.drop.is_some()
+    }
+
     pub(crate) fn name(self) -> &'static str {
         self.own_name.unwrap_or_else(self.vtable.type_name)
     }
@@ -421,8 +441,10 @@ impl Names {
 
 impl Drop for Closure {
     fn drop(&mut self) {
-        // SAFETY: the vtable is the one of the value (CLOSURE-1), which nobody has moved out (CLOSURE-2).
-        unsafe { (self.vtable.drop)(&raw mut self.storage) }
+        if let Some(drop) = self.vtable.drop {
+            // SAFETY: the vtable is the one of the value (CLOSURE-1), which nobody has moved out (CLOSURE-2).
+            unsafe { drop(&raw mut self.storage) }
+        }
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Ent
 
 /// Returns when a task is due that waits: pending or returned. Of a task that runs it is not known.
 pub(crate) fn deadline(key: TaskKey) -> Option<Moment> {
-    look(key, |word| word.is_in(Phase::Pending) || word.is_in(Phase::Returned))
+    look(key, Word::waits)
 }
 
 /// Returns when the next run of a series is due that runs, if somebody has moved it.

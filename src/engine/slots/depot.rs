@@ -165,8 +165,11 @@ impl Depot {
             let (page, bit) = (*slot as usize / PAGE, 1 << (*slot as usize % PAGE));
             debug_assert_eq!(self.pages[page] & bit, 0, "slot {slot} is free twice (SLOT-1)");
             debug_assert!(!is_set(&self.absent, page), "slot {slot} was in use");
-            self.pages[page] |= bit;
-            self.set_open(page);
+            let before = self.pages[page];
+            self.pages[page] = before | bit;
+            if before == 0 {
+                self.set_open(page);
+            }
         }
         self.free += slots.len();
         self.check_sometimes();

@@ -23,8 +23,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::closure::{Closure, Content};
-use super::state::{AtomicWord, Phase, Word};
+use super::closure::{Closure, Content, Names};
+use super::state::{AtomicWord, NotCancelled, Phase, Word};
 use super::{blocks, deadline, magazines, moved};
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
@@ -41,30 +41,6 @@ use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 pub(crate) struct Thrown {
     pub(crate) name: &'static str,
     pub(crate) panics: Vec<Payload>,
-}
-
-/// What a task owns, moved out of its holder.
-pub(crate) struct Body {
-    pub(crate) closure: Closure,
-    /// The task's own executor, which lives at least as long as the task.
-    pub(crate) executor: Option<Arc<OwnExecutor>>,
-}
-
-impl Body {
-    /// Drops the closure, and then the executor. They are dropped one by one, because two panics in one drop would
-    /// abort the process. Returns the panics, if there were any.
-    #[inline]
-    pub(crate) fn discard(self) -> Option<Thrown> {
-        let Body { closure, executor } = self;
-        let names = closure.names();
-        let first = caught(|| drop(closure));
-        let second = if executor.is_some() { caught(|| drop(executor)) } else { Ok(()) };
-        if first.is_ok() && second.is_ok() {
-            return None;
-        }
-        let panics = first.err().into_iter().chain(second.err()).collect();
-        Some(Thrown { name: names.name(), panics })
-    }
 }
 
 #[repr(C, align(64))]
@@ -182,23 +158,6 @@ impl TaskHolder {
         // SAFETY: the caller is the only one to touch the body.
         self.closure.with_mut(|place| task.write(unsafe { &mut *place }));
     }
-
-    /// # Safety
-    ///
-    /// The caller owns the body of the task in this slot, which has this word. It is initialised, and it counts as moved
-    /// out from now on (HOLDER-1, HOLDER-2).
-    #[inline]
-    unsafe fn take_body(&self, slot: u32, word: Word) -> Body {
-        let executor = if word.executor() == 0 {
-            None
-        } else {
-            // SAFETY: the caller owns the body, and the executor with it.
-            unsafe { replace_executor(slot, None) }
-        };
-        // SAFETY: as the caller promises.
-        let closure = self.closure.with_mut(|place| unsafe { (*place).assume_init_read() });
-        Body { closure, executor }
-    }
 }
 
 /// What belongs to a holder, and only few tasks need. It lies elsewhere, so that the others do not pay for it. All
@@ -305,74 +264,51 @@ fn first_number(slot: u32) -> u32 {
 
 // ----- by its key: cancel, look, move -----------------------------------------------------------
 
-/// The result of a cancel, with what the caller has to drop.
+/// The result of a cancel.
 pub(crate) enum Cancelled {
-    /// The task will not run. The body is the caller's to drop.
-    Won { was: Phase, body: Body, slot: FreedSlot, moved_to: Option<SchedulerId> },
+    /// The task will not run. What it owns is the caller's to drop. If it has moved, it belonged to this scheduler.
+    Won(Ending, Option<SchedulerId>),
     /// A series is in a run, and will not run again after it. The runner drops the body.
-    Doomed { moved_to: Option<SchedulerId> },
+    Doomed(Option<SchedulerId>),
     /// The cancel came too late.
     Lost,
 }
 
-/// The slot of a task that a cancel has ended. The next task may have it when this is dropped.
-pub(crate) struct FreedSlot {
-    key: TaskKey,
-    has_moved: bool,
-    is_worn: bool,
-}
-
-impl Drop for FreedSlot {
-    #[inline]
-    fn drop(&mut self) {
-        if self.has_moved {
-            moved::forget(self.key);
-        }
-        magazines::give(self.key.slot, self.is_worn);
-    }
-}
-
 /// Cancels a task that is still to run.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "saves 39 of the 280 instructions of a handle's cancel")]
+#[expect(
+    clippy::inline_always,
+    reason = "saves 30 instructions of a handle's cancel: what it returns stays in registers"
+)]
 pub(crate) fn cancel(key: TaskKey) -> Cancelled {
     let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
-    let mut moved_to = None;
-    let cancelled = holder.word.cancel(|| holder.is_of(key), || moved_to = moved::scheduler(key));
-    let Some(before) = cancelled else { return Cancelled::Lost };
-    if before.is_in(Phase::Running) {
-        return Cancelled::Doomed { moved_to };
+    match holder.word.cancel(|| holder.is_of(key), false) {
+        Ok(word) if word.is_in(Phase::Running) => Cancelled::Doomed(None),
+        Ok(word) => Cancelled::Won(Ending(Over { key, word, holder, was_cancelled: true }), None),
+        Err(NotCancelled::Lost) => Cancelled::Lost,
+        Err(NotCancelled::HasMoved) => cancel_moved(key, holder),
     }
-    // It may have moved on between the look-up and the cancel. It cannot any more.
-    moved_to = moved_to.and_then(|_| moved::scheduler(key));
-    let is_worn = before.filed_again().is_worn();
-    let slot = FreedSlot { key, has_moved: moved_to.is_some(), is_worn };
-    // Last, so that the body is copied once, straight from the holder.
-    // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free.
-    let body = unsafe { holder.take_body(key.slot, before) };
-    Cancelled::Won { was: before.phase(), body, slot, moved_to }
 }
 
-/// Cancels a waker, which never moves, never repeats, and has no executor. Returns the phase in which it was, and the waker.
-///
-/// `cancel` returns much by way of memory, which took a fifth of the time of a timeout that is set and dropped (row S4-pending
-/// of `benches/peers`).
-#[inline]
-pub(crate) fn cancel_waker(key: TaskKey) -> Option<(Phase, Waker)> {
-    let holder = blocks::holder(key.slot)?;
-    let before =
-        holder.word.cancel(|| holder.is_of(key), || debug_assert!(false, "wakers stay"))?;
-    debug_assert!(!before.is_in(Phase::Running), "a waker that runs is over");
-    // SAFETY: a cancel that has won owns the body (HOLDER-2), and leaves the holder free. There is no executor in it.
-    let waker = holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().take_waker() });
-    magazines::give(key.slot, before.filed_again().is_worn());
-    Some((before.phase(), waker))
+/// Cancels a task that has moved to another scheduler.
+#[cold]
+fn cancel_moved(key: TaskKey, holder: &'static TaskHolder) -> Cancelled {
+    let moved_to = moved::scheduler(key);
+    match holder.word.cancel(|| holder.is_of(key), true) {
+        Ok(word) if word.is_in(Phase::Running) => Cancelled::Doomed(moved_to),
+        Ok(word) => {
+            // It may have moved on between the look-up and the cancel. It cannot any more.
+            let moved_to = moved::scheduler(key);
+            Cancelled::Won(Ending(Over { key, word, holder, was_cancelled: true }), moved_to)
+        }
+        Err(_) => Cancelled::Lost,
+    }
 }
 
 /// Takes back a task that nobody else knows of yet, because its schedule was refused.
-pub(crate) fn withdraw(key: TaskKey) -> Body {
+pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
     match cancel(key) {
-        Cancelled::Won { body, .. } => body,
+        Cancelled::Won(ending, _) => ending.take_back(),
         _ => unreachable!("a task without a handle and without an entry was touched"),
     }
 }
@@ -581,15 +517,14 @@ impl Running {
         if self.is_series() { period(self.key.slot) } else { 0 }
     }
 
-    /// Moves the body out of a task that will not run again after this. [`Claimed::end`] is the last step.
+    /// Begins the end of a task that will not run again after this.
     #[inline]
-    pub(crate) fn into_body(self) -> (Body, Claimed) {
+    pub(crate) fn into_ending(self) -> Ending {
         // A leftover in its only run is closed already.
         let is_open = self.is_series() && self.word.is_in(Phase::Running);
-        let cancelled = is_open && !self.close();
-        // SAFETY: claimed by us (HOLDER-2), and `Claimed` cannot reach the body again.
-        let body = unsafe { self.holder.take_body(self.key.slot, self.word) };
-        (body, Claimed { task: self, cancelled })
+        let was_cancelled = is_open && !self.close();
+        let Running { key, word, holder } = self;
+        Ending(Over { key, word, holder, was_cancelled })
     }
 
     /// Ends the runs of a series, so that no cancel wins from now on. Returns false if a cancel has doomed it before.
@@ -597,20 +532,6 @@ impl Running {
     fn close(&self) -> bool {
         let is_it = |word: Word| word.number() == self.number();
         self.holder.word.transition(is_it, Phase::Running, |_| Phase::Ending).is_some()
-    }
-
-    /// Like [`into_body`](Running::into_body), for a waker, which is read where it lies. A whole body that is moved to
-    /// the stack in wide words, and read there in others, waits for its own stores.
-    #[inline]
-    pub(crate) fn into_waker(self) -> (Waker, Claimed) {
-        debug_assert!(self.word.executor() == 0 && !self.is_series(), "a waker");
-        // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2). `Claimed` cannot reach it again,
-        // and nothing else in it has to be dropped.
-        let waker = self
-            .holder
-            .closure
-            .with_mut(|place| unsafe { (*place).assume_init_mut().take_waker() });
-        (waker, Claimed { task: self, cancelled: false })
     }
 
     /// Runs the closure of a series in place.
@@ -627,33 +548,137 @@ impl Running {
     }
 }
 
-/// A claimed task whose body has been moved out. It ends with [`end`](Claimed::end).
-pub(crate) struct Claimed {
-    task: Running,
-    cancelled: bool,
-}
+/// A task that will not run again, or for the last time now. What it owns is its owner's: to run, to drop, or to take out.
+/// All of that is done where it lies. A body that is moved to the stack in wide words, and read there in others, waits for
+/// its own stores.
+pub(crate) struct Ending(Over);
 
-impl Claimed {
-    /// Returns true if a cancel came during the last run of a series.
-    pub(crate) fn was_cancelled(&self) -> bool {
-        self.cancelled
+impl Ending {
+    /// Returns true if it was still to be run by its scheduler.
+    #[inline]
+    pub(crate) fn was_pending(&self) -> bool {
+        self.0.word.is_in(Phase::Pending)
     }
 
-    /// Like [`end`](Claimed::end), for a series, after a load of the word that comes after every cancel which has
+    /// Returns true if a cancel came during the last run of a series.
+    #[inline]
+    pub(crate) fn was_cancelled(&self) -> bool {
+        self.0.was_cancelled
+    }
+
+    /// Returns what is needed to tell the name of the closure when it has gone.
+    #[inline]
+    pub(crate) fn names(&self) -> Names {
+        // SAFETY: the body is there and ours (HOLDER-1, HOLDER-2), as it is in all that follows.
+        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names())
+    }
+
+    /// Runs the closure, which is consumed by it. Returns what it has thrown.
+    #[inline]
+    pub(crate) fn run_once(self) -> (Result<(), Payload>, Over) {
+        let ran = caught(|| {
+            // SAFETY: see `names`. `Over` cannot reach the closure again.
+            self.0
+                .holder
+                .closure
+                .with_mut(|place| unsafe { (*place).assume_init_mut().run_once_in_place() });
+        });
+        (ran, self.0)
+    }
+
+    /// Runs the closure of a series for the last time.
+    pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
+        // SAFETY: see `names`.
+        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut() }.run())
+    }
+
+    /// Drops the closure, and then the executor. They are dropped one by one, because two panics in one drop would
+    /// abort the process. Returns the panics, if there were any.
+    #[inline]
+    pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
+        let names = self.names();
+        // SAFETY: see `names`. `Over` cannot reach the closure again.
+        let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
+        let first =
+            if names.has_drop() { caught(|| self.0.holder.closure.with_mut(drop)) } else { Ok(()) };
+        let second = self.0.drop_executor();
+        let is_fine = first.is_ok() && second.is_ok();
+        (if is_fine { None } else { Some(thrown(names, first.err(), second.err())) }, self.0)
+    }
+
+    /// Takes out a waker, which has no executor.
+    #[inline]
+    pub(crate) fn take_waker(self) -> (Waker, Over) {
+        debug_assert!(self.0.word.executor() == 0 && !self.0.word.is_series(), "a waker");
+        // SAFETY: see `names`. `Over` cannot reach the closure again.
+        let take =
+            |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_mut().take_waker() };
+        (self.0.holder.closure.with_mut(take), self.0)
+    }
+
+    /// Takes out a task that was refused, and ends it. The caller has its executor too.
+    #[cold]
+    fn take_back<T: Content>(self) -> T {
+        // SAFETY: see `names`. `Over` cannot reach the closure again.
+        let task = self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_read() });
+        let executor = self.0.drop_executor();
+        debug_assert!(executor.is_ok(), "it is not the last one");
+        self.0.end();
+        T::take_back(task)
+    }
+}
+
+#[cold]
+fn thrown(names: Names, first: Option<Payload>, second: Option<Payload>) -> Box<Thrown> {
+    Box::new(Thrown { name: names.name(), panics: first.into_iter().chain(second).collect() })
+}
+
+/// A task whose closure has gone. [`end`](Over::end) is the last step.
+#[must_use = "its holder is not free yet"]
+pub(crate) struct Over {
+    key: TaskKey,
+    /// As it was before its end.
+    word: Word,
+    holder: &'static TaskHolder,
+    was_cancelled: bool,
+}
+
+impl Over {
+    /// Drops the task's own executor, if it has one. Returns what that has thrown.
+    #[inline]
+    pub(crate) fn drop_executor(&self) -> Result<(), Payload> {
+        if self.word.executor() == 0 { Ok(()) } else { self.drop_own_executor() }
+    }
+
+    #[cold]
+    fn drop_own_executor(&self) -> Result<(), Payload> {
+        // SAFETY: the body is ours, and the executor belongs to it (HOLDER-2).
+        let executor = unsafe { replace_executor(self.key.slot, None) };
+        caught(|| drop(executor))
+    }
+
+    /// Like [`end`](Over::end), for a series, after a load of the word that comes after every cancel which has
     /// doomed the series. So whatever the caller loads afterwards comes after that cancel too (END-5).
     pub(crate) fn end_in_order(self) -> TaskKey {
-        let _ = self.task.holder.word.load_in_order();
+        let _ = self.holder.word.load_in_order();
         self.end()
     }
 
-    /// Frees the holder, and returns the key of the task that was there.
-    #[inline]
+    /// Frees the holder, unless a cancel has done so, and gives its slot back. Returns the key of the task that was there.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "saves 20 instructions of a cancel and of a run: `self` stays in registers"
+    )]
     pub(crate) fn end(self) -> TaskKey {
-        let Running { key, word, holder } = self.task;
+        let Over { key, word, holder, was_cancelled } = self;
         if word.has_moved() {
-            moved::forget(key); // before the holder is free (MOVED-1)
+            moved::forget(key); // before another task can have the holder (MOVED-1)
         }
-        magazines::give(key.slot, holder.word.end(word, self.cancelled).is_worn());
+        if word.is_in(Phase::Running) || word.is_in(Phase::Ending) {
+            holder.word.end(word, was_cancelled);
+        }
+        magazines::give(key.slot, word.filed_again().is_worn());
         key
     }
 }

@@ -48,5 +48,5 @@ pub(crate) mod state;
 pub(crate) mod trim;
 
 pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, UncountedWake, Wake};
-pub(crate) use holder::{Body, Cancelled, Running, Thrown};
+pub(crate) use holder::{Cancelled, Running, Thrown};
 pub(crate) use state::Phase;

@@ -66,13 +66,14 @@ use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patie
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    Free,
-    Pending,
-    Running,
-    Doomed,
-    Ending,
-    Held,
-    Returned,
+    Free = 0,
+    Pending = 1,
+    Running = 2,
+    /// With `Pending` it has two bits in common, so that one comparison finds both: see [`Word::waits`].
+    Returned = 3,
+    Doomed = 4,
+    Held = 5,
+    Ending = 6,
 }
 
 /// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, worn 1, moved 1, executor 19, four unused,
@@ -117,16 +118,24 @@ impl Word {
             0 => Phase::Free,
             1 => Phase::Pending,
             2 => Phase::Running,
-            3 => Phase::Doomed,
-            4 => Phase::Ending,
+            3 => Phase::Returned,
+            4 => Phase::Doomed,
             5 => Phase::Held,
-            _ => Phase::Returned,
+            _ => Phase::Ending,
         }
     }
 
     #[inline]
     pub(crate) fn is_in(self, phase: Phase) -> bool {
         self.0 & LOW_3 == phase as u64
+    }
+
+    /// Returns true if the task is pending or returned.
+    #[inline]
+    pub(super) fn waits(self) -> bool {
+        const MASK: u64 = 0b101;
+        const { assert!(Phase::Pending as u64 & MASK == 1 && Phase::Returned as u64 & MASK == 1) };
+        self.0 & MASK == 1
     }
 
     /// Returns true if an entry of this number is live (WORD-5).
@@ -198,6 +207,13 @@ impl Word {
         let next = self.filed_again().0 & (u64::MAX << NUMBER_AT | WORN);
         Word(next | if cancelled { CANCELLED } else { 0 })
     }
+}
+
+/// Why a cancel has done nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotCancelled {
+    Lost,
+    HasMoved,
 }
 
 /// The word of a holder.
@@ -311,36 +327,38 @@ impl AtomicWord {
 
     /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns the old word. If its phase is
     /// `Running`, the task is a series: it is `Doomed` now, and its runner ends it. Otherwise the holder is free now, and the
-    /// caller owns the body. Returns `None` if the task had run, was running, or was
-    /// cancelled before, or is not the one that is meant.
+    /// caller owns the body. `Lost` if the task had run, was running, or was cancelled before, or is not the one that is
+    /// meant. `HasMoved` if it has moved, and the caller does not know to which scheduler.
     ///
     /// It is `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
-    /// `has_moved` is called before the exchange of a task that has moved.
     #[inline]
     pub(super) fn cancel(
         &self,
         is_meant: impl Fn() -> bool,
-        mut has_moved: impl FnMut(),
-    ) -> Option<Word> {
+        knows_scheduler: bool,
+    ) -> Result<Word, NotCancelled> {
         let mut patience = Patience::default();
         let mut seen = self.load();
         loop {
-            let next = match seen.phase() {
-                _ if !is_meant() => return None,
-                Phase::Pending | Phase::Returned => seen.freed(true),
-                Phase::Running if seen.is_series() => seen.in_phase(Phase::Doomed),
-                Phase::Held => {
-                    patience.spin(); // for some instructions (WORD-5)
-                    seen = self.load();
-                    continue;
-                }
-                _ => return None,
+            if !is_meant() {
+                return Err(NotCancelled::Lost);
+            }
+            let next = if seen.waits() {
+                seen.freed(true)
+            } else if seen.is_in(Phase::Running) && seen.is_series() {
+                seen.in_phase(Phase::Doomed)
+            } else if seen.is_in(Phase::Held) {
+                patience.spin(); // for some instructions (WORD-5)
+                seen = self.load();
+                continue;
+            } else {
+                return Err(NotCancelled::Lost);
             };
-            if seen.has_moved() {
-                has_moved();
+            if seen.has_moved() && !knows_scheduler {
+                return Err(NotCancelled::HasMoved);
             }
             match self.exchange(seen, next) {
-                Ok(()) => return Some(seen),
+                Ok(()) => return Ok(seen),
                 Err(now) => seen = now,
             }
         }
@@ -376,7 +394,7 @@ mod tests {
 
     /// Returns the phase before the cancel, if the cancel won.
     fn cancel(task: &AtomicWord) -> Option<Phase> {
-        task.cancel(|| true, || unreachable!("it has not moved")).map(Word::phase)
+        task.cancel(|| true, false).ok().map(Word::phase)
     }
 
     /// Does what a claim does to the word.
@@ -412,7 +430,7 @@ mod tests {
     #[test]
     fn s10_a_stale_entry_or_handle_changes_nothing() {
         let task = filled(Kind::Once);
-        assert!(task.cancel(|| false, || ()).is_none());
+        assert!(task.cancel(|| false, true).is_err());
         assert!(claim(&task, |word| word.number() == 6).is_none());
         assert!(claim(&task, is_7).is_some());
     }
@@ -440,8 +458,8 @@ mod tests {
         assert_eq!((word.phase(), word.kind()), (Phase::Pending, Kind::Gap));
         assert_eq!((word.number(), word.executor()), (8, EXECUTORS - 1));
         assert!(word.has_moved());
-        let mut told = false;
-        assert!(task.cancel(|| true, || told = true).is_some() && told);
+        assert!(task.cancel(|| true, false) == Err(NotCancelled::HasMoved));
+        assert!(task.cancel(|| true, true).is_ok());
         assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
     }
 
