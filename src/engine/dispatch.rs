@@ -57,11 +57,19 @@ impl Engine {
                     break;
                 }
             }
-            let Some(entry) = self.ready.pop(now) else { break };
-            left -= 1;
-            // Only where deadlines are moved is this worth a look at each holder: the claim of the task looks anyway. A task
+            // Only where deadlines are moved is it worth a look at each holder: the claim of the task looks anyway. A task
             // of this very batch may be the first to move one.
             let looks = self.shared.has_resets();
+            if matches!(target, Target::Default) && !is_refusing && !looks {
+                // Most tasks come in long rows like this, and need no more than to be copied.
+                let most = left.min(BATCH - self.batch.len());
+                left -= self.ready.pop_row(now, most, &mut self.batch);
+                if left == 0 {
+                    continue;
+                }
+            }
+            let Some(entry) = self.ready.pop(now) else { break };
+            left -= 1;
             let entry = if looks { self.still_due(entry) } else { Some(entry) };
             let Some(entry) = entry else { continue };
             let is_for_target = match (&target, entry.runner()) {

@@ -24,6 +24,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::clock::tick::Moment;
 use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
+use crate::executor::DueBatch;
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
 pub(crate) use crate::wheel::entry::{Entry, Runner};
@@ -132,6 +133,21 @@ impl ReadyQueue {
             return if is_due { self.sorted.pop_front() } else { None };
         }
         self.pop_of_all(now)
+    }
+
+    /// Moves up to `most` of the next entries to a batch, as long as they are due and the scheduler's executor runs them.
+    /// Returns how many. While late entries are there, it moves none.
+    pub(crate) fn pop_row(&mut self, now: Moment, most: usize, batch: &mut DueBatch) -> usize {
+        if !self.late_in_order.is_empty() || !self.late.is_empty() {
+            return 0;
+        }
+        let (first, _) = self.sorted.as_slices();
+        let is_of_row =
+            |entry: &&Entry| entry.deadline <= now.0 && entry.runner() == Runner::Default;
+        let row = first.iter().take(most).take_while(is_of_row).count();
+        batch.extend(&first[..row]);
+        self.sorted.drain(..row);
+        row
     }
 
     fn pop_of_all(&mut self, now: Moment) -> Option<Entry> {

@@ -18,7 +18,7 @@ use super::this_thread::{self, with_lane};
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::NotRearmed;
+use crate::engine::slots::deadline::{Claim, NotRearmed};
 use crate::engine::slots::holder::Repetition;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, holder};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
@@ -50,7 +50,7 @@ impl Shared {
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, repeats: bool, was_pending: bool) {
         let now = self.recently().unwrap_or(due);
         let (key, is_series) = (task.key(), task.is_series());
-        with_lane(self, |writer| {
+        with_lane(self, move |writer| {
             let lane = &writer.lane;
             lane.counts.fired.add(1);
             lane.counts.record_lateness(now, due);
@@ -239,9 +239,7 @@ impl Shared {
         let now = self.recently().unwrap_or(said_last);
         with_lane(self, |writer| {
             for entry in due.by_ref() {
-                // A waker is never put off.
-                let claimed = Running::claim(entry, || None, |_, _| false);
-                let Some((task, due)) = claimed else { continue };
+                let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off
                 let lane = &writer.lane;
                 let (waker, over) = task.into_ending().take_waker();
                 wakers.push(waker);
@@ -260,7 +258,7 @@ impl Shared {
     pub(crate) fn take_wakers(&self, mut pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
         with_lane(self, |writer| {
             let take = |entry: Entry| {
-                let (task, _) = Running::claim(entry, || None, |_, _| false)?;
+                let Claim::Ours(task, _) = Running::claim(entry) else { return None };
                 let (waker, over) = task.into_ending().take_waker();
                 if entry.is_counted() {
                     writer.lane.counts.dropped.add(1);
@@ -330,27 +328,38 @@ impl Shared {
         Some(Leftover { key, deadline, kind, period, is_in_run: false })
     }
 
-    /// Claims the task of an entry that has come out. If it is due later, it is filed again (RESET-2).
-    #[inline]
-    fn claim(&self, entry: Entry) -> Option<(Running, Moment)> {
-        let again = |again, now: Moment| {
+    /// Claims the task of an entry that has come out too early, if its deadline has passed by now. Otherwise it is filed
+    /// again (RESET-2).
+    #[cold]
+    fn claim_put_off(&self, entry: Entry) -> Option<(Running, Moment)> {
+        let announce = |again, now: Moment| {
             let pushed = self.push(again, self.intake.stamp(now.0), false);
             pushed.inspect(|pushed| self.ring_for(again, pushed)).is_ok()
         };
-        Running::claim(entry, || self.try_now(), again)
+        Running::claim_put_off(entry, || self.try_now(), announce)
     }
 }
 
 impl due::TaskOwner for Shared {
     fn run(&self, due: Entry) {
-        if let Some((task, due)) = self.claim(due) {
-            self.run_claimed(task, due, true, true);
+        match Running::claim(due) {
+            Claim::Ours(task, due) => self.run_claimed(task, due, true, true),
+            Claim::PutOff => {
+                let claimed = self.claim_put_off(due);
+                claimed.into_iter().for_each(|(task, due)| self.run_claimed(task, due, true, true));
+            }
+            Claim::Stale => {}
         }
     }
 
     fn forfeit(&self, due: Entry) {
-        if let Some((task, _)) = self.claim(due) {
-            self.drop_claimed(task, true);
+        match Running::claim(due) {
+            Claim::Ours(task, _) => self.drop_claimed(task, true),
+            Claim::PutOff => {
+                let claimed = self.claim_put_off(due);
+                claimed.into_iter().for_each(|(task, _)| self.drop_claimed(task, true));
+            }
+            Claim::Stale => {}
         }
     }
 

@@ -163,6 +163,7 @@ impl Shared {
 
     // ----- the end -------------------------------------------------------------------------
 
+    #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire) // pairs with the store in `stop`
     }
@@ -338,7 +339,7 @@ fn count_or_ring(scheduler: SchedulerId, is_counted: bool, count: impl Fn(&Lane)
 
 /// Reports the panics of captured values' `Drop` to that scheduler. If it is gone they are discarded.
 #[cold]
-pub(crate) fn report(scheduler: SchedulerId, thrown: Box<Thrown>) {
+pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
     let shared = find(scheduler);
     for panic in thrown.panics {
         match &shared {

@@ -54,12 +54,15 @@ pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter
         }
         work(&mut lanes[0].writer)
     });
-    done.unwrap_or_else(|_| with_a_borrowed_lane(shared, &mut work))
+    match done {
+        Ok(done) => done,
+        Err(_) => with_a_borrowed_lane(shared, work),
+    }
 }
 
 /// For a thread that has lost its lanes already.
 #[cold]
-fn with_a_borrowed_lane<R>(shared: &Shared, work: &mut dyn FnMut(&mut LaneWriter) -> R) -> R {
+fn with_a_borrowed_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
     let mut writer = shared.take_lane();
     let result = work(&mut writer);
     shared.intake.leave_lane(writer);

@@ -364,6 +364,10 @@ impl DueBatch {
         self.due.push(entry);
     }
 
+    pub(crate) fn extend(&mut self, entries: &[Entry]) {
+        self.due.extend_from_slice(entries);
+    }
+
     /// Moves all entries that are left into an empty list, and returns their scheduler.
     pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> &Arc<dyn TaskOwner> {
         into.extend_from_slice(&self.due[self.taken..]);

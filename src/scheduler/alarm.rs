@@ -233,8 +233,7 @@ impl Drop for Alarm {
         let waker = self.cancel();
         // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
-            let thrown = Thrown { name: "a waker", panics: vec![panic] };
-            shared::report(self.scheduler, Box::new(thrown));
+            shared::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] });
         }
     }
 }

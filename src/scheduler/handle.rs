@@ -402,7 +402,7 @@ impl TaskHandle {
                 let (thrown, over) = task.discard();
                 over.end();
                 if let Some(thrown) = thrown {
-                    shared::report(scheduler, thrown); // the drop of a captured value has panicked (S9)
+                    shared::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
                 }
             }
         }
@@ -443,7 +443,6 @@ impl TaskHandle {
     fn is_done(&self) -> bool {
         // Relaxed: if it is not seen yet, the word tells the same.
         self.cancelled.load(Ordering::Relaxed)
-            || self.key == TaskKey::NONE // a clone of a handle to no task
             || holder::word(self.key).is_none_or(|word| {
                 matches!(word.phase(), Phase::Free | Phase::Doomed | Phase::Ending)
             })

@@ -9,7 +9,7 @@ use loom::thread;
 use super::ends::{self, Keeper};
 use crate::clock::tick::Moment;
 use crate::engine::admit::Times;
-use crate::engine::slots::deadline::{self, Reset};
+use crate::engine::slots::deadline::{self, Claim, Reset};
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
 use crate::platform::sync::{Ordering, lock};
@@ -19,6 +19,15 @@ use crate::{Cancellable, Driver, PendingTask, Scheduler};
 /// Returns the first entry of a task that is due at 5.
 fn entry_of(TaskKey { slot, birth }: TaskKey) -> Entry {
     Entry::new(slot, birth, Moment(5), false, Runner::Default, false)
+}
+
+/// Does what an executor does that runs a task at 5.
+fn claim(entry: Entry, announce: impl FnOnce(Entry, Moment) -> bool) -> Option<(Running, Moment)> {
+    match Running::claim(entry) {
+        Claim::Ours(task, due) => Some((task, due)),
+        Claim::PutOff => Running::claim_put_off(entry, || Some(Moment(5)), announce),
+        Claim::Stale => None,
+    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -199,7 +208,7 @@ fn models_a_reset_that_the_engine_refuses_against_claim() {
         let resetter = thread::spawn(move || {
             deadline::reset(key, times, Moment(0), false, SchedulerId::FIRST, |_| false)
         });
-        let claimed = Running::claim(entry, || Some(Moment(5)), |_, _| unreachable!("it is due"));
+        let claimed = claim(entry, |_, _| unreachable!("it is due"));
         let is_moved = resetter.join().unwrap() == Reset::Done;
         let (task, due) = claimed.expect("its entry is live");
         assert_eq!(due, Moment(if is_moved { 3 } else { 5 }));
@@ -381,7 +390,7 @@ fn models_postpone_against_claim() {
         let entry = entry_of(key);
         let claim = |filed: &mut Option<Entry>| {
             let announce = |again, _| filed.replace(again).is_none();
-            Running::claim(entry, || Some(Moment(5)), announce)
+            super::deadlines::claim(entry, announce)
         };
         let resetter = thread::spawn(move || deadline::postpone(key, Moment(9)));
         let mut filed = None;

@@ -10,7 +10,7 @@ use loom::thread;
 use crate::Cancellable;
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::NotRearmed;
+use crate::engine::slots::deadline::{Claim, NotRearmed};
 use crate::engine::slots::depot::depot;
 use crate::engine::slots::holder::{Repetition, Vacancy};
 use crate::engine::slots::{
@@ -53,7 +53,11 @@ fn entry_of(TaskKey { slot, birth }: TaskKey) -> Entry {
 }
 
 fn claim(entry: Entry) -> Option<Running> {
-    Some(Running::claim(entry, || None, |_, _| unreachable!("it is not put off"))?.0)
+    match Running::claim(entry) {
+        Claim::Ours(task, _) => Some(task),
+        Claim::PutOff => unreachable!("it is not put off"),
+        Claim::Stale => None,
+    }
 }
 
 fn run(key: TaskKey) -> bool {

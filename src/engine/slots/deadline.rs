@@ -69,6 +69,16 @@ pub(crate) enum Due {
     No,
 }
 
+/// What an entry that has come out gives its owner.
+pub(crate) enum Claim {
+    /// Its task, which was due at this moment.
+    Ours(Running, Moment),
+    /// Nothing yet: its task is due later than the entry.
+    PutOff,
+    /// Nothing: it is stale.
+    Stale,
+}
+
 /// Returns the entry of a task that has a closure and this word. (Wakers are not filed twice.)
 pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Entry {
     let runner = if word.executor() == 0 { Runner::Default } else { Runner::Own };
@@ -220,37 +230,32 @@ fn come_out_held(holder: &TaskHolder, entry: Entry) -> Due {
 }
 
 impl Running {
-    /// Claims the task of an entry that has come out, if it is pending and the entry is live. Returns its deadline too.
-    ///
-    /// If the task is due later, it calls `announce` with its next entry and the present, and returns `None`. `announce`
-    /// returns false if the engine is closed.
+    /// Claims the task of an entry that has come out.
     #[inline]
-    pub(crate) fn claim(
-        entry: Entry,
-        now: impl FnOnce() -> Option<Moment>,
-        announce: impl FnOnce(Entry, Moment) -> bool,
-    ) -> Option<(Running, Moment)> {
-        let holder = blocks::holder(entry.slot())?;
-        let word = holder.hold(entry)?;
+    pub(crate) fn claim(entry: Entry) -> Claim {
+        let Some(holder) = blocks::holder(entry.slot()) else { return Claim::Stale };
+        let Some(word) = holder.hold(entry) else { return Claim::Stale };
         let deadline = holder.deadline();
         if deadline > entry.moment() {
             holder.word.put_back(word);
-            return Running::claim_put_off(entry, holder, now, announce);
+            return Claim::PutOff;
         }
         if word.is_series() {
             holder.set_deadline(NOT_MOVED);
         }
-        Some((Running::begin(entry.slot(), word, holder), deadline))
+        Claim::Ours(Running::begin(entry.slot(), word, holder), deadline)
     }
 
-    #[cold]
-    fn claim_put_off(
+    /// Claims the task of an entry that has come out too early, if its deadline has passed by `now`. Returns its deadline
+    /// too. If the task is due later, it calls `announce` with its next entry and the present, and returns `None`.
+    /// `announce` returns false if the engine is closed.
+    pub(crate) fn claim_put_off(
         entry: Entry,
-        holder: &'static TaskHolder,
         now: impl FnOnce() -> Option<Moment>,
         announce: impl FnOnce(Entry, Moment) -> bool,
     ) -> Option<(Running, Moment)> {
         let now = now().unwrap_or(entry.moment()); // while the task is not held, because the clock may be a user's
+        let holder = blocks::holder(entry.slot())?;
         let word = holder.hold(entry)?;
         let deadline = holder.deadline();
         if deadline <= now.max(entry.moment()) {

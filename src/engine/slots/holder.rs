@@ -217,7 +217,8 @@ pub(crate) struct Vacancy {
 
 impl Vacancy {
     /// Takes a free slot. `None` if there is no memory, or if 268 million tasks are pending.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `Shared::admit`")]
     pub(crate) fn take() -> Option<Vacancy> {
         let slot = magazines::take()?;
         blocks::holder(slot).map(|holder| Vacancy { slot, holder })
@@ -576,13 +577,11 @@ impl Ending {
     /// Runs the closure, which is consumed by it. Returns what it has thrown.
     #[inline]
     pub(crate) fn run_once(self) -> (Result<(), Payload>, Over) {
-        let ran = caught(|| {
-            // SAFETY: see `names`. `Over` cannot reach the closure again.
-            self.0
-                .holder
-                .closure
-                .with_mut(|place| unsafe { (*place).assume_init_mut().run_once_in_place() });
-        });
+        // SAFETY: see `names`. `Over` cannot reach the closure again.
+        let run = |place: *mut MaybeUninit<Closure>| unsafe {
+            (*place).assume_init_mut().run_once_in_place();
+        };
+        let ran = caught(|| self.0.holder.closure.with_mut(run));
         (ran, self.0)
     }
 
@@ -603,7 +602,7 @@ impl Ending {
             if names.has_drop() { caught(|| self.0.holder.closure.with_mut(drop)) } else { Ok(()) };
         let second = self.0.drop_executor();
         let is_fine = first.is_ok() && second.is_ok();
-        (if is_fine { None } else { Some(thrown(names, first.err(), second.err())) }, self.0)
+        (if is_fine { None } else { thrown(names, first.err(), second.err()) }, self.0)
     }
 
     /// Takes out a waker, which has no executor.
@@ -629,8 +628,9 @@ impl Ending {
 }
 
 #[cold]
-fn thrown(names: Names, first: Option<Payload>, second: Option<Payload>) -> Box<Thrown> {
-    Box::new(Thrown { name: names.name(), panics: first.into_iter().chain(second).collect() })
+fn thrown(names: Names, first: Option<Payload>, second: Option<Payload>) -> Option<Box<Thrown>> {
+    let panics = first.into_iter().chain(second).collect();
+    Some(Box::new(Thrown { name: names.name(), panics }))
 }
 
 /// A task whose closure has gone. [`end`](Over::end) is the last step.
