@@ -601,8 +601,11 @@ impl Ending {
         let first =
             if names.has_drop() { caught(|| self.0.holder.closure.with_mut(drop)) } else { Ok(()) };
         let second = self.0.drop_executor();
-        let is_fine = first.is_ok() && second.is_ok();
-        (if is_fine { None } else { thrown(names, first.err(), second.err()) }, self.0)
+        if first.is_ok() && second.is_ok() {
+            return (None, self.0);
+        }
+        let panics = first.err().into_iter().chain(second.err()).collect();
+        (Some(Box::new(Thrown { name: names.name(), panics })), self.0)
     }
 
     /// Takes out a waker, which has no executor.
@@ -625,12 +628,6 @@ impl Ending {
         self.0.end();
         T::take_back(task)
     }
-}
-
-#[cold]
-fn thrown(names: Names, first: Option<Payload>, second: Option<Payload>) -> Option<Box<Thrown>> {
-    let panics = first.into_iter().chain(second).collect();
-    Some(Box::new(Thrown { name: names.name(), panics }))
 }
 
 /// A task whose closure has gone. [`end`](Over::end) is the last step.
