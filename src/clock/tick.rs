@@ -49,6 +49,13 @@ impl Moment {
     }
 }
 
+/// When a task was scheduled, and when it is to run.
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) now: Moment,
+    pub(crate) deadline: Moment,
+}
+
 /// Returns a duration in nanoseconds, at most as many as 64 bits hold (584 years).
 pub(crate) fn nanos(duration: Duration) -> u64 {
     let whole = duration.as_secs().saturating_mul(1_000_000_000);

@@ -7,29 +7,22 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::own_lanes::with_lane;
 use super::shared::Shared;
-use super::this_thread::{self, with_lane};
-use crate::clock::tick::Moment;
-use crate::engine::error::ScheduleError;
+use super::this_thread;
+use crate::clock::tick::{Moment, Times};
+use crate::engine::error::{Refused, ScheduleError};
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Filled, Pushed, Refused};
-use crate::engine::ready::{Entry, Runner};
-use crate::engine::slots::holder::{Repetition, Vacancy};
-use crate::engine::slots::{Content, Wake, holder};
+use crate::engine::intake::lane::{Filled, Pushed};
+use crate::engine::slots::task::{Repetition, Vacancy};
+use crate::engine::slots::{Content, Wake, task};
 use crate::executor::backpressure::Flow;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::quietly;
-use crate::wheel::entry::{SchedulerId, TaskKey};
+use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 /// A producer waits for a slow executor only with tasks that are due within this time, in nanoseconds.
 const SOON: u64 = 100_000_000;
-
-/// When a task was scheduled, and when it is to run.
-#[derive(Clone, Copy)]
-pub(crate) struct Times {
-    pub(crate) now: Moment,
-    pub(crate) deadline: Moment,
-}
 
 /// What becomes of a waker.
 #[derive(Clone, Copy)]
@@ -143,7 +136,7 @@ impl Shared {
             filed.is_some()
         };
         let times = |before| Times { now, deadline: deadline(before) };
-        match holder::move_to(key, (from, self.id), executor, times, announce) {
+        match task::move_to(key, (from, self.id), executor, times, announce) {
             None => Ok(Moved { was_cancelled: true, old_executor: None }),
             Some(Err(Refused)) => Err(ScheduleError::Closed),
             Some(Ok(old_executor)) => {
@@ -235,7 +228,7 @@ impl Shared {
         if T::IS_COUNTED {
             self.count_out();
         }
-        holder::withdraw(key)
+        task::withdraw(key)
     }
 
     /// Tells the engine of a new task, and wakes it if need be. The task is published before the doorbell is looked at

@@ -4,41 +4,18 @@
 //! refuses or leaves in the batch wait in its retry queue (S18, S30). A panic of the executor is caught and reported
 //! (S17). Wakers go to no executor: the tick thread wakes them.
 
-use std::sync::Arc;
-
+use super::Engine;
+use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
+use super::outbox::Target;
 use super::retry_queue::LONGEST_PAUSE_NANOS;
-use super::{BATCH, Engine, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
 use crate::clock::clocks::Clock;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, Due};
-use crate::engine::slots::holder::Repetition;
-use crate::engine::slots::{OneShot, holder};
+use crate::engine::slots::task::Repetition;
+use crate::engine::slots::{OneShot, task};
 use crate::executor::DueTask;
-use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace;
 use crate::platform::panics::{caught, quietly};
-
-/// What a batch goes to.
-pub(super) enum Target {
-    /// The scheduler's executor.
-    Default,
-    /// The own executor of some tasks.
-    Own(Arc<OwnExecutor>),
-    /// The tick thread wakes wakers itself, so its batch stays empty.
-    TickThread,
-}
-
-impl Target {
-    /// Returns the number of the executor: 0 for the scheduler's.
-    pub(super) fn number(&self) -> u32 {
-        if let Target::Own(own) = self { own.number() } else { 0 }
-    }
-
-    fn is(&self, other: &Target) -> bool {
-        let is_thread = |target: &Target| matches!(target, Target::TickThread);
-        self.number() == other.number() && is_thread(self) == is_thread(other)
-    }
-}
 
 impl Engine {
     // ----- what is due ---------------------------------------------------------------------
@@ -76,7 +53,7 @@ impl Engine {
                 (Target::Default, Runner::Default) => true,
                 (Target::Own(own), Runner::Own) => {
                     self.ready.fetch_ahead();
-                    let Some(word) = holder::live_word(entry) else { continue };
+                    let Some(word) = task::live_word(entry) else { continue };
                     word.executor() == own.number()
                 }
                 _ => false,
@@ -119,7 +96,7 @@ impl Engine {
             Runner::Default => Some(Target::Default),
             Runner::TickThread | Runner::TickThreadUncounted => Some(Target::TickThread),
             Runner::Own => {
-                let number = holder::live_word(entry)?.executor();
+                let number = task::live_word(entry)?.executor();
                 self.shared.own_executors.find(number).map(Target::Own)
             }
         }
@@ -189,7 +166,7 @@ impl Engine {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some(entry) = self.still_due(entry) else { continue };
-            let Some(word) = holder::live_word(entry) else { continue };
+            let Some(word) = task::live_word(entry) else { continue };
             entries.push((word.executor(), entry.due_now(), for_good));
         }
         entries.sort_by_key(|(number, ..)| *number); // a stable sort keeps the order of the hand-over

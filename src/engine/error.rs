@@ -304,6 +304,9 @@ fn nearest_power(size: usize) -> usize {
     size.clamp(1, 1 << 20).next_power_of_two()
 }
 
+/// The engine is closed, and has taken nothing.
+pub(crate) struct Refused;
+
 #[cfg(test)]
 mod tests {
     use super::*;

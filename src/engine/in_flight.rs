@@ -10,8 +10,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::BATCH;
-use crate::engine::slots::holder::is_live;
+use super::bounds::BATCH;
+use crate::engine::slots::task::is_live;
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
 use crate::wheel::entry::Entry;
@@ -147,20 +147,20 @@ impl SeriesInFlight {
 mod tests {
     use super::*;
     use crate::clock::tick::Moment;
-    use crate::engine::admit::Times;
+    use crate::clock::tick::Times;
     use crate::engine::slots::deadline::{self, Reset};
-    use crate::engine::slots::holder;
+    use crate::engine::slots::task;
     use crate::engine::slots::{Cancelled, OneShot};
     use crate::wheel::entry::{Runner, SchedulerId, TaskKey};
 
     /// A task that is over, and one that nothing ends before the last line of a test.
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
-            let vacancy = holder::Vacancy::take().expect("room");
-            vacancy.fill(OneShot(|| ()), holder::Repetition::NONE, None, Moment(5))
+            let vacancy = task::Vacancy::take().expect("room");
+            vacancy.fill(OneShot(|| ()), task::Repetition::NONE, None, Moment(5))
         };
         let (over, waiting) = (fill(), fill());
-        assert!(matches!(holder::cancel(over), Cancelled::Won { .. }));
+        assert!(matches!(task::cancel(over), Cancelled::Won { .. }));
         let entry =
             |key: TaskKey| Entry::new(key.slot, key.birth, Moment(5), true, Runner::Default, false);
         [over, waiting].map(entry).into()

@@ -29,14 +29,16 @@
 //! | [`shutdown`] | the last turn |
 
 pub(crate) mod admit;
+mod bounds;
 mod dispatch;
 pub(crate) mod error;
+pub(crate) mod handles;
 mod in_flight;
 pub(crate) mod intake;
 mod next_wakeup;
 mod outbox;
+pub(crate) mod own_lanes;
 pub(crate) mod ready;
-pub(crate) mod reset;
 mod retry_queue;
 mod run;
 pub(crate) mod shared;
@@ -49,73 +51,23 @@ pub(crate) mod tick_thread;
 use std::sync::Arc;
 use std::task::Waker;
 
-use self::next_wakeup::Tidying;
+use self::bounds::{
+    CHECK, LATE_NANOS, MOST_BUCKETS, MOST_CHECKED, MOST_DUE, MOST_LATE, TAKE_IN, TAKE_IN_DRIVEN,
+};
 use self::outbox::Outboxes;
-
 use self::shared::Shared;
 use self::this_thread::TurningMark;
 use crate::clock::tick::{Moment, Tick};
-use crate::engine::intake::IntakeReader;
 use crate::engine::intake::lane::{Record, Words};
+use crate::engine::intake::reader::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::depot;
-use crate::engine::slots::holder::is_live;
+use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
 use crate::wheel::{Buckets, Timed};
-
-// ----- what bounds a turn ----------------------------------------------------------------
-
-// No step of a turn goes on for as long as there is work (S19). Each constant here bounds a loop of a turn. They are in
-// the order of the steps, and each names its unit first. `slots::trim` has bounds of its own. Three things have no
-// constant: the advance of the wheel costs what it gives out, because due entries have to leave the wheel; some looks
-// cost a step per lane or per executor that refuses; and user code (inline tasks, wakers, clocks, observers) takes what
-// it takes.
-
-/// Tasks: how many a thread takes in. This is some 3 ms of work.
-const TAKE_IN: usize = 64 * 1024;
-/// Tasks: how many a driven engine takes in. It hands over nothing before all are in, so this only slices that work.
-const TAKE_IN_DRIVEN: usize = 8 * 1024;
-/// Tasks: while more are due and not handed over, a thread takes in none.
-const MOST_DUE: usize = 64 * 1024;
-/// Tasks: the same, while the first of them is more than [`LATE_NANOS`] late.
-const MOST_LATE: usize = 8 * 1024;
-const LATE_NANOS: u64 = 50_000_000;
-/// Tasks: how many a batch has at most.
-const BATCH: usize = 256;
-/// Tasks: the minimum that a turn hands over, and that it retries with one executor, even if its time is up.
-const HAND_OVER: usize = 4 * BATCH;
-/// Nanoseconds since the turn began: until then a turn may hand over as many more tasks as it has taken in, and may retry
-/// up to [`TAKE_IN`] with one executor.
-const SHARE_NANOS: u64 = 4_000_000;
-/// Stale entries: how many are dropped per turn at the head of each part of the ready queue (sorted, late), and per offer
-/// at the head of a retry queue.
-const SKIP: usize = 1024;
-/// Outboxes of tasks' own executors: how many are looked through per turn on average, if there are many.
-const OUTBOXES: usize = 64;
-/// Entries: how many a sweep or a scan looks at. A sweep of the wheel looks at two more for each task that has come in,
-/// so it ends even in a flood.
-const SWEEP: usize = 2048;
-/// Entries: how many move from far to near ahead of their time, and one more for each task that has come in.
-const SETTLE: usize = 2048;
-/// Entries: how many a turn looks at to find the next live one. If all of those are stale, it may come back early. With
-/// 4096 a churn of timeouts, whose earliest is always the one that was just cancelled, cost the tick thread 60 ns more
-/// per task.
-const LOOK_AHEAD: usize = 256;
-/// Blocks of the wheel's memory: how many go back to the system. `slots::trim` bounds what slots give back.
-const GIVE_BACK: usize = 1024;
-
-// ----- sizes and thresholds that bound no loop -------------------------------------------
-
-/// With so few stale entries a sweep is not worth it.
-const STALE: usize = 4096;
-/// A wheel with more buckets than this is no faster.
-const MOST_BUCKETS: usize = 1 << 22;
-/// How many entries and buckets a check of the wheel's invariants looks at, per turn on average and at a time.
-const CHECK: usize = 8;
-const MOST_CHECKED: usize = 16 * 1024;
 
 // ----- the engine ------------------------------------------------------------------------
 
@@ -173,6 +125,22 @@ pub(crate) struct Engine {
     seen: Vec<bool>,
 }
 
+/// Where the tidying stands between turns.
+#[derive(Default)]
+struct Tidying {
+    is_sweeping_wheel: bool,
+    is_sweeping_retries: bool,
+    /// How many tasks were filed since the engine counted what is pending, and after how many it counts again.
+    filed: usize,
+    count_after: usize,
+    /// The wheel is giving back memory.
+    is_trimming: bool,
+    /// When memory that stays free until then goes back to the system.
+    trim_at: Option<Moment>,
+    /// When a scan begins to look at what is in flight.
+    scan_at: Option<Moment>,
+}
+
 impl Engine {
     pub(crate) fn new(
         shared: Arc<Shared>,
@@ -215,7 +183,7 @@ impl Engine {
 
     /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again.
     pub(crate) fn turn(&mut self, cut: u64) -> Next {
-        let _mark = TurningMark::new(&self.shared);
+        let _mark = TurningMark::new(self.shared.id());
         if self.shared.is_closing() {
             self.shut_down();
             return Next::Ended;

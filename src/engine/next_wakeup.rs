@@ -1,30 +1,12 @@
 //! The end of a turn: it tidies up, and says when to turn again. And what a sleeper does before it sleeps.
 
-use super::needed_at;
-use super::{
-    Engine, GIVE_BACK, HAND_OVER, LOOK_AHEAD, Next, Precision, SETTLE, SKIP, STALE, SWEEP,
-};
+use super::bounds::{GIVE_BACK, HAND_OVER, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
+use super::{Engine, Next, Precision, needed_at};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{self, Due};
-use crate::engine::slots::holder::is_live;
+use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim;
 use crate::wheel::entry::Entry;
-
-/// Where the tidying stands between turns.
-#[derive(Default)]
-pub(super) struct Tidying {
-    is_sweeping_wheel: bool,
-    is_sweeping_retries: bool,
-    /// How many tasks were filed since the engine counted what is pending, and after how many it counts again.
-    pub(super) filed: usize,
-    count_after: usize,
-    /// The wheel is giving back memory.
-    is_trimming: bool,
-    /// When memory that stays free until then goes back to the system.
-    trim_at: Option<Moment>,
-    /// When a scan begins to look at what is in flight.
-    scan_at: Option<Moment>,
-}
 
 impl Engine {
     // ----- tidy ----------------------------------------------------------------------------

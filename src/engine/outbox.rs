@@ -13,8 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::sync::{Arc, Weak};
 
-use super::OUTBOXES;
-use super::dispatch::Target;
+use super::bounds::OUTBOXES;
 use super::in_flight::{InFlight, SeriesInFlight};
 use super::retry_queue::RetryQueue;
 use crate::clock::tick::Moment;
@@ -26,6 +25,28 @@ use crate::wheel::entry::Entry;
 
 /// With more tasks in flight than this, the engine looks at all of them when it has nothing else to do.
 const MUCH: usize = 16 * 1024;
+
+/// What a batch goes to.
+pub(super) enum Target {
+    /// The scheduler's executor.
+    Default,
+    /// The own executor of some tasks.
+    Own(Arc<OwnExecutor>),
+    /// The tick thread wakes wakers itself, so its batch stays empty.
+    TickThread,
+}
+
+impl Target {
+    /// Returns the number of the executor: 0 for the scheduler's.
+    pub(super) fn number(&self) -> u32 {
+        if let Target::Own(own) = self { own.number() } else { 0 }
+    }
+
+    pub(super) fn is(&self, other: &Target) -> bool {
+        let is_thread = |target: &Target| matches!(target, Target::TickThread);
+        self.number() == other.number() && is_thread(self) == is_thread(other)
+    }
+}
 
 /// What the engine remembers of one executor.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline;
-use crate::engine::slots::holder::{self, is_live};
+use crate::engine::slots::task::{self, is_live};
 use crate::wheel::entry::Entry;
 
 /// The longest pause of an executor that takes few tasks: it is asked forty times a second.
@@ -98,7 +98,7 @@ impl RetryQueue {
         while let Some(first) = self.tasks.first_entry() {
             let entry = *first.get();
             if is_valid(entry) {
-                let deadline = holder::settled(entry).and_then(|(key, _)| deadline::deadline(key));
+                let deadline = task::settled(entry).and_then(|(key, _)| deadline::deadline(key));
                 return deadline.or(Some(entry.moment()));
             }
             first.remove();

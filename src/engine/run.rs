@@ -13,14 +13,15 @@ use std::sync::Weak;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::own_lanes::with_lane;
 use super::shared::Shared;
-use super::this_thread::{self, with_lane};
+use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{Claim, NotRearmed};
-use crate::engine::slots::holder::Repetition;
-use crate::engine::slots::{Phase, Running, Thrown, blocks, holder};
+use crate::engine::slots::task::Repetition;
+use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
@@ -65,7 +66,7 @@ impl Shared {
             true => self.run_last(task),
         }
         this_thread::leave_run(outer); // no task unwinds to here
-        if self.is_closing() && holder::is_over(key) {
+        if self.is_closing() && task::is_over(key) {
             self.termination.run_is_over(key);
         }
     }
@@ -322,7 +323,7 @@ impl Shared {
     /// Makes a leftover of the task in this slot that has this number and is in `from`; `None` if it is not, for example
     /// because it was cancelled.
     pub(crate) fn give_back(&self, slot: u32, number: u32, from: Phase) -> Option<Leftover> {
-        let (key, deadline, repetition) = holder::give_back(slot, number, from)?;
+        let (key, deadline, repetition) = task::give_back(slot, number, from)?;
         let Repetition { kind, period } = repetition;
         with_lane(self, |writer| writer.lane.count_left());
         Some(Leftover { key, deadline, kind, period, is_in_run: false })
@@ -368,7 +369,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn is_pending(&self, due: Entry) -> bool {
-        holder::is_live(due)
+        task::is_live(due)
     }
 
     fn now(&self) -> Option<Instant> {
@@ -376,7 +377,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn name(&self, due: Entry) -> Option<&'static str> {
-        holder::name(due)
+        task::name(due)
     }
 
     fn instant(&self, moment: Moment) -> Instant {

@@ -9,10 +9,11 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | here | what is shared; stop, sight, and how a handle finds its scheduler |
+//! | here | what is shared; stop, sight, and how a scheduler is found by its id |
 //! | [`admit`](super::admit) | the way in |
 //! | [`run`](super::run) | the ways out |
-//! | [`this_thread`] | lanes, runs and turns of the calling thread |
+//! | [`handles`](super::handles) | what handles do |
+//! | [`own_lanes`](super::own_lanes), [`this_thread`] | lanes, runs and turns of the calling thread |
 //!
 //! - TASK-1 `admit` is the one way in: limit, slot, lane, doorbell, in this order, and each step is undone if a later
 //!   one refuses (S20).
@@ -26,20 +27,20 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::this_thread::{self, with_lane};
+use super::this_thread;
 use crate::clock::clocks::{Clock, SystemClock};
 use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Lane, LaneWriter};
-use crate::engine::slots::{Thrown, trim};
+use crate::engine::intake::lane::LaneWriter;
+use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
 use crate::executor::backpressure::{Backlog, PendingLimit};
 use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
-use crate::platform::panics::{discard, quietly};
+use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicBool, InOrder, Ordering};
 use crate::wheel::entry::SchedulerId;
 
@@ -161,6 +162,11 @@ impl Shared {
         self.next_wakeup.store(at.0, Ordering::Relaxed);
     }
 
+    /// Returns true if the calling thread is inside a turn of this scheduler's engine.
+    pub(crate) fn is_turned_here(&self) -> bool {
+        this_thread::is_turning_one(self.id)
+    }
+
     // ----- the end -------------------------------------------------------------------------
 
     #[inline]
@@ -271,7 +277,7 @@ impl Drop for Shared {
     }
 }
 
-// ----- how a handle finds its scheduler ----------------------------------------------------------
+// ----- how a scheduler is found -------------------------------------------------------------------
 
 /// All schedulers that are alive.
 struct Registry {
@@ -306,45 +312,4 @@ fn register(shared: &Weak<Shared>) -> (SchedulerId, u64) {
 
 pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
     registry().alive.get(&id)?.upgrade()
-}
-
-/// Counts a cancel, by the calling thread's lane at that scheduler. A scheduler that is gone counts no more.
-/// `was_pending`: the task counted as pending until then.
-#[inline]
-pub(crate) fn count_cancel(scheduler: SchedulerId, was_pending: bool) {
-    count_at(scheduler, |lane| lane.count_cancel(was_pending));
-}
-
-/// Notes the cancel of a waker that is counted nowhere. Its entry stays in the wheel until a sweep, as those of others.
-pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
-    count_at(scheduler, Lane::note_uncounted_cancel);
-}
-
-/// Counts something in the calling thread's lane at a scheduler, and rings the bell if the lane asks for it.
-#[inline]
-fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
-    let counted = this_thread::with_lane_at(scheduler, count);
-    if counted != Some(false) {
-        count_or_ring(scheduler, counted.is_some(), count);
-    }
-}
-
-#[cold]
-fn count_or_ring(scheduler: SchedulerId, is_counted: bool, count: impl Fn(&Lane) -> bool) {
-    let Some(shared) = find(scheduler) else { return };
-    if is_counted || with_lane(&shared, |writer| count(&writer.lane)) {
-        shared.bell.ring_if_asleep();
-    }
-}
-
-/// Reports the panics of captured values' `Drop` to that scheduler. If it is gone they are discarded.
-#[cold]
-pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
-    let shared = find(scheduler);
-    for panic in thrown.panics {
-        match &shared {
-            Some(shared) => shared.hooks.on_panic.report_named(thrown.name, panic),
-            None => discard(panic),
-        }
-    }
 }

@@ -8,7 +8,7 @@ use super::Engine;
 use super::this_thread::TurningMark;
 use crate::engine::ready::Entry;
 use crate::engine::slots::state::Word;
-use crate::engine::slots::{Phase, holder};
+use crate::engine::slots::{Phase, task};
 use crate::engine::termination::Leftover;
 use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, caught, discard};
@@ -84,9 +84,8 @@ impl Engine {
             // The phase tells a task that runs from one that stands here twice, because its executor gave it back late and
             // got it again.
             let runs = |word: Word| word.is_in(Phase::Running);
-            running.extend(
-                holder::settled(*entry).filter(|(_, word)| runs(*word)).map(|(key, _)| key),
-            );
+            running
+                .extend(task::settled(*entry).filter(|(_, word)| runs(*word)).map(|(key, _)| key));
         }
         (leftovers, running)
     }
@@ -117,7 +116,7 @@ impl Engine {
 impl Drop for Engine {
     /// Ends the scheduler, for example when its driver is dropped.
     fn drop(&mut self) {
-        let _mark = TurningMark::new(&self.shared);
+        let _mark = TurningMark::new(self.shared.id());
         self.shared.stop();
         self.shut_down();
     }

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use super::this_thread;
 use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
-use crate::engine::slots::{Phase, deadline, holder};
+use crate::engine::slots::{Phase, deadline, task};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
 use crate::wheel::entry::{Entry, TaskKey};
@@ -138,8 +138,8 @@ impl State {
         let last_runs = &mut self.last_runs;
         self.series.retain(|series| {
             let key = series.task.key;
-            let stays = !matches!(series.stage, Stage::InRun) || holder::goes_on(key);
-            if !stays && !holder::is_over(key) {
+            let stays = !matches!(series.stage, Stage::InRun) || task::goes_on(key);
+            if !stays && !task::is_over(key) {
                 last_runs.push(key);
             }
             stays
@@ -193,7 +193,7 @@ impl State {
     /// Returns true if no run is in progress, of whatever kind.
     fn has_no_runs(&mut self) -> bool {
         self.forget_over();
-        self.last_runs.retain(|key| !holder::is_over(*key));
+        self.last_runs.retain(|key| !task::is_over(*key));
         let runs = |series: &InRun| !matches!(series.stage, Stage::Over);
         self.last_runs.is_empty() && self.leftover_runs == 0 && !self.series.iter().any(runs)
     }
@@ -303,10 +303,10 @@ impl Termination {
                 continue;
             }
             // One that has been filed again, or is over, has another number.
-            let Some((key, word)) = holder::settled(*entry) else { continue };
+            let Some((key, word)) = task::settled(*entry) else { continue };
             match word.phase() {
                 Phase::Running => {
-                    let (kind, period) = (word.kind(), holder::period(key.slot));
+                    let (kind, period) = (word.kind(), task::period(key.slot));
                     let deadline = entry.moment().after_nanos(period); // as far as can be said now
                     let task = Leftover { key, deadline, kind, period, is_in_run: false };
                     let stage_now = unwanted().map_or(Stage::InRun, Stage::Then);
@@ -550,7 +550,7 @@ fn waits_from_now_on() {
     let runs = this_thread::all_runs();
     if !runs.is_empty() {
         let mut waiting = lock(&WAITING);
-        waiting.retain(|run| !holder::is_over(*run) && !runs.contains(run));
+        waiting.retain(|run| !task::is_over(*run) && !runs.contains(run));
         waiting.extend(&runs);
     }
 }

@@ -39,7 +39,7 @@ const MOST_FAULTS: u32 = 6;
 impl Ticker {
     fn run(mut self) {
         // What observers and clocks do between the turns is on the tick thread as well (S21).
-        let _mark = TurningMark::new(&self.shared);
+        let _mark = TurningMark::new(self.shared.id());
         // User code does not unwind to here (S17), so a panic is a fault of ours.
         if let Err(fault) = caught(|| self.turn_until_the_end()) {
             self.engine.fail(fault);
@@ -108,7 +108,7 @@ mod tests {
     use crate::engine::error::ScheduleError;
     use crate::engine::shared::Settings;
     use crate::engine::slots::OneShot;
-    use crate::engine::slots::holder::Repetition;
+    use crate::engine::slots::task::Repetition;
     use crate::engine::termination::after;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};

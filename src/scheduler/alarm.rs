@@ -18,9 +18,9 @@ use std::time::Instant;
 use super::{Scheduler, in_force};
 use crate::engine::admit::WakeAt;
 use crate::engine::error::ScheduleError;
-use crate::engine::shared;
+use crate::engine::handles;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Cancelled, Thrown, UncountedWake, Wake, holder};
+use crate::engine::slots::{Cancelled, Thrown, UncountedWake, Wake, task};
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -195,7 +195,7 @@ impl Alarm {
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
         // The holder is freed before the waker is called (ALARM-1).
-        self.kind != Kind::Spent && !holder::is_over(self.key)
+        self.kind != Kind::Spent && !task::is_over(self.key)
     }
 
     /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes
@@ -216,11 +216,11 @@ impl Alarm {
         if self.kind == Kind::Spent {
             return None;
         }
-        let Cancelled::Won(task, _) = holder::cancel(self.key) else { return None };
+        let Cancelled::Won(task, _) = task::cancel(self.key) else { return None };
         if self.kind == Kind::Counted {
-            shared::count_cancel(self.scheduler, task.was_pending());
+            handles::count_cancel(self.scheduler, task.was_pending());
         } else {
-            shared::note_uncounted_cancel(self.scheduler);
+            handles::note_uncounted_cancel(self.scheduler);
         }
         let (waker, over) = task.take_waker();
         over.end();
@@ -233,7 +233,7 @@ impl Drop for Alarm {
         let waker = self.cancel();
         // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
-            shared::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] });
+            handles::report(self.scheduler, Thrown { name: "a waker", panics: vec![panic] });
         }
     }
 }

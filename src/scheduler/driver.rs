@@ -83,7 +83,7 @@ impl EngineCell {
         let engine = self.lock().take()?;
         let mut guard = PutBack { cell: self, engine: Some(engine) };
         // What observers, clocks and wakers do here is inside a turn as well (S21).
-        let _mark = TurningMark::new(&self.shared);
+        let _mark = TurningMark::new(self.shared.id());
         guard.engine.as_mut().map(|engine| work(engine))
     }
 

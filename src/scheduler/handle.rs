@@ -8,7 +8,7 @@
 //! purpose, which is made by the first `clone`.
 //!
 //! To add a method to the handle: a handle is either a task of a scheduler or any [`Cancel`] (see `Inner`), so a method
-//! matches on the two. For a task, it reads the holder's word, by `holder::word`, which compares the birth.
+//! matches on the two. For a task, it reads the holder's word, by `task::word`, which compares the birth.
 //! For the other, it calls a method of `Cancel`, which needs a default there.
 //!
 //! - HANDLE-1 A cancel that wins stores `cancelled`, and then, if the handle is shared, sets the shared outcome. A
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use once_cell::race::OnceBox;
 
 use crate::clock::timeline::When;
-use crate::engine::slots::{Cancelled, Phase, holder};
-use crate::engine::{reset, shared};
+use crate::engine::handles;
+use crate::engine::slots::{Cancelled, Phase, task};
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -221,7 +221,7 @@ impl Cancellable {
     /// outside, whose [`Cancel`] does not have it, return false.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
-            Inner::Task(task) => reset::reset(task.key, task.scheduler, When::After(delay)),
+            Inner::Task(task) => handles::reset(task.key, task.scheduler, When::After(delay)),
             Inner::Other(other) => other.reset(delay),
         }
     }
@@ -242,7 +242,7 @@ impl Cancellable {
     /// ```
     pub fn reset_at(&self, deadline: Instant) -> bool {
         match &self.0 {
-            Inner::Task(task) => reset::reset(task.key, task.scheduler, When::At(deadline)),
+            Inner::Task(task) => handles::reset(task.key, task.scheduler, When::At(deadline)),
             Inner::Other(other) => other.reset_at(deadline),
         }
     }
@@ -253,7 +253,7 @@ impl Cancellable {
     pub fn deadline(&self) -> Option<Instant> {
         match &self.0 {
             Inner::Task(task) => {
-                let (deadline, timeline) = reset::deadline(task.key, task.scheduler)?;
+                let (deadline, timeline) = handles::deadline(task.key, task.scheduler)?;
                 Some(timeline.instant(deadline))
             }
             Inner::Other(other) => other.deadline(),
@@ -390,7 +390,7 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        match holder::cancel(self.key) {
+        match task::cancel(self.key) {
             Cancelled::Lost => return false,
             Cancelled::Doomed(moved_to) => self.note_doomed(moved_to),
             Cancelled::Won(task, moved_to) => {
@@ -398,11 +398,11 @@ impl TaskHandle {
                 // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
                 self.cancelled.store(true, Ordering::Relaxed);
                 self.tell_clones();
-                shared::count_cancel(scheduler, task.was_pending());
+                handles::count_cancel(scheduler, task.was_pending());
                 let (thrown, over) = task.discard();
                 over.end();
                 if let Some(thrown) = thrown {
-                    shared::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
+                    handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
                 }
             }
         }
@@ -414,7 +414,7 @@ impl TaskHandle {
     fn note_doomed(&self, moved_to: Option<SchedulerId>) {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
-        shared::count_cancel(moved_to.unwrap_or(self.scheduler), true);
+        handles::count_cancel(moved_to.unwrap_or(self.scheduler), true);
     }
 
     /// Sets the shared outcome, if a clone has been made. The load pairs with the store in `clone` (HANDLE-1).
@@ -436,14 +436,14 @@ impl TaskHandle {
 
     /// Returns true if the holder's word tells that the task was cancelled. In order with every cancel (HANDLE-1).
     fn was_cancelled_by_word(&self) -> bool {
-        let word = holder::word_in_order(self.key);
+        let word = task::word_in_order(self.key);
         word.is_some_and(|word| word.is_in(Phase::Doomed) || word.ended_by_cancel())
     }
 
     fn is_done(&self) -> bool {
         // Relaxed: if it is not seen yet, the word tells the same.
         self.cancelled.load(Ordering::Relaxed)
-            || holder::word(self.key).is_none_or(|word| {
+            || task::word(self.key).is_none_or(|word| {
                 matches!(word.phase(), Phase::Free | Phase::Doomed | Phase::Ending)
             })
     }
@@ -472,7 +472,7 @@ impl Clone for TaskHandle {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::engine::slots::holder::Vacancy;
+    use crate::engine::slots::task::Vacancy;
 
     /// The word of a holder that was never used, or whose page has gone back, is zero.
     #[test]

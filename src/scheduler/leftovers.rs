@@ -27,7 +27,7 @@ use crate::clock::tick::Moment;
 use crate::engine::admit::Reservation;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Running, deadline, holder};
+use crate::engine::slots::{Running, deadline, task};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::caught;
@@ -291,8 +291,8 @@ impl PendingTask {
     /// ```
     pub fn name(&self) -> &'static str {
         let Some(task) = self.task else { return "a task that is over" };
-        holder::name_of_leftover(task.key).unwrap_or_else(|| {
-            if holder::goes_on(task.key) { "a series in its run" } else { "a cancelled task" }
+        task::name_of_leftover(task.key).unwrap_or_else(|| {
+            if task::goes_on(task.key) { "a series in its run" } else { "a cancelled task" }
         })
     }
 
@@ -308,7 +308,7 @@ impl PendingTask {
 
     /// Like [`run`](PendingTask::run). Returns false if the task was cancelled before.
     fn start(mut self) -> bool {
-        let is_still_to_run = self.task.is_some_and(|task| holder::goes_on(task.key));
+        let is_still_to_run = self.task.is_some_and(|task| task::goes_on(task.key));
         if self.defer_while_in_run(|task| _ = task.start()) {
             return is_still_to_run;
         }
@@ -381,7 +381,7 @@ impl PendingTask {
         to: &Scheduler,
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        if !task.is_in_run && !holder::goes_on(task.key) {
+        if !task.is_in_run && !task::goes_on(task.key) {
             // A task that was cancelled needs no room, so it cannot be refused.
             return Ok(Cancellable::cancelled(task.key, self.shared.id()));
         }

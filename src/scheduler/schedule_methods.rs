@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::Scheduler;
 use crate::clock::repeat::{Period, Repeat};
-use crate::engine::admit::Times;
+use crate::clock::tick::Times;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
-use crate::engine::slots::holder::Repetition;
+use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};

@@ -44,6 +44,7 @@ const WITH_UNSAFE: &[&str] = &[
     "engine/slots/blocks.rs",
     "engine/slots/closure.rs",
     "engine/slots/holder.rs",
+    "engine/slots/task.rs",
     "platform/cpu.rs",
     "platform/pages/plain.rs",
     "platform/pages/reserved.rs",
@@ -127,6 +128,111 @@ fn the_tree_is_a_table_of_contents() {
         let folder = root().join("src").join(source.path.trim_end_matches(".rs"));
         assert!(!folder.is_dir(), "{} stands beside its folder: call it mod.rs", source.path);
     }
+}
+
+/// The files of the engine by rank, the lowest first: each uses only those before it.
+const ENGINE: &[&str] = &[
+    "error",
+    "bounds",
+    "slots::state",
+    "slots::closure",
+    "slots::holder",
+    "slots::blocks",
+    "slots::depot",
+    "slots::magazines",
+    "slots::moved",
+    "slots::task",
+    "slots::deadline",
+    "slots::trim",
+    "slots",
+    "intake::signals",
+    "intake::lane",
+    "intake",
+    "intake::reader",
+    "this_thread",
+    "termination",
+    "shared",
+    "own_lanes",
+    "handles",
+    "admit",
+    "run",
+    "ready",
+    "in_flight",
+    "retry_queue",
+    "outbox",
+    "engine",
+    "dispatch",
+    "next_wakeup",
+    "shutdown",
+    "tick_thread",
+];
+
+/// A person who reads a file of the engine knows all that it uses, if they have read those before it.
+#[test]
+fn no_circle_is_among_the_files_of_the_engine() {
+    let rank_of = |path: &str| ENGINE.iter().position(|file| *file == path);
+    let mut ranked = 0;
+    for source in sources() {
+        let Some(path) = source.path.strip_prefix("engine/") else { continue };
+        let path = path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+        let path = if path == "mod" { "engine" } else { &path };
+        let rank = rank_of(path).unwrap_or_else(|| panic!("{path} has no rank"));
+        ranked += 1;
+        let until = source
+            .text
+            .find("\n#[cfg(all(test")
+            .or_else(|| source.text.find("\n#[cfg(test)]\nmod"));
+        let used = uses_of_the_engine(path, &source.text[..until.unwrap_or(source.text.len())]);
+        for used in used {
+            let used = ENGINE.iter().rev().filter(|file| {
+                used == **file
+                    || used.strip_prefix(**file).is_some_and(|rest| rest.starts_with("::"))
+            });
+            let Some(used) = used.max_by_key(|file| file.len()) else { continue };
+            let is_lower = *used == path || rank_of(used) < Some(rank);
+            assert!(is_lower, "engine/{path} uses {used}, which comes after it");
+        }
+    }
+    assert_eq!(ranked, ENGINE.len(), "each file has a rank");
+}
+
+/// Returns what the `use`s of a file of the engine name there, from the folder of the engine on.
+fn uses_of_the_engine(path: &str, text: &str) -> Vec<String> {
+    let folder = match path.rsplit_once("::") {
+        Some((folder, _)) => format!("{folder}::"),
+        None => String::new(),
+    };
+    let is_folder = ["slots", "intake", "engine"].contains(&path);
+    let mut used = Vec::new();
+    for statement in text.split(';').filter_map(|part| part.rsplit_once("use ")) {
+        let name: String = statement.1.split_whitespace().collect();
+        let all = match name.split_once('{') {
+            None => vec![name],
+            Some((start, rest)) => rest
+                .split([',', '{', '}'])
+                .filter(|end| !end.is_empty())
+                .map(|end| format!("{start}{end}"))
+                .collect(),
+        };
+        let relative = |name: String| {
+            if let Some(rest) = name.strip_prefix("crate::engine::") {
+                Some(rest.to_owned())
+            } else if let Some(rest) = name.strip_prefix("super::") {
+                let rest = rest.trim_end_matches("::self");
+                Some(format!("{}{rest}", if is_folder { "" } else { &folder }))
+            } else {
+                let rest = name.strip_prefix("self::")?;
+                Some(if path == "engine" { rest.to_owned() } else { format!("{path}::{rest}") })
+            }
+        };
+        // What the folder itself names, such as `Engine`, is in its first file.
+        let known = |name: String| {
+            let is_of_root = !name.contains("::") && name.starts_with(char::is_uppercase);
+            if is_of_root { String::from("engine") } else { name }
+        };
+        used.extend(all.into_iter().filter_map(relative).map(known));
+    }
+    used
 }
 
 #[test]

@@ -8,10 +8,10 @@ use loom::thread;
 
 use super::ends::{self, Keeper};
 use crate::clock::tick::Moment;
-use crate::engine::admit::Times;
+use crate::clock::tick::Times;
 use crate::engine::slots::deadline::{self, Claim, Reset};
-use crate::engine::slots::holder::{Repetition, Vacancy};
-use crate::engine::slots::{Cancelled, OneShot, Running, holder, magazines};
+use crate::engine::slots::task::{Repetition, Vacancy};
+use crate::engine::slots::{Cancelled, OneShot, Running, magazines, task};
 use crate::platform::sync::{Ordering, lock};
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 use crate::{Cancellable, Driver, PendingTask, Scheduler};
@@ -406,7 +406,7 @@ fn models_postpone_against_claim() {
                 assert_eq!(postponed, Some(Reset::Done));
                 assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number + 1)));
                 assert_eq!(deadline::deadline(key), Some(Moment(9)));
-                let Cancelled::Won(task, _) = holder::cancel(key) else { panic!("it is pending") };
+                let Cancelled::Won(task, _) = task::cancel(key) else { panic!("it is pending") };
                 task.discard().1.end();
             }
         }

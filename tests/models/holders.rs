@@ -12,9 +12,9 @@ use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{Claim, NotRearmed};
 use crate::engine::slots::depot::depot;
-use crate::engine::slots::holder::{Repetition, Vacancy};
+use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{
-    Cancelled, NamedAfter, OneShot, Running, Series, holder, magazines, trim,
+    Cancelled, NamedAfter, OneShot, Running, Series, magazines, task, trim,
 };
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
@@ -68,7 +68,7 @@ fn run(key: TaskKey) -> bool {
 }
 
 fn cancel(key: TaskKey) -> bool {
-    match holder::cancel(key) {
+    match task::cancel(key) {
         Cancelled::Won(task, _) => _ = task.discard().1.end(),
         Cancelled::Doomed(_) => {}
         Cancelled::Lost => return false,

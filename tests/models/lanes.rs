@@ -7,8 +7,9 @@ use loom::thread;
 
 use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
+use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{LaneReader, LaneWriter, Record};
-use crate::engine::intake::{Intake, IntakeReader};
+use crate::engine::intake::reader::IntakeReader;
 use crate::platform::sync::Ordering;
 
 fn record(name: u64) -> Record {

@@ -27,7 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use super::Signals;
+use super::signals::Signals;
+use crate::engine::error::Refused;
 use crate::executor::backpressure::PendingLimit;
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
@@ -245,9 +246,6 @@ pub(crate) struct Filled {
     /// The stamp of its first record.
     pub(crate) since: u64,
 }
-
-/// The lane was closed; nothing was published.
-pub(crate) struct Refused;
 
 impl LaneWriter {
     pub(crate) fn new(lane: Arc<Lane>) -> LaneWriter {

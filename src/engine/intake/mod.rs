@@ -37,17 +37,18 @@
 //!   lowest stamps, so INTAKE-3 holds for a part of what is there as well. A record costs the same, however many wait.
 
 pub(crate) mod lane;
-mod reader;
+pub(crate) mod reader;
+mod signals;
 
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
 use self::lane::{Filled, Lane, LaneReader, LaneWriter};
-pub(crate) use self::reader::IntakeReader;
+use self::signals::Signals;
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
-use crate::platform::sync::{AtomicBool, AtomicU64, InOrder, Mutex, Ordering, lock};
+use crate::platform::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
 /// How many filled blocks the reader may be behind the writers: 262,144 records, which take 6.3 MB and some ten
 /// milliseconds of the tick thread.
@@ -73,33 +74,6 @@ pub(crate) struct Intake {
     order: Order,
     /// The cut of the last turn. Written by the engine alone.
     last_cut: AtomicU64,
-}
-
-/// What all lanes share with their reader: the ready list, and numbers that tell how far behind it is.
-///
-/// Nothing but who sleeps and who wakes depends on the numbers and hints, so all accesses to them are Relaxed.
-struct Signals {
-    /// The link to the first lane of the ready list: the lane's number plus one, or 0 if the list is empty.
-    ready: CachePadded<AtomicU64>,
-    /// How many blocks the writers have filled, all together.
-    filled: CachePadded<AtomicU64>,
-    /// How many blocks the reader has emptied, and how often it has looked: while it looks, it does not stand still.
-    /// Both are written by the reader alone.
-    emptied: Counter,
-    looks: Counter,
-    /// What the reader's last look has left has waited for long.
-    is_late: AtomicBool,
-    /// A thread has cancelled many tasks since the engine looked.
-    many_cancelled: AtomicBool,
-    pressure: Backpressure,
-}
-
-impl Signals {
-    /// Returns true if there are lanes on the ready list. It is also the sleeper's last look, so it is `SeqCst`
-    /// (WAKE-1).
-    fn has_ready(&self) -> bool {
-        self.ready.load_in_order() != 0
-    }
 }
 
 /// What tells which of two calls came first.

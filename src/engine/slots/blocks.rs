@@ -23,8 +23,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use super::depot::{BLOCK_BITS, BLOCKS, PAGE, index_of};
-use super::holder::{Annex, TaskHolder};
+use super::holder::{Annex, BLOCK_BITS, BLOCKS, PAGE, TaskHolder, index_of};
 use crate::platform::{cpu, pages};
 
 static DIRECTORY: [AtomicPtr<TaskHolder>; BLOCKS] =

@@ -26,13 +26,13 @@
 //!   finds it at its end; a series is still at the end of its run, and a leftover is still one.
 //! - RESET-6 A task has a few records in the lanes at most, however often it is reset while the engine does not turn.
 
-use super::holder::{Running, TaskHolder};
+use super::holder::{TaskHolder, entry};
 use super::state::{Phase, Word};
+use super::task::Running;
 use super::{blocks, moved};
-use crate::clock::tick::Moment;
-use crate::engine::admit::Times;
+use crate::clock::tick::{Moment, Times};
 use crate::platform::sync::Patience;
-use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
+use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// Stands in the holder of a series in its run, as long as nobody has moved its next run. No reset stores it: it is 18
 /// years before the scheduler was built.
@@ -79,12 +79,6 @@ pub(crate) enum Claim {
     Stale,
 }
 
-/// Returns the entry of a task that has a closure and this word. (Wakers are not filed twice.)
-pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Entry {
-    let runner = if word.executor() == 0 { Runner::Default } else { Runner::Own };
-    Entry::new(slot, word.number(), deadline, deadline <= now, runner, word.is_series())
-}
-
 // ----- looks -----------------------------------------------------------------------------------
 
 /// Returns when a task is due that waits: pending or returned. Of a task that runs it is not known.
@@ -128,7 +122,7 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
     let word = holder.word.hold(is_plain, Phase::Pending)?;
     let is_later = holder.deadline() <= to;
     if is_later {
-        holder.put_off(key.slot, to);
+        holder.put_off(|| blocks::annex(key.slot), to);
     }
     holder.word.put_back(word);
     is_later.then_some(Reset::Done)

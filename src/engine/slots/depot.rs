@@ -28,15 +28,9 @@ use std::sync::{Mutex as StdMutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::blocks::{self, Block};
+use super::holder::{BLOCK_BITS, BLOCKS, PAGE};
 use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock};
 
-/// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
-const SLOT_BITS: u32 = 28;
-/// A block has 2^15 holders, which are two megabytes.
-pub(super) const BLOCK_BITS: u32 = 15;
-pub(super) const BLOCKS: usize = 1 << (SLOT_BITS - BLOCK_BITS);
-/// The number of holders in a page of 4 KiB, which is also the number of bits in a word.
-pub(super) const PAGE: usize = 64;
 const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 
 /// With fewer free slots than this (4 MiB) nothing is worth trimming.
@@ -44,11 +38,6 @@ const WORTH_TRIMMING: usize = 64 * 1024;
 
 /// Free slots. The next one to be used is the last.
 pub(super) type Magazine = Vec<u32>;
-
-/// Returns the index of a slot in its block.
-pub(super) fn index_of(slot: u32) -> usize {
-    slot as usize & ((1 << BLOCK_BITS) - 1)
-}
 
 pub(crate) struct Depot {
     pages: Vec<u64>,

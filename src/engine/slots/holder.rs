@@ -1,4 +1,4 @@
-//! The holder of one task: 64 bytes, one cache line.
+//! The memory of one task: 64 bytes, one cache line, and beside it an [`Annex`], which few tasks need.
 //!
 //! ```text
 //!    0        8          16      20             24                              64
@@ -8,40 +8,24 @@
 //!      all threads race    written before the word        the body: belongs to one thread at a time
 //! ```
 //!
-//! The word says who owns the body (WORD-2 in [`state`](super::state)). This file turns that rule into
-//! types: a [`Vacancy`] is a free slot that a caller owns, a [`Running`] is a claimed task. The body can be reached
-//! only through them, so the rest of the crate is safe code.
+//! The word says who owns the body (WORD-2 in [`state`](super::state)). [`task`](super::task) turns that rule into types.
 //!
-//! - HOLDER-1 The body is initialised in every phase but `Free`, until its owner moves it out: a [`Running`]
-//!   has a body, a [`Claimed`] has none.
-//! - HOLDER-2 Only a `Vacancy`, a `Running`, the thread that holds a task, and a canceller that has won touch the
-//!   body. There is at most one of them per holder. The task's own executor, in the annex, belongs to the body.
+//! - HOLDER-1 The body is initialised in every phase but `Free`, until its owner moves it out.
+//! - HOLDER-2 Only one thread at a time touches the body: the one that fills a vacancy, the runner, the thread that holds
+//!   the task, or a canceller that has won. The task's own executor, in the annex, belongs to the body.
 //! - HOLDER-3 Holders are never unmapped (SLOT-2 in `blocks`), and all zeros are a free one.
 
-use std::mem::{MaybeUninit, replace};
-use std::ops::ControlFlow;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::task::Waker;
 
-use super::closure::{Closure, Content, Names};
-use super::state::{AtomicWord, NotCancelled, Phase, Word};
-use super::{blocks, deadline, magazines, moved};
-use crate::clock::repeat::Kind;
+use super::closure::{Closure, Content};
+use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
-use crate::engine::admit::Times;
-use crate::engine::intake::lane::Refused;
 use crate::executor::own_executor::OwnExecutor;
-use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{
-    AtomicBool, AtomicU32, AtomicU64, IS_MODEL, Ordering, Patience, UnsafeCell, in_models,
+    AtomicBool, AtomicU32, AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models,
 };
-use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
-
-/// The panics of the drop of a body, and the name of its closure (S31).
-pub(crate) struct Thrown {
-    pub(crate) name: &'static str,
-    pub(crate) panics: Vec<Payload>,
-}
+use crate::wheel::entry::{Entry, Runner, TaskKey};
 
 #[repr(C, align(64))]
 pub(crate) struct TaskHolder {
@@ -49,10 +33,10 @@ pub(crate) struct TaskHolder {
     /// When the next run is due: see [`deadline`](super::deadline).
     deadline: AtomicU64,
     /// The number of the task's first filing, by which handles know it (WORD-4).
-    birth: AtomicU32,
+    pub(super) birth: AtomicU32,
     /// The live entry is filed under a time of its own, which the annex has: see [`deadline`](super::deadline).
     is_put_off: AtomicBool,
-    closure: UnsafeCell<MaybeUninit<Closure>>,
+    pub(super) closure: UnsafeCell<MaybeUninit<Closure>>,
 }
 
 const _: () = assert!(IS_MODEL || size_of::<TaskHolder>() == 64, "one cache line");
@@ -121,20 +105,16 @@ impl TaskHolder {
         self.set_deadline(deadline);
     }
 
-    /// Moves the deadline further away, and leaves the live entry where it is filed. The caller holds the task.
+    /// Moves the deadline further away, and leaves the live entry where it is filed. The caller holds the task. `annex` is
+    /// asked for if it is needed.
     #[inline]
-    pub(super) fn put_off(&self, slot: u32, deadline: Moment) {
+    pub(super) fn put_off(&self, annex: impl FnOnce() -> Option<&'static Annex>, deadline: Moment) {
         if !self.is_put_off.load(Ordering::Relaxed) {
-            self.note_filed(slot);
+            let filed = self.deadline().0;
+            annex().into_iter().for_each(|annex| annex.filed.store(filed, Ordering::Relaxed));
+            self.is_put_off.store(true, Ordering::Relaxed);
         }
         self.set_deadline(deadline);
-    }
-
-    #[cold]
-    fn note_filed(&self, slot: u32) {
-        let Some(annex) = blocks::annex(slot) else { return };
-        annex.filed.store(self.deadline().0, Ordering::Relaxed);
-        self.is_put_off.store(true, Ordering::Relaxed);
     }
 
     /// Sets the deadline of a task that gets an entry which is filed under it. The caller holds the task.
@@ -154,7 +134,7 @@ impl TaskHolder {
     ///
     /// The caller owns the body, and it is not initialised (HOLDER-1, HOLDER-2).
     #[inline]
-    unsafe fn put_closure(&self, task: impl Content) {
+    pub(super) unsafe fn put_closure(&self, task: impl Content) {
         // SAFETY: the caller is the only one to touch the body.
         self.closure.with_mut(|place| task.write(unsafe { &mut *place }));
     }
@@ -167,9 +147,9 @@ pub(crate) struct Annex {
     /// The deadline under which the live entry of a task is filed that is put off: see [`deadline`](super::deadline).
     filed: AtomicU64,
     /// Nanoseconds between the runs of a series.
-    period: AtomicU64,
+    pub(super) period: AtomicU64,
     /// The task's own executor, if it has one. Zeros are `None`.
-    executor: UnsafeCell<Option<Arc<OwnExecutor>>>,
+    pub(super) executor: UnsafeCell<Option<Arc<OwnExecutor>>>,
 }
 
 // SAFETY: the executor belongs to the body, which one thread owns at a time (HOLDER-2). It is `Send`.
@@ -184,498 +164,23 @@ impl Annex {
     }
 }
 
-/// Puts another executor in the place of the task's own one, or none.
-///
-/// # Safety
-///
-/// The caller owns the body of the task in this slot (HOLDER-2).
-#[cold]
-unsafe fn replace_executor(
-    slot: u32,
-    executor: Option<Arc<OwnExecutor>>,
-) -> Option<Arc<OwnExecutor>> {
-    // SAFETY: the caller is the only one to touch the body, and the executor belongs to it.
-    blocks::annex(slot)?.executor.with_mut(|own| replace(unsafe { &mut *own }, executor))
+/// Returns the entry of a task that has a closure and this word. (Wakers are not filed twice.)
+pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Entry {
+    let runner = if word.executor() == 0 { Runner::Default } else { Runner::Own };
+    Entry::new(slot, word.number(), deadline, deadline <= now, runner, word.is_series())
 }
 
-/// How a task repeats, and its period in nanoseconds (0 for a one-shot).
-#[derive(Clone, Copy)]
-pub(crate) struct Repetition {
-    pub(crate) kind: Kind,
-    pub(crate) period: u64,
-}
+// ----- how slots are numbered ------------------------------------------------------------------
 
-impl Repetition {
-    pub(crate) const NONE: Repetition = Repetition { kind: Kind::Once, period: 0 };
-}
+/// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
+const SLOT_BITS: u32 = 28;
+/// A block has 2^15 holders, which are two megabytes.
+pub(super) const BLOCK_BITS: u32 = 15;
+pub(super) const BLOCKS: usize = 1 << (SLOT_BITS - BLOCK_BITS);
+/// The number of holders in a page of 4 KiB, which is also the number of bits in a word.
+pub(super) const PAGE: usize = 64;
 
-/// A slot that its owner has taken out of the free slots and has not filled yet.
-pub(crate) struct Vacancy {
-    slot: u32,
-    holder: &'static TaskHolder,
-}
-
-impl Vacancy {
-    /// Takes a free slot. `None` if there is no memory, or if 268 million tasks are pending.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "see `Shared::admit`")]
-    pub(crate) fn take() -> Option<Vacancy> {
-        let slot = magazines::take()?;
-        blocks::holder(slot).map(|holder| Vacancy { slot, holder })
-    }
-
-    /// Puts a task in and makes it pending. From now on it can be cancelled by its key.
-    #[inline]
-    pub(crate) fn fill<T: Content>(
-        self,
-        task: T,
-        repetition: Repetition,
-        executor: Option<&Arc<OwnExecutor>>,
-        deadline: Moment,
-    ) -> TaskKey {
-        let Vacancy { slot, holder } = self;
-        let Repetition { kind, period } = repetition;
-        let birth = match holder.word.vacant() {
-            Some(word) => word.number(),
-            None => first_number(slot),
-        };
-        // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
-        unsafe { holder.put_closure(task) };
-        let number = executor.map_or(0, |own| {
-            // SAFETY: as above.
-            unsafe { replace_executor(slot, Some(Arc::clone(own))) };
-            own.number()
-        });
-        holder.birth.store(birth, Ordering::Release); // pairs with the Acquire in `is_of`
-        holder.file_under(deadline);
-        if T::IS_SERIES {
-            blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
-        }
-        holder.word.fill(Word::pending(birth, kind, number));
-        TaskKey { slot, birth }
-    }
-}
-
-/// Returns the birth of the first task in a holder that was never used, or whose page went back (SLOT-4).
-#[cold]
-fn first_number(slot: u32) -> u32 {
-    // Relaxed: the slot came from the depot, whose lock was held after the last change.
-    blocks::given_back(slot).load(Ordering::Relaxed) + 1
-}
-
-// ----- by its key: cancel, look, move -----------------------------------------------------------
-
-/// The result of a cancel.
-pub(crate) enum Cancelled {
-    /// The task will not run. What it owns is the caller's to drop. If it has moved, it belonged to this scheduler.
-    Won(Ending, Option<SchedulerId>),
-    /// A series is in a run, and will not run again after it. The runner drops the body.
-    Doomed(Option<SchedulerId>),
-    /// The cancel came too late.
-    Lost,
-}
-
-/// Cancels a task that is still to run.
-#[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "saves 30 instructions of a handle's cancel: what it returns stays in registers"
-)]
-pub(crate) fn cancel(key: TaskKey) -> Cancelled {
-    let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
-    match holder.word.cancel(|| holder.is_of(key), false) {
-        Ok(word) if word.is_in(Phase::Running) => Cancelled::Doomed(None),
-        Ok(word) => Cancelled::Won(Ending(Over { key, word, holder, was_cancelled: true }), None),
-        Err(NotCancelled::Lost) => Cancelled::Lost,
-        Err(NotCancelled::HasMoved) => cancel_moved(key, holder),
-    }
-}
-
-/// Cancels a task that has moved to another scheduler.
-#[cold]
-fn cancel_moved(key: TaskKey, holder: &'static TaskHolder) -> Cancelled {
-    let moved_to = moved::scheduler(key);
-    match holder.word.cancel(|| holder.is_of(key), true) {
-        Ok(word) if word.is_in(Phase::Running) => Cancelled::Doomed(moved_to),
-        Ok(word) => {
-            // It may have moved on between the look-up and the cancel. It cannot any more.
-            let moved_to = moved::scheduler(key);
-            Cancelled::Won(Ending(Over { key, word, holder, was_cancelled: true }), moved_to)
-        }
-        Err(_) => Cancelled::Lost,
-    }
-}
-
-/// Takes back a task that nobody else knows of yet, because its schedule was refused.
-pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
-    match cancel(key) {
-        Cancelled::Won(ending, _) => ending.take_back(),
-        _ => unreachable!("a task without a handle and without an entry was touched"),
-    }
-}
-
-/// Returns the word of the task's holder, if no later task has it.
-#[inline]
-pub(crate) fn word(key: TaskKey) -> Option<Word> {
-    let holder = blocks::holder(key.slot)?;
-    let word = holder.word.load();
-    holder.is_of(key).then_some(word)
-}
-
-/// Like [`word`], in one total order with every cancel.
-pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
-    let holder = blocks::holder(key.slot)?;
-    let word = holder.word.load_in_order();
-    holder.is_of(key).then_some(word)
-}
-
-/// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for.
-pub(crate) fn goes_on(key: TaskKey) -> bool {
-    let mut patience = Patience::default();
-    loop {
-        match word_in_order(key).map(Word::phase) {
-            Some(Phase::Held) => patience.spin(),
-            Some(Phase::Pending | Phase::Running | Phase::Returned) => return true,
-            _ => return false,
-        }
-    }
-}
-
-/// Returns true if the task will not run again, and its last run has ended.
-#[inline]
-pub(crate) fn is_over(key: TaskKey) -> bool {
-    word(key).is_none_or(|word| word.is_in(Phase::Free))
-}
-
-/// Returns the nanoseconds between the runs of the series in this slot.
-pub(crate) fn period(slot: u32) -> u64 {
-    blocks::annex(slot).map_or(0, |annex| annex.period.load(Ordering::Relaxed))
-}
-
-/// Returns the name of the closure of a leftover.
-pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
-    let holder = blocks::holder(key.slot)?;
-    let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
-    Some(holder.name_and_put_back(word))
-}
-
-/// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
-/// `announce` pushes the record of its entry, and returns false if the engine there is closed. Then the task stays a
-/// leftover. All this happens while the task is held, so no reset comes in between (RESET-4).
-///
-/// Returns the old executor, which the caller drops. `None` if the task was cancelled.
-pub(crate) fn move_to(
-    key: TaskKey,
-    (from, to): (SchedulerId, SchedulerId),
-    executor: Option<&Arc<OwnExecutor>>,
-    times: impl FnOnce(Moment) -> Times,
-    announce: impl FnOnce(Entry) -> bool,
-) -> Option<Result<Option<Arc<OwnExecutor>>, Refused>> {
-    let holder = blocks::holder(key.slot)?;
-    let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
-    let before = holder.deadline();
-    let Times { now, deadline } = times(before);
-    let moved = word.moved(executor.map_or(0, |own| own.number())).in_phase(Phase::Pending);
-    moved::insert(key, to);
-    holder.file_under(deadline);
-    // The engine there may look at the entry at once, and read the number of the executor.
-    holder.word.put_back(moved.in_phase(Phase::Held));
-    if announce(deadline::entry(key.slot, moved, deadline, now)) {
-        // SAFETY: this thread holds the task, and the executor belongs to its body (HOLDER-2).
-        let old = unsafe { replace_executor(key.slot, executor.cloned()) };
-        holder.word.put_back(moved);
-        return Some(Ok(old));
-    }
-    // The table names the old scheduler from now on.
-    moved::insert(key, from);
-    holder.file_under(before);
-    holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
-    Some(Err(Refused))
-}
-
-// ----- by an entry: look, give back -------------------------------------------------------------
-
-/// Returns the word of the task for which an entry stands, or `None` if the entry is stale. It may be that of a task that
-/// is held, which says no more than that (WORD-5).
-#[inline]
-pub(crate) fn live_word(entry: Entry) -> Option<Word> {
-    let word = blocks::holder(entry.slot())?.word.load();
-    word.is_filed_as(entry.number).then_some(word)
-}
-
-/// Returns false if the entry is stale.
-#[inline]
-pub(crate) fn is_live(entry: Entry) -> bool {
-    live_word(entry).is_some()
-}
-
-/// Returns the key of the task of a live entry, and its word. A task that is held is waited for. In one total order with
-/// every cancel.
-pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
-    let holder = blocks::holder(entry.slot())?;
-    let mut patience = Patience::default();
-    loop {
-        let word = holder.word.load_in_order();
-        if !word.is_in(Phase::Held) && word.number() != entry.number {
-            return None;
-        }
-        let key = TaskKey { slot: entry.slot(), birth: holder.birth.load(Ordering::Acquire) };
-        // The birth is that of a later task only if the word has changed by then.
-        if !word.is_in(Phase::Held) && holder.word.load() == word {
-            return Some((key, word));
-        }
-        patience.spin();
-    }
-}
-
-/// Returns the name of the closure of a pending task.
-pub(crate) fn name(entry: Entry) -> Option<&'static str> {
-    let holder = blocks::holder(entry.slot())?;
-    let word = holder.hold(entry)?;
-    Some(holder.name_and_put_back(word))
-}
-
-impl TaskHolder {
-    /// Returns the name of the closure of a task that the caller holds, and puts the task back.
-    fn name_and_put_back(&self, word: Word) -> &'static str {
-        // SAFETY: this thread holds the task, so there is a body (HOLDER-1) and nobody else touches it (HOLDER-2).
-        let name = self.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name());
-        self.word.put_back(word);
-        name
-    }
-}
-
-/// Makes a leftover of the task in this slot that has this number and is in `from`: pending, or, if the engine has refused
-/// the next run of a series, at the end of its run. Returns its key, its deadline, and its repetition.
-pub(crate) fn give_back(
-    slot: u32,
-    number: u32,
-    from: Phase,
-) -> Option<(TaskKey, Moment, Repetition)> {
-    let holder = blocks::holder(slot)?;
-    // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
-    // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let key = TaskKey { slot, birth: holder.birth.load(Ordering::Relaxed) };
-    let period = if holder.word.load().is_series() { period(slot) } else { 0 };
-    let deadline = holder.deadline();
-    let is_it = |word: Word| word.number() == number;
-    let word = holder.word.transition(is_it, from, |_| Phase::Returned)?;
-    Some((key, deadline, Repetition { kind: word.kind(), period }))
-}
-
-// ----- to run it, or to drop it -----------------------------------------------------------------
-
-/// A task that its owner has claimed, to run or to drop it.
-pub(crate) struct Running {
-    key: TaskKey,
-    word: Word,
-    holder: &'static TaskHolder,
-}
-
-impl Running {
-    /// Claims a task that the caller holds, and that had this word.
-    #[inline]
-    pub(super) fn begin(slot: u32, held: Word, holder: &'static TaskHolder) -> Running {
-        let key = TaskKey { slot, birth: holder.birth.load(Ordering::Relaxed) }; // it is held
-        let word = held.in_phase(Phase::Running);
-        holder.word.put_back(word);
-        Running { key, word, holder }
-    }
-
-    /// Claims a leftover for its only run. After that no cancel wins, not even for a series.
-    pub(crate) fn claim_leftover(key: TaskKey) -> Option<Running> {
-        let holder = blocks::holder(key.slot)?;
-        let last = |word: Word| if word.is_series() { Phase::Ending } else { Phase::Running };
-        let word = holder.word.transition(|_| holder.is_of(key), Phase::Returned, last)?;
-        Some(Running { key, word: word.in_phase(last(word)), holder })
-    }
-
-    #[inline]
-    pub(crate) fn key(&self) -> TaskKey {
-        self.key
-    }
-
-    /// Returns the number of the filing that has come to its run.
-    pub(crate) fn number(&self) -> u32 {
-        self.word.number()
-    }
-
-    pub(super) fn holder(&self) -> &'static TaskHolder {
-        self.holder
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.word.kind()
-    }
-
-    #[inline]
-    pub(crate) fn is_series(&self) -> bool {
-        self.word.is_series()
-    }
-
-    /// Returns the nanoseconds between runs, or 0 for a one-shot.
-    pub(crate) fn period(&self) -> u64 {
-        if self.is_series() { period(self.key.slot) } else { 0 }
-    }
-
-    /// Begins the end of a task that will not run again after this.
-    #[inline]
-    pub(crate) fn into_ending(self) -> Ending {
-        // A leftover in its only run is closed already.
-        let is_open = self.is_series() && self.word.is_in(Phase::Running);
-        let was_cancelled = is_open && !self.close();
-        let Running { key, word, holder } = self;
-        Ending(Over { key, word, holder, was_cancelled })
-    }
-
-    /// Ends the runs of a series, so that no cancel wins from now on. Returns false if a cancel has doomed it before.
-    #[cold]
-    fn close(&self) -> bool {
-        let is_it = |word: Word| word.number() == self.number();
-        self.holder.word.transition(is_it, Phase::Running, |_| Phase::Ending).is_some()
-    }
-
-    /// Runs the closure of a series in place.
-    pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
-        // SAFETY: claimed by us, so there is a body (HOLDER-1), and `&mut self` keeps it ours during the call
-        // (HOLDER-2). A cancel in the meantime dooms the task and leaves the body alone.
-        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut().run() })
-    }
-
-    /// Returns the name of the closure.
-    pub(crate) fn name(&self) -> &'static str {
-        // SAFETY: claimed by us, so there is a body (HOLDER-1), and it is ours (HOLDER-2).
-        self.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.name())
-    }
-}
-
-/// A task that will not run again, or for the last time now. What it owns is its owner's: to run, to drop, or to take out.
-/// All of that is done where it lies. A body that is moved to the stack in wide words, and read there in others, waits for
-/// its own stores.
-pub(crate) struct Ending(Over);
-
-impl Ending {
-    /// Returns true if it was still to be run by its scheduler.
-    #[inline]
-    pub(crate) fn was_pending(&self) -> bool {
-        self.0.word.is_in(Phase::Pending)
-    }
-
-    /// Returns true if a cancel came during the last run of a series.
-    #[inline]
-    pub(crate) fn was_cancelled(&self) -> bool {
-        self.0.was_cancelled
-    }
-
-    /// Returns what is needed to tell the name of the closure when it has gone.
-    #[inline]
-    pub(crate) fn names(&self) -> Names {
-        // SAFETY: the body is there and ours (HOLDER-1, HOLDER-2), as it is in all that follows.
-        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.names())
-    }
-
-    /// Runs the closure, which is consumed by it. Returns what it has thrown.
-    #[inline]
-    pub(crate) fn run_once(self) -> (Result<(), Payload>, Over) {
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let run = |place: *mut MaybeUninit<Closure>| unsafe {
-            (*place).assume_init_mut().run_once_in_place();
-        };
-        let ran = caught(|| self.0.holder.closure.with_mut(run));
-        (ran, self.0)
-    }
-
-    /// Runs the closure of a series for the last time.
-    pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
-        // SAFETY: see `names`.
-        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut() }.run())
-    }
-
-    /// Drops the closure, and then the executor. They are dropped one by one, because two panics in one drop would
-    /// abort the process. Returns the panics, if there were any.
-    #[inline]
-    pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
-        let names = self.names();
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
-        let first =
-            if names.has_drop() { caught(|| self.0.holder.closure.with_mut(drop)) } else { Ok(()) };
-        let second = self.0.drop_executor();
-        if first.is_ok() && second.is_ok() {
-            return (None, self.0);
-        }
-        let panics = first.err().into_iter().chain(second.err()).collect();
-        (Some(Box::new(Thrown { name: names.name(), panics })), self.0)
-    }
-
-    /// Takes out a waker, which has no executor.
-    #[inline]
-    pub(crate) fn take_waker(self) -> (Waker, Over) {
-        debug_assert!(self.0.word.executor() == 0 && !self.0.word.is_series(), "a waker");
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let take =
-            |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_mut().take_waker() };
-        (self.0.holder.closure.with_mut(take), self.0)
-    }
-
-    /// Takes out a task that was refused, and ends it. The caller has its executor too.
-    #[cold]
-    fn take_back<T: Content>(self) -> T {
-        // SAFETY: see `names`. `Over` cannot reach the closure again.
-        let task = self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_read() });
-        let executor = self.0.drop_executor();
-        debug_assert!(executor.is_ok(), "it is not the last one");
-        self.0.end();
-        T::take_back(task)
-    }
-}
-
-/// A task whose closure has gone. [`end`](Over::end) is the last step.
-#[must_use = "its holder is not free yet"]
-pub(crate) struct Over {
-    key: TaskKey,
-    /// As it was before its end.
-    word: Word,
-    holder: &'static TaskHolder,
-    was_cancelled: bool,
-}
-
-impl Over {
-    /// Drops the task's own executor, if it has one. Returns what that has thrown.
-    #[inline]
-    pub(crate) fn drop_executor(&self) -> Result<(), Payload> {
-        if self.word.executor() == 0 { Ok(()) } else { self.drop_own_executor() }
-    }
-
-    #[cold]
-    fn drop_own_executor(&self) -> Result<(), Payload> {
-        // SAFETY: the body is ours, and the executor belongs to it (HOLDER-2).
-        let executor = unsafe { replace_executor(self.key.slot, None) };
-        caught(|| drop(executor))
-    }
-
-    /// Like [`end`](Over::end), for a series, after a load of the word that comes after every cancel which has
-    /// doomed the series. So whatever the caller loads afterwards comes after that cancel too (END-5).
-    pub(crate) fn end_in_order(self) -> TaskKey {
-        let _ = self.holder.word.load_in_order();
-        self.end()
-    }
-
-    /// Frees the holder, unless a cancel has done so, and gives its slot back. Returns the key of the task that was there.
-    #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "saves 20 instructions of a cancel and of a run: `self` stays in registers"
-    )]
-    pub(crate) fn end(self) -> TaskKey {
-        let Over { key, word, holder, was_cancelled } = self;
-        if word.has_moved() {
-            moved::forget(key); // before another task can have the holder (MOVED-1)
-        }
-        if word.is_in(Phase::Running) || word.is_in(Phase::Ending) {
-            holder.word.end(word, was_cancelled);
-        }
-        magazines::give(key.slot, word.filed_again().is_worn());
-        key
-    }
+/// Returns the index of a slot in its block.
+pub(super) fn index_of(slot: u32) -> usize {
+    slot as usize & ((1 << BLOCK_BITS) - 1)
 }

@@ -15,7 +15,8 @@ use std::cell::RefCell;
 use std::mem::swap;
 
 use super::blocks;
-use super::depot::{Magazine, PAGE, depot};
+use super::depot::{Magazine, depot};
+use super::holder::PAGE;
 use crate::platform::sync::{MAGAZINE, local};
 
 /// How many tasks ahead of its use a holder is fetched into the cache. Slots come back in the order in which tasks

@@ -9,7 +9,6 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::holder;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
 static MOVED: LazyLock<Mutex<HashMap<TaskKey, SchedulerId>>> = LazyLock::new(Mutex::default);
@@ -28,13 +27,6 @@ pub(super) fn insert(key: TaskKey, scheduler: SchedulerId) {
 #[inline(never)]
 pub(super) fn scheduler(key: TaskKey) -> Option<SchedulerId> {
     table().get(&key).copied()
-}
-
-/// Returns the scheduler that any task belongs to now, if `first` is the one that gave out its handle.
-pub(crate) fn scheduler_now(key: TaskKey, first: SchedulerId) -> SchedulerId {
-    let word = holder::word(key).filter(|word| word.has_moved());
-    let there = word.and_then(|_| scheduler(key));
-    there.unwrap_or(first)
 }
 
 /// Removes a task that is over (MOVED-1), and gives back what a large move has left of the table.

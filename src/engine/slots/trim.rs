@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::depot::{Depot, PAGE, depot, index_of};
-use super::holder::TaskHolder;
+use super::blocks;
+use super::depot::{Depot, depot};
+use super::holder::{PAGE, TaskHolder, index_of};
+use super::magazines;
 use super::state::Word;
-use super::{blocks, magazines};
 use crate::platform::pages;
 use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END};
 

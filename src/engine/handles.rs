@@ -1,13 +1,61 @@
-//! The way in of a new deadline (S28). What it does to the task is in [`deadline`](mod@deadline).
+//! What handles do at the scheduler of their task, of which they know the id: they count a cancel, report a panic of a drop,
+//! and move a deadline (S28). What a reset does to the task is in [`deadline`](mod@deadline).
 
+use super::own_lanes::{self, with_lane};
 use super::shared::{self, Shared};
-use super::this_thread;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::{Timeline, When};
+use crate::engine::intake::lane::Lane;
 use crate::engine::slots::deadline::{self, Reset};
-use crate::engine::slots::{blocks, moved};
+use crate::engine::slots::{Thrown, blocks, task};
+use crate::platform::panics::discard;
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{SchedulerId, TaskKey};
+
+// ----- cancels ---------------------------------------------------------------------------------
+
+/// Counts a cancel, by the calling thread's lane at that scheduler. A scheduler that is gone counts no more.
+/// `was_pending`: the task counted as pending until then.
+#[inline]
+pub(crate) fn count_cancel(scheduler: SchedulerId, was_pending: bool) {
+    count_at(scheduler, |lane| lane.count_cancel(was_pending));
+}
+
+/// Notes the cancel of a waker that is counted nowhere. Its entry stays in the wheel until a sweep, as those of others.
+pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
+    count_at(scheduler, Lane::note_uncounted_cancel);
+}
+
+/// Counts something in the calling thread's lane at a scheduler, and rings the bell if the lane asks for it.
+#[inline]
+fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
+    let counted = own_lanes::with_lane_at(scheduler, count);
+    if counted != Some(false) {
+        count_or_ring(scheduler, counted.is_some(), count);
+    }
+}
+
+#[cold]
+fn count_or_ring(scheduler: SchedulerId, is_counted: bool, count: impl Fn(&Lane) -> bool) {
+    let Some(shared) = shared::find(scheduler) else { return };
+    if is_counted || with_lane(&shared, |writer| count(&writer.lane)) {
+        shared.bell.ring_if_asleep();
+    }
+}
+
+/// Reports the panics of captured values' `Drop` to that scheduler. If it is gone they are discarded.
+#[cold]
+pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
+    let found = shared::find(scheduler);
+    for panic in thrown.panics {
+        match &found {
+            Some(shared) => shared.hooks.on_panic.report_named(thrown.name, panic),
+            None => discard(panic),
+        }
+    }
+}
+
+// ----- resets ----------------------------------------------------------------------------------
 
 /// Moves the deadline of a task. `scheduler` is the one that gave out the handle. Returns false if it is too late.
 ///
@@ -17,7 +65,7 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 #[expect(clippy::inline_always, reason = "takes 9.7 ns with it, 10.3 without")]
 pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, when: When) -> bool {
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
-    let to = this_thread::moment_at(scheduler, when);
+    let to = own_lanes::moment_at(scheduler, when);
     let done = to.and_then(|to| deadline::postpone(key, to));
     done.unwrap_or_else(|| reset_there(key, scheduler, when)) == Reset::Done
 }
@@ -26,8 +74,8 @@ pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, when: When) -> bool {
 #[cold]
 fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
     loop {
-        let there = moved::scheduler_now(key, first);
-        let shared = this_thread::shared_at(there).or_else(|| shared::find(there));
+        let there = task::scheduler_now(key, first);
+        let shared = own_lanes::shared_at(there).or_else(|| shared::find(there));
         let Some(shared) = shared else { return Reset::TooLate };
         match shared.reset(key, when) {
             Reset::Elsewhere => {} // it has moved in the meantime
@@ -39,10 +87,10 @@ fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Timeline)> {
     loop {
-        let there = moved::scheduler_now(key, first);
+        let there = task::scheduler_now(key, first);
         let deadline = deadline::deadline(key)?;
-        if moved::scheduler_now(key, first) == there {
-            let shared = this_thread::shared_at(there).or_else(|| shared::find(there))?;
+        if task::scheduler_now(key, first) == there {
+            let shared = own_lanes::shared_at(there).or_else(|| shared::find(there))?;
             return Some((deadline, shared.timeline));
         }
     }
