@@ -9,9 +9,9 @@
 //!   until its lease ends. Two claims at the same time never give out the same timer, and neither waits for the other.
 //! - STORE-3 `finish`, `extend` and `transact` change a timer only if it is `Running` and has the fencing number that they
 //!   were given. So they may be repeated, and a worker that lost its lease changes nothing.
-//! - STORE-4 A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
+//! - A timer that is replaced or cancelled is not `Running` any more, in the same step. Only timers that are not
 //!   running are reset or requeued.
-//! - STORE-5 What returned `Ok` survives a crash of the process and of the database.
+//! - What returned `Ok` survives a crash of the process and of the database.
 //! - STORE-6 A timer's `attempts` counts starts of its handler. `claim` and `extend` leave it as it is. `start` and `finish`
 //!   set it to the number that they are given.
 //! - STORE-7 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It is

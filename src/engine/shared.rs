@@ -19,7 +19,7 @@
 //!   one refuses (S20).
 //! - TASK-2 `run` and `forfeit` are the two ways out by an executor, `wake_all` and `take_wakers` those of wakers; a
 //!   cancel and a return are the others. Each claims the task first, so each task has exactly one end.
-//! - TASK-3 User code runs with no lock and no borrow of ours held, and its panics are caught (S11, S17).
+//! - User code runs with no lock and no borrow of ours held, and its panics are caught (S11, S17).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -2,9 +2,9 @@
 //!
 //! - CALL-1 The task ends in one of two ways: it runs, or its closure is dropped. Both resolve the future, so no future
 //!   hangs. A call that is refused gets a cell of its own, with the reason.
-//! - CALL-2 The task does not keep the scheduler alive. The future does, and does not count as a handle that may close. So
+//! - The task does not keep the scheduler alive. The future does, and does not count as a handle that may close. So
 //!   the leftover that it waits for is given up with the last handle, and the future resolves (CALL-1).
-//! - CALL-3 Values, wakers and closures are used and dropped with nothing locked.
+//! - Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -21,7 +21,7 @@
 //!   caught and reported.
 //! - SPAWN-3 The handle is resolved by the code that drops the future: that is the last step of [`Spawned`].
 //! - SPAWN-4 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
-//! - SPAWN-5 No lock is taken while the stage is locked.
+//! - No lock is taken while the stage is locked.
 //! - SPAWN-6 A loop that takes no posts takes no wakes either. A future that was woken before is polled as an immediate
 //!   task is run. All others are dropped with the loop.
 

@@ -1,6 +1,6 @@
 //! One task of a pool: a [`Job`], which has the states, beside the [`ResultCell`], which has the result.
 //!
-//! - RESULT-1 The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
+//! - The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
 //!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
 //! - RESULT-2 The key of a task is noted under the queue's lock, before another thread can take the task. The first
 //!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well

@@ -11,7 +11,7 @@
 //! - THREAD-2 A thread ends when the queue is closed, when the clock panics in its hands, or when it has been idle for
 //!   longer than `keep_alive` and more threads run than the core. The only idle thread stays while the queue has items.
 //!   If there is work, another thread is started in place of one that has ended.
-//! - THREAD-3 At least one thread does not wait, directly or through other pools, for a task of its own pool.
+//! - At least one thread does not wait, directly or through other pools, for a task of its own pool.
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
 //! - THREAD-4 The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
 //!   needs a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends

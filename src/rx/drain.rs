@@ -25,7 +25,7 @@
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, that would be never. So
 //!   a drain that has held such a call for [`LONGEST_INLINE`], by the clock of the worker, goes to the retry queue, whose
 //!   timer runs it without a delay. In virtual time the clock stands still, and so the call runs all.
-//! - DRAIN-4 A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
+//! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
 //! - DRAIN-5 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread

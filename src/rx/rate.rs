@@ -26,7 +26,7 @@
 //! - PACE-3 A value is in `value` only after a timer has been accepted for it or for an earlier one. Until then it is in
 //!   `arming`, where no other call sees it. So a call that is refused gets its own value back, and takes away no value
 //!   of another call.
-//! - PACE-4 A value leaves `value` in one of three ways: `f` gets it, a later value replaces it, or `cancel` drops it.
+//! - A value leaves `value` in one of three ways: `f` gets it, a later value replaces it, or `cancel` drops it.
 //! - PACE-5 A timer that is refused when it schedules itself again leaves its value to the thread that it runs on, which
 //!   runs `f` at once. That is too early, but otherwise the value could wait for ever.
 //! - PACE-6 With the state locked, nothing of a user's is called or dropped: no value, clock or schedule. A handle counts

@@ -18,7 +18,7 @@
 //!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
 //!   threads and out of order. So a timer first queues all tasks with an earlier deadline, and older ones with the same
 //!   deadline. They are due too. How timers are set and moved is in [`timer`](super::timer).
-//! - WORKER-4 The executor, the clock, tasks, and destructors of any of these are called with no lock held.
+//! - The executor, the clock, tasks, and destructors of any of these are called with no lock held.
 //! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
 //!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is
 //!   kept, and the threads that bring tasks seldom meet the one that runs them.

@@ -10,7 +10,7 @@
 //!
 //! If the first of these is closed, the fourth or fifth is in force.
 //!
-//! - FORCE-1 A future takes a [`TimeSource`] where it is made, and keeps it. So it may move to any thread.
+//! - A future takes a [`TimeSource`] where it is made, and keeps it. So it may move to any thread.
 //! - FORCE-2 Nothing is borrowed here while a clock, a waker or the end of a scheduler runs.
 //! - FORCE-3 Futures of the global scheduler count on nothing, because all threads would share that count. It is made at
 //!   the first poll that needs it.

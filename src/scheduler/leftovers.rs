@@ -10,7 +10,7 @@
 //!   Leftovers --> PendingTask: run, cancel, reschedule, or drop
 //! ```
 //!
-//! - LEFTOVER-1 A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a
+//! - A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a
 //!   cancel both claim the task first, so only one of them gets it (S8).
 //! - LEFTOVER-2 A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run.
 //!   What the user does with its `PendingTask` is done by this thread, after the run.

@@ -11,7 +11,7 @@
 //!
 //! - TRAIT-1 A call through the trait on a `Scheduler` allocates no more than the inherent method. Method resolution
 //!   alone does not ensure that: on an `Arc<Scheduler>`, Rust finds the trait's method before `Scheduler`'s own.
-//! - TRAIT-2 A box carries the type name of the closure that was boxed, because the type name of a box tells nothing
+//! - A box carries the type name of the closure that was boxed, because the type name of a box tells nothing
 //!   (S31).
 
 use std::any::type_name;

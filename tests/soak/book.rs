@@ -4,10 +4,10 @@
 //! writes the rest: a cancel that won, a refusal, a return. Tasks run where a panic is caught, so a fault is noted, and
 //! [`Book::settle`] tells it.
 //!
-//! - BOOK-1 A one-shot that was accepted runs once, or was cancelled, returned or dropped. It never does two of these.
-//! - BOOK-2 Nothing starts before its deadline, by the clock of the layer, until leftovers are run.
+//! - A one-shot that was accepted runs once, or was cancelled, returned or dropped. It never does two of these.
+//! - Nothing starts before its deadline, by the clock of the layer, until leftovers are run.
 //! - BOOK-3 After a cancel has won, nothing starts, and the closure is dropped.
-//! - BOOK-4 In the end each closure is dropped, each handle is done, and a handle is cancelled if a cancel has won.
+//! - In the end each closure is dropped, each handle is done, and a handle is cancelled if a cancel has won.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};

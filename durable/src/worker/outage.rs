@@ -2,7 +2,7 @@
 //!
 //! - OUTAGE-1 A part whose last try has failed tries again when it gets a turn. Turns are for all parts together, with gaps
 //!   between them that grow to five seconds. So neither a timer that is due nor a thread more makes for more tries.
-//! - OUTAGE-2 The hooks are told once that the first part has failed, and once that none is left that has.
+//! - The hooks are told once that the first part has failed, and once that none is left that has.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

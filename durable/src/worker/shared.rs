@@ -24,7 +24,7 @@
 //! - ATTEMPT-1 Before the handler is called, if at most [`FEW`] attempts are left, or the timer is suspected, or handlers of the
 //!   kind take [`QUICK`] or longer, or nothing is known of them yet. So no handler is started more often than its timer has
 //!   attempts, as long as those are few.
-//! - ATTEMPT-2 With the outcome otherwise. If the process dies before, the attempt is not counted. Nobody can know then which
+//! - With the outcome otherwise. If the process dies before, the attempt is not counted. Nobody can know then which
 //!   of many quick handlers had been called, and a timer must not lose an attempt that it did not have.
 //! - ATTEMPT-3 A timer whose lease has ended without an outcome is suspected: its handler may have killed the process. It
 //!   is claimed by itself (STORE-7), starts when the worker has nothing else, and nothing is claimed beside it until it has
