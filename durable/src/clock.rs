@@ -15,13 +15,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How fast two clocks may drift apart, in microseconds for each second.
 const DRIFT: i64 = 200;
 
-/// What the database's times are good for at least: SQLite counts milliseconds.
+/// The resolution of a database's times, in microseconds. SQLite counts milliseconds.
 const RESOLUTION: i64 = 1000;
 
 pub(crate) struct DatabaseClock {
     /// Instants are counted from here.
     base: Instant,
-    /// The database's time less ours, in microseconds: at least, and at most.
+    /// The lowest and the highest value that the difference between the database's time and ours may have, in microseconds.
     apart: Option<(i64, i64)>,
     /// When that was measured last, in microseconds since `base`.
     measured: i64,
@@ -83,7 +83,7 @@ pub(crate) fn from_micros(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-/// The last moment of the year 9998. What is due later is due then.
+/// The last moment of the year 9998. A timer that is due later is stored with this time.
 pub(crate) const LATEST: i64 = 253_370_764_799_999_999;
 
 #[cfg(test)]

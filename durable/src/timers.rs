@@ -303,7 +303,8 @@ impl Timers {
     }
 }
 
-/// What a connection is lent for. A handler may leave settings of its own behind, which should not meet other calls.
+/// The use for which a connection is lent. A handler may change the settings of its connection, so other calls do not get
+/// that one.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Call,

@@ -141,9 +141,9 @@ impl Engine {
             (Target::Default, None) | (Target::TickThread, _) => {}
         });
         handed.err().into_iter().for_each(|panic| self.shared.hooks.report(panic)); // S17
-        let (mut refused, mut foreign) = (Vec::new(), Vec::new());
-        self.batch.settle(&mut refused, &mut foreign);
-        foreign.into_iter().for_each(|task| quietly(|| self.adopt(task)));
+        let (mut refused, mut of_others) = (Vec::new(), Vec::new());
+        self.batch.settle(&mut refused, &mut of_others);
+        of_others.into_iter().for_each(|task| quietly(|| self.adopt(task)));
         let backlog = match target {
             Target::Own(own) => own.backlog(),
             _ => &self.shared.backlog,

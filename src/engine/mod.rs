@@ -301,7 +301,7 @@ impl Engine {
     }
 }
 
-/// Returns the deadline of an entry as the doorbell sees it: what is due now rings at any threshold.
+/// Returns the deadline that decides whether an entry wakes the tick thread. An entry that is due now always does.
 fn needed_at(entry: Entry) -> Moment {
     if entry.is_due_now() { Moment(0) } else { entry.moment() }
 }

@@ -83,7 +83,7 @@ pub(super) fn moment_at(scheduler: SchedulerId, when: When) -> Option<Moment> {
     let moment = LANES.try_with(|lanes| {
         let lanes = lanes.0.borrow();
         let is_meant = |held: &&Held| held.scheduler == scheduler && held.has_system_clock;
-        let held = lanes.iter().find(is_meant)?;
+        let held = lanes.first().filter(is_meant).or_else(|| lanes.iter().find(is_meant))?;
         Some(match when {
             When::At(instant) => held.timeline.moment(instant),
             When::After(delay) => held.timeline.moment(Instant::now()).after(delay),

@@ -230,14 +230,14 @@ impl Shared {
     // ----- wakers --------------------------------------------------------------------------
 
     /// Wakes the wakers that are due. All of them are moved out of their holders first, into `wakers`, so each costs
-    /// little more than its wake. `said_last` stands for the present if the clock panics.
+    /// little more than its wake. If the clock panics, `fallback` is used as the present.
     pub(crate) fn wake_all(
         &self,
         mut due: impl Iterator<Item = Entry>,
-        said_last: Moment,
+        fallback: Moment,
         wakers: &mut Vec<Waker>,
     ) {
-        let now = self.recently().unwrap_or(said_last);
+        let now = self.recently().unwrap_or(fallback);
         with_lane(self, |writer| {
             for entry in due.by_ref() {
                 let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off

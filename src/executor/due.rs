@@ -314,13 +314,13 @@ pub struct DueBatch {
     /// What the executor gave back, and true if it was refused for good.
     refused: Vec<(Entry, bool)>,
     /// Tasks of other schedulers that the executor gave back here.
-    strangers: Vec<DueTask>,
+    of_others: Vec<DueTask>,
 }
 
 impl DueBatch {
     pub(crate) fn new(owner: Arc<dyn TaskOwner>) -> DueBatch {
-        let (due, refused, strangers) = (Vec::new(), Vec::new(), Vec::new());
-        DueBatch { owner, due, taken: 0, run_here: 0, refused, strangers }
+        let (due, refused, of_others) = (Vec::new(), Vec::new(), Vec::new());
+        DueBatch { owner, due, taken: 0, run_here: 0, refused, of_others }
     }
 
     /// Returns how many tasks are left in the batch, including cancelled ones.
@@ -346,7 +346,7 @@ impl DueBatch {
         let for_good = rejected.is_for_good();
         match rejected.into_task().into_entry(self.owner.id()) {
             Ok(due) => self.refused.push((due, for_good)),
-            Err(stranger) => self.strangers.push(stranger),
+            Err(other) => self.of_others.push(other),
         }
     }
 
@@ -386,20 +386,20 @@ impl DueBatch {
     }
 
     /// Moves out what the executor has not taken: into `refused` the entries that it has refused (true: for good) or
-    /// left, into `strangers` the tasks of other schedulers.
+    /// left, into `of_others` the tasks of other schedulers.
     pub(crate) fn settle(
         &mut self,
         refused: &mut Vec<(Entry, bool)>,
-        strangers: &mut Vec<DueTask>,
+        of_others: &mut Vec<DueTask>,
     ) {
         refused.append(&mut self.refused);
         refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
-        strangers.append(&mut self.strangers);
+        of_others.append(&mut self.of_others);
     }
 
     /// Empties the batch for the next hand-over.
     pub(crate) fn clear(&mut self) {
-        debug_assert!(self.refused.is_empty() && self.strangers.is_empty(), "settled before");
+        debug_assert!(self.refused.is_empty() && self.of_others.is_empty(), "settled before");
         debug_assert!(self.run_here <= self.taken && self.taken <= self.due.len());
         self.due.clear();
         (self.taken, self.run_here) = (0, 0);

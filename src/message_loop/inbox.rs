@@ -15,7 +15,7 @@
 //!   on that.
 //! - INBOX-2 A post to a loop that sleeps wakes it only if the task is due before `until`. While a loop runs tasks,
 //!   idle handlers and destructors it is awake, so their posts wake nobody. A post from the loop's own thread does wake
-//!   a loop that sleeps, because then a foreign event loop has made the call, and may be about to wait.
+//!   a loop that sleeps, because then another event loop has made the call, and may be about to wait.
 //! - INBOX-3 The order to quit is given under the lock, so each post comes either before or after it. The loop finds a
 //!   task that came before, and a task that comes after is given back.
 //! - INBOX-4 No closure, destructor, clock, pump or waker is called while the inbox is locked, or while a part of the
@@ -109,7 +109,7 @@ struct Inbox {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LoopState {
     /// The loop is neither run nor turned. Its own thread may be about to do so, so a post from there wakes only a
-    /// foreign event loop, through the waker of [`wake_with`](super::LoopBuilder::wake_with).
+    /// event loop of another library, through the waker of [`wake_with`](super::LoopBuilder::wake_with).
     #[default]
     NotRunning,
     /// The loop will drain the inbox before it sleeps.
@@ -331,7 +331,7 @@ impl Shared {
     fn notify_and_unlock(&self, mut inbox: MutexGuard<'_, Inbox>) {
         self.changed.store(true, Ordering::Relaxed);
         let must_wake = self.claim_wake(&mut inbox, None);
-        drop(inbox); // a waker is foreign code (INBOX-4)
+        drop(inbox); // a waker is a user's code (INBOX-4)
         self.wake_if(must_wake);
     }
 

@@ -133,7 +133,7 @@ impl MessageLoop {
     /// use std::time::{Duration, Instant};
     /// use tickwheel::message_loop::{MessageLoop, Next};
     ///
-    /// // A foreign event loop. One of its events says that the message loop wants a turn.
+    /// // An event loop of another library. One of its events says that the message loop wants a turn.
     /// struct WantsTurn(mpsc::Sender<&'static str>);
     /// impl Wake for WantsTurn {
     ///     fn wake(self: Arc<Self>) {

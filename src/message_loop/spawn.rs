@@ -173,7 +173,7 @@ impl<T> Future for LocalJoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        let waker = context.waker().clone(); // first, because it is foreign code, which may end the future
+        let waker = context.waker().clone(); // first, because it is a user's code, which may end the future
         if let Some(result) = self.outcome.result.take() {
             return Poll::Ready(result);
         }

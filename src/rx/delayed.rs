@@ -28,8 +28,8 @@ pub(super) const SMALL: usize = 512;
 #[derive(Default)]
 pub(super) struct Delayed {
     by_ticket: HashMap<u64, DelayedTask>,
-    /// Deadlines and turns with their tickets. Equal deadlines are in the order in which the tasks came, or were moved
-    /// (DELAY-2).
+    /// The ticket of each task, by deadline and turn. Tasks of equal deadlines are in the order in which they came or were
+    /// moved (DELAY-2).
     by_deadline: BTreeMap<(Instant, u64), u64>,
     /// Tickets and turns are given out in order.
     last_ticket: u64,
@@ -55,7 +55,7 @@ struct DelayedTask {
 /// What a timer was set for, or is being set for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetFor {
-    /// Only the timer knows.
+    /// The timer has the deadline, and this table does not.
     Unknown,
     At(Instant),
     /// This deadline, on the clock of another scheduler, where it cannot be moved.

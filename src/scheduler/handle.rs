@@ -160,8 +160,8 @@ impl Cancellable {
     ///
     /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover
     /// was cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
-    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only
-    /// tells that the task [is done](Cancellable::is_done).
+    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it until another task takes the
+    /// place in memory. Then it only tells that the task [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
@@ -181,8 +181,7 @@ impl Cancellable {
     ///
     /// Returns true if the task will run once, not before the new deadline, and not at the old one. Returns false if it
     /// has started, is over, or was cancelled; then nothing has changed. If several threads do this at the same time,
-    /// the last one that returns true counts. As to the order among tasks of equal deadlines, the task counts as
-    /// scheduled now.
+    /// the last one that returns true counts. The task has no promised place among others of the same deadline.
     ///
     /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in
     ///   progress, the run after it moves.
@@ -209,16 +208,11 @@ impl Cancellable {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Among tasks that are due at the same nanosecond on the system's clock, one that was moved further away may run
-    /// after one that was scheduled later. On a clock that may stand still the order is exact with
-    /// [`Precision::Tick`](crate::Precision::Tick), but for a task that is due already when it is moved to now: it runs
-    /// where it stands.
-    ///
     /// This works for the tasks of a [`Scheduler`](crate::Scheduler), and for those of workers, pools and message loops.
     /// The layers take locks for it, and a pool takes O(log n). A layer that has ended moves nothing: a loop that takes no
     /// more posts, a pool of whose tasks [`shutdown_now`](crate::pool::ScheduledThreadPool::shutdown_now) has returned
-    /// this one. A task that was posted to a loop without a delay is a delayed one once it was moved. Handles from
-    /// outside, whose [`Cancel`] does not have it, return false.
+    /// this one. A task that was posted to a loop without a delay counts as a delayed one after a reset. A handle to
+    /// another type returns false, unless that type's [`Cancel`] implements `reset`.
     pub fn reset(&self, delay: Duration) -> bool {
         match &self.0 {
             Inner::Task(task) => handles::reset(task.key, task.scheduler, When::After(delay)),

@@ -32,7 +32,7 @@ struct Dispatcher<'a> {
     shared: &'a Arc<Shared>,
     connection: Option<Box<dyn Connection>>,
     /// Kinds of which timers may be due (LEASE-6), in the order in which they are served, with the times that woke them.
-    hungry: VecDeque<usize>,
+    to_claim: VecDeque<usize>,
     woken: BTreeMap<usize, Vec<SystemTime>>,
     must_look: bool,
     must_poll: bool,
@@ -45,7 +45,7 @@ pub(super) fn start(shared: &Arc<Shared>, connection: Box<dyn Connection>) -> Re
         let mut dispatcher = Dispatcher {
             shared,
             connection: Some(connection),
-            hungry: VecDeque::new(),
+            to_claim: VecDeque::new(),
             woken: BTreeMap::new(),
             must_look: true,
             must_poll: shared.poll().is_some(),
@@ -142,8 +142,8 @@ impl Dispatcher<'_> {
     }
 
     fn is_hungry(&mut self, kind: usize) {
-        if !self.hungry.contains(&kind) {
-            self.hungry.push_back(kind);
+        if !self.to_claim.contains(&kind) {
+            self.to_claim.push_back(kind);
         }
     }
 
@@ -165,11 +165,11 @@ impl Dispatcher<'_> {
             self.must_look = false;
         }
         let mut is_busy = false;
-        for _ in 0..self.hungry.len() {
-            let Some(kind) = self.hungry.pop_front() else { break };
+        for _ in 0..self.to_claim.len() {
+            let Some(kind) = self.to_claim.pop_front() else { break };
             let room = self.shared.room(kind).min(MOST_CLAIMED);
             if room == 0 || self.shared.is_stopping() {
-                self.hungry.push_back(kind); // the others are served all the same
+                self.to_claim.push_back(kind); // the others are served all the same
                 continue;
             }
             let claimed = self.claim(kind, room);

@@ -45,7 +45,7 @@ fn next_job(shared: &Shared, kind: usize) -> Option<Job> {
     let mut state = shared.state();
     loop {
         let line = &state.lines[kind];
-        // What stands in for a stuck thread is not needed any more when that one comes back.
+        // A thread that was started in place of a stuck one ends when the stuck one comes back.
         let enough = shared.settings.threads + line.stuck;
         if line.handlers > enough || state.is_stopping() {
             state.lines[kind].handlers -= 1;
@@ -320,10 +320,10 @@ fn finisher(shared: &Arc<Shared>) {
 /// When a timer is tried again that another transaction holds.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// A wait that something else ends.
+/// The timeout of a wait that a notification ends.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How often an outcome is written that the database refuses, before its lease is left to end.
+/// If the database refuses an outcome, it is written again, up to this many times. After that the lease runs out.
 const MOST_REFUSALS: u32 = 5;
 
 struct Finisher<'a> {

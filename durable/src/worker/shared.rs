@@ -62,7 +62,7 @@
 //! - LEASE-5 After `stop`, no claim begins, and nothing queued starts. The dispatcher ends when `runs` is empty, and the
 //!   finisher after it, because a claim that was under way at the stop still brings runs to give back.
 //! - LEASE-6 A kind for which timers may be due that were not claimed, for want of room or because of an error, stays
-//!   `hungry`, or a look is ahead that finds them. So nothing waits longer than until the next look.
+//!   `to_claim`, or a look is ahead that finds them. So nothing waits longer than until the next look.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

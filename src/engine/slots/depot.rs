@@ -7,9 +7,9 @@
 //!   absent   [ 0 0 1 ... ]                 a bit per page: the system has it back, or never gave it
 //! ```
 //!
-//! Slots come back in the order in which tasks end, which is none. A list of them would scatter the
-//! next tasks over all of the memory, with a cache miss and a TLB miss for each. A bitmap
-//! puts them in the order of their addresses for nothing. The lowest free slots are taken first, so
+//! Slots come back in the order in which tasks end, which has nothing to do with their addresses. A list of them would
+//! scatter the next tasks over all of the memory, with a cache miss and a TLB miss for each. A bitmap keeps them in the order
+//! of their addresses at no cost. The lowest free slots are taken first, so
 //! that after a peak the upper pages run empty, and can go back to the system.
 //!
 //! Everything here is behind one lock, which is taken once for 128 tasks.
@@ -50,7 +50,7 @@ pub(crate) struct Depot {
     free: usize,
     /// All slots of pages that are not absent.
     resident: usize,
-    /// The least value of `free` since [`Depot::watch`]. So many slots nobody has needed since.
+    /// The lowest value of `free` since the last call of [`Depot::watch`]: nobody has needed these slots since then.
     least_free: usize,
     /// The value of `free` after the last trim, which could not get rid of more.
     free_after_trim: usize,
@@ -270,8 +270,8 @@ impl Depot {
         self.is_too_much(self.least_free)
     }
 
-    /// It is too much if it is more than is in use, and more than twice what the last trim could not get rid of. If
-    /// the tasks that stood in the way of that trim have become half as many, the first is enough.
+    /// Returns true if more slots are free than are in use, and more than twice as many as the last trim has left free. If
+    /// fewer than half of the tasks are left that kept that trim from doing more, the first condition is enough.
     fn is_too_much(&self, free: usize) -> bool {
         let has_changed =
             free > 2 * self.free_after_trim || self.in_use() < self.in_use_after_trim / 2;

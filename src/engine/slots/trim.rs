@@ -68,8 +68,8 @@ pub(crate) fn begin() -> bool {
     is_worth_it
 }
 
-/// Trims here and now, if no engine is left to do it: then there are no tasks that would wait for it. Callers have just
-/// dropped something that kept slots in use.
+/// Trims on the calling thread, if no engine is left to do it. No task has to wait for that, because none is pending. The
+/// callers have just dropped something that kept slots in use.
 pub(crate) fn at_the_end() {
     if !TRIMS_AT_THE_END || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
         return;
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::engine::slots::blocks::block_of;
 
-    /// What goes back in one call must lie in one block: the next one may be anywhere.
+    /// The pages that one call gives back must lie in one block, because the next block may have any address.
     #[test]
     fn neighbours_are_joined_but_not_across_blocks() {
         let page = |number: u32| number * PAGE as u32..(number + 1) * PAGE as u32;

@@ -168,10 +168,10 @@ pub(crate) struct Job<W, O: Owner + ?Sized, L = Weak<O>> {
 }
 
 enum Stage<W> {
-    /// For its turn, with its work (JOB-1).
+    /// The job waits for its turn, and owns its work (JOB-1).
     Waiting(W),
-    /// With the time to which a reset has moved the next run of a series. It is in a box because a job is small, and
-    /// few are reset while they run.
+    /// The job runs. If a reset has moved the next run of a series in the meantime, this is the new time. It is in a box
+    /// because a job is small, and few are reset while they run.
     Running(Option<Box<Instant>>),
     /// A series runs, and was cancelled in this run.
     LastRun,
