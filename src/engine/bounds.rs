@@ -39,6 +39,8 @@ pub(super) const GIVE_BACK: usize = 1024;
 
 // ----- sizes and thresholds that bound no loop -------------------------------------------
 
+/// How many entries that come in are filed at a time.
+pub(super) const INCOMING: usize = 512;
 /// With so few stale entries a sweep is not worth it.
 pub(super) const STALE: usize = 4096;
 /// A wheel with more buckets than this is no faster.

@@ -52,18 +52,20 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use self::bounds::{
-    CHECK, LATE_NANOS, MOST_BUCKETS, MOST_CHECKED, MOST_DUE, MOST_LATE, TAKE_IN, TAKE_IN_DRIVEN,
+    CHECK, INCOMING, LATE_NANOS, MOST_BUCKETS, MOST_CHECKED, MOST_DUE, MOST_LATE, TAKE_IN,
+    TAKE_IN_DRIVEN,
 };
 use self::outbox::Outboxes;
 use self::shared::Shared;
 use self::this_thread::TurningMark;
 use crate::clock::tick::{Moment, Tick};
-use crate::engine::intake::lane::{Record, Words};
+use crate::engine::intake::lane::Record;
 use crate::engine::intake::reader::IntakeReader;
 use crate::engine::ready::{Entry, ReadyQueue};
 use crate::engine::slots::depot;
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim::Trims;
+use crate::executor::due::AHEAD;
 use crate::executor::{DueBatch, Executor};
 use crate::observe::{WheelCounts, WheelView};
 use crate::platform::sync::Ordering;
@@ -110,7 +112,9 @@ pub(crate) struct Engine {
     wheel: Buckets<Entry>,
     ready: ReadyQueue,
     outboxes: Outboxes,
-    /// Entries that the wheel has just given out. Empty between turns, as `batch` and `wakers` are.
+    /// Entries that are about to be filed, and those that the wheel has just given out. Empty between turns, as `batch`
+    /// and `wakers` are.
+    incoming: Vec<Entry>,
     given_out: Vec<Entry>,
     batch: DueBatch,
     wakers: Vec<Waker>,
@@ -162,6 +166,7 @@ impl Engine {
             reader: IntakeReader::new(),
             ready: ReadyQueue::default(),
             outboxes: Outboxes::default(),
+            incoming: Vec::with_capacity(INCOMING),
             given_out: Vec::new(),
             wakers: Vec::new(),
             tidying: Tidying::default(),
@@ -225,17 +230,17 @@ impl Engine {
             true if self.is_overdue() => 0,
             true => TAKE_IN,
         };
-        let drops_stale = self.is_far_behind;
-        let (wheel, ready) = (&mut self.wheel, &mut self.ready);
-        let mut filing = Filing { wheel, ready, drops_stale, last: None, earliest: Moment::NEVER };
-        let soon = |words: &Words| {
-            if drops_stale {
-                Entry::from(Record::read(words)).prefetch();
-            }
+        let mut filing = Filing {
+            wheel: &mut self.wheel,
+            ready: &mut self.ready,
+            incoming: &mut self.incoming,
+            drops_stale: self.is_far_behind,
+            earliest: Moment::NEVER,
         };
         let add = |record: Record| filing.add(record.into());
-        let tasks = self.reader.take(&self.shared.intake, cut, most, soon, add);
-        let earliest = filing.end();
+        let tasks = self.reader.take(&self.shared.intake, cut, most, add);
+        filing.file_all_but(0);
+        let earliest = filing.earliest;
         self.is_far_behind = tasks == most;
         if tasks > 0 {
             self.tidying.filed += tasks;
@@ -247,9 +252,9 @@ impl Engine {
 
     /// Files a task again, whose entry has come out too early (RESET-2 in [`deadline`](slots::deadline)).
     fn file_again(&mut self, entry: Entry) {
-        let (wheel, ready) = (&mut self.wheel, &mut self.ready);
-        Filing { wheel, ready, drops_stale: false, last: Some(entry), earliest: Moment::NEVER }
-            .end();
+        if entry.is_due_now() || !self.wheel.insert(entry) {
+            self.ready.insert(entry);
+        }
     }
 
     /// Returns true if so much is due and not handed over that nothing should be taken in first. The first of it is
@@ -288,7 +293,7 @@ impl Engine {
     /// The wheel looks at all its entries and buckets: the less often the more there are, and never if they are very
     /// many. The checks cost the `driver_model` test 0.25 s of 2.05 s, and `storms` nothing that can be measured.
     fn check_invariants(&mut self) {
-        let is_idle = self.given_out.is_empty();
+        let is_idle = self.incoming.is_empty() && self.given_out.is_empty();
         assert!(is_idle && self.batch.is_empty() && self.wakers.is_empty(), "TURN-1: left behind");
         self.ready.check_invariants(|deadline| self.wheel.tick_of(deadline) <= self.wheel.now());
         self.outboxes.check_invariants();
@@ -306,14 +311,15 @@ fn needed_at(entry: Entry) -> Moment {
     if entry.is_due_now() { Moment(0) } else { entry.moment() }
 }
 
-/// Files what comes in. If an entry is followed by a later filing of the same slot, it is stale, and is dropped.
+/// Files what comes in, up to [`INCOMING`] entries at a time: the records are read from their lane in one go, and then filed.
+/// With both in one loop the tick thread took 33 ns a task instead of 24, because the wheel's cache misses kept it from
+/// reading ahead. If an entry is followed by a later filing of the same slot, it is stale, and is dropped.
 struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
     ready: &'a mut ReadyQueue,
+    incoming: &'a mut Vec<Entry>,
     /// Look at each holder, and drop stale entries.
     drops_stale: bool,
-    /// The last entry that came. It is filed when the next one has come.
-    last: Option<Entry>,
     /// The earliest deadline of all that came.
     earliest: Moment,
 }
@@ -321,30 +327,33 @@ struct Filing<'a> {
 impl Filing<'_> {
     #[inline]
     fn add(&mut self, entry: Entry) {
-        self.earliest = self.earliest.min(needed_at(entry));
-        if let Some(last) = self.last.replace(entry) {
-            if !entry.follows(last) {
-                self.file(last);
+        if self.incoming.len() == INCOMING {
+            self.file_all_but(1); // the entry that comes may follow the last one
+        }
+        self.incoming.push(entry);
+    }
+
+    /// Files all entries but the last `kept` ones.
+    #[inline(never)]
+    fn file_all_but(&mut self, kept: usize) {
+        let Filing { wheel, ready, incoming, drops_stale, earliest } = self;
+        let count = incoming.len() - kept;
+        for (place, entry) in incoming[..count].iter().enumerate() {
+            *earliest = (*earliest).min(needed_at(*entry));
+            if *drops_stale {
+                incoming.get(place + AHEAD).inspect(|soon| soon.prefetch());
+            }
+            let is_stale = incoming.get(place + 1).is_some_and(|next| next.follows(*entry));
+            if is_stale || (*drops_stale && !is_live(*entry)) {
+                continue;
+            }
+            if entry.is_due_now() {
+                ready.insert(*entry);
+            } else if !wheel.insert(*entry) && is_live(*entry) {
+                // The wheel has given out its tick. It has been on its way for long, and may have been cancelled.
+                ready.insert(*entry);
             }
         }
-    }
-
-    #[inline]
-    fn file(&mut self, entry: Entry) {
-        if self.drops_stale && !is_live(entry) {
-            return;
-        }
-        if entry.is_due_now() {
-            self.ready.insert(entry);
-        } else if !self.wheel.insert(entry) && is_live(entry) {
-            // The wheel has given out its tick. It has been on its way for long, and may have been cancelled.
-            self.ready.insert(entry);
-        }
-    }
-
-    /// Files the last entry too. Returns the earliest deadline of all that came.
-    fn end(mut self) -> Moment {
-        self.last.take().into_iter().for_each(|last| self.file(last));
-        self.earliest
+        incoming.drain(..count);
     }
 }

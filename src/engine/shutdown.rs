@@ -30,7 +30,8 @@ impl Engine {
         part(&mut || {
             self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
         });
-        // These two are empty unless a turn was broken off. A task that is met twice is given back once.
+        // These three are empty unless a turn was broken off. A task that is met twice is given back once.
+        entries.append(&mut self.incoming);
         entries.append(&mut self.given_out);
         entries.extend_from_slice(self.batch.entries());
         let (wakers, entries): (Vec<_>, Vec<_>) =

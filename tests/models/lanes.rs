@@ -28,9 +28,9 @@ fn models_a_push_is_taken_or_refused() {
         });
         let mut taken = Vec::new();
         reader.look();
-        reader.take_before(u64::MAX, 1, |_| (), |record| taken.push(record));
+        reader.take_before(u64::MAX, 1, |record| taken.push(record));
         reader.close();
-        reader.take_before(u64::MAX, usize::MAX, |_| (), |record| taken.push(record));
+        reader.take_before(u64::MAX, usize::MAX, |record| taken.push(record));
         let accepted = writing.join().unwrap();
         let names: Vec<_> = taken.iter().map(|record| record.name).collect();
         assert_eq!(names, [100, 200, 300][..accepted], "taken is what was accepted");
@@ -61,7 +61,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
             for _ in 0..2 {
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, most, |_| (), |record| taken.push(record.name));
+                reader.take(&intake, cut, most, |record| taken.push(record.name));
             }
             (reader, taken)
         })
@@ -74,7 +74,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             break;
         }
         let cut = intake.cut(0);
-        reader.take(&intake, cut, most, |_| (), |record| taken.push(record.name));
+        reader.take(&intake, cut, most, |record| taken.push(record.name));
     }
     taken.sort_unstable();
     assert_eq!(taken, [1, 2, 3]);
@@ -104,11 +104,11 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(1);
         push(2);
         let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
-        reader.take(&intake, intake.cut(0), 1, |_| (), |record| taken.push(record.name));
+        reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
         let reading = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                reader.take(&intake, intake.cut(0), 1, |_| (), |record| taken.push(record.name));
+                reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
                 (reader, taken)
             })
         };
@@ -116,7 +116,7 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(4);
         let (mut reader, mut taken) = reading.join().unwrap();
         while reader.has_more(&intake) {
-            reader.take(&intake, intake.cut(0), 1, |_| (), |record| taken.push(record.name));
+            reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
         }
         assert_eq!(taken, [1, 2, 3, 4]);
     });
@@ -151,7 +151,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
             thread::spawn(move || {
                 let (mut reader, mut names) = (IntakeReader::new(), Vec::new());
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, usize::MAX, |_| (), |record| names.push(record.name));
+                reader.take(&intake, cut, usize::MAX, |record| names.push(record.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);
                 assert!(!is_alone, "the later one has come without the earlier one");
             })

@@ -44,9 +44,6 @@ const SPARE_BLOCKS: usize = 192;
 /// A thread that has cancelled so many tasks wakes the tick thread, so that it may sweep.
 const CANCELS: u64 = 8192;
 
-/// How many records before its turn the reader is told of one.
-const AHEAD: usize = 16;
-
 /// How many records of a lane the debug checks look at.
 const CHECKED: usize = 64;
 
@@ -60,7 +57,7 @@ pub(crate) struct Record {
 }
 
 /// A record as it lies in a lane.
-pub(crate) type Words = [AtomicU64; 3];
+type Words = [AtomicU64; 3];
 
 /// A stretch of a lane.
 struct Block {
@@ -89,7 +86,7 @@ impl Block {
 
 impl Record {
     #[inline]
-    pub(crate) fn read([deadline, stamp, name]: &Words) -> Record {
+    fn read([deadline, stamp, name]: &Words) -> Record {
         Record {
             deadline: deadline.load(Ordering::Relaxed),
             stamp: stamp.load(Ordering::Relaxed),
@@ -365,14 +362,12 @@ impl LaneReader {
         })
     }
 
-    /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many. `soon` is
-    /// called with the record that is [`AHEAD`] places further in the block.
+    /// Takes what was seen and is stamped before `end`, in order, and at most `most` records. Returns how many.
     #[inline]
     pub(crate) fn take_before(
         &mut self,
         end: u64,
         most: usize,
-        soon: impl Fn(&Words),
         mut take: impl FnMut(Record),
     ) -> usize {
         let mut count = 0;
@@ -389,7 +384,6 @@ impl LaneReader {
                 if record.stamp >= end {
                     break;
                 }
-                records.get(took + AHEAD).inspect(|words| soon(words));
                 take(record);
                 took += 1;
             }

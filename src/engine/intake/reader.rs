@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Intake;
-use super::lane::{LaneReader, Record, Words};
+use super::lane::{LaneReader, Record};
 use crate::platform::sync::{InOrder, Ordering, lock};
 
 /// Writers are held back earlier, as soon as a turn leaves something that has waited for so many nanoseconds: the tick
@@ -34,14 +34,12 @@ impl IntakeReader {
         IntakeReader { lanes: Vec::new(), open: Vec::new(), heads: BinaryHeap::new() }
     }
 
-    /// Takes what was stamped before the cut, in order, and at most `most` records (INTAKE-4). Returns how many. Some records
-    /// ahead of each, `soon` is called with the one that will be taken.
+    /// Takes what was stamped before the cut, in order, and at most `most` records (INTAKE-4). Returns how many.
     pub(crate) fn take(
         &mut self,
         intake: &Intake,
         cut: u64,
         most: usize,
-        soon: impl Fn(&Words),
         take: impl FnMut(Record),
     ) -> usize {
         // These numbers order nothing, so their stores are Relaxed: see `Signals`.
@@ -51,7 +49,7 @@ impl IntakeReader {
         for number in &self.open {
             self.lanes[*number].look();
         }
-        let taken = self.merge(cut, most, soon, take);
+        let taken = self.merge(cut, most, take);
         let oldest = self.oldest_before(cut);
         let is_late =
             intake.order.is_by_clock() && oldest.is_some_and(|oldest| cut - oldest > LATE);
@@ -91,16 +89,10 @@ impl IntakeReader {
         }
     }
 
-    fn merge(
-        &mut self,
-        cut: u64,
-        most: usize,
-        soon: impl Fn(&Words),
-        mut take: impl FnMut(Record),
-    ) -> usize {
+    fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
         let lanes = &mut self.lanes;
         if let [only] = self.open[..] {
-            return lanes[only].take_before(cut, most, soon, take);
+            return lanes[only].take_before(cut, most, take);
         }
         let heads = self.open.iter().filter_map(|number| {
             let first = lanes[*number].first()?;
@@ -116,7 +108,7 @@ impl IntakeReader {
             // What is stamped as the first one of another lane may come before or after that one.
             let others =
                 self.heads.peek().map_or(cut, |Reverse((stamp, _))| stamp.saturating_add(1));
-            taken += lane.take_before(cut.min(others), most - taken, &soon, &mut take);
+            taken += lane.take_before(cut.min(others), most - taken, &mut take);
             if let Some(first) = lane.first().filter(|first| first.stamp < cut) {
                 self.heads.push(Reverse((first.stamp, number)));
             }
@@ -159,7 +151,7 @@ impl IntakeReader {
         self.lanes.append(&mut lanes.fresh);
         self.lanes.iter_mut().for_each(LaneReader::close);
         self.open = (0..self.lanes.len()).collect();
-        self.merge(u64::MAX, usize::MAX, |_| (), take);
+        self.merge(u64::MAX, usize::MAX, take);
         self.open.clear();
     }
 
@@ -195,7 +187,7 @@ mod tests {
 
     fn take(reader: &mut IntakeReader, intake: &Intake, cut: u64, most: usize) -> Vec<u64> {
         let mut stamps = Vec::new();
-        let taken = reader.take(intake, cut, most, |_| (), |record| stamps.push(record.stamp));
+        let taken = reader.take(intake, cut, most, |record| stamps.push(record.stamp));
         assert_eq!(taken, stamps.len());
         stamps
     }
