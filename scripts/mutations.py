@@ -581,7 +581,7 @@ MUTATIONS = [
     ("future: a row of wakers is as long as a turn", "src/engine/dispatch.rs",
      "left.min(BATCH - 1)", "left", tests("future::alarms")),
     ("future: a clock that panics takes a waker along", "src/engine/run.rs",
-     "let now = self.recently().unwrap_or(said_last);", "let _ = said_last;\n        let now = self.now();",
+     "let now = self.recently().unwrap_or(fallback);", "let _ = fallback;\n        let now = self.now();",
      tests("future::alarms")),
     ("future: ready before its time at the end", "src/time/sleep.rs",
      "self.is_over = !is_pending && self.has_come();", "self.is_over = !is_pending;",

@@ -336,24 +336,27 @@ impl Filing<'_> {
     /// Files all entries but the last `kept` ones.
     #[inline(never)]
     fn file_all_but(&mut self, kept: usize) {
-        let Filing { wheel, ready, incoming, drops_stale, earliest } = self;
-        let count = incoming.len() - kept;
-        for (place, entry) in incoming[..count].iter().enumerate() {
-            *earliest = (*earliest).min(needed_at(*entry));
-            if *drops_stale {
-                incoming.get(place + AHEAD).inspect(|soon| soon.prefetch());
-            }
-            let is_stale = incoming.get(place + 1).is_some_and(|next| next.follows(*entry));
-            if is_stale || (*drops_stale && !is_live(*entry)) {
+        let Filing { wheel, ready, incoming, drops_stale, .. } = self;
+        let (count, drops_stale, mut earliest) = (incoming.len() - kept, *drops_stale, self.earliest);
+        for (place, entry) in incoming[..count].iter().copied().enumerate() {
+            earliest = earliest.min(needed_at(entry));
+            if incoming.get(place + 1).is_some_and(|next| next.follows(entry)) {
                 continue;
             }
+            if drops_stale {
+                incoming.get(place + AHEAD).inspect(|soon| soon.prefetch());
+                if !is_live(entry) {
+                    continue;
+                }
+            }
             if entry.is_due_now() {
-                ready.insert(*entry);
-            } else if !wheel.insert(*entry) && is_live(*entry) {
+                ready.insert(entry);
+            } else if !wheel.insert(entry) && is_live(entry) {
                 // The wheel has given out its tick. It has been on its way for long, and may have been cancelled.
-                ready.insert(*entry);
+                ready.insert(entry);
             }
         }
+        self.earliest = earliest;
         incoming.drain(..count);
     }
 }

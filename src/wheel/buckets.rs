@@ -146,7 +146,8 @@ impl<E: Timed> Buckets<E> {
     /// same half-turn are there (WHEEL-3). Returns false if the tick of its deadline has passed: then the caller keeps it.
     ///
     /// Most entries join others, in a block that has room. Then nothing else has to be touched.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a take-in takes 25 of 130 instructions more with a call")]
     pub(crate) fn insert(&mut self, entry: E) -> bool {
         let tick = self.tick_of(entry.deadline());
         if tick <= self.now {
