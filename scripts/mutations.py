@@ -81,10 +81,10 @@ MUTATIONS = [
      "let word = held.in_phase(Phase::Running);", "let word = held;",
      tests("cancel::s08_s11_cancel", "repeat::s12_s16_repeating")),
     ("leaked closure", "src/scheduler/handle.rs",
-     "                let (thrown, over) = task.discard();\n                over.end();\n                if let Some(thrown) = thrown {\n"
-     "                    handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)\n"
-     "                }\n",
-     "                std::mem::forget(task);\n", tests("cancel::s08_s11_cancel")),
+     "        let (thrown, over) = task.discard();\n        over.end();\n        if let Some(thrown) = thrown {\n"
+     "            handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)\n"
+     "        }\n",
+     "        std::mem::forget(task);\n", tests("cancel::s08_s11_cancel")),
     ("a closure dropped twice", "src/engine/slots/task.rs",
      "            (*place).assume_init_mut().run_once_in_place();\n",
      "            (*place).assume_init_mut().run_once_in_place();\n            (*place).assume_init_drop();\n",
@@ -162,8 +162,8 @@ MUTATIONS = [
      "        state.leftover_runs += usize::from(decided.is_some());\n        if decided.is_some() { state.leftover_runs -= 1; self.changed.notify_all(); }\n",
      tests("end_of_life::s29_s31_end_of_life")),
     ("a cancel of what has moved is counted where it was", "src/scheduler/handle.rs",
-     "                let scheduler = moved_to.unwrap_or(self.scheduler);\n",
-     "                let scheduler = self.scheduler;\n                let _ = moved_to;\n",
+     "        let scheduler = scheduler.unwrap_or(self.scheduler);\n",
+     "        let _ = scheduler;\n        let scheduler = self.scheduler;\n",
      tests("end_of_life::s29_s31_end_of_life", "soak::driver_model")),
     ("nobody waits for what runs", "src/engine/termination.rs",
      "self.last_runs.is_empty() && self.leftover_runs == 0", "self.leftover_runs == 0", tests("end_of_life::s29_s31_end_of_life")),
@@ -713,7 +713,8 @@ MUTATIONS = [
      "self.0.exchange_in_order(seen.0, next.0).map(drop)",
      "self.0.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Relaxed).map(drop)", models("holders")),
     ("ordering: end, no Release", "src/engine/slots/state.rs",
-     "self.0.store(freed.0, Ordering::Release);", "self.0.store(freed.0, Ordering::Relaxed);", models("holders")),
+     "self.0.store(word.freed(word.is_in(Phase::Doomed)).0, Ordering::Release);",
+     "self.0.store(word.freed(word.is_in(Phase::Doomed)).0, Ordering::Relaxed);", models("holders")),
     ("ordering: look at a word, no Acquire", "src/engine/slots/state.rs",
      "Word(self.0.load(Ordering::Acquire))", "Word(self.0.load(Ordering::Relaxed))", models("holders")),
     ("ordering: the clone makes the handle shared", "src/scheduler/handle.rs",

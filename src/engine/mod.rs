@@ -337,7 +337,8 @@ impl Filing<'_> {
     #[inline(never)]
     fn file_all_but(&mut self, kept: usize) {
         let Filing { wheel, ready, incoming, drops_stale, .. } = self;
-        let (count, drops_stale, mut earliest) = (incoming.len() - kept, *drops_stale, self.earliest);
+        let (count, drops_stale, mut earliest) =
+            (incoming.len() - kept, *drops_stale, self.earliest);
         for (place, entry) in incoming[..count].iter().copied().enumerate() {
             earliest = earliest.min(needed_at(entry));
             if incoming.get(place + 1).is_some_and(|next| next.follows(entry)) {

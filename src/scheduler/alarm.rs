@@ -20,7 +20,7 @@ use crate::engine::admit::WakeAt;
 use crate::engine::error::ScheduleError;
 use crate::engine::handles;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Cancelled, Thrown, UncountedWake, Wake, task};
+use crate::engine::slots::{Thrown, UncountedWake, Wake, task};
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
@@ -216,7 +216,7 @@ impl Alarm {
         if self.kind == Kind::Spent {
             return None;
         }
-        let Cancelled::Won(task, _) = task::cancel(self.key) else { return None };
+        let task = task::cancel(self.key).ok()?;
         if self.kind == Kind::Counted {
             handles::count_cancel(self.scheduler, task.was_pending());
         } else {

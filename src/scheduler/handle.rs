@@ -30,7 +30,9 @@ use once_cell::race::OnceBox;
 
 use crate::clock::timeline::When;
 use crate::engine::handles;
-use crate::engine::slots::{Cancelled, Phase, task};
+use crate::engine::slots::state::NotEnded;
+use crate::engine::slots::task::Ending;
+use crate::engine::slots::{Phase, task};
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -385,30 +387,46 @@ impl TaskHandle {
 
     fn cancel(&self) -> bool {
         match task::cancel(self.key) {
-            Cancelled::Lost => return false,
-            Cancelled::Doomed(moved_to) => self.note_doomed(moved_to),
-            Cancelled::Won(task, moved_to) => {
-                let scheduler = moved_to.unwrap_or(self.scheduler);
-                // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
-                self.cancelled.store(true, Ordering::Relaxed);
-                self.tell_clones();
-                handles::count_cancel(scheduler, task.was_pending());
-                let (thrown, over) = task.discard();
-                over.end();
-                if let Some(thrown) = thrown {
-                    handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
-                }
-            }
+            Ok(task) => self.end(task, self.scheduler),
+            Err(NotEnded::Lost) => return false,
+            Err(NotEnded::Doomed) => self.note_doomed(self.scheduler),
+            Err(NotEnded::HasMoved) => return self.cancel_moved(),
         }
         true
     }
 
+    #[cold]
+    fn cancel_moved(&self) -> bool {
+        let (cancelled, scheduler) = task::cancel_moved(self.key);
+        let scheduler = scheduler.unwrap_or(self.scheduler);
+        match cancelled {
+            Ok(task) => self.end(task, scheduler),
+            Err(NotEnded::Doomed) => self.note_doomed(scheduler),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Ends a task that this handle has cancelled, and that belonged to this scheduler.
+    #[inline]
+    fn end(&self, task: Ending, scheduler: SchedulerId) {
+        // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.tell_clones();
+        handles::count_cancel(scheduler, task.was_pending());
+        let (thrown, over) = task.discard();
+        over.end();
+        if let Some(thrown) = thrown {
+            handles::report(scheduler, *thrown); // the drop of a captured value has panicked (S9)
+        }
+    }
+
     /// Notes that this handle has cancelled a series in its run.
     #[cold]
-    fn note_doomed(&self, moved_to: Option<SchedulerId>) {
+    fn note_doomed(&self, scheduler: SchedulerId) {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
-        handles::count_cancel(moved_to.unwrap_or(self.scheduler), true);
+        handles::count_cancel(scheduler, true);
     }
 
     /// Sets the shared outcome, if a clone has been made. The load pairs with the store in `clone` (HANDLE-1).

@@ -12,10 +12,9 @@ use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{Claim, NotRearmed};
 use crate::engine::slots::depot::depot;
+use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::{Repetition, Vacancy};
-use crate::engine::slots::{
-    Cancelled, NamedAfter, OneShot, Running, Series, magazines, task, trim,
-};
+use crate::engine::slots::{NamedAfter, OneShot, Running, Series, magazines, task, trim};
 use crate::platform::sync::Ordering;
 use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
@@ -69,9 +68,9 @@ fn run(key: TaskKey) -> bool {
 
 fn cancel(key: TaskKey) -> bool {
     match task::cancel(key) {
-        Cancelled::Won(task, _) => _ = task.discard().1.end(),
-        Cancelled::Doomed(_) => {}
-        Cancelled::Lost => return false,
+        Ok(task) => _ = task.discard().1.end(),
+        Err(NotEnded::Doomed) => {}
+        Err(_) => return false,
     }
     true
 }

@@ -62,4 +62,4 @@ pub(crate) mod trim;
 
 pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, UncountedWake, Wake};
 pub(crate) use state::Phase;
-pub(crate) use task::{Cancelled, Running, Thrown};
+pub(crate) use task::{Running, Thrown};

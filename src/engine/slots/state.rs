@@ -209,10 +209,14 @@ impl Word {
     }
 }
 
-/// Why a cancel has done nothing.
+/// Why a cancel has not ended a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotCancelled {
+pub(crate) enum NotEnded {
+    /// It came too late.
     Lost,
+    /// It has won: a series is in a run, and will not run again after it. The runner ends it.
+    Doomed,
+    /// The task has moved, and the caller does not know to which scheduler.
     HasMoved,
 }
 
@@ -310,25 +314,20 @@ impl AtomicWord {
         self.0.store(word.0, Ordering::Release);
     }
 
-    /// `end`: the runner frees the holder. Returns the word of the free holder. A store suffices, because nobody else may
+    /// `end`: the runner frees the holder. `word` is in the last phase. A store suffices, because nobody else may
     /// leave `Running` of a one-shot, `Doomed` or `Ending`. Release: pairs with the Acquire in `load` (WORD-4).
     #[inline]
-    pub(super) fn end(&self, word: Word, cancelled: bool) -> Word {
-        let last =
-            if word.is_series() { [Phase::Doomed, Phase::Ending] } else { [Phase::Running; 2] };
+    pub(super) fn end(&self, word: Word) {
         debug_assert!(
-            last.iter().any(|phase| self.load_relaxed() == word.in_phase(*phase)),
+            [word, word.in_phase(Phase::Ending)].contains(&self.load_relaxed()),
             "nobody but its runner changes the word of a task in its last run"
         );
-        let freed = word.freed(cancelled);
-        self.0.store(freed.0, Ordering::Release);
-        freed
+        self.0.store(word.freed(word.is_in(Phase::Doomed)).0, Ordering::Release);
     }
 
-    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns the old word. If its phase is
-    /// `Running`, the task is a series: it is `Doomed` now, and its runner ends it. Otherwise the holder is free now, and the
-    /// caller owns the body. `Lost` if the task had run, was running, or was cancelled before, or is not the one that is
-    /// meant. `HasMoved` if it has moved, and the caller does not know to which scheduler.
+    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns the old word. The holder is free now, and the
+    /// caller owns the body. A series that runs is `Doomed` instead. The cancel is lost if the task had run, was running, or
+    /// was cancelled before, or is not the one that is meant.
     ///
     /// It is `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
     #[inline]
@@ -336,12 +335,12 @@ impl AtomicWord {
         &self,
         is_meant: impl Fn() -> bool,
         knows_scheduler: bool,
-    ) -> Result<Word, NotCancelled> {
+    ) -> Result<Word, NotEnded> {
         let mut patience = Patience::default();
         let mut seen = self.load();
         loop {
             if !is_meant() {
-                return Err(NotCancelled::Lost);
+                return Err(NotEnded::Lost);
             }
             let next = if seen.waits() {
                 seen.freed(true)
@@ -352,12 +351,13 @@ impl AtomicWord {
                 seen = self.load();
                 continue;
             } else {
-                return Err(NotCancelled::Lost);
+                return Err(NotEnded::Lost);
             };
             if seen.has_moved() && !knows_scheduler {
-                return Err(NotCancelled::HasMoved);
+                return Err(NotEnded::HasMoved);
             }
             match self.exchange(seen, next) {
+                Ok(()) if next.is_in(Phase::Doomed) => return Err(NotEnded::Doomed),
                 Ok(()) => return Ok(seen),
                 Err(now) => seen = now,
             }
@@ -394,7 +394,11 @@ mod tests {
 
     /// Returns the phase before the cancel, if the cancel won.
     fn cancel(task: &AtomicWord) -> Option<Phase> {
-        task.cancel(|| true, false).ok().map(Word::phase)
+        match task.cancel(|| true, false) {
+            Ok(word) => Some(word.phase()),
+            Err(NotEnded::Doomed) => Some(Phase::Running),
+            Err(_) => None,
+        }
     }
 
     /// Does what a claim does to the word.
@@ -423,8 +427,8 @@ mod tests {
         let task = filled(Kind::Once);
         let word = claim(&task, is_7).expect("pending");
         assert_eq!(cancel(&task), None, "a one-shot that runs");
-        assert_eq!(task.end(word, false).number(), 8);
-        assert!(!task.load().ended_by_cancel());
+        task.end(word);
+        assert!(task.load().number() == 8 && !task.load().ended_by_cancel());
     }
 
     #[test]
@@ -443,7 +447,7 @@ mod tests {
         assert_eq!(cancel(&task), None, "once");
         assert!(task.hold(is_7, Phase::Running).is_none());
         assert!(task.transition(is_7, Phase::Running, |_| Phase::Ending).is_none());
-        task.end(word, true);
+        task.end(word.in_phase(Phase::Doomed));
         assert!(task.load().ended_by_cancel());
     }
 
@@ -458,7 +462,7 @@ mod tests {
         assert_eq!((word.phase(), word.kind()), (Phase::Pending, Kind::Gap));
         assert_eq!((word.number(), word.executor()), (8, EXECUTORS - 1));
         assert!(word.has_moved());
-        assert!(task.cancel(|| true, false) == Err(NotCancelled::HasMoved));
+        assert!(task.cancel(|| true, false) == Err(NotEnded::HasMoved));
         assert!(task.cancel(|| true, true).is_ok());
         assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
     }

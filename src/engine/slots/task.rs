@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use super::closure::{Closure, Content, Names};
 use super::holder::{TaskHolder, entry};
-use super::state::{NotCancelled, Phase, Word};
+use super::state::{NotEnded, Phase, Word};
 use super::{blocks, magazines, moved};
 use crate::clock::repeat::Kind;
 use crate::clock::tick::{Moment, Times};
@@ -108,52 +108,35 @@ fn first_number(slot: u32) -> u32 {
 
 // ----- by its key: cancel, look, move -----------------------------------------------------------
 
-/// The result of a cancel.
-pub(crate) enum Cancelled {
-    /// The task will not run. What it owns is the caller's to drop. If it has moved, it belonged to this scheduler.
-    Won(Ending, Option<SchedulerId>),
-    /// A series is in a run, and will not run again after it. The runner drops the body.
-    Doomed(Option<SchedulerId>),
-    /// The cancel came too late.
-    Lost,
-}
-
-/// Cancels a task that is still to run.
+/// Cancels a task that is still to run. What it owns is the caller's to drop.
 #[inline(always)]
 #[expect(
     clippy::inline_always,
     reason = "saves 30 instructions of a handle's cancel: what it returns stays in registers"
 )]
-pub(crate) fn cancel(key: TaskKey) -> Cancelled {
-    let Some(holder) = blocks::holder(key.slot) else { return Cancelled::Lost };
-    match holder.word.cancel(|| holder.is_of(key), false) {
-        Ok(word) if word.is_in(Phase::Running) => Cancelled::Doomed(None),
-        Ok(word) => Cancelled::Won(Ending(Over { key, word, holder, was_cancelled: true }), None),
-        Err(NotCancelled::Lost) => Cancelled::Lost,
-        Err(NotCancelled::HasMoved) => cancel_moved(key, holder),
-    }
+pub(crate) fn cancel(key: TaskKey) -> Result<Ending, NotEnded> {
+    let holder = blocks::holder(key.slot).ok_or(NotEnded::Lost)?;
+    let word = holder.word.cancel(|| holder.is_of(key), false)?;
+    Ok(Ending(Over { key, word, holder }))
 }
 
-/// Cancels a task that has moved to another scheduler.
+/// Cancels a task that has moved. Also returns the scheduler to which it belongs.
 #[cold]
-fn cancel_moved(key: TaskKey, holder: &'static TaskHolder) -> Cancelled {
+pub(crate) fn cancel_moved(key: TaskKey) -> (Result<Ending, NotEnded>, Option<SchedulerId>) {
     let moved_to = moved::scheduler(key);
+    let Some(holder) = blocks::holder(key.slot) else { return (Err(NotEnded::Lost), None) };
     match holder.word.cancel(|| holder.is_of(key), true) {
-        Ok(word) if word.is_in(Phase::Running) => Cancelled::Doomed(moved_to),
-        Ok(word) => {
-            // It may have moved on between the look-up and the cancel. It cannot any more.
-            let moved_to = moved::scheduler(key);
-            Cancelled::Won(Ending(Over { key, word, holder, was_cancelled: true }), moved_to)
-        }
-        Err(_) => Cancelled::Lost,
+        // It may have moved on between the look-up and the cancel. It cannot any more.
+        Ok(word) => (Ok(Ending(Over { key, word, holder })), moved::scheduler(key)),
+        Err(other) => (Err(other), moved_to),
     }
 }
 
 /// Takes back a task that nobody else knows of yet, because its schedule was refused.
 pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
     match cancel(key) {
-        Cancelled::Won(ending, _) => ending.take_back(),
-        _ => unreachable!("a task without a handle and without an entry was touched"),
+        Ok(ending) => ending.take_back(),
+        Err(_) => unreachable!("a task without a handle and without an entry was touched"),
     }
 }
 
@@ -373,9 +356,10 @@ impl Running {
     pub(crate) fn into_ending(self) -> Ending {
         // A leftover in its only run is closed already.
         let is_open = self.is_series() && self.word.is_in(Phase::Running);
-        let was_cancelled = is_open && !self.close();
+        let is_doomed = is_open && !self.close();
         let Running { key, word, holder } = self;
-        Ending(Over { key, word, holder, was_cancelled })
+        let word = if is_doomed { word.in_phase(Phase::Doomed) } else { word };
+        Ending(Over { key, word, holder })
     }
 
     /// Ends the runs of a series, so that no cancel wins from now on. Returns false if a cancel has doomed it before.
@@ -414,7 +398,7 @@ impl Ending {
     /// Returns true if a cancel came during the last run of a series.
     #[inline]
     pub(crate) fn was_cancelled(&self) -> bool {
-        self.0.was_cancelled
+        self.0.word.is_in(Phase::Doomed)
     }
 
     /// Returns what is needed to tell the name of the closure when it has gone.
@@ -487,7 +471,6 @@ pub(crate) struct Over {
     /// As it was before its end.
     word: Word,
     holder: &'static TaskHolder,
-    was_cancelled: bool,
 }
 
 impl Over {
@@ -518,12 +501,12 @@ impl Over {
         reason = "saves 20 instructions of a cancel and of a run: `self` stays in registers"
     )]
     pub(crate) fn end(self) -> TaskKey {
-        let Over { key, word, holder, was_cancelled } = self;
+        let Over { key, word, holder } = self;
         if word.has_moved() {
             moved::forget(key); // before another task can have the holder (MOVED-1)
         }
-        if word.is_in(Phase::Running) || word.is_in(Phase::Ending) {
-            holder.word.end(word, was_cancelled);
+        if !word.waits() {
+            holder.word.end(word); // otherwise a cancel has ended it
         }
         magazines::give(key.slot, word.filed_again().is_worn());
         key
