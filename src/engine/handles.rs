@@ -27,7 +27,8 @@ pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
 }
 
 /// Counts something in the calling thread's lane at a scheduler, and rings the bell if the lane asks for it.
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
 fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
     let counted = own_lanes::with_lane_at(scheduler, count);
     if counted != Some(false) {
