@@ -117,6 +117,8 @@ PROTOCOLS = [
         ({"keeps slot": False}, BREAKS),
         ({"looks again": False}, BREAKS),
         ({"fill": RLX}, BREAKS),
+        ({"birth store": RLX}, BREAKS),
+        ({"birth load": RLX}, BREAKS),
         ({"cancelled load": SC, "word look": ACQ}, BREAKS),
     ]),
     ("family-doomed", FORGETS, [
@@ -132,6 +134,8 @@ PROTOCOLS = [
     ("end-slot-is-filled-again", REFILL, [
         ({}, HOLDS),
         ({"fill": RLX}, BREAKS),
+        ({"birth store": RLX}, BREAKS),
+        ({"birth load": RLX}, BREAKS),
         ({"end": RLX}, BREAKS),
     ]),
     ("last-run", LAST_RUN, [

@@ -326,6 +326,8 @@ FAMILY = {
     "keeps slot": True,
     "looks again": True,
     "fill": REL,
+    "birth store": REL,
+    "birth load": ACQ,
 }
 
 
@@ -355,6 +357,8 @@ def family(o, cloners=1, forgets=False):
             is_cancelled = yield load("knows", RLX)
         if not is_cancelled:
             is_cancelled = (yield load("word", o["word look"])) == CANCELLED
+            if forgets and is_cancelled:
+                is_cancelled = (yield load("birth", o["birth load"])) == 0  # otherwise it may be the word of another task
         if not is_cancelled and o["looks again"]:
             is_cancelled = yield load("cancelled", RLX)
         if is_cancelled:
@@ -363,9 +367,11 @@ def family(o, cloners=1, forgets=False):
     def others():
         if o["keeps slot"]:
             yield await_exchange("depot", 1, 0, ACQ_REL)
+            yield store("birth", 1, o["birth store"])
             yield store("word", FORGOTTEN, o["fill"])
         else:
             yield await_exchange("word", CANCELLED, FORGOTTEN, ACQ_REL)
+            yield store("birth", 1, o["birth store"])
 
     def check(final):
         if final.results[0] and not final.memory["knows"]:
@@ -379,7 +385,7 @@ def family(o, cloners=1, forgets=False):
 # ----- engine/slots/state.rs, WORD-4 ---------------------------------------------------------------
 
 RUNNING, FREE, NEXT = 2, 3, 4
-END = {"end": REL, "look": ACQ, "fill": REL}
+END = {"end": REL, "look": ACQ, "fill": REL, "birth store": REL, "birth load": ACQ}
 
 
 def end(o, lookers=2, refills=False):
@@ -393,12 +399,15 @@ def end(o, lookers=2, refills=False):
         yield swap("depot", 1, ACQ_REL)  # the slot goes to the depot, under its lock
 
     def looker():
-        if (yield load("word", o["look"])) in (FREE, NEXT):
+        word = yield load("word", o["look"])
+        is_another = refills and (yield load("birth", o["birth load"])) == 1
+        if is_another or word in (FREE, NEXT):
             return (yield load("data", RLX))
         return None
 
     def filler():
         yield await_exchange("depot", 1, 0, ACQ_REL)
+        yield store("birth", 1, o["birth store"])
         yield store("word", NEXT, o["fill"])
 
     def check(final):

@@ -77,7 +77,7 @@
 //! # Memory
 //!
 //! **Holders** are shared by all schedulers of the process. They lie in blocks of two megabytes that are never
-//! unmapped, so a stale handle can always look: it finds another generation, or zero. That needs no count and no guard.
+//! unmapped, so a stale handle can always look: it finds another birth, or zero. That needs no count and no guard.
 //! A thread has up to two magazines of 128 free slots of its own. The rest is in a depot, a bitmap from which the
 //! lowest are taken first. In the steady state a schedule takes a slot from a magazine, and the end of a task gives one
 //! back. Whole magazines go between threads and depot, and nothing is allocated.
