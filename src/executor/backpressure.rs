@@ -244,13 +244,14 @@ mod tests {
     fn a_producer_is_held_back_until_the_queue_is_short_enough() {
         let pressure = Backpressure::new(10);
         assert!(!pressure.is_over(10) && pressure.is_over(11));
-        let mut looked = 0;
+        let (mut looked, began) = (0, Instant::now());
         let mut look = looks(14, 1);
         pressure.hold_back(|| {
             looked += 1;
             look()
         });
-        assert_eq!(looked, 4, "13, 12, 11, 10");
+        let was_long_enough = looked < 4 && began.elapsed() >= LONGEST; // on a busy machine
+        assert!(looked == 4 || was_long_enough, "13, 12, 11, 10, and not {looked}");
         assert!(pressure.is_over(11));
     }
 
