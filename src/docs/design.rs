@@ -35,7 +35,7 @@
 //!
 //! A handle is a slot number and the number of the task's first filing: it has no count, and no pointer that must be kept
 //! alive. It can always tell whether its task is over: the holder is free, or another task was born there. It cannot tell
-//! from the slot *how* the task ended once the slot was used again, or its page went back to the system. So a cancel that wins is noted in
+//! from the slot *how* the task ended once the slot was used five times more, or its page went back to the system. So a cancel that wins is noted in
 //! the handle, and the clones of a handle share that note. One thing is forgotten: if a leftover was cancelled by
 //! [`PendingTask::cancel`](crate::PendingTask::cancel), an old handle later says only that the task is done.
 //!

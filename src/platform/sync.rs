@@ -13,7 +13,7 @@
 #[cfg(all(test, loom))]
 pub(crate) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
 };
 
@@ -21,7 +21,7 @@ pub(crate) use loom::{
 pub(crate) use self::real::UnsafeCell;
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
 };
 

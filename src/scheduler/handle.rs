@@ -15,7 +15,7 @@
 //!   `clone` makes the shared outcome, then stores `is_shared`, then looks at the word of the holder. The word's
 //!   transition, that look, and both sides of `is_shared` are `SeqCst`. So either the cancel sees that the handle is
 //!   shared, or the clone sees in the word that the task was cancelled, and sets the shared outcome itself.
-//! - HANDLE-2 The word forgets how a task ended when the slot is used again. A cancel that wins keeps
+//! - HANDLE-2 The holder forgets how a task ended when the slot has been used five times more. A cancel that wins keeps
 //!   the slot until it has stored `cancelled`, so a look that finds a later task has acquired that store, and
 //!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
 //!   and the clone loads it in order.
@@ -162,8 +162,8 @@ impl Cancellable {
     ///
     /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover
     /// was cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
-    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it until another task takes the
-    /// place in memory. Then it only tells that the task [is done](Cancellable::is_done).
+    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only
+    /// tells that the task [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
@@ -449,8 +449,7 @@ impl TaskHandle {
 
     /// Returns true if the holder's word tells that the task was cancelled. In order with every cancel (HANDLE-1).
     fn was_cancelled_by_word(&self) -> bool {
-        let word = task::word_in_order(self.key);
-        word.is_some_and(|word| word.is_in(Phase::Doomed) || word.ended_by_cancel())
+        task::is_known_as_cancelled(self.key)
     }
 
     fn is_done(&self) -> bool {

@@ -120,10 +120,16 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
     // A series is moved to now at the earliest, and now is not known here.
     let is_plain = |word: Word| holder.is_of(key) && !word.has_moved() && !word.is_series();
     let word = holder.word.hold(is_plain, Phase::Pending)?;
-    let is_later = holder.deadline() <= to;
-    if is_later {
-        holder.put_off(|| blocks::annex(key.slot), to);
-    }
+    let deadline = holder.deadline();
+    let is_later = deadline <= to;
+    let word = if !is_later {
+        word
+    } else if word.is_put_off() {
+        holder.set_deadline(to);
+        word
+    } else {
+        blocks::annex(key.slot).map_or(word, |annex| holder.set_filed(annex, word, to, deadline))
+    };
     holder.word.put_back(word);
     is_later.then_some(Reset::Done)
 }
@@ -167,7 +173,7 @@ pub(crate) fn reset(
             holder.word.put_back(word);
             return Reset::Done;
         }
-        let filed = holder.filed(annex);
+        let filed = holder.filed(annex, word);
         // While the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when it
         // comes out, and until then all further resets find it early enough (RESET-6). If they move it back before a
         // deadline that has passed already, an entry before all deadlines does.
@@ -180,11 +186,9 @@ pub(crate) fn reset(
         let is_too_late = out_until < filed && (to < filed || (to <= now && !is_far_behind));
         let again = word.filed_again();
         if is_too_late && announce(entry(key.slot, again, new, now)) {
-            holder.set_filed(annex, to, new);
-            holder.word.put_back(again); // RESET-4
+            holder.word.put_back(holder.set_filed(annex, again, to, new)); // RESET-4
         } else {
-            holder.set_filed(annex, to, filed);
-            holder.word.put_back(word);
+            holder.word.put_back(holder.set_filed(annex, word, to, filed));
         }
         return Reset::Done;
     }
@@ -218,7 +222,6 @@ fn come_out_held(holder: &TaskHolder, entry: Entry) -> Due {
         return Due::Yes;
     }
     let again = word.filed_again();
-    holder.file_under(deadline);
     holder.word.put_back(again);
     Due::Later(entry.filed_again(deadline, again.number()))
 }
@@ -260,7 +263,6 @@ impl Running {
         }
         let again = word.filed_again();
         if announce(entry.filed_again(deadline, again.number()), now) {
-            holder.file_under(deadline);
             holder.word.put_back(again);
         } else {
             holder.word.put_back(word);
@@ -284,7 +286,7 @@ impl Running {
         };
         let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
         let next = chosen.unwrap_or(next);
-        holder.file_under(next);
+        holder.set_deadline(next);
         let again = word.filed_again().in_phase(Phase::Pending);
         if announce(entry(self.key().slot, again, next, now)) {
             holder.word.put_back(again);

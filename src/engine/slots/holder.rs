@@ -1,10 +1,10 @@
 //! The memory of one task: 64 bytes, one cache line, and beside it an [`Annex`], which few tasks need.
 //!
 //! ```text
-//!    0        8          16      20             24                              64
-//!    +--------+----------+-------+--------------+-------------------------------+
-//!    | word   | deadline | birth | is it put off| closure: a table and 32 bytes |
-//!    +--------+----------+-------+--------------+-------------------------------+
+//!    0        8          16            24                              64
+//!    +--------+----------+-------------+-------------------------------+
+//!    | word   | deadline | birth, past | closure: a table and 32 bytes |
+//!    +--------+----------+-------------+-------------------------------+
 //!      all threads race    written before the word        the body: belongs to one thread at a time
 //! ```
 //!
@@ -22,9 +22,7 @@ use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::own_executor::OwnExecutor;
-use crate::platform::sync::{
-    AtomicBool, AtomicU32, AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models,
-};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
 use crate::wheel::entry::{Entry, Runner, TaskKey};
 
 #[repr(C, align(64))]
@@ -32,10 +30,8 @@ pub(crate) struct TaskHolder {
     pub(super) word: AtomicWord,
     /// When the next run is due: see [`deadline`](super::deadline).
     deadline: AtomicU64,
-    /// The number of the task's first filing, by which handles know it (WORD-4).
-    pub(super) birth: AtomicU32,
-    /// The live entry is filed under a time of its own, which the annex has: see [`deadline`](super::deadline).
-    is_put_off: AtomicBool,
+    /// By which handles know the task (WORD-4).
+    births: AtomicU64,
     pub(super) closure: UnsafeCell<MaybeUninit<Closure>>,
 }
 
@@ -52,8 +48,7 @@ impl TaskHolder {
             TaskHolder {
                 word: AtomicWord::new(),
                 deadline: AtomicU64::new(0),
-                birth: AtomicU32::new(0),
-                is_put_off: AtomicBool::new(false),
+                births: AtomicU64::new(0),
                 closure: UnsafeCell::new(MaybeUninit::uninit()),
             }
         }
@@ -63,15 +58,28 @@ impl TaskHolder {
         /// Does what the system does to a holder whose page it takes.
         pub(crate) fn wipe(&self) {
             self.word.wipe();
-            self.birth.store(0, Ordering::Relaxed);
+            self.births.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the task of this key is in the holder, or was the last one there. The word is to be loaded before
-    /// (WORD-4). Acquire: pairs with the Release in `fill`, so that who finds a later task has what came before it.
+    /// Returns the births of the task that is in the holder, or was the last one there, and of those before it. The word is
+    /// to be loaded before (WORD-4). Acquire: pairs with the Release in `set_births`, so that who finds a later task has what
+    /// came before it.
+    #[inline]
+    pub(super) fn births(&self) -> Births {
+        Births(self.births.load(Ordering::Acquire))
+    }
+
+    /// The caller fills the holder.
+    #[inline]
+    pub(super) fn set_births(&self, births: Births) {
+        self.births.store(births.0, Ordering::Release);
+    }
+
+    /// Returns true if the task of this key is in the holder, or was the last one there.
     #[inline]
     pub(super) fn is_of(&self, key: TaskKey) -> bool {
-        self.birth.load(Ordering::Acquire) == key.birth
+        self.births().last() == key.birth
     }
 
     /// Acquire: pairs with the Release in `set_deadline`. A thread that reads the deadline of a later task than it meant
@@ -87,41 +95,26 @@ impl TaskHolder {
         self.deadline.store(deadline.0, Ordering::Release);
     }
 
-    /// Returns the deadline under which the live entry is filed. The caller holds the task.
+    /// Returns the deadline under which the live entry is filed. The caller holds the task, whose word this is.
     #[inline]
-    pub(super) fn filed(&self, annex: &Annex) -> Moment {
+    pub(super) fn filed(&self, annex: &Annex, word: Word) -> Moment {
         // Relaxed: what is read here was written by threads that have held the task before.
-        let is_put_off = self.is_put_off.load(Ordering::Relaxed);
-        if is_put_off { Moment(annex.filed.load(Ordering::Relaxed)) } else { self.deadline() }
+        if word.is_put_off() {
+            Moment(annex.filed.load(Ordering::Relaxed))
+        } else {
+            self.deadline()
+        }
     }
 
-    /// Sets the deadline, and under which one the live entry is filed. The caller holds the task. Relaxed: as in `filed`.
+    /// Moves the deadline to `to`, and returns the word that says where the live entry is filed: under `filed`. The caller
+    /// holds the task. Relaxed: as in `filed`.
     #[inline]
-    pub(super) fn set_filed(&self, annex: &Annex, deadline: Moment, filed: Moment) {
-        if deadline != filed {
+    pub(super) fn set_filed(&self, annex: &Annex, word: Word, to: Moment, filed: Moment) -> Word {
+        if to != filed {
             annex.filed.store(filed.0, Ordering::Relaxed);
         }
-        self.is_put_off.store(deadline != filed, Ordering::Relaxed);
-        self.set_deadline(deadline);
-    }
-
-    /// Moves the deadline further away, and leaves the live entry where it is filed. The caller holds the task. `annex` is
-    /// asked for if it is needed.
-    #[inline]
-    pub(super) fn put_off(&self, annex: impl FnOnce() -> Option<&'static Annex>, deadline: Moment) {
-        if !self.is_put_off.load(Ordering::Relaxed) {
-            let filed = self.deadline().0;
-            annex().into_iter().for_each(|annex| annex.filed.store(filed, Ordering::Relaxed));
-            self.is_put_off.store(true, Ordering::Relaxed);
-        }
-        self.set_deadline(deadline);
-    }
-
-    /// Sets the deadline of a task that gets an entry which is filed under it. The caller holds the task.
-    #[inline]
-    pub(super) fn file_under(&self, deadline: Moment) {
-        self.is_put_off.store(false, Ordering::Relaxed);
-        self.set_deadline(deadline);
+        self.set_deadline(to);
+        word.put_off(to != filed)
     }
 
     /// Holds the task of this entry, if it is pending and the entry is live. Returns its word.
@@ -170,6 +163,44 @@ pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Ent
     Entry::new(slot, word.number(), deadline, deadline <= now, runner, word.is_series())
 }
 
+/// The birth of a task, which is the number of its first filing, and what became of the four tasks that had the holder before
+/// it. From the low end: for each of these a bit, which is set if a cancel has ended it, and in seven bits the difference to
+/// the birth after it, or 0 if that is not known; the birth in the upper half.
+#[derive(Clone, Copy)]
+pub(super) struct Births(u64);
+
+impl Births {
+    #[inline]
+    pub(super) fn last(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Returns the births when another task is born.
+    #[inline]
+    pub(super) fn followed_by(self, birth: u32, was_cancelled: bool) -> Births {
+        let since = birth.wrapping_sub(self.last());
+        let is_known = since < 1 << 7 && self.last() != 0;
+        let before = if is_known { since << 1 | u32::from(was_cancelled) } else { 0 };
+        Births(
+            u64::from(birth) << 32
+                | u64::from(self.0 as u32) << 8 & 0xFFFF_FF00
+                | u64::from(before),
+        )
+    }
+
+    /// Returns true if one of the four tasks before the last one has this birth, and was ended by a cancel.
+    pub(super) fn was_cancelled(self, birth: u32) -> bool {
+        let mut each = self.last();
+        for before in (self.0 as u32).to_le_bytes() {
+            each = each.wrapping_sub(u32::from(before >> 1));
+            if before >> 1 == 0 || each == birth {
+                return before & 1 == 1 && each == birth;
+            }
+        }
+        false
+    }
+}
+
 // ----- how slots are numbered ------------------------------------------------------------------
 
 /// There are at most 2^28 slots, which is 268 million. So a slot number leaves four bits of a `u32` free.
@@ -183,4 +214,26 @@ pub(super) const PAGE: usize = 64;
 /// Returns the index of a slot in its block.
 pub(super) fn index_of(slot: u32) -> usize {
     slot as usize & ((1 << BLOCK_BITS) - 1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_remembers_the_outcomes_of_four_tasks() {
+        let mut births = Births(0);
+        let mut was_cancelled = false;
+        for (birth, is_cancelled) in [(1, true), (2, false), (5, true), (6, true), (90, false)] {
+            births = births.followed_by(birth, was_cancelled);
+            was_cancelled = is_cancelled;
+        }
+        assert_eq!(births.last(), 90);
+        let told: Vec<u32> = (0..100).filter(|birth| births.was_cancelled(*birth)).collect();
+        assert_eq!(told, [1, 5, 6]);
+        let births = births.followed_by(91, false);
+        assert!(!births.was_cancelled(1) && births.was_cancelled(5), "the fifth one is forgotten");
+        let births = births.followed_by(1000, true);
+        assert!(!(0..1000).any(|birth| births.was_cancelled(birth)), "they are too far apart");
+    }
 }

@@ -56,8 +56,8 @@
 //!   back, and who only looks takes any entry of its slot for live.
 //!
 //! The word also carries what seldom changes in the life of a task: the kind of repetition, the number of the task's own
-//! executor, and whether the task has [moved](super::moved) to another scheduler (MOVED-1). The word of a free holder says
-//! whether the last task ended by a cancel, until the holder is used again.
+//! executor, whether the task has [moved](super::moved) to another scheduler (MOVED-1), and whether its entry is filed under
+//! another time than its deadline. The word of a free holder says whether the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
 use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
@@ -76,8 +76,8 @@ pub(crate) enum Phase {
     Ending = 6,
 }
 
-/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, worn 1, moved 1, executor 19, four unused,
-/// number 32.
+/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, worn 1, moved 1, executor 19, put off 1, three
+/// unused, number 32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
@@ -86,6 +86,7 @@ const CANCELLED: u64 = 1 << 6;
 const WORN: u64 = 1 << 7;
 const MOVED: u64 = 1 << 8;
 const EXECUTOR_AT: u32 = 9;
+const PUT_OFF: u64 = 1 << 28;
 const NUMBER_AT: u32 = 32;
 const LOW_3: u64 = 0b111;
 /// The first number of the upper half (WORD-3).
@@ -177,6 +178,17 @@ impl Word {
         self.is_in(Phase::Free) && self.0 & CANCELLED != 0
     }
 
+    /// Returns true if the live entry is filed under a time of its own: see [`deadline`](super::deadline).
+    #[inline]
+    pub(super) fn is_put_off(self) -> bool {
+        self.0 & PUT_OFF != 0
+    }
+
+    #[inline]
+    pub(super) fn put_off(self, is_put_off: bool) -> Word {
+        Word(self.0 & !PUT_OFF | if is_put_off { PUT_OFF } else { 0 })
+    }
+
     /// Returns true if the holder is not to be used again (WORD-3).
     #[inline]
     pub(super) fn is_worn(self) -> bool {
@@ -188,10 +200,10 @@ impl Word {
         Word(self.0 & !LOW_3 | phase as u64)
     }
 
-    /// Returns the word of the same task after its next filing.
+    /// Returns the word of the same task after its next filing, under its deadline.
     #[inline]
     pub(super) fn filed_again(self) -> Word {
-        let next = self.0.wrapping_add(1 << NUMBER_AT);
+        let next = self.put_off(false).0.wrapping_add(1 << NUMBER_AT);
         Word(next | if next & UPPER == 0 { 0 } else { WORN })
     }
 

@@ -78,9 +78,9 @@ impl Vacancy {
     ) -> TaskKey {
         let Vacancy { slot, holder } = self;
         let Repetition { kind, period } = repetition;
-        let birth = match holder.word.vacant() {
-            Some(word) => word.number(),
-            None => first_number(slot),
+        let (birth, was_cancelled) = match holder.word.vacant() {
+            Some(word) => (word.number(), word.ended_by_cancel()),
+            None => (first_number(slot), false),
         };
         // SAFETY: the holder is free, so there is no body (HOLDER-1), and the slot is ours alone (HOLDER-2).
         unsafe { holder.put_closure(task) };
@@ -89,8 +89,8 @@ impl Vacancy {
             unsafe { replace_executor(slot, Some(Arc::clone(own))) };
             own.number()
         });
-        holder.birth.store(birth, Ordering::Release); // pairs with the Acquire in `is_of`
-        holder.file_under(deadline);
+        holder.set_births(holder.births().followed_by(birth, was_cancelled));
+        holder.set_deadline(deadline);
         if T::IS_SERIES {
             blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
         }
@@ -155,6 +155,18 @@ pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
     holder.is_of(key).then_some(word)
 }
 
+/// Returns true if the holder tells that the task was cancelled: as long as it is in its last run, and until four other tasks
+/// have used the holder. In one total order with every cancel.
+pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
+    let Some(holder) = blocks::holder(key.slot) else { return false };
+    let (word, births) = (holder.word.load_in_order(), holder.births());
+    if births.last() == key.birth {
+        word.is_in(Phase::Doomed) || word.ended_by_cancel()
+    } else {
+        births.was_cancelled(key.birth)
+    }
+}
+
 /// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for.
 pub(crate) fn goes_on(key: TaskKey) -> bool {
     let mut patience = Patience::default();
@@ -210,7 +222,7 @@ pub(crate) fn move_to(
     let Times { now, deadline } = times(before);
     let moved = word.moved(executor.map_or(0, |own| own.number())).in_phase(Phase::Pending);
     moved::insert(key, to);
-    holder.file_under(deadline);
+    holder.set_deadline(deadline);
     // The engine there may look at the entry at once, and read the number of the executor.
     holder.word.put_back(moved.in_phase(Phase::Held));
     if announce(entry(key.slot, moved, deadline, now)) {
@@ -221,7 +233,7 @@ pub(crate) fn move_to(
     }
     // The table names the old scheduler from now on.
     moved::insert(key, from);
-    holder.file_under(before);
+    holder.set_deadline(before);
     holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
     Some(Err(Refused))
 }
@@ -252,7 +264,7 @@ pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
         if !word.is_in(Phase::Held) && word.number() != entry.number {
             return None;
         }
-        let key = TaskKey { slot: entry.slot(), birth: holder.birth.load(Ordering::Acquire) };
+        let key = TaskKey { slot: entry.slot(), birth: holder.births().last() };
         // The birth is that of a later task only if the word has changed by then.
         if !word.is_in(Phase::Held) && holder.word.load() == word {
             return Some((key, word));
@@ -288,7 +300,7 @@ pub(crate) fn give_back(
     let holder = blocks::holder(slot)?;
     // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
     // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let key = TaskKey { slot, birth: holder.birth.load(Ordering::Relaxed) };
+    let key = TaskKey { slot, birth: holder.births().last() };
     let period = if holder.word.load().is_series() { period(slot) } else { 0 };
     let deadline = holder.deadline();
     let is_it = |word: Word| word.number() == number;
@@ -309,7 +321,7 @@ impl Running {
     /// Claims a task that the caller holds, and that had this word.
     #[inline]
     pub(super) fn begin(slot: u32, held: Word, holder: &'static TaskHolder) -> Running {
-        let key = TaskKey { slot, birth: holder.birth.load(Ordering::Relaxed) }; // it is held
+        let key = TaskKey { slot, birth: holder.births().last() }; // it is held
         let word = held.in_phase(Phase::Running);
         holder.word.put_back(word);
         Running { key, word, holder }

@@ -4,7 +4,7 @@
 //! first task that waits.
 
 use super::model::{Driving, Model};
-use super::plan::{End, NEVER, Repeats, RunEnds, State, Time};
+use super::plan::{End, NEVER, Repeats, RunEnds, State, Task, Time};
 
 // ----- turns -------------------------------------------------------------------------------
 
@@ -91,20 +91,34 @@ impl Model {
     }
 }
 
+/// Returns true if two leftovers have, or had when they were returned, the same deadline.
+fn are_equal(one: &Task, other: &Task) -> bool {
+    one.deadline == other.deadline || one.returned_at == other.returned_at
+}
+
 // ----- runs --------------------------------------------------------------------------------
 
 impl Model {
-    /// Returns true if a task of this turn may run before all those in front of it: they have the same deadline, and it was
-    /// moved or they were.
+    /// Returns true if these tasks, which are in order of deadline, can come in no other order: none was moved that has the
+    /// deadline of another one.
+    pub(crate) fn order_tells(&self, ids: impl IntoIterator<Item = usize>) -> bool {
+        let tasks: Vec<_> = ids.into_iter().map(|id| &self.tasks[id]).collect();
+        let mut equal = tasks.chunk_by(|one, other| are_equal(one, other));
+        equal.all(|equal| equal.len() == 1 || !equal.iter().any(|task| task.was_moved))
+    }
+
+    /// Returns true if a task of this turn may run before all those in front of it: they have the same deadline as it, or are
+    /// filed under the same, and it was moved or they were.
     fn may_overtake(&self, id: usize) -> bool {
-        let mut before = self.queue.iter().map(|(.., one)| *one).take_while(|one| *one != id);
-        let me = &self.tasks[id];
-        let is_in_turn = self.queue.iter().any(|(.., one)| *one == id);
-        is_in_turn
-            && before.all(|one| {
-                let other = &self.tasks[one];
-                other.deadline == me.deadline && (other.was_moved || me.was_moved)
-            })
+        let Some((mine, ..)) = self.queue.iter().find(|(.., one)| *one == id) else { return false };
+        let (me, is_by_hand) = (&self.tasks[id], self.driving == Driving::ByHand);
+        let mut before = self.queue.iter().take_while(|(.., one)| *one != id);
+        before.all(|(place, _, one)| {
+            let other = &self.tasks[*one];
+            // Leftovers are in order of their deadlines, each in a place of its own.
+            let is_equal = if is_by_hand { are_equal(other, me) } else { place == mine };
+            is_equal && (other.was_moved || me.was_moved)
+        })
     }
 
     /// Checks that a task may run now and here.
