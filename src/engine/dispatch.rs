@@ -36,7 +36,7 @@ impl Engine {
             }
             // Only where deadlines are moved is it worth a look at each holder: the claim of the task looks anyway. A task
             // of this very batch may be the first to move one.
-            let looks = self.shared.has_resets();
+            let looks = self.shared.intake.has_resets();
             if matches!(target, Target::Default) && !is_refusing && !looks {
                 // Most tasks come in long rows like this, and need no more than to be copied.
                 let most = left.min(BATCH - self.batch.len());
@@ -53,7 +53,7 @@ impl Engine {
                 (Target::Default, Runner::Default) => true,
                 (Target::Own(own), Runner::Own) => {
                     self.ready.fetch_ahead();
-                    let Some(word) = task::live_word(entry) else { continue };
+                    let Some((_, word)) = task::settled(entry) else { continue };
                     word.executor() == own.number()
                 }
                 _ => false,
@@ -96,7 +96,7 @@ impl Engine {
             Runner::Default => Some(Target::Default),
             Runner::TickThread | Runner::TickThreadUncounted => Some(Target::TickThread),
             Runner::Own => {
-                let number = task::live_word(entry)?.executor();
+                let number = task::settled(entry)?.1.executor();
                 self.shared.own_executors.find(number).map(Target::Own)
             }
         }
@@ -166,7 +166,7 @@ impl Engine {
             // The task names its executor, not the batch: an executor may give back what came in an earlier batch, or
             // what another executor was handed. A task that was cancelled in the meantime goes nowhere.
             let Some(entry) = self.still_due(entry) else { continue };
-            let Some(word) = task::live_word(entry) else { continue };
+            let Some((_, word)) = task::settled(entry) else { continue };
             entries.push((word.executor(), entry.due_now(), for_good));
         }
         entries.sort_by_key(|(number, ..)| *number); // a stable sort keeps the order of the hand-over

@@ -98,21 +98,12 @@ pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Time
 }
 
 impl Shared {
-    /// Returns true if the deadline of some task was ever moved here. Relaxed: it saves looks at holders, and who does
-    /// not see it yet hands the task over as it is.
-    #[inline]
-    pub(super) fn has_resets(&self) -> bool {
-        self.has_resets.load(Ordering::Relaxed)
-    }
-
     fn reset(&self, key: TaskKey, when: When) -> Reset {
         let times = match when {
             When::After(delay) => self.after(delay),
             When::At(instant) => self.at(instant),
         };
-        if !self.has_resets() {
-            self.has_resets.store(true, Ordering::Relaxed);
-        }
+        with_lane(self, |writer| writer.lane.note_reset());
         let mut filed = None;
         let stamp = self.intake.stamp(times.now.0);
         let announce = |entry| {

@@ -77,13 +77,15 @@ pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -
     done.ok().flatten()
 }
 
-/// Returns a moment of the scheduler of this id, if the calling thread has a lane there and its clock is the system's.
+/// Returns a moment of the scheduler of this id, if the calling thread has a lane there and its clock is the system's. Notes
+/// there that a deadline moves.
 #[inline]
 pub(super) fn moment_at(scheduler: SchedulerId, when: When) -> Option<Moment> {
     let moment = LANES.try_with(|lanes| {
         let lanes = lanes.0.borrow();
         let is_meant = |held: &&Held| held.scheduler == scheduler && held.has_system_clock;
         let held = lanes.first().filter(is_meant).or_else(|| lanes.iter().find(is_meant))?;
+        held.writer.lane.note_reset();
         Some(match when {
             When::At(instant) => held.timeline.moment(instant),
             When::After(delay) => held.timeline.moment(Instant::now()).after(delay),

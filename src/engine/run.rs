@@ -20,7 +20,7 @@ use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{Claim, NotRearmed};
-use crate::engine::slots::task::Repetition;
+use crate::engine::slots::task::{Over, Repetition};
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
@@ -220,11 +220,16 @@ impl Shared {
             with_lane(self, |writer| writer.lane.count_left());
         }
         let (thrown, over) = task.discard();
+        self.end_series(over);
+        thrown
+    }
+
+    /// The last step of a series. It may be on the list of series in their runs (END-5).
+    fn end_series(&self, over: Over) {
         let key = over.end_in_order();
         if self.is_closing.load_in_order() {
-            self.termination.run_is_over(key); // it may be on the list of series in their runs (END-5)
+            self.termination.run_is_over(key);
         }
-        thrown
     }
 
     // ----- wakers --------------------------------------------------------------------------
@@ -304,6 +309,7 @@ impl Shared {
 
     /// Drops a task that has been claimed. `was_pending`: it counts as pending until now.
     fn drop_claimed(&self, task: Running, was_pending: bool) {
+        let is_series = task.is_series();
         let task = task.into_ending();
         let was_cancelled = task.was_cancelled();
         with_lane(self, |writer| {
@@ -314,7 +320,11 @@ impl Shared {
             }
         });
         let (thrown, over) = task.discard();
-        over.end();
+        if is_series && was_pending {
+            self.end_series(over);
+        } else {
+            over.end();
+        }
         if let Some(thrown) = thrown {
             self.report(thrown.name, thrown.panics);
         }
@@ -333,11 +343,16 @@ impl Shared {
     /// again (RESET-2).
     #[cold]
     fn claim_put_off(&self, entry: Entry) -> Option<(Running, Moment)> {
+        let mut filed = None;
         let announce = |again, now: Moment| {
             let pushed = self.push(again, self.intake.stamp(now.0), false);
-            pushed.inspect(|pushed| self.ring_for(again, pushed)).is_ok()
+            filed = pushed.ok().map(|pushed| (again, pushed));
+            filed.is_some()
         };
-        Running::claim_put_off(entry, || self.try_now(), announce)
+        let claimed = Running::claim_put_off(entry, || self.try_now(), announce);
+        // Not before, because ringing may run a user's waker, and the task was held (WORD-5).
+        filed.into_iter().for_each(|(again, pushed)| self.ring_for(again, &pushed));
+        claimed
     }
 }
 

@@ -79,8 +79,6 @@ pub(crate) struct Shared {
     pub(super) limit: Option<Arc<PendingLimit>>,
     /// Set once, by whoever stops the scheduler.
     pub(super) is_closing: AtomicBool,
-    /// The deadline of some task was moved here: see [`Shared::has_resets`].
-    pub(super) has_resets: AtomicBool,
     /// What was filed up to this [`Moment`] has come out of the wheel. Relaxed: if it is too old, a reset makes an entry
     /// more than it needs.
     pub(super) out_until: AtomicU64,
@@ -126,7 +124,6 @@ impl Shared {
                 tick: settings.tick,
                 limit: settings.max_pending.map(|most| Arc::new(PendingLimit::new(Some(most)))),
                 is_closing: AtomicBool::new(false),
-                has_resets: AtomicBool::new(false),
                 out_until: AtomicU64::new(0),
                 next_wakeup: AtomicU64::new(0),
                 me: me.clone(),

@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::task::{Wake, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::log::Log;
@@ -10,7 +12,7 @@ use crate::common::told::Poller;
 use crate::common::{driven, driven_by};
 use tickwheel::{
     Cancellable, Driver, DueTask, Executor, ManualClock, Observer, Precision, Rejected, Scheduler,
-    WheelView,
+    SystemClock, WheelView,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -658,4 +660,48 @@ fn s03_s28_what_is_moved_into_the_past_has_its_place_also_if_the_engine_is_far_b
         driver.advance(SECOND);
         assert_eq!(*order.lock().expect("whole"), [80, 90, 60], "due after 40, 50 and 60 ms");
     }
+}
+
+/// Also if nothing else has happened than that deadlines move further away, on the system's clock.
+#[test]
+fn s28_an_executor_does_not_get_a_task_that_was_put_off() {
+    let (sender, receiver) = mpsc::channel();
+    let builder = Scheduler::builder().clock(SystemClock).executor(sender);
+    let (scheduler, driver) = builder.build_driven().expect("good settings");
+    let task = scheduler.schedule_once(5 * MS, || ()).expect("open");
+    assert!(task.reset(SECOND));
+    driver.advance(20 * MS);
+    assert!(receiver.try_recv().is_err(), "it is due in a second");
+    assert!(task.reset_at(scheduler.now()) || task.is_done());
+    driver.advance(20 * MS);
+    receiver.try_recv().expect("it is due").run();
+    assert!(task.is_done() && scheduler.stats().fired() == 1);
+}
+
+/// An executor that has a task too early files it again, and that wakes the driver. Its waker may ask for the task.
+#[test]
+fn s28_a_waker_that_is_woken_by_a_filing_again_may_look_at_the_task() {
+    struct Looks(OnceLock<Cancellable>, Mutex<mpsc::Sender<Option<Instant>>>);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            let Some(task) = self.0.get() else { return };
+            let _ = self.1.lock().expect("whole").send(task.deadline());
+        }
+    }
+    let (told, tells) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
+    let (scheduler, driver) = driven_by(Scheduler::builder().executor(sender));
+    let task = scheduler.schedule_once(SECOND, || ()).expect("open");
+    let looks = Arc::new(Looks(OnceLock::new(), Mutex::new(told)));
+    driver.wake_with(Some(Waker::from(Arc::clone(&looks))));
+    driver.advance(SECOND);
+    let due = receiver.try_recv().expect("it is due");
+    assert!(task.reset(5 * SECOND));
+    driver.turn();
+    assert!(looks.0.set(task.clone()).is_ok());
+    let runner = thread::spawn(move || due.run());
+    let deadline = tells.recv_timeout(Duration::from_secs(20)).expect("it is woken, and goes on");
+    assert_eq!(deadline, Some(scheduler.now() + 5 * SECOND));
+    runner.join().expect("no panic");
+    assert!(!task.is_done());
 }

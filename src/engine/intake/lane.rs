@@ -198,6 +198,14 @@ impl Lane {
         asks
     }
 
+    /// Notes that the deadline of some task moves, before it does.
+    #[inline]
+    pub(crate) fn note_reset(&self) {
+        if !self.signals.has_resets.load(Ordering::Relaxed) {
+            self.signals.has_resets.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Describes how the lane stands. Relaxed: it is only shown.
     pub(super) fn describe(&self) -> String {
         let published = self.published.load(Ordering::Relaxed);

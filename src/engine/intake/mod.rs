@@ -108,6 +108,7 @@ impl Intake {
             is_late: AtomicBool::new(false),
             many_cancelled: AtomicBool::new(false),
             pressure: Backpressure::new(BLOCKS_AHEAD),
+            has_resets: AtomicBool::new(false),
         };
         let lanes =
             Lanes { all: Vec::new(), fresh: Vec::new(), idle: Vec::new(), is_closed: false };
@@ -231,6 +232,13 @@ impl Intake {
     /// thousand tasks a second. It need not be held back.
     pub(crate) fn is_slow(&self, filled: Filled, now: u64) -> bool {
         self.order.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
+    }
+
+    /// Returns true if the deadline of some task was ever moved. It saves looks at holders, and who does not see it yet hands
+    /// the task over as it is.
+    #[inline]
+    pub(crate) fn has_resets(&self) -> bool {
+        self.signals.has_resets.load(Ordering::Relaxed)
     }
 
     /// Returns true if a thread has cancelled many tasks since the last call.

@@ -23,6 +23,8 @@ pub(super) struct Signals {
     /// A thread has cancelled many tasks since the engine looked.
     pub(super) many_cancelled: AtomicBool,
     pub(super) pressure: Backpressure,
+    /// The deadline of some task was moved.
+    pub(super) has_resets: AtomicBool,
 }
 
 impl Signals {

@@ -145,6 +145,10 @@ pub(crate) struct Annex {
     pub(super) executor: UnsafeCell<Option<Arc<OwnExecutor>>>,
 }
 
+// Zeroed pages are annexes (SLOT-3).
+// SAFETY: both have the size of a pointer, and `None` has no provenance.
+const _: () = assert!(unsafe { std::mem::transmute::<Option<Arc<OwnExecutor>>, usize>(None) } == 0);
+
 // SAFETY: the executor belongs to the body, which one thread owns at a time (HOLDER-2). It is `Send`.
 unsafe impl Sync for Annex {}
 

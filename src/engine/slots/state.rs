@@ -341,12 +341,14 @@ impl AtomicWord {
     /// caller owns the body. A series that runs is `Doomed` instead. The cancel is lost if the task had run, was running, or
     /// was cancelled before, or is not the one that is meant.
     ///
+    /// `knows_scheduler` is called between the look at a task that has moved and the exchange.
+    ///
     /// It is `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
     #[inline]
     pub(super) fn cancel(
         &self,
         is_meant: impl Fn() -> bool,
-        knows_scheduler: bool,
+        mut knows_scheduler: impl FnMut() -> bool,
     ) -> Result<Word, NotEnded> {
         let mut patience = Patience::default();
         let mut seen = self.load();
@@ -365,7 +367,7 @@ impl AtomicWord {
             } else {
                 return Err(NotEnded::Lost);
             };
-            if seen.has_moved() && !knows_scheduler {
+            if seen.has_moved() && !knows_scheduler() {
                 return Err(NotEnded::HasMoved);
             }
             match self.exchange(seen, next) {
@@ -406,7 +408,7 @@ mod tests {
 
     /// Returns the phase before the cancel, if the cancel won.
     fn cancel(task: &AtomicWord) -> Option<Phase> {
-        match task.cancel(|| true, false) {
+        match task.cancel(|| true, || false) {
             Ok(word) => Some(word.phase()),
             Err(NotEnded::Doomed) => Some(Phase::Running),
             Err(_) => None,
@@ -446,7 +448,7 @@ mod tests {
     #[test]
     fn s10_a_stale_entry_or_handle_changes_nothing() {
         let task = filled(Kind::Once);
-        assert!(task.cancel(|| false, true).is_err());
+        assert!(task.cancel(|| false, || true).is_err());
         assert!(claim(&task, |word| word.number() == 6).is_none());
         assert!(claim(&task, is_7).is_some());
     }
@@ -474,8 +476,8 @@ mod tests {
         assert_eq!((word.phase(), word.kind()), (Phase::Pending, Kind::Gap));
         assert_eq!((word.number(), word.executor()), (8, EXECUTORS - 1));
         assert!(word.has_moved());
-        assert!(task.cancel(|| true, false) == Err(NotEnded::HasMoved));
-        assert!(task.cancel(|| true, true).is_ok());
+        assert!(task.cancel(|| true, || false) == Err(NotEnded::HasMoved));
+        assert!(task.cancel(|| true, || true).is_ok());
         assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
     }
 

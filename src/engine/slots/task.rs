@@ -116,20 +116,22 @@ fn first_number(slot: u32) -> u32 {
 )]
 pub(crate) fn cancel(key: TaskKey) -> Result<Ending, NotEnded> {
     let holder = blocks::holder(key.slot).ok_or(NotEnded::Lost)?;
-    let word = holder.word.cancel(|| holder.is_of(key), false)?;
+    let word = holder.word.cancel(|| holder.is_of(key), || false)?;
     Ok(Ending(Over { key, word, holder }))
 }
 
 /// Cancels a task that has moved. Also returns the scheduler to which it belongs.
 #[cold]
 pub(crate) fn cancel_moved(key: TaskKey) -> (Result<Ending, NotEnded>, Option<SchedulerId>) {
-    let moved_to = moved::scheduler(key);
+    let mut moved_to = None;
     let Some(holder) = blocks::holder(key.slot) else { return (Err(NotEnded::Lost), None) };
-    match holder.word.cancel(|| holder.is_of(key), true) {
-        // It may have moved on between the look-up and the cancel. It cannot any more.
-        Ok(word) => (Ok(Ending(Over { key, word, holder })), moved::scheduler(key)),
-        Err(other) => (Err(other), moved_to),
-    }
+    let look_up = || {
+        moved_to = moved::scheduler(key);
+        true
+    };
+    // Each move gives the task another number. So the last look-up before the exchange is right.
+    let word = holder.word.cancel(|| holder.is_of(key), look_up);
+    (word.map(|word| Ending(Over { key, word, holder })), moved_to)
 }
 
 /// Takes back a task that nobody else knows of yet, because its schedule was refused.
@@ -240,18 +242,11 @@ pub(crate) fn move_to(
 
 // ----- by an entry: look, give back -------------------------------------------------------------
 
-/// Returns the word of the task for which an entry stands, or `None` if the entry is stale. It may be that of a task that
-/// is held, which says no more than that (WORD-5).
-#[inline]
-pub(crate) fn live_word(entry: Entry) -> Option<Word> {
-    let word = blocks::holder(entry.slot())?.word.load();
-    word.is_filed_as(entry.number).then_some(word)
-}
-
-/// Returns false if the entry is stale.
+/// Returns false if the entry is stale. It does not wait for a task that is held (WORD-5).
 #[inline]
 pub(crate) fn is_live(entry: Entry) -> bool {
-    live_word(entry).is_some()
+    let holder = blocks::holder(entry.slot());
+    holder.is_some_and(|holder| holder.word.load().is_filed_as(entry.number))
 }
 
 /// Returns the key of the task of a live entry, and its word. A task that is held is waited for. In one total order with
