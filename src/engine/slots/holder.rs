@@ -183,13 +183,8 @@ impl Births {
     #[inline]
     pub(super) fn followed_by(self, birth: u32, was_cancelled: bool) -> Births {
         let since = birth.wrapping_sub(self.last());
-        let is_known = since < 1 << 7 && self.last() != 0;
-        let before = if is_known { since << 1 | u32::from(was_cancelled) } else { 0 };
-        Births(
-            u64::from(birth) << 32
-                | u64::from(self.0 as u32) << 8 & 0xFFFF_FF00
-                | u64::from(before),
-        )
+        let before = if since < 1 << 7 { since << 1 | u32::from(was_cancelled) } else { 0 };
+        Births(u64::from(birth) << 32 | u64::from((self.0 as u32) << 8 | before))
     }
 
     /// Returns true if one of the four tasks before the last one has this birth, and was ended by a cancel.
