@@ -260,12 +260,14 @@ impl Model {
     pub(crate) fn expected_leftovers(&self) -> Vec<usize> {
         let wanted = self.ending.leftovers.iter().filter(|_| !self.ending.drops);
         let mut ids: Vec<_> = wanted.flatten().copied().collect();
-        ids.sort_by_key(|id| {
-            let task = &self.tasks[*id];
-            let is_live = task.state == State::Returned;
-            (if is_live { task.deadline } else { task.returned_at }, task.number)
-        });
+        ids.sort_by_key(|id| (self.place_of_leftover(*id), self.tasks[*id].number));
         ids
+    }
+
+    /// Where a leftover stands among the others.
+    pub(crate) fn place_of_leftover(&self, id: usize) -> Time {
+        let task = &self.tasks[id];
+        if task.state == State::Returned { task.deadline } else { task.returned_at }
     }
 
     /// Returns true for a series in the one run that it has as a leftover.

@@ -23,7 +23,8 @@ impl Model {
     /// These leftovers are about to be run.
     pub(crate) fn begin_by_hand(&mut self, ids: Vec<usize>) {
         self.driving = Driving::ByHand;
-        self.queue = (0..).zip(ids).map(|(place, id)| (place, 0, id)).collect();
+        let places = (0..).zip(ids).map(|(number, id)| (self.place_of_leftover(id), number, id));
+        self.queue = places.collect();
     }
 
     /// Returns true if the caller is inside a turn.
@@ -111,13 +112,12 @@ impl Model {
     /// filed under the same, and it was moved or they were.
     fn may_overtake(&self, id: usize) -> bool {
         let Some((mine, ..)) = self.queue.iter().find(|(.., one)| *one == id) else { return false };
-        let (me, is_by_hand) = (&self.tasks[id], self.driving == Driving::ByHand);
+        let me = &self.tasks[id];
         let mut before = self.queue.iter().take_while(|(.., one)| *one != id);
         before.all(|(place, _, one)| {
             let other = &self.tasks[*one];
-            // Leftovers are in order of their deadlines, each in a place of its own.
-            let is_equal = if is_by_hand { are_equal(other, me) } else { place == mine };
-            is_equal && (other.was_moved || me.was_moved)
+            let is_in_line = matches!(other.state, State::Waiting | State::Returned);
+            !is_in_line || place == mine && (other.was_moved || me.was_moved)
         })
     }
 
