@@ -98,8 +98,8 @@ impl Shared {
             None => Runner::Default,
             Some(_) => Runner::Own,
         };
-        let TaskKey { slot, birth } = key;
-        let entry = Entry::new(slot, birth, deadline, deadline <= now, runner, T::IS_SERIES);
+        let (slot, number) = (key.slot, key.birth());
+        let entry = Entry::new(slot, number, deadline, deadline <= now, runner, T::IS_SERIES);
         match self.announce(entry, now, T::IS_COUNTED) {
             Ok(pushed) => {
                 if pushed.filled && !T::IS_WAKER {

@@ -161,8 +161,9 @@ mod tests {
         };
         let (over, waiting) = (fill(), fill());
         task::cancel(over).expect("pending").discard().1.end();
-        let entry =
-            |key: TaskKey| Entry::new(key.slot, key.birth, Moment(5), true, Runner::Default, false);
+        let entry = |key: TaskKey| {
+            Entry::new(key.slot, key.birth(), Moment(5), true, Runner::Default, false)
+        };
         [over, waiting].map(entry).into()
     }
 
@@ -195,7 +196,7 @@ mod tests {
         in_flight.extend(&[waiting]);
         let reset = |deadline| {
             let times = Times { now: Moment(1), deadline: Moment(deadline) };
-            let key = TaskKey { slot: waiting.slot(), birth: waiting.number };
+            let key = TaskKey::new(waiting.slot(), waiting.number());
             deadline::reset(key, times, Moment(0), false, SchedulerId::FIRST, |_| true)
         };
         assert_eq!((reset(9), in_flight.forget_over(1)), (Reset::Done, 0), "it is due later");

@@ -336,9 +336,10 @@ impl Filing<'_> {
     /// Files all entries but the last `kept` ones.
     #[inline(never)]
     fn file_all_but(&mut self, kept: usize) {
-        let Filing { wheel, ready, incoming, drops_stale, .. } = self;
+        let Filing { wheel, ready, .. } = self;
+        let mut incoming = std::mem::take(self.incoming);
         let (count, drops_stale, mut earliest) =
-            (incoming.len() - kept, *drops_stale, self.earliest);
+            (incoming.len() - kept, self.drops_stale, self.earliest);
         for (place, entry) in incoming[..count].iter().copied().enumerate() {
             earliest = earliest.min(needed_at(entry));
             if incoming.get(place + 1).is_some_and(|next| next.follows(entry)) {
@@ -359,5 +360,6 @@ impl Filing<'_> {
         }
         self.earliest = earliest;
         incoming.drain(..count);
+        *self.incoming = incoming;
     }
 }

@@ -31,18 +31,13 @@ pub(crate) use crate::wheel::entry::{Entry, Runner};
 
 impl Entry {
     pub(crate) fn record(self, stamp: u64) -> Record {
-        let name = u64::from(self.slot_and_flags) << 32 | u64::from(self.number);
-        Record { deadline: self.deadline, stamp, name }
+        Record { deadline: self.deadline, stamp, name: self.name }
     }
 }
 
 impl From<Record> for Entry {
     fn from(record: Record) -> Entry {
-        Entry {
-            deadline: record.deadline,
-            slot_and_flags: (record.name >> 32) as u32,
-            number: record.name as u32,
-        }
+        Entry { deadline: record.deadline, name: record.name }
     }
 }
 
@@ -335,7 +330,7 @@ mod tests {
             let random = |number: usize| {
                 seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
                 let deadline = u64::MAX - (seed >> 1) % span;
-                Entry { deadline, slot_and_flags: 0, number: number as u32 }
+                Entry { deadline, name: number as u64 }
             };
             let mut entries: Vec<_> = (0..len).map(random).collect();
             let mut expected = entries.clone();

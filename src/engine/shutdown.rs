@@ -70,7 +70,7 @@ impl Engine {
 
     /// Makes a pending task a leftover; `None` if it was cancelled, runs, or is one already.
     fn give_back(&self, entry: Entry) -> Option<Leftover> {
-        self.shared.give_back(entry.slot(), entry.number, Phase::Pending)
+        self.shared.give_back(entry.slot(), entry.number(), Phase::Pending)
     }
 
     /// Claims back the one-shots that executors have. Returns those that have not started, and the keys of those that

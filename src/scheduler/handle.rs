@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn s08_a_handle_to_nothing_is_done_where_a_holder_was_never_used() {
         assert!(Vacancy::take().is_some(), "the first block is there");
-        let key = TaskKey { slot: (1 << 15) - 1, birth: 0 }; // the last one of the first block
+        let key = TaskKey::new((1 << 15) - 1, 1); // the last one of the first block
         let handle = TaskHandle::new(key, SchedulerId::FIRST);
         assert!(handle.is_done() && !handle.cancel());
         let clone = Cancellable::already_cancelled().clone();

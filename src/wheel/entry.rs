@@ -9,12 +9,24 @@ use crate::clock::tick::Moment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskKey {
     pub(crate) slot: u32,
-    pub(crate) birth: u32,
+    /// It is not zero, so a `Result` of a key is returned in a register.
+    birth: NonZeroU32,
 }
 
 impl TaskKey {
-    /// The key of no task.
-    pub(crate) const NONE: TaskKey = TaskKey { slot: 0, birth: 0 };
+    /// The key of no task: no holder that is as worn as this one is used again.
+    pub(crate) const NONE: TaskKey = TaskKey { slot: 0, birth: NonZeroU32::MAX };
+
+    /// The birth of a holder whose page has gone back is 0. Then this is the key of no task.
+    #[inline]
+    pub(crate) fn new(slot: u32, birth: u32) -> TaskKey {
+        TaskKey { slot, birth: NonZeroU32::new(birth).unwrap_or(NonZeroU32::MAX) }
+    }
+
+    #[inline]
+    pub(crate) fn birth(self) -> u32 {
+        self.birth.get()
+    }
 }
 
 /// Identifies a scheduler among those that are alive. It is not zero, which makes an `Option` of a handle as small as
@@ -35,19 +47,19 @@ impl SchedulerId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub(crate) deadline: u64,
-    /// The slot in the low 28 bits, then [`DUE_NOW`], and then the [`Runner`] and [`SERIES`].
-    pub(crate) slot_and_flags: u32,
-    /// The number of the filing: see [`state`](crate::engine::slots::state).
-    pub(crate) number: u32,
+    /// The slot in the low 28 bits, then [`DUE_NOW`], the [`Runner`] and [`SERIES`], and in the upper half the number of the
+    /// filing: see [`state`](crate::engine::slots::state). They are one field, so that an entry is passed in two registers.
+    pub(crate) name: u64,
 }
 
 /// The task was due when it was scheduled, and does not wait for a tick (S5).
-const DUE_NOW: u32 = 1 << 28;
+const DUE_NOW: u64 = 1 << 28;
 /// The lowest bit of the code of the [`Runner`].
 const CODE_AT: u32 = 29;
 /// The task repeats.
-const SERIES: u32 = 1 << 31;
-pub(crate) const SLOT: u32 = DUE_NOW - 1;
+const SERIES: u64 = 1 << 31;
+pub(crate) const SLOT: u32 = DUE_NOW as u32 - 1;
+const NUMBER_AT: u32 = 32;
 
 /// Who runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +86,18 @@ impl Entry {
     ) -> Entry {
         let due_now = if is_due_now { DUE_NOW } else { 0 };
         let series = if is_series { SERIES } else { 0 };
-        let slot_and_flags = slot | due_now | (runner as u32) << CODE_AT | series;
-        Entry { deadline: deadline.0, slot_and_flags, number }
+        let name = u64::from(slot) | due_now | (runner as u64) << CODE_AT | series;
+        Entry { deadline: deadline.0, name: name | u64::from(number) << NUMBER_AT }
     }
 
     #[inline]
     pub(crate) fn slot(self) -> u32 {
-        self.slot_and_flags & SLOT
+        self.name as u32 & SLOT
+    }
+
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        (self.name >> NUMBER_AT) as u32
     }
 
     #[inline]
@@ -90,23 +107,23 @@ impl Entry {
 
     #[inline]
     pub(crate) fn is_due_now(self) -> bool {
-        self.slot_and_flags & DUE_NOW != 0
+        self.name & DUE_NOW != 0
     }
 
     /// Returns the entry of the same task that does not wait for a tick.
     pub(crate) fn due_now(self) -> Entry {
-        Entry { slot_and_flags: self.slot_and_flags | DUE_NOW, ..self }
+        Entry { name: self.name | DUE_NOW, ..self }
     }
 
     /// Returns the entry of the same task, filed again under a later deadline.
     pub(crate) fn filed_again(self, deadline: Moment, number: u32) -> Entry {
-        let slot_and_flags = self.slot_and_flags & !DUE_NOW;
-        Entry { deadline: deadline.0, slot_and_flags, number }
+        let kept = u64::from(self.name as u32) & !DUE_NOW;
+        Entry { deadline: deadline.0, name: kept | u64::from(number) << NUMBER_AT }
     }
 
     #[inline]
     pub(crate) fn runner(self) -> Runner {
-        match self.slot_and_flags >> CODE_AT & 0b11 {
+        match self.name >> CODE_AT & 0b11 {
             0 => Runner::Default,
             1 => Runner::Own,
             2 => Runner::TickThread,
@@ -128,7 +145,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn is_series(self) -> bool {
-        self.slot_and_flags & SERIES != 0
+        self.name & SERIES != 0
     }
 
     /// Returns true if this is a later filing of the same slot than the other one, so that the other one is stale. This
@@ -137,8 +154,8 @@ impl Entry {
     /// that are in the lanes at a time are never far apart.
     #[inline]
     pub(crate) fn follows(self, other: Entry) -> bool {
-        let is_same_slot = (self.slot_and_flags ^ other.slot_and_flags) & SLOT == 0;
-        is_same_slot && (1..=u32::MAX / 2).contains(&self.number.wrapping_sub(other.number))
+        let is_same_slot = self.slot() == other.slot();
+        is_same_slot && (1..=u32::MAX / 2).contains(&self.number().wrapping_sub(other.number()))
     }
 }
 
@@ -152,7 +169,7 @@ mod tests {
         for runner in [Default, Own, TickThread, TickThreadUncounted] {
             for (now, is_series) in [(false, false), (false, true), (true, false), (true, true)] {
                 let entry = Entry::new(SLOT, u32::MAX, Moment(42), now, runner, is_series);
-                let parts = (entry.slot(), entry.number, entry.is_due_now(), entry.is_series());
+                let parts = (entry.slot(), entry.number(), entry.is_due_now(), entry.is_series());
                 assert_eq!(parts, (SLOT, u32::MAX, now, is_series));
                 assert_eq!((entry.runner(), entry.moment()), (runner, Moment(42)));
                 assert_eq!(entry.is_waker(), matches!(runner, TickThread | TickThreadUncounted));

@@ -70,7 +70,7 @@ impl<E: Timed> Far<E> {
     }
 
     fn is_soon(&self, half: u64) -> bool {
-        half.checked_sub(self.base).is_some_and(|ahead| ahead <= self.mask)
+        half.wrapping_sub(self.base) <= self.mask // a half-turn that has passed is far ahead by this
     }
 
     fn index_of(&self, half: u64) -> usize {

@@ -17,8 +17,8 @@ use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 use crate::{Cancellable, Driver, PendingTask, Scheduler};
 
 /// Returns the first entry of a task that is due at 5.
-fn entry_of(TaskKey { slot, birth }: TaskKey) -> Entry {
-    Entry::new(slot, birth, Moment(5), false, Runner::Default, false)
+fn entry_of(key: TaskKey) -> Entry {
+    Entry::new(key.slot, key.birth(), Moment(5), false, Runner::Default, false)
 }
 
 /// Does what an executor does that runs a task at 5.
@@ -404,7 +404,7 @@ fn models_postpone_against_claim() {
             }
             None => {
                 assert_eq!(postponed, Some(Reset::Done));
-                assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number + 1)));
+                assert_eq!(filed, Some(entry.filed_again(Moment(9), entry.number() + 1)));
                 assert_eq!(deadline::deadline(key), Some(Moment(9)));
                 let task = task::cancel(key).ok().expect("it is pending");
                 task.discard().1.end();

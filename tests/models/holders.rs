@@ -47,8 +47,8 @@ fn schedule(ledger: &Arc<Ledger>) -> TaskKey {
 }
 
 /// Returns the first entry of a task.
-fn entry_of(TaskKey { slot, birth }: TaskKey) -> Entry {
-    Entry::new(slot, birth, Moment(1), false, Runner::Default, false)
+fn entry_of(key: TaskKey) -> Entry {
+    Entry::new(key.slot, key.birth(), Moment(1), false, Runner::Default, false)
 }
 
 fn claim(entry: Entry) -> Option<Running> {

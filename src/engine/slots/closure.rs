@@ -373,6 +373,12 @@ impl Closure {
         unsafe { (self.vtable.run)(&raw mut self.storage) }
     }
 
+    /// Returns false if the closure can be forgotten instead of dropped.
+    #[inline]
+    pub(super) fn has_drop(&self) -> bool {
+        self.vtable.drop.is_some()
+    }
+
     /// Returns the name of the user's closure: its own, or that of its type (S31).
     pub(crate) fn name(&self) -> &'static str {
         self.names().name()
@@ -428,12 +434,6 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Returns false if the closure can be forgotten instead of dropped.
-    #[inline]
-    pub(super) fn has_drop(&self) -> bool {
-        self.vtable.drop.is_some()
-    }
-
     pub(crate) fn name(self) -> &'static str {
         self.own_name.unwrap_or_else(self.vtable.type_name)
     }

@@ -204,7 +204,7 @@ pub(crate) fn come_out(entry: Entry) -> Due {
     let word = holder.word.load();
     if word.is_in(Phase::Held) {
         come_out_held(holder, entry)
-    } else if word.number() != entry.number {
+    } else if word.number() != entry.number() {
         Due::No
     } else if holder.deadline() <= entry.moment() {
         Due::Yes

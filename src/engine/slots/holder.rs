@@ -79,7 +79,7 @@ impl TaskHolder {
     /// Returns true if the task of this key is in the holder, or was the last one there.
     #[inline]
     pub(super) fn is_of(&self, key: TaskKey) -> bool {
-        self.births().last() == key.birth
+        self.births().last() == key.birth()
     }
 
     /// Acquire: pairs with the Release in `set_deadline`. A thread that reads the deadline of a later task than it meant
@@ -120,7 +120,7 @@ impl TaskHolder {
     /// Holds the task of this entry, if it is pending and the entry is live. Returns its word.
     #[inline]
     pub(super) fn hold(&self, entry: Entry) -> Option<Word> {
-        self.word.hold(|word| word.number() == entry.number, Phase::Pending)
+        self.word.hold(|word| word.number() == entry.number(), Phase::Pending)
     }
 
     /// # Safety

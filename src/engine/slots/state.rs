@@ -41,9 +41,10 @@
 //! - WORD-2 The thread that wins `claim`, or `cancel` from `Pending` or `Returned`, alone owns the body from then on.
 //!   `Doomed` and `Ending` leave the body with the runner.
 //! - WORD-3 A number stands for one filing for ever, with one exception. A holder whose number has reached the upper half
-//!   is not used again when its task ends, so births never come twice. But the numbers of one task may wrap: those of a
-//!   series that runs a thousand times a second, in fifty days. Then an entry of 2^32 filings ago, which only a reset to
-//!   an earlier time can have left, is taken for the live one. It does no harm: who takes it looks at the deadline.
+//!   is worn: it is not used again when its task ends, so births never come twice. But the numbers of one task may come
+//!   again, within the upper half: those of a series that runs a thousand times a second, after 25 days. Then an entry of
+//!   2^31 filings ago, which only a reset to an earlier time can have left, is taken for the live one. It does no harm: who
+//!   takes it looks at the deadline.
 //! - WORD-4 Every exchange is Acquire and Release, so a thread that cancels a series between two runs sees what the
 //!   last run wrote. `end` is Release and every load from outside is Acquire, so a thread that finds a task done sees
 //!   what the task did. `fill` is Release for the same reason: a thread that finds the slot filled again knows that the
@@ -76,20 +77,19 @@ pub(crate) enum Phase {
     Ending = 6,
 }
 
-/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, worn 1, moved 1, executor 19, put off 1, three
-/// unused, number 32.
+/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, one unused, moved 1, executor 19, put off 1,
+/// three unused, number 32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
 const KIND_AT: u32 = 3;
 const CANCELLED: u64 = 1 << 6;
-const WORN: u64 = 1 << 7;
 const MOVED: u64 = 1 << 8;
 const EXECUTOR_AT: u32 = 9;
 const PUT_OFF: u64 = 1 << 28;
 const NUMBER_AT: u32 = 32;
 const LOW_3: u64 = 0b111;
-/// The first number of the upper half (WORD-3).
+/// Set in all numbers of the upper half (WORD-3).
 const UPPER: u64 = 1 << 63;
 
 /// One more than the highest number of an executor that a word can carry.
@@ -192,7 +192,7 @@ impl Word {
     /// Returns true if the holder is not to be used again (WORD-3).
     #[inline]
     pub(super) fn is_worn(self) -> bool {
-        self.0 & WORN != 0
+        self.0 & UPPER != 0
     }
 
     #[inline]
@@ -203,8 +203,7 @@ impl Word {
     /// Returns the word of the same task after its next filing, under its deadline.
     #[inline]
     pub(super) fn filed_again(self) -> Word {
-        let next = self.put_off(false).0.wrapping_add(1 << NUMBER_AT);
-        Word(next | if next & UPPER == 0 { 0 } else { WORN })
+        Word(self.put_off(false).0.wrapping_add(1 << NUMBER_AT) | self.0 & UPPER)
     }
 
     /// Returns the word of the same task, filed at another scheduler, on the executor of this number there.
@@ -216,7 +215,7 @@ impl Word {
     /// Returns the word of the holder when it is free for the next task.
     #[inline]
     fn freed(self, cancelled: bool) -> Word {
-        let next = self.filed_again().0 & (u64::MAX << NUMBER_AT | WORN);
+        let next = self.filed_again().0 & u64::MAX << NUMBER_AT;
         Word(next | if cancelled { CANCELLED } else { 0 })
     }
 }
@@ -424,8 +423,8 @@ mod tests {
 
     #[test]
     fn a_word_keeps_its_parts_apart() {
-        let word = Word::pending(u32::MAX - 1, Kind::Gap, EXECUTORS - 1);
-        assert_eq!(word.number(), u32::MAX - 1);
+        let word = Word::pending(u32::MAX >> 1, Kind::Gap, EXECUTORS - 1);
+        assert_eq!(word.number(), u32::MAX >> 1);
         assert_eq!((word.kind(), word.executor()), (Kind::Gap, EXECUTORS - 1));
         assert_eq!(word.in_phase(Phase::Returned).phase(), Phase::Returned);
         assert!(!word.has_moved() && !word.is_worn() && !word.ended_by_cancel());
@@ -498,7 +497,7 @@ mod tests {
             assert_eq!((word.is_worn(), word.kind(), word.executor()), (is_worn, Kind::Gap, 3));
         }
         let wrapped = Word(word.0 | u64::from(u32::MAX) << NUMBER_AT).filed_again();
-        assert_eq!((wrapped.number(), wrapped.kind(), wrapped.executor()), (0, Kind::Gap, 3));
+        assert_eq!((wrapped.number(), wrapped.kind(), wrapped.executor()), (1 << 31, Kind::Gap, 3));
         assert!(wrapped.is_worn() && wrapped.freed(true).is_worn());
     }
 }

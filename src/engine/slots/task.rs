@@ -95,7 +95,7 @@ impl Vacancy {
             blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
         }
         holder.word.fill(Word::pending(birth, kind, number));
-        TaskKey { slot, birth }
+        TaskKey::new(slot, birth)
     }
 }
 
@@ -162,10 +162,10 @@ pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
 pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
     let Some(holder) = blocks::holder(key.slot) else { return false };
     let (word, births) = (holder.word.load_in_order(), holder.births());
-    if births.last() == key.birth {
+    if births.last() == key.birth() {
         word.is_in(Phase::Doomed) || word.ended_by_cancel()
     } else {
-        births.was_cancelled(key.birth)
+        births.was_cancelled(key.birth())
     }
 }
 
@@ -246,7 +246,7 @@ pub(crate) fn move_to(
 #[inline]
 pub(crate) fn is_live(entry: Entry) -> bool {
     let holder = blocks::holder(entry.slot());
-    holder.is_some_and(|holder| holder.word.load().is_filed_as(entry.number))
+    holder.is_some_and(|holder| holder.word.load().is_filed_as(entry.number()))
 }
 
 /// Returns the key of the task of a live entry, and its word. A task that is held is waited for. In one total order with
@@ -256,10 +256,10 @@ pub(crate) fn settled(entry: Entry) -> Option<(TaskKey, Word)> {
     let mut patience = Patience::default();
     loop {
         let word = holder.word.load_in_order();
-        if !word.is_in(Phase::Held) && word.number() != entry.number {
+        if !word.is_in(Phase::Held) && word.number() != entry.number() {
             return None;
         }
-        let key = TaskKey { slot: entry.slot(), birth: holder.births().last() };
+        let key = TaskKey::new(entry.slot(), holder.births().last());
         // The birth is that of a later task only if the word has changed by then.
         if !word.is_in(Phase::Held) && holder.word.load() == word {
             return Some((key, word));
@@ -295,7 +295,7 @@ pub(crate) fn give_back(
     let holder = blocks::holder(slot)?;
     // Read before the transition, because after it a canceller may free the holder for another task. The deadline may
     // move in the meantime, and later too, so it is looked up again when it is asked for.
-    let key = TaskKey { slot, birth: holder.births().last() };
+    let key = TaskKey::new(slot, holder.births().last());
     let period = if holder.word.load().is_series() { period(slot) } else { 0 };
     let deadline = holder.deadline();
     let is_it = |word: Word| word.number() == number;
@@ -316,7 +316,7 @@ impl Running {
     /// Claims a task that the caller holds, and that had this word.
     #[inline]
     pub(super) fn begin(slot: u32, held: Word, holder: &'static TaskHolder) -> Running {
-        let key = TaskKey { slot, birth: holder.births().last() }; // it is held
+        let key = TaskKey::new(slot, holder.births().last()); // it is held
         let word = held.in_phase(Phase::Running);
         holder.word.put_back(word);
         Running { key, word, holder }
@@ -436,11 +436,26 @@ impl Ending {
     /// abort the process. Returns the panics, if there were any.
     #[inline]
     pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
+        if self.0.word.executor() == 0 && !self.has_drop() {
+            (None, self.0)
+        } else {
+            self.drop_all()
+        }
+    }
+
+    /// Returns false if the closure can be forgotten instead of dropped.
+    #[inline]
+    fn has_drop(&self) -> bool {
+        // SAFETY: see `names`.
+        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_ref() }.has_drop())
+    }
+
+    #[inline(never)]
+    fn drop_all(self) -> (Option<Box<Thrown>>, Over) {
         let names = self.names();
         // SAFETY: see `names`. `Over` cannot reach the closure again.
         let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
-        let first =
-            if names.has_drop() { caught(|| self.0.holder.closure.with_mut(drop)) } else { Ok(()) };
+        let first = caught(|| self.0.holder.closure.with_mut(drop));
         let second = self.0.drop_executor();
         if first.is_ok() && second.is_ok() {
             return (None, self.0);
@@ -515,7 +530,9 @@ impl Over {
         if !word.waits() {
             holder.word.end(word); // otherwise a cancel has ended it
         }
-        magazines::give(key.slot, word.filed_again().is_worn());
+        if !word.filed_again().is_worn() {
+            magazines::give(key.slot);
+        }
         key
     }
 }
