@@ -396,7 +396,11 @@ fn at_most_one_waits_with_a_timeout() {
         clock.manual.advance(Duration::from_millis(random.below(3)));
         queue.check_invariants();
         if item % 10 == 9 {
-            until("everybody's sleep", || clock.asleep().len() == TAKERS);
+            let is_led = |asleep: &[Option<Instant>]| asleep.iter().flatten().count() == 1;
+            until("everybody's sleep, and a leader", || {
+                let asleep = clock.asleep();
+                asleep.len() == TAKERS && is_led(&asleep)
+            });
         }
     }
     clock.manual.advance(SECOND);
