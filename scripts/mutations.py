@@ -678,8 +678,8 @@ MUTATIONS = [
      "            self.first -= 1;\n            self.tasks.insert((entry.deadline, self.first), entry);\n",
      "            self.push(entry);\n", TESTS + ["--test", "executors"]),
     ("overload: a clock that panics takes a claimed task along", "src/engine/run.rs",
-     "self.ask_clock(Clock::now).map(|reading| self.timeline.present(reading))",
-     "Some(self.timeline.present(self.clock.now()))", TESTS + ["--test", "alone", "clock"]),
+     "self.ask_clock(Clock::now).map(|reading| self.watch.timeline.present(reading))",
+     "Some(self.watch.now())", TESTS + ["--test", "alone", "clock"]),
     ("overload: two panics in one drop", "src/engine/slots/task.rs",
      "caught(|| self.0.holder.closure.with_mut(drop))",
      "caught(|| {\n                // SAFETY: a planted bug.\n                let _own = unsafe { replace_executor(self.0.key.slot, None) };\n                self.0.holder.closure.with_mut(drop);\n            })",
@@ -771,18 +771,18 @@ MUTATIONS = [
         if threshold != AWAKE && (due""",
      """self.threshold.load(Ordering::Acquire);
         if threshold != AWAKE && (due""", models("sleep")),
-    ("ordering: closing is said, not in order", "src/engine/shared.rs",
+    ("ordering: closing is said, not in order", "src/engine/termination.rs",
      "self.is_closing.store_in_order(true);", "self.is_closing.store(true, Ordering::SeqCst);", models("ends")),
     ("ordering: a series ends, not in order", "src/engine/run.rs",
-     "        let key = over.end_in_order();\n        if self.is_closing.load_in_order() {",
+     "        let key = over.end_in_order();\n        if self.termination.is_closing_in_order() {",
      "        let key = over.end();\n        if self.is_closing() {", models("ends")),
     ("ordering: closing is said after the bell", "src/engine/shared.rs",
-     """        self.is_closing.store_in_order(true);
+     """        self.termination.begin();
         self.bell.ring_if_asleep();
         self.bell.ring();
 """, """        self.bell.ring_if_asleep();
         self.bell.ring();
-        self.is_closing.store(true, Ordering::SeqCst);
+        self.termination.begin();
 """, models("whole")),
     ("platform: a sleeper does not say that it sleeps on a timer", "src/clock/parking.rs",
      "state.is_on_timer = true;", "", models("sleep")),

@@ -9,3 +9,5 @@ pub(crate) mod repeat;
 pub(crate) mod tick;
 #[cfg(feature = "std")]
 pub(crate) mod timeline;
+#[cfg(feature = "std")]
+pub(crate) mod watch;

@@ -14,7 +14,7 @@
 //! | `published` | `Lane` in `engine/intake/lane.rs` | how many records a producer has written into its lane |
 //! | `listed` | the same | the lane is on the ready list, or the sleeper is about to look at it |
 //! | ready list | `Signals` in `engine/intake/mod.rs` | the lanes that have something new |
-//! | `is_closing` | `Shared` in `engine/shared.rs` | the scheduler has been stopped |
+//! | `is_closing` | `Termination` in `engine/termination.rs` | the scheduler has been stopped |
 //!
 //! # The states
 //!

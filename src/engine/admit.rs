@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::own_lanes::with_lane;
 use super::shared::Shared;
@@ -51,31 +51,12 @@ pub(crate) struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.is_used {
-            self.shared.count_out();
+            self.shared.intake.count_out();
         }
     }
 }
 
 impl Shared {
-    /// Returns the times of a task that is to run after a delay. Callers call it before anything else that takes time
-    /// (S1).
-    #[inline]
-    pub(crate) fn after(&self, delay: Duration) -> Times {
-        let now = self.now();
-        Times { now, deadline: now.after(delay) }
-    }
-
-    /// Returns the times of a task that is to run at an instant.
-    pub(crate) fn at(&self, instant: Instant) -> Times {
-        self.times(self.clock.now(), instant)
-    }
-
-    /// Like [`at`](Shared::at), for a caller that has read the clock.
-    pub(super) fn times(&self, reading: Instant, instant: Instant) -> Times {
-        let deadline = self.timeline.deadline(instant, reading);
-        Times { now: self.timeline.present(reading), deadline }
-    }
-
     /// Takes a task in, or gives it back with the reason (TASK-1). All steps are inlined here: with a call for each, and what
     /// they return in memory, a schedule takes 60 instructions more.
     #[inline]
@@ -178,9 +159,9 @@ impl Shared {
         instant: Instant,
         waker: &Waker,
     ) -> Result<WakeAt, ScheduleError> {
-        let deadline = self.timeline.moment(instant);
-        let times = if !self.is_in_real_time || deadline <= self.timeline.moment(read) {
-            self.at(instant)
+        let deadline = self.watch.timeline.moment(instant);
+        let times = if !self.watch.is_in_real_time || deadline <= self.watch.timeline.moment(read) {
+            self.watch.at(instant)
         } else {
             // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down,
             // and later records would have to wait for it. The reading of the last turn is never ahead.
@@ -200,7 +181,7 @@ impl Shared {
         }
         Vacancy::take().ok_or_else(|| {
             if is_counted {
-                self.count_out();
+                self.intake.count_out();
             }
             ScheduleError::Full
         })
@@ -212,21 +193,14 @@ impl Shared {
         if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
-        if self.limit.as_ref().is_some_and(|limit| !limit.enter()) {
-            return Err(ScheduleError::Full);
-        }
-        Ok(())
-    }
-
-    fn count_out(&self) {
-        self.limit.iter().for_each(|limit| limit.leave());
+        if self.intake.count_in() { Ok(()) } else { Err(ScheduleError::Full) }
     }
 
     /// Undoes what was done for a task that the engine has refused.
     #[cold]
     fn take_back<T: Content>(&self, key: TaskKey) -> T {
         if T::IS_COUNTED {
-            self.count_out();
+            self.intake.count_out();
         }
         task::withdraw(key)
     }

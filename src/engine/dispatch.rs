@@ -193,8 +193,8 @@ impl Engine {
     /// there is no room the task is dropped, and counted by the scheduler that it came from.
     fn adopt(&self, task: DueTask) {
         let reading = self.shared.ask_clock(Clock::now);
-        let reading = reading.unwrap_or_else(|| self.shared.timeline.instant(self.now));
-        let times = self.shared.times(reading, task.deadline());
+        let reading = reading.unwrap_or_else(|| self.shared.watch.timeline.instant(self.now));
+        let times = self.shared.watch.read_at(reading, task.deadline());
         let run = OneShot(move || task.run());
         let admitted = self.shared.admit(times, run, Repetition::NONE, None);
         quietly(|| drop(admitted));
@@ -271,6 +271,6 @@ impl Engine {
     }
 
     fn first_pause(&self) -> u64 {
-        self.shared.tick.min(LONGEST_PAUSE_NANOS)
+        self.shared.watch.tick.min(LONGEST_PAUSE_NANOS)
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Time
         let deadline = deadline::deadline(key)?;
         if task::scheduler_now(key, first) == there {
             let shared = own_lanes::shared_at(there).or_else(|| shared::find(there))?;
-            return Some((deadline, shared.timeline));
+            return Some((deadline, shared.watch.timeline));
         }
     }
 }
@@ -100,8 +100,8 @@ pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Time
 impl Shared {
     fn reset(&self, key: TaskKey, when: When) -> Reset {
         let times = match when {
-            When::After(delay) => self.after(delay),
-            When::At(instant) => self.at(instant),
+            When::After(delay) => self.watch.after(delay),
+            When::At(instant) => self.watch.at(instant),
         };
         with_lane(self, |writer| writer.lane.note_reset());
         let mut filed = None;

@@ -152,8 +152,8 @@ impl Engine {
         precision: Precision,
         wheel_size: usize,
     ) -> Engine {
-        let timeline = shared.timeline;
-        let now = shared.now();
+        let timeline = shared.watch.timeline;
+        let now = shared.watch.now();
         let passed = timeline.passed(now);
         Engine {
             batch: DueBatch::new(Arc::<Shared>::clone(&shared)),
@@ -269,14 +269,14 @@ impl Engine {
 
     /// Moves the wheel to the present, and what it gives out to the ready queue.
     fn advance(&mut self) {
-        let passed = self.shared.timeline.passed(self.now);
+        let passed = self.shared.watch.timeline.passed(self.now);
         let to = match self.precision {
             Precision::Tick => passed,
             // The tick that is passing too: its entries wait in the ready queue for their own deadlines.
             Precision::Exact => Tick(passed.0.saturating_add(1)),
         };
         let out_until = match self.precision {
-            Precision::Tick => self.shared.timeline.end_of(passed),
+            Precision::Tick => self.shared.watch.timeline.end_of(passed),
             Precision::Exact => self.now,
         };
         self.shared.out_until.store(out_until.0, Ordering::Relaxed);

@@ -103,7 +103,8 @@ impl Engine {
         let wheel_at = first.and_then(|first| self.served_at(Moment(first)));
         let mut next = [self.ready.next(), wheel_at, retry_at].into_iter().flatten().min();
         if self.shared.has_a_thread {
-            let settle_at = self.wheel.settle_at().map(|tick| self.shared.timeline.end_of(tick));
+            let settle_at =
+                self.wheel.settle_at().map(|tick| self.shared.watch.timeline.end_of(tick));
             let news_at = self.served_at(earliest).filter(|at| *at > now);
             let times = [next, self.tidying.trim_at, self.tidying.scan_at, settle_at, news_at];
             next = times.into_iter().flatten().min();
@@ -151,7 +152,7 @@ impl Engine {
 
     /// Returns when the wheel has to be advanced for a task of this deadline; `None` for never.
     fn served_at(&self, deadline: Moment) -> Option<Moment> {
-        let timeline = &self.shared.timeline;
+        let timeline = &self.shared.watch.timeline;
         match self.precision {
             _ if deadline == Moment::NEVER => None,
             Precision::Tick => Some(timeline.end_of(timeline.covering(deadline))),
@@ -189,7 +190,7 @@ impl Engine {
         match self.precision {
             // What is due in the tick that ends at `at` is served then.
             Precision::Tick => {
-                Moment(at.0.saturating_sub(self.shared.timeline.tick_nanos().get() - 1))
+                Moment(at.0.saturating_sub(self.shared.watch.timeline.tick_nanos().get() - 1))
             }
             Precision::Exact => at,
         }

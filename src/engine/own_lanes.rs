@@ -59,7 +59,7 @@ pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter
 /// For a thread that has lost its lanes already.
 #[cold]
 fn with_a_borrowed_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
-    let mut writer = shared.take_lane();
+    let mut writer = shared.intake.take_lane();
     let result = work(&mut writer);
     shared.intake.leave_lane(writer);
     result
@@ -110,8 +110,8 @@ fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
         // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them remembers few.
         lanes.retain(|held| held.shared.strong_count() > 0);
         let (scheduler, serial) = (shared.id, shared.serial);
-        let (timeline, has_system_clock) = (shared.timeline, shared.has_system_clock);
-        let (shared, writer) = (shared.me.clone(), shared.take_lane());
+        let (timeline, has_system_clock) = (shared.watch.timeline, shared.watch.has_system_clock);
+        let (shared, writer) = (shared.me.clone(), shared.intake.take_lane());
         lanes.push(Held { scheduler, serial, shared, timeline, has_system_clock, writer });
         lanes.len() - 1
     });

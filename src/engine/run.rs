@@ -26,7 +26,6 @@ use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
 use crate::platform::cpu::{cycles, cycles_of_a_microsecond};
 use crate::platform::panics::{Payload, caught};
-use crate::platform::sync::InOrder;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
 
 /// A thread's last reading of a scheduler's clock.
@@ -76,7 +75,7 @@ impl Shared {
     /// if the clock panics.
     #[inline]
     fn recently(&self) -> Option<Moment> {
-        let Some(cycles) = cycles().filter(|_| self.is_in_real_time) else {
+        let Some(cycles) = cycles().filter(|_| self.watch.is_in_real_time) else {
             return self.try_now();
         };
         let last = LAST_READING.get();
@@ -94,13 +93,13 @@ impl Shared {
     /// nobody else would run it.
     #[inline]
     pub(super) fn try_now(&self) -> Option<Moment> {
-        self.ask_clock(Clock::now).map(|reading| self.timeline.present(reading))
+        self.ask_clock(Clock::now).map(|reading| self.watch.timeline.present(reading))
     }
 
     /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
     #[inline]
     pub(crate) fn ask_clock<R>(&self, question: impl FnOnce(&dyn Clock) -> R) -> Option<R> {
-        caught(|| question(&*self.clock)).map_err(|panic| self.hooks.report(panic)).ok()
+        caught(|| question(&*self.watch.clock)).map_err(|panic| self.hooks.report(panic)).ok()
     }
 
     #[inline]
@@ -169,7 +168,7 @@ impl Shared {
         let now = self.try_now().unwrap_or(due);
         let next = match chosen {
             Some(delay) => now.after(delay),
-            None => next_run(task.kind(), task.period(), due, now, self.tick),
+            None => next_run(task.kind(), task.period(), due, now, self.watch.tick),
         };
         let mut filed = None;
         let announce = |entry| {
@@ -227,7 +226,7 @@ impl Shared {
     /// The last step of a series. It may be on the list of series in their runs (END-5).
     fn end_series(&self, over: Over) {
         let key = over.end_in_order();
-        if self.is_closing.load_in_order() {
+        if self.termination.is_closing_in_order() {
             self.termination.run_is_over(key);
         }
     }
@@ -396,7 +395,7 @@ impl due::TaskOwner for Shared {
     }
 
     fn instant(&self, moment: Moment) -> Instant {
-        self.timeline.instant(moment)
+        self.watch.timeline.instant(moment)
     }
 
     fn id(&self) -> SchedulerId {

@@ -28,76 +28,68 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::this_thread;
-use crate::clock::clocks::{Clock, SystemClock};
+use crate::clock::clocks::SystemClock;
 use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
-use crate::clock::timeline::Timeline;
+use crate::clock::watch::Watch;
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::LaneWriter;
 use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
-use crate::executor::backpressure::{Backlog, PendingLimit};
+use crate::executor::backpressure::Backlog;
 use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::quietly;
-use crate::platform::sync::{AtomicBool, InOrder, Ordering};
+use crate::platform::sync::Ordering;
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.
 pub(crate) const MOST_OVERDUE: u64 = 32 * 1024;
 
-/// What all parts of one scheduler share.
+/// What all parts of one scheduler share, by who needs it.
 pub(crate) struct Shared {
+    // Everybody.
     /// No other scheduler that is alive has this id.
     pub(super) id: SchedulerId,
     /// No other scheduler ever has this number. It tells schedulers apart where one that is gone may be remembered.
     pub(super) serial: u64,
-    pub(crate) timeline: Timeline,
-    pub(crate) clock: Box<dyn Clock>,
-    pub(super) is_in_real_time: bool,
-    /// The clock is a [`SystemClock`](crate::SystemClock).
-    pub(super) has_system_clock: bool,
-    pub(crate) hooks: Hooks,
-    pub(crate) bell: Arc<Doorbell>,
+    pub(super) me: Weak<Shared>,
+    pub(crate) watch: Watch,
+
+    // A producer.
     pub(crate) intake: Intake,
-    pub(crate) own_executors: Arc<ExecutorTable>,
-    pub(crate) termination: Termination,
-    pub(crate) shutdown_timeout: Duration,
-    /// Written by the engine alone.
-    pub(crate) wakeups: Counter,
-    /// Written by the engine alone.
-    pub(crate) rejected: Counter,
+    pub(crate) bell: Arc<Doorbell>,
     /// What is due and not started, on the scheduler's executor or on the way there.
     pub(crate) backlog: Backlog,
     /// The engine has a thread of its own. Nobody else turns it, and everybody schedules. So it may ask to be woken for
     /// what is not a task, and producers may wait for it. A driven engine asks for nothing, because otherwise a peak
     /// somewhere in the process would show in its virtual time.
     pub(crate) has_a_thread: bool,
-    /// The tick that the user has asked for, in nanoseconds.
-    pub(crate) tick: u64,
-    pub(super) limit: Option<Arc<PendingLimit>>,
-    /// Set once, by whoever stops the scheduler.
-    pub(super) is_closing: AtomicBool,
     /// What was filed up to this [`Moment`] has come out of the wheel. Relaxed: if it is too old, a reset makes an entry
     /// more than it needs.
     pub(super) out_until: AtomicU64,
-    /// When the engine has last said that it wants to be turned again, as a [`Moment`]; 0 before it has. Only shown, so
-    /// it is Relaxed.
+
+    // A runner.
+    pub(crate) hooks: Hooks,
+    pub(crate) own_executors: Arc<ExecutorTable>,
+
+    // The end of life.
+    pub(crate) termination: Termination,
+
+    // Who looks at it from outside. The engine writes these.
+    pub(crate) wakeups: Counter,
+    pub(crate) rejected: Counter,
+    /// When the engine has last said that it wants to be turned again, as a [`Moment`]; 0 before it has. Relaxed.
     pub(super) next_wakeup: AtomicU64,
-    pub(super) me: Weak<Shared>,
 }
 
 /// What a builder decides about a scheduler.
 pub(crate) struct Settings {
-    pub(crate) timeline: Timeline,
-    pub(crate) clock: Box<dyn Clock>,
-    pub(crate) has_system_clock: bool,
+    pub(crate) watch: Watch,
     pub(crate) hooks: Hooks,
     pub(crate) max_pending: Option<usize>,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) has_a_thread: bool,
-    pub(crate) tick: u64,
 }
 
 impl Shared {
@@ -107,23 +99,16 @@ impl Shared {
             Shared {
                 id,
                 serial,
-                intake: Intake::new(settings.clock.tells_calls_apart()),
-                has_system_clock: settings.has_system_clock,
-                is_in_real_time: settings.clock.runs_in_real_time(),
-                timeline: settings.timeline,
-                clock: settings.clock,
+                intake: Intake::new(settings.watch.clock.tells_calls_apart(), settings.max_pending),
+                watch: settings.watch,
                 hooks: settings.hooks,
                 bell,
                 own_executors: Arc::default(),
-                termination: Termination::new(settings.has_a_thread),
-                shutdown_timeout: settings.shutdown_timeout,
+                termination: Termination::new(settings.has_a_thread, settings.shutdown_timeout),
                 wakeups: Counter::default(),
                 rejected: Counter::default(),
                 backlog: Backlog::new(MOST_OVERDUE),
                 has_a_thread: settings.has_a_thread,
-                tick: settings.tick,
-                limit: settings.max_pending.map(|most| Arc::new(PendingLimit::new(Some(most)))),
-                is_closing: AtomicBool::new(false),
                 out_until: AtomicU64::new(0),
                 next_wakeup: AtomicU64::new(0),
                 me: me.clone(),
@@ -133,25 +118,6 @@ impl Shared {
 
     pub(crate) fn id(&self) -> SchedulerId {
         self.id
-    }
-
-    pub(crate) fn has_system_clock(&self) -> bool {
-        self.has_system_clock
-    }
-
-    pub(crate) fn is_in_real_time(&self) -> bool {
-        self.is_in_real_time
-    }
-
-    /// Returns the present.
-    #[inline]
-    pub(crate) fn now(&self) -> Moment {
-        self.timeline.present(self.clock.now())
-    }
-
-    /// Returns a lane for a thread that has none.
-    pub(super) fn take_lane(&self) -> LaneWriter {
-        self.intake.take_lane(self.limit.as_ref())
     }
 
     /// Notes when the engine wants to be turned again, before its thread sleeps.
@@ -168,7 +134,7 @@ impl Shared {
 
     #[inline]
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Acquire) // pairs with the store in `stop`
+        self.termination.is_closing()
     }
 
     /// Stops the scheduler: nothing is accepted any more, and the engine comes to its end.
@@ -176,7 +142,7 @@ impl Shared {
     /// The store comes before the bell (WAKE-7), and in the order in which the engine looks at series in their runs
     /// (END-5).
     pub(crate) fn stop(&self) {
-        self.is_closing.store_in_order(true);
+        self.termination.begin();
         self.bell.ring_if_asleep();
         self.bell.ring();
     }
@@ -188,18 +154,12 @@ impl Shared {
         self.intake.each_lane(|lane| stats.add_what_left(&lane.counts));
         self.intake.each_lane(|lane| stats.add_what_came(&lane.counts));
         let (came, left) = (stats.scheduled, stats.left);
-        let count = || self.counted().unwrap_or_else(|| came.saturating_sub(left));
+        let count = || self.intake.counted().unwrap_or_else(|| came.saturating_sub(left));
         let pending = if self.is_closing() { self.termination.in_run(count) } else { count() };
         stats.left = came.saturating_sub(pending);
         stats.rejected = self.rejected.get();
         stats.wakeups = self.wakeups.get();
         stats
-    }
-
-    /// Returns how many tasks are pending by the count of the limit, if there is one. It is never above the limit, which a
-    /// sum over lanes may be that change in the meantime (S25).
-    fn counted(&self) -> Option<u64> {
-        Some(self.limit.as_ref()?.pending()? as u64)
     }
 
     /// Returns how many tasks are pending. Without a limit this is what came less what left, read in the opposite order,
@@ -209,7 +169,7 @@ impl Shared {
         if self.is_closing() && self.termination.has_come() {
             return 0;
         }
-        let pending = self.counted().unwrap_or_else(|| {
+        let pending = self.intake.counted().unwrap_or_else(|| {
             let (mut left, mut came) = (0, 0);
             self.intake.each_lane(|lane| left += lane.counts.left.get());
             self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
@@ -268,7 +228,7 @@ impl Drop for Shared {
         registry().alive.remove(&self.id);
         trim::at_the_end();
         // What is left of the user's: the last `Arc` may be that of a `DueTask`, whose run never unwinds (S17).
-        let clock = std::mem::replace(&mut self.clock, Box::new(SystemClock));
+        let clock = std::mem::replace(&mut self.watch.clock, Box::new(SystemClock));
         quietly(|| drop(clock));
         self.hooks.drop_all();
     }

@@ -40,7 +40,9 @@ use crate::clock::repeat::Kind;
 use crate::clock::tick::Moment;
 use crate::engine::slots::{Phase, deadline, task};
 use crate::platform::panics::quietly;
-use crate::platform::sync::{Condvar, IS_MODEL, Mutex, MutexGuard, global, lock};
+use crate::platform::sync::{
+    AtomicBool, Condvar, IS_MODEL, InOrder, Mutex, MutexGuard, Ordering, global, lock,
+};
 use crate::wheel::entry::{Entry, TaskKey};
 
 /// A task that was pending at the end.
@@ -85,8 +87,11 @@ enum Stage {
 }
 
 /// The end of one scheduler. The engine fulfils it, once.
-#[derive(Default)]
 pub(crate) struct Termination {
+    /// Set once, by whoever stops the scheduler.
+    is_closing: AtomicBool,
+    /// How long a close waits for it.
+    pub(crate) timeout: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -205,10 +210,30 @@ impl Termination {
     }
 
     /// Creates the end of a scheduler with a tick thread, if it has one, which comes to [`attend`](Termination::attend).
-    pub(crate) fn new(has_a_thread: bool) -> Termination {
+    pub(crate) fn new(has_a_thread: bool, timeout: Duration) -> Termination {
         let closers = if has_a_thread { 1 } else { 2 };
         let state = State { is_attended: has_a_thread, closers, ..State::default() };
-        Termination { state: Mutex::new(state), changed: Condvar::new() }
+        let (is_closing, changed) = (AtomicBool::new(false), Condvar::new());
+        Termination { is_closing, timeout, state: Mutex::new(state), changed }
+    }
+
+    // ----- its beginning ---------------------------------------------------------------------
+
+    /// Notes that the scheduler stops: nothing is accepted from now on. In one order with the looks at series in their runs
+    /// (END-5).
+    pub(crate) fn begin(&self) {
+        self.is_closing.store_in_order(true);
+    }
+
+    /// Acquire: pairs with the store in `begin`.
+    #[inline]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Like [`is_closing`](Termination::is_closing), in one order with `begin` (END-5).
+    pub(crate) fn is_closing_in_order(&self) -> bool {
+        self.is_closing.load_in_order()
     }
 
     // ----- those that may take the leftovers (END-2) ---------------------------------------

@@ -66,7 +66,7 @@ impl Ticker {
         if self.engine.is_blind {
             return self.nap();
         }
-        let until_instant = until.map(|at| self.shared.timeline.instant(at));
+        let until_instant = until.map(|at| self.shared.watch.timeline.instant(at));
         self.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
         let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
         self.shared.will_wake_at(until.unwrap_or(Moment::NEVER));
@@ -95,7 +95,6 @@ impl Ticker {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::num::NonZeroU64;
     use std::sync::mpsc;
     use std::task::Waker;
     use std::time::{Duration, Instant};
@@ -104,6 +103,7 @@ mod tests {
     use crate::clock::clocks::SystemClock;
     use crate::clock::parking::Doorbell;
     use crate::clock::timeline::Timeline;
+    use crate::clock::watch::Watch;
     use crate::engine::Precision;
     use crate::engine::error::ScheduleError;
     use crate::engine::shared::Settings;
@@ -126,15 +126,13 @@ mod tests {
         let sleeper = Sleeper::new();
         let bell = Doorbell::new(Some(sleeper.waker()));
         let tick = Duration::from_millis(1);
+        let timeline = Timeline::new(Instant::now(), tick).expect("above zero");
         let settings = Settings {
-            timeline: Timeline::new(Instant::now(), tick).expect("above zero"),
-            clock: Box::new(SystemClock),
-            has_system_clock: true,
+            watch: Watch::new(Box::new(SystemClock), true, timeline, tick),
             hooks,
             max_pending: None,
             shutdown_timeout: Duration::from_secs(60),
             has_a_thread: true,
-            tick: NonZeroU64::MIN.get(),
         };
         let shared = Shared::new(settings, bell);
         let mut engine = Engine::new(Arc::clone(&shared), Box::new(Inline), Precision::Tick, 64);
@@ -144,7 +142,7 @@ mod tests {
     }
 
     fn schedule(shared: &Arc<Shared>, seconds: u64) -> Result<(), ScheduleError> {
-        let times = shared.after(Duration::from_secs(seconds));
+        let times = shared.watch.after(Duration::from_secs(seconds));
         let admitted = shared.admit(times, OneShot(|| ()), Repetition::NONE, None);
         admitted.map(|_| ()).map_err(|(reason, _)| reason)
     }

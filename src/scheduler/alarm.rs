@@ -70,7 +70,7 @@ impl Scheduler {
     ///
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
-        let times = self.shared().at(instant);
+        let times = self.shared().watch.at(instant);
         let woken = self.shared().wake_at(times, || Wake(waker.clone()))?;
         Ok(Alarm::new(woken, self.shared(), waker, Kind::Counted))
     }
@@ -104,7 +104,7 @@ impl Scheduler {
         instant: Instant,
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
-        let times = self.shared().at(instant);
+        let times = self.shared().watch.at(instant);
         let woken = self.shared().wake_at(times, || UncountedWake(waker.clone()))?;
         Ok(Alarm::new(woken, self.shared(), waker, Kind::Uncounted))
     }

@@ -9,6 +9,7 @@ use super::Scheduler;
 use crate::clock::clocks::{Clock, ManualClock, SystemClock};
 use crate::clock::parking::{Doorbell, Sleeper};
 use crate::clock::timeline::Timeline;
+use crate::clock::watch::Watch;
 use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
@@ -227,14 +228,11 @@ impl Builder {
         let ChosenClock { clock, is_system } = clock;
         let timeline = Timeline::new(clock.now(), bucket).ok_or(BuildError::ZeroTick)?;
         let settings = Settings {
-            timeline,
-            clock,
-            has_system_clock: is_system,
+            watch: Watch::new(clock, is_system, timeline, self.tick),
             hooks: self.hooks,
             max_pending: self.max_pending,
             shutdown_timeout: self.shutdown_timeout,
             has_a_thread,
-            tick: u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX),
         };
         Ok(Engine::new(Shared::new(settings, bell), executor, self.precision, self.wheel_size))
     }

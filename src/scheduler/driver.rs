@@ -143,14 +143,14 @@ impl Driver {
 
     /// Returns the present, on the scheduler's clock.
     pub fn now(&self) -> Instant {
-        self.shared.clock.now()
+        self.shared.watch.clock.now()
     }
 
     /// Asks the clock for something. A panic is reported (S17), and the clock is asked again. The third panic in a row is the
     /// caller's, because without the clock nothing here goes on.
     fn ask_clock<R>(&self, question: impl Fn(&dyn Clock) -> R) -> R {
         let answer = self.shared.ask_clock(&question).or_else(|| self.shared.ask_clock(&question));
-        answer.unwrap_or_else(|| question(&*self.shared.clock))
+        answer.unwrap_or_else(|| question(&*self.shared.watch.clock))
     }
 
     /// Returns the present, as [`now`](Driver::now) does, also if the clock panics once or twice.
@@ -194,7 +194,7 @@ impl Driver {
             let (at, threshold, come_back) = match turn_until_done(engine) {
                 Next::Ended => return Some(None),
                 Next::Again => return None,
-                Next::At(at) => (at, engine.threshold(at), Some(shared.timeline.instant(at))),
+                Next::At(at) => (at, engine.threshold(at), Some(shared.watch.timeline.instant(at))),
                 Next::Idle => (Moment::NEVER, Moment::NEVER, None),
             };
             shared.will_wake_at(at);
@@ -245,7 +245,7 @@ impl Driver {
         }
         let before = self.shared.fired();
         let target = self.reading().checked_add(by);
-        let target = target.unwrap_or_else(|| self.shared.timeline.instant(Moment::NEVER));
+        let target = target.unwrap_or_else(|| self.shared.watch.timeline.instant(Moment::NEVER));
         let target = short_of_never(target);
         loop {
             match self.turn() {
@@ -282,7 +282,7 @@ impl Driver {
         let first = self.cell.with_engine(Engine::first_deadline);
         self.cell.end_if_stopped();
         let Some(first) = first else { return Some(self.reading()) };
-        first.map(|first| self.shared.timeline.instant(first))
+        first.map(|first| self.shared.watch.timeline.instant(first))
     }
 
     /// Moves the clock to this instant, or waits for a tick at most if the clock cannot be moved.
@@ -300,7 +300,7 @@ impl Driver {
     /// Sleeps until this instant, or for a tick at most, because another thread may schedule a task in the meantime that
     /// is due earlier.
     pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
-        let tick = Duration::from_nanos(self.shared.timeline.tick_nanos().get());
+        let tick = Duration::from_nanos(self.shared.watch.timeline.tick_nanos().get());
         let step = self.reading().checked_add(tick).map_or(instant, |step| step.min(instant));
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
     }
@@ -319,7 +319,7 @@ impl Driver {
         self.shared.stop();
         self.cell.end();
         let termination = &self.shared.termination;
-        let until = termination::after(self.shared.shutdown_timeout);
+        let until = termination::after(self.shared.termination.timeout);
         // Another thread that closes the scheduler may be turning the engine now.
         let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
         let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();

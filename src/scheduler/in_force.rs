@@ -53,7 +53,7 @@ impl TimeSource {
 
     /// Returns true if its clock does not run by itself.
     pub(crate) fn is_virtual(&self) -> bool {
-        self.known().is_some_and(|scheduler| !scheduler.shared().is_in_real_time())
+        self.known().is_some_and(|scheduler| !scheduler.shared().watch.is_in_real_time)
     }
 
     /// Returns the scheduler, or `None` if it is the global one and the system starts no thread for it.
@@ -70,7 +70,7 @@ impl TimeSource {
     pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
         let old = self.0.take()?;
         self.0 = old.service.successor.get().cloned();
-        let has_system_clock = |scheduler: &Scheduler| scheduler.shared().has_system_clock();
+        let has_system_clock = |scheduler: &Scheduler| scheduler.shared().watch.has_system_clock;
         let is_one_time = has_system_clock(&old) && self.known().is_none_or(has_system_clock);
         if self.0.is_some() || is_one_time {
             return Some(deadline);
@@ -300,7 +300,7 @@ fn is_driven() -> bool {
         _ => None,
     });
     let driver = driver.and_then(|driver| driver.upgrade());
-    driver.is_some_and(|driver| !driver.shared().is_in_real_time())
+    driver.is_some_and(|driver| !driver.shared().watch.is_in_real_time)
 }
 
 /// Puts a virtual clock on the calling thread.

@@ -249,14 +249,14 @@ pub struct PendingTask {
 impl PendingTask {
     /// Returns how long it is until the task is due, on its old scheduler's clock. Returns zero if it is overdue.
     pub fn remaining(&self) -> Duration {
-        remaining(self.due(), self.shared.now())
+        remaining(self.due(), self.shared.watch.now())
     }
 
     /// Returns when the task is due. For a task that is never due, returns the latest instant of the clock. If the task
     /// is a series whose run is still in progress, the deadline is an estimate, because it may depend on the end of
     /// that run.
     pub fn deadline(&self) -> Instant {
-        self.shared.timeline.instant(self.due())
+        self.shared.watch.timeline.instant(self.due())
     }
 
     fn due(&self) -> Moment {
@@ -417,7 +417,7 @@ impl PendingTask {
         was_in_run: bool,
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let (here, there, from) = (self.shared.now(), shared.now(), self.shared.id());
+        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id());
         // A reset may move it until it is held, so this is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
         let admitted =

@@ -215,7 +215,7 @@ impl Scheduler {
 
     /// Returns the present, on the scheduler's clock.
     pub fn now(&self) -> Instant {
-        self.shared().clock.now()
+        self.shared().watch.clock.now()
     }
 
     /// Returns true if two readings of the scheduler's clock, one after the other on any threads, always differ. Then a
@@ -311,7 +311,7 @@ impl Scheduler {
         }
         shared.termination.join();
         self.begin_stop();
-        let leftovers = shared.termination.wait(termination::after(shared.shutdown_timeout));
+        let leftovers = shared.termination.wait(termination::after(shared.termination.timeout));
         shared.drop_leftovers(shared.termination.leave());
         let leftovers = leftovers.ok_or(CloseError::Timeout)?;
         Ok(Leftovers::new(Arc::clone(shared), leftovers))

@@ -55,7 +55,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().after(delay);
+        let times = self.shared().watch.after(delay);
         self.admit_once(times, task)
     }
 
@@ -70,7 +70,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().at(instant);
+        let times = self.shared().watch.at(instant);
         self.admit_once(times, task)
     }
 
@@ -87,7 +87,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().after(delay);
+        let times = self.shared().watch.after(delay);
         match trace::current_span() {
             None => self.try_admit(times, task),
             Some(span) => {
@@ -208,7 +208,7 @@ impl Scheduler {
             return Err(ScheduleError::ZeroPeriod);
         }
         let repetition = Repetition { kind: period.kind(), period: period.nanos() };
-        self.admit(self.shared().after(initial), Series(task), repetition)
+        self.admit(self.shared().watch.after(initial), Series(task), repetition)
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
@@ -219,7 +219,7 @@ impl Scheduler {
         delay: Duration,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let times = self.shared().after(delay);
+        let times = self.shared().watch.after(delay);
         self.admit_once(times, Named { name, task })
     }
 
@@ -253,7 +253,7 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().at(instant);
+        let times = self.shared().watch.at(instant);
         self.admit_once(times, Named { name, task })
     }
 

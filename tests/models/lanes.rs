@@ -21,7 +21,7 @@ fn record(name: u64) -> Record {
 #[test]
 fn models_a_push_is_taken_or_refused() {
     loom::model(|| {
-        let mut writer = Intake::new(false).take_lane(None);
+        let mut writer = Intake::new(false, None).take_lane();
         let mut reader = LaneReader::new(&writer.lane);
         let writing = thread::spawn(move || {
             (1..=3_u64).take_while(|name| writer.push(record(*name)).is_ok()).count()
@@ -41,8 +41,8 @@ fn models_a_push_is_taken_or_refused() {
 /// Two threads push, and a reader that may leave some of it looks in between. What it has not taken then, it finds at
 /// its next look (WAKE-4, INTAKE-2).
 fn pushes_are_seen_or_signalled(most: usize) {
-    let (intake, bell) = (Arc::new(Intake::new(false)), Doorbell::new(None));
-    let mut writers = [(); 2].map(|()| intake.take_lane(None));
+    let (intake, bell) = (Arc::new(Intake::new(false, None)), Doorbell::new(None));
+    let mut writers = [(); 2].map(|()| intake.take_lane());
     let push = |writer: &mut LaneWriter, intake: &Intake, bell: &Doorbell, name| {
         let record = Record { deadline: 0, stamp: intake.stamp(0), name };
         assert!(writer.push(record).is_ok());
@@ -95,8 +95,8 @@ fn models_what_a_look_leaves_is_seen_by_the_next() {
 #[test]
 fn models_a_lane_that_is_open_is_listed_once() {
     loom::model(|| {
-        let intake = Arc::new(Intake::new(false));
-        let mut writer = intake.take_lane(None);
+        let intake = Arc::new(Intake::new(false, None));
+        let mut writer = intake.take_lane();
         let mut push = |name| {
             let record = Record { deadline: 0, stamp: intake.stamp(0), name };
             assert!(writer.push(record).is_ok());
@@ -129,14 +129,14 @@ fn models_a_lane_that_is_open_is_listed_once() {
 #[test]
 fn models_no_record_comes_before_what_was_scheduled_before_it() {
     loom::model(|| {
-        let intake = Arc::new(Intake::new(false));
+        let intake = Arc::new(Intake::new(false, None));
         let told = Arc::new(AtomicBool::new(false));
         let push = |writer: &mut LaneWriter, intake: &Intake, name: u64| {
             let record = Record { deadline: 0, stamp: intake.stamp(0), name };
             assert!(writer.push(record).is_ok());
         };
-        let mut first = intake.take_lane(None);
-        let mut second = intake.take_lane(None);
+        let mut first = intake.take_lane();
+        let mut second = intake.take_lane();
         push(&mut second, &intake, 0); // so that it is on the ready list already
         let later = {
             let (intake, told) = (Arc::clone(&intake), Arc::clone(&told));

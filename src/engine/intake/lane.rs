@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
-        let mut writer = Intake::new(true).take_lane(None);
+        let mut writer = Intake::new(true, None).take_lane();
         LaneReader::new(&writer.lane).close();
         for _ in 0..3 {
             assert!(writer.push(Record { deadline: 1, stamp: 1, name: 1 }).is_err());

@@ -71,6 +71,7 @@ const LANES_SHOWN: usize = 32;
 pub(crate) struct Intake {
     signals: Arc<Signals>,
     lanes: Mutex<Lanes>,
+    limit: Option<Arc<PendingLimit>>,
     order: Order,
     /// The cut of the last turn. Written by the engine alone.
     last_cut: AtomicU64,
@@ -99,7 +100,7 @@ struct Lanes {
 }
 
 impl Intake {
-    pub(crate) fn new(clock_tells_order: bool) -> Intake {
+    pub(crate) fn new(clock_tells_order: bool, max_pending: Option<usize>) -> Intake {
         let signals = Signals {
             ready: CachePadded::new(AtomicU64::new(0)),
             filled: CachePadded::new(AtomicU64::new(0)),
@@ -117,8 +118,9 @@ impl Intake {
         } else {
             Order::Count(CachePadded::new(AtomicU64::new(0)))
         };
+        let limit = max_pending.map(|most| Arc::new(PendingLimit::new(Some(most))));
         let (signals, last_cut) = (Arc::new(signals), AtomicU64::new(0));
-        Intake { signals, lanes: Mutex::new(lanes), order, last_cut }
+        Intake { signals, lanes: Mutex::new(lanes), limit, order, last_cut }
     }
 
     /// Returns true if stamps are readings of the clock, and false if they are a shared count.
@@ -152,14 +154,31 @@ impl Intake {
         self.last_cut.load(Ordering::Relaxed) // any turn's will do
     }
 
+    /// Counts a task towards the limit, if there is one. Returns false if it is reached.
+    #[inline]
+    pub(crate) fn count_in(&self) -> bool {
+        self.limit.as_ref().is_none_or(|limit| limit.enter())
+    }
+
+    /// Undoes [`count_in`](Intake::count_in). A task that has come in is counted out by a lane.
+    pub(crate) fn count_out(&self) {
+        self.limit.iter().for_each(|limit| limit.leave());
+    }
+
+    /// Returns how many tasks are pending by the count of the limit, if there is one. It is never above the limit, which a
+    /// sum over lanes may be that change in the meantime (S25).
+    pub(crate) fn counted(&self) -> Option<u64> {
+        Some(self.limit.as_ref()?.pending()? as u64)
+    }
+
     /// Returns a lane for a thread that has none: one whose thread has ended, counters and all, or a new one.
-    pub(crate) fn take_lane(&self, limit: Option<&Arc<PendingLimit>>) -> LaneWriter {
+    pub(crate) fn take_lane(&self) -> LaneWriter {
         let mut lanes = lock(&self.lanes);
         if let Some(writer) = lanes.idle.pop() {
             return writer;
         }
         let (number, signals) = (lanes.all.len(), Arc::clone(&self.signals));
-        let lane = Lane::new(number, limit.cloned(), signals);
+        let lane = Lane::new(number, self.limit.clone(), signals);
         if lanes.is_closed {
             lane.close();
         } else {

@@ -176,8 +176,8 @@ mod tests {
 
     /// Returns an intake with so many writers.
     fn intake(writers: usize) -> (Intake, Vec<LaneWriter>) {
-        let intake = Intake::new(true);
-        let writers = (0..writers).map(|_| intake.take_lane(None)).collect();
+        let intake = Intake::new(true, None);
+        let writers = (0..writers).map(|_| intake.take_lane()).collect();
         (intake, writers)
     }
 
@@ -288,7 +288,7 @@ mod tests {
     fn a_lane_that_was_left_is_taken_again() {
         let (intake, writers) = intake(3);
         writers.into_iter().for_each(|writer| intake.leave_lane(writer));
-        let again = [(); 3].map(|()| intake.take_lane(None));
+        let again = [(); 3].map(|()| intake.take_lane());
         let mut lanes = 0;
         intake.each_lane(|_| lanes += 1);
         assert_eq!(lanes, 3);
