@@ -87,8 +87,8 @@
 //! stay. A page (64 holders) with one task in it stays too, and so do the slots in magazines, up to 256 per thread. On
 //! systems without such a call the pages stay with the process.
 //!
-//! **Ahead of a peak**, when few slots are left, the tick thread makes the next block ready as one large page, because
-//! the system takes 0.3 to 8 ms to fill two megabytes with zeros. A caller that comes before it uses small pages, and
+//! **Ahead of a peak**, when few slots are left, the tick thread touches the pages of the next block, because each costs a
+//! microsecond when it is touched first. A caller that comes before it touches one page at a time, and
 //! writes to each before it reads there. A page that is read first costs two faults, the second of which interrupts all
 //! processors (p99.9 of a schedule in a fresh process: 16 us before that, and 4 since).
 //!
@@ -183,7 +183,8 @@
 //! | the same, and a look at 256 entries instead of 4096: process, per pair of cancel and schedule | 254 | 150 | yes |
 //! | a radix sort of what a tick gives out | 24 | 7 | yes |
 //! | that, one clock reading a microsecond, large pages, blocks freed when idle: fire inline | 150 | 102 | yes |
-//! | large pages: schedule | 78 | 78 | for fires |
+//! | large pages, measured again: fire inline, in no order of addresses | 52 | 51 | no |
+//! | large pages: process, per schedule in a fresh process | 91 | 118 | no: two megabytes do not fit into a cache |
 //! | the time stamp counter in place of the clock: it must be fenced to keep order across threads | 29 | 22 | no |
 //! | due tasks handed over in slices instead of one by one | 17 | 17 | no |
 //! | wheel blocks given back from the highest address: resident memory after a peak, MB | 168 | 168 | no |

@@ -68,9 +68,8 @@ pub(crate) struct Block(pages::Mapped);
 impl Block {
     /// Maps a block. Returns `None` if the system has no memory.
     ///
-    /// If `is_ahead`, nobody needs the block yet. Then it is touched here, as one large page if the system has one: with
-    /// a million timers, which fire in no order of addresses, that saves a sixth of the cost of a fire. Otherwise it has
-    /// small pages, each of which comes when it is touched.
+    /// If `is_ahead`, nobody needs the block yet, and it is touched here. Otherwise each of its pages comes when it is
+    /// touched.
     pub(crate) fn map(is_ahead: bool) -> Option<Block> {
         pages::block(is_ahead).map(Block)
     }

@@ -14,10 +14,10 @@
 //!
 //! Everything here is behind one lock, which is taken once for 128 tasks.
 //!
-//! **The next block.** A new block is two megabytes. The system fills it with zeros when it is first touched, which
-//! takes 0.3 to 8 ms, and would delay one schedule by so much. So the tick thread does it: when the free slots are fewer
-//! than half a block, it adds the next block and touches it before anybody uses it. A caller that finds no free slot
-//! before that adds a block itself, of small pages, and touches one page at a time.
+//! **The next block.** The system clears a page when it is first touched, which delays one schedule in 64 by a
+//! microsecond. So the tick thread does it: when the free slots are fewer than half a block, it adds the next block and
+//! touches it, in half a millisecond, before anybody uses it. A caller that finds no free slot before that adds a block
+//! itself, and touches one page at a time. The first block is one of these: a process with few timers has few pages.
 //!
 //! A block gets its number only once its memory is there. While the system has none, callers that find no slot are
 //! refused, each asks the system anew, and the tick thread asks ever less often.

@@ -10,7 +10,7 @@
 
 use std::ptr::NonNull;
 
-/// The size of a block. It is also its alignment, so that the system may use one large page for it.
+/// The size of a block.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
 
 /// The size of the annex of a block.

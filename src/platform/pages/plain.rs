@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::{ANNEX_BYTES, BLOCK_BYTES, Mapped, PAGE_BYTES};
 
 pub(crate) fn block(_is_ahead: bool) -> Option<Mapped> {
-    Some((zeroed(BLOCK_BYTES, BLOCK_BYTES)?, zeroed(ANNEX_BYTES, PAGE_BYTES)?))
+    Some((zeroed(BLOCK_BYTES, PAGE_BYTES)?, zeroed(ANNEX_BYTES, PAGE_BYTES)?))
 }
 
 fn zeroed(bytes: usize, align: usize) -> Option<NonNull<u8>> {

@@ -18,13 +18,11 @@ struct Reserved {
 
 static RESERVE: Mutex<Reserved> = Mutex::new(Reserved { next: 0, annex: 0, left: 0 });
 
-/// Returns a block of zeroed memory that stays mapped, and its annex, or `None` if the system has none. If
-/// `is_ahead`, all of the block is touched here, as one large page if the system has one. Otherwise the system maps
-/// small pages one by one, when they are first touched.
+/// Returns a block of zeroed memory that stays mapped, and its annex, or `None` if the system has none. The system gives
+/// each page when it is first touched. If `is_ahead`, all of the block is touched here.
 pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
     let (block, annex) = take_reserved()?;
     if is_ahead {
-        system::prefer_large_pages(block, BLOCK_BYTES, true);
         // A write to each page. A system call that does the same would hold a lock of the system all the time, for
         // which other threads wait that only want a little memory.
         for page in (0..BLOCK_BYTES).step_by(PAGE_BYTES) {
@@ -56,11 +54,6 @@ fn take_reserved() -> Option<(*mut u8, *mut u8)> {
 }
 
 fn reserve_blocks(count: usize) -> Option<Reserved> {
-    // The annexes lie behind the blocks. One block more than is used, because the mapping may not be aligned.
-    let bytes = count * (BLOCK_BYTES + ANNEX_BYTES);
-    let mapped = system::map(bytes + BLOCK_BYTES)?;
-    let first = mapped.wrapping_add(mapped.align_offset(BLOCK_BYTES));
-    system::prefer_large_pages(first, bytes, false);
-    let next = first.expose_provenance();
-    Some(Reserved { next, annex: next + count * BLOCK_BYTES, left: count })
+    let next = system::map(count * (BLOCK_BYTES + ANNEX_BYTES))?.expose_provenance();
+    Some(Reserved { next, annex: next + count * BLOCK_BYTES, left: count }) // the annexes lie behind the blocks
 }

@@ -4,13 +4,23 @@ use std::ptr;
 
 use super::BLOCK_BYTES;
 
-/// Maps so much memory, zeroed.
+/// Maps so much memory, zeroed, in small pages. A system that gave it a large page without being asked would clear two
+/// megabytes for the first task, which takes twice as long as to clear the same in small pages, because it does not fit into
+/// the cache.
 pub(super) fn map(bytes: usize) -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANON;
     // SAFETY: a new mapping, at an address that the system chooses, touches nothing that exists.
     let mapped = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
-    (mapped != libc::MAP_FAILED).then_some(mapped.cast())
+    if mapped == libc::MAP_FAILED {
+        return None;
+    }
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    // SAFETY: it changes the size of the pages, not their content. The system may refuse.
+    unsafe {
+        libc::madvise(mapped, bytes, libc::MADV_NOHUGEPAGE);
+    }
+    Some(mapped.cast())
 }
 
 /// Makes memory usable. Here all that is mapped is.
@@ -20,17 +30,6 @@ pub(super) fn map(bytes: usize) -> Option<*mut u8> {
 /// There is no condition: it does nothing.
 pub(super) unsafe fn commit(_place: *mut u8, _bytes: usize) -> bool {
     true
-}
-
-/// Asks the system for large pages, or for small ones. It may refuse.
-#[allow(unused_variables, reason = "only Linux has the call")]
-pub(super) fn prefer_large_pages(place: *mut u8, bytes: usize, large: bool) {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    {
-        let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // SAFETY: it changes the size of the pages, not their content.
-        unsafe { libc::madvise(place.cast(), bytes, advice) };
-    }
 }
 
 /// Gives pages back to the system. Returns false if the system refuses.
@@ -45,9 +44,6 @@ pub(crate) unsafe fn discard(place: *mut u8, bytes: usize) -> bool {
     // On other systems `MADV_DONTNEED` is only a hint for swapping.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const ADVICE: libc::c_int = libc::MADV_FREE;
-    // Otherwise the system would in time make the block one large page again.
-    let block = place.wrapping_sub(place.addr() % BLOCK_BYTES);
-    prefer_large_pages(block, BLOCK_BYTES, false);
     // SAFETY: the caller gives up the content of these pages.
     unsafe { libc::madvise(place.cast(), bytes, ADVICE) == 0 }
 }

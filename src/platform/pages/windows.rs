@@ -31,9 +31,6 @@ pub(super) unsafe fn commit(place: *mut u8, bytes: usize) -> bool {
     unsafe { !VirtualAlloc(place.cast(), bytes, MEM_COMMIT, PAGE_READWRITE).is_null() }
 }
 
-/// Large pages are never given back here, and take a privilege. So there are none.
-pub(super) fn prefer_large_pages(_place: *mut u8, _bytes: usize, _large: bool) {}
-
 /// Gives pages back to the system. Returns false if the system refuses.
 ///
 /// # Safety
