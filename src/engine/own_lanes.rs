@@ -5,11 +5,10 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use super::shared::Shared;
 use crate::clock::tick::Moment;
-use crate::clock::timeline::{Timeline, When};
+use crate::clock::timeline::Timeline;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::platform::sync::local;
 use crate::wheel::entry::SchedulerId;
@@ -77,19 +76,19 @@ pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -
     done.ok().flatten()
 }
 
-/// Returns a moment of the scheduler of this id, if the calling thread has a lane there and its clock is the system's. Notes
-/// there that a deadline moves.
+/// Returns what `moment` makes of the timeline of the scheduler of this id, if the calling thread has a lane there and its
+/// clock is the system's. Notes there that a deadline moves.
 #[inline]
-pub(super) fn moment_at(scheduler: SchedulerId, when: When) -> Option<Moment> {
+pub(super) fn moment_at(
+    scheduler: SchedulerId,
+    moment: impl FnOnce(&Timeline) -> Moment,
+) -> Option<Moment> {
     let moment = LANES.try_with(|lanes| {
         let lanes = lanes.0.borrow();
         let is_meant = |held: &&Held| held.scheduler == scheduler && held.has_system_clock;
         let held = lanes.first().filter(is_meant).or_else(|| lanes.iter().find(is_meant))?;
         held.writer.lane.note_reset();
-        Some(match when {
-            When::At(instant) => held.timeline.moment(instant),
-            When::After(delay) => held.timeline.moment(Instant::now()).after(delay),
-        })
+        Some(moment(&held.timeline))
     });
     moment.ok().flatten()
 }

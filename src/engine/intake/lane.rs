@@ -258,6 +258,18 @@ impl LaneWriter {
         LaneWriter { lane, block: None, block_since: 0, filled, published: 0, stamp: 0 }
     }
 
+    /// Publishes the record of a task, and counts a task that `is_new` as scheduled before anybody can see it run (COUNT-1
+    /// in `stats`).
+    #[inline]
+    pub(crate) fn publish(&mut self, record: Record, is_new: bool) -> Result<Pushed, Refused> {
+        self.lane.counts.scheduled.add(u64::from(is_new));
+        let pushed = self.push(record);
+        if pushed.is_err() {
+            self.lane.counts.scheduled.add(u64::from(is_new).wrapping_neg());
+        }
+        pushed
+    }
+
     /// Publishes a record, and lists the lane unless it is listed.
     ///
     /// The swap is the one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half

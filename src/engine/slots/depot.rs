@@ -189,14 +189,17 @@ impl Depot {
         let before = magazine.len();
         let slots = &mut self.pages[page];
         debug_assert_ne!(*slots, 0, "page {page} is open");
-        while *slots != 0 && magazine.len() < full {
-            magazine.push((page * PAGE) as u32 + slots.trailing_zeros());
-            *slots &= *slots - 1;
-        }
-        if *slots == 0 {
+        let (mut left, count) = (*slots, (full - before).min(slots.count_ones() as usize));
+        magazine.extend((0..count).map(|_| {
+            let lowest = left.trailing_zeros();
+            left &= left - 1;
+            (page * PAGE) as u32 + lowest
+        }));
+        *slots = left;
+        if left == 0 {
             clear(&mut self.open, page);
         }
-        self.free -= magazine.len() - before;
+        self.free -= count;
         self.least_free = self.least_free.min(self.free);
     }
 
