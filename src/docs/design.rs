@@ -204,8 +204,8 @@
 //! | repetition | 902 | 754 | the same |
 //! | cancel and schedule | 920 | 714 | the same |
 //!
-//! In alternating runs of `benches/peers` the process took 45 ns for a cancel (W3) where it had taken 54, and 88 for a pair of
-//! cancel and schedule (W4) where it had taken 99.
+//! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had taken 80,
+//! 91 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).
 //!
 //! # The pool
 //!
