@@ -178,7 +178,7 @@ MUTATIONS = [
     ("virtual time jumps ahead of other threads", "src/scheduler/block_on.rs",
      "                self.wait_for_others();\n", "", tests("future::block_on")),
     ("the next deadline of a task that was moved is its old one", "src/engine/next_wakeup.rs",
-     "                Due::Later(entry) => {\n                    moved.push(entry);\n                    false\n                }\n", "                Due::Later(_) => true,\n",
+     "                CameOut::PutOff(entry) => {\n                    moved.push(entry);\n                    false\n                }\n", "                CameOut::PutOff(_) => true,\n",
      tests("future::block_on")),
     ("a stop during a look for the next deadline ends nothing", "src/scheduler/driver.rs",
      "(Engine::first_deadline);\n        self.cell.end_if_stopped();\n", "(Engine::first_deadline);\n", tests("future::block_on")),

@@ -10,7 +10,7 @@ use super::outbox::Target;
 use super::retry_queue::LONGEST_PAUSE_NANOS;
 use crate::clock::clocks::Clock;
 use crate::engine::ready::{Entry, Runner};
-use crate::engine::slots::deadline::{self, Due};
+use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{OneShot, task};
 use crate::executor::DueTask;
@@ -81,9 +81,9 @@ impl Engine {
     fn still_due(&mut self, entry: Entry) -> Option<Entry> {
         self.ready.fetch_ahead();
         match deadline::come_out(entry) {
-            Due::Yes => Some(entry),
-            Due::No => None,
-            Due::Later(entry) => {
+            CameOut::Due => Some(entry),
+            CameOut::Stale => None,
+            CameOut::PutOff(entry) => {
                 self.file_again(entry);
                 None
             }
@@ -252,15 +252,15 @@ impl Engine {
         while self.batch.len() < most && passed_over < SKIP {
             let Some(entry) = self.outboxes.of(target).retries.pop() else { break };
             match deadline::come_out(entry) {
-                Due::Yes => {
+                CameOut::Due => {
                     self.batch.push(entry);
                     continue;
                 }
-                Due::No => {}
-                Due::Later(entry) if entry.moment() <= self.now => {
+                CameOut::Stale => {}
+                CameOut::PutOff(entry) if entry.moment() <= self.now => {
                     self.outboxes.of(target).retries.push(entry);
                 }
-                Due::Later(entry) => self.file_again(entry),
+                CameOut::PutOff(entry) => self.file_again(entry),
             }
             passed_over += 1;
         }

@@ -3,7 +3,7 @@
 use super::bounds::{GIVE_BACK, HAND_OVER, LOOK_AHEAD, SETTLE, SKIP, STALE, SWEEP};
 use super::{Engine, Next, Precision, needed_at};
 use crate::clock::tick::Moment;
-use crate::engine::slots::deadline::{self, Due};
+use crate::engine::slots::deadline::{self, CameOut};
 use crate::engine::slots::task::is_live;
 use crate::engine::slots::trim;
 use crate::wheel::entry::Entry;
@@ -132,9 +132,9 @@ impl Engine {
         loop {
             let mut moved = Vec::new();
             let mut is_valid = |entry: Entry| match deadline::come_out(entry) {
-                Due::Yes => true,
-                Due::No => false,
-                Due::Later(entry) => {
+                CameOut::Due => true,
+                CameOut::Stale => false,
+                CameOut::PutOff(entry) => {
                     moved.push(entry);
                     false
                 }

@@ -470,7 +470,7 @@ impl Termination {
 
     /// Waits for the end, and takes the leftovers; `None` if it has not come by then.
     pub(crate) fn wait(&self, until: Option<Instant>) -> Option<Vec<Leftover>> {
-        let _waits = Waits::begin();
+        let _waits = WaitingRuns::begin();
         let mut state = self.wait_while(until, |state| !state.is_ready())?;
         let leftovers = state.take_if_kept();
         self.notify(state); // nobody waits any more for series that were taken in their runs, nor the tick thread
@@ -545,19 +545,19 @@ impl Termination {
 global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 
 /// The runs of the calling thread, which count as waiting until this is dropped.
-struct Waits(Vec<TaskKey>);
+struct WaitingRuns(Vec<TaskKey>);
 
-impl Waits {
-    fn begin() -> Waits {
+impl WaitingRuns {
+    fn begin() -> WaitingRuns {
         let runs = this_thread::all_runs();
         if !runs.is_empty() {
             lock(&WAITING).extend(&runs);
         }
-        Waits(runs)
+        WaitingRuns(runs)
     }
 }
 
-impl Drop for Waits {
+impl Drop for WaitingRuns {
     fn drop(&mut self) {
         if self.0.is_empty() {
             return;

@@ -103,14 +103,14 @@ impl Drop for RunsTask {
 }
 
 /// All waits of pool threads that have no timeout (DEADLOCK-2), under one lock (DEADLOCK-1).
-static WAITS: Mutex<Waits> = Mutex::new(Waits { all: Vec::new(), next: 0 });
+static WAITS: Mutex<PoolWaits> = Mutex::new(PoolWaits { all: Vec::new(), next: 0 });
 
-struct Waits {
-    all: Vec<Wait>,
+struct PoolWaits {
+    all: Vec<PoolWait>,
     next: u64,
 }
 
-struct Wait {
+struct PoolWait {
     number: u64,
     /// The pool of the waiting thread, and the task that it runs.
     pool: u64,
@@ -125,7 +125,7 @@ struct Awaited {
     by: Option<PoolThreads>,
 }
 
-fn waits() -> MutexGuard<'static, Waits> {
+fn waits() -> MutexGuard<'static, PoolWaits> {
     WAITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) ->
     let mut waits = waits();
     let (number, waits_for) = (waits.next, Awaited { task, by });
     waits.next += 1;
-    waits.all.push(Wait { number, pool, runs, waits_for });
+    waits.all.push(PoolWait { number, pool, runs, waits_for });
     if waits.is_stuck(waits_for) {
         waits.all.pop();
         return None;
@@ -162,7 +162,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Waits {
+impl PoolWaits {
     /// Returns true if no thread that goes on can be reached from this task.
     fn is_stuck(&self, first: Awaited) -> bool {
         let mut reached = vec![first];
@@ -295,14 +295,14 @@ impl Drop for OwnTimer {
 mod tests {
     use super::*;
 
-    fn wait(pool: PoolThreads, runs: usize, task: usize, by: PoolThreads) -> Wait {
+    fn wait(pool: PoolThreads, runs: usize, task: usize, by: PoolThreads) -> PoolWait {
         let waits_for = Awaited { task, by: Some(by) };
-        Wait { number: 0, pool: pool.pool, runs, waits_for }
+        PoolWait { number: 0, pool: pool.pool, runs, waits_for }
     }
 
-    fn is_stuck(all: Vec<Wait>) -> bool {
+    fn is_stuck(all: Vec<PoolWait>) -> bool {
         let last = all.last().expect("a wait").waits_for;
-        Waits { all, next: 0 }.is_stuck(last)
+        PoolWaits { all, next: 0 }.is_stuck(last)
     }
 
     #[test]

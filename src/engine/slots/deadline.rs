@@ -60,13 +60,13 @@ pub(crate) enum NotRearmed {
 }
 
 /// What an entry that has come out stands for.
-pub(crate) enum Due {
+pub(crate) enum CameOut {
     /// Its task is due, or a claim has to decide.
-    Yes,
+    Due,
     /// Its task is due later. This entry has to be filed now.
-    Later(Entry),
+    PutOff(Entry),
     /// Nothing: it is stale.
-    No,
+    Stale,
 }
 
 /// What an entry that has come out gives its owner.
@@ -199,31 +199,31 @@ pub(crate) fn reset(
 /// Looks at an entry that has come out of the wheel, before it is handed over. The tick thread calls this, so that no
 /// executor gets the task too early. A reset may still come between this and the claim, which looks again.
 #[inline]
-pub(crate) fn come_out(entry: Entry) -> Due {
-    let Some(holder) = blocks::holder(entry.slot()) else { return Due::No };
+pub(crate) fn come_out(entry: Entry) -> CameOut {
+    let Some(holder) = blocks::holder(entry.slot()) else { return CameOut::Stale };
     let word = holder.word.load();
     if word.is_in(Phase::Held) {
         come_out_held(holder, entry)
     } else if word.number() != entry.number() {
-        Due::No
+        CameOut::Stale
     } else if holder.deadline() <= entry.moment() {
-        Due::Yes
+        CameOut::Due
     } else {
         come_out_held(holder, entry)
     }
 }
 
 #[cold]
-fn come_out_held(holder: &TaskHolder, entry: Entry) -> Due {
-    let Some(word) = holder.hold(entry) else { return Due::No };
+fn come_out_held(holder: &TaskHolder, entry: Entry) -> CameOut {
+    let Some(word) = holder.hold(entry) else { return CameOut::Stale };
     let deadline = holder.deadline();
     if deadline <= entry.moment() {
         holder.word.put_back(word);
-        return Due::Yes;
+        return CameOut::Due;
     }
     let again = word.filed_again();
     holder.word.put_back(again);
-    Due::Later(entry.filed_again(deadline, again.number()))
+    CameOut::PutOff(entry.filed_again(deadline, again.number()))
 }
 
 impl Running {
