@@ -65,6 +65,12 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "reset", instructions: 148.0, allocations: 0.0, run: reset },
     Operation { name: "churn", instructions: 742.0, allocations: 0.002, run: churn },
     Operation { name: "take-in", instructions: 108.0, allocations: 0.002, run: take_in },
+    Operation {
+        name: "take-in-dead",
+        instructions: 75.0,
+        allocations: 0.002,
+        run: take_in_cancelled,
+    },
     Operation { name: "fire-inline", instructions: 526.0, allocations: 0.002, run: fire },
     Operation { name: "hand-over", instructions: 130.0, allocations: 0.002, run: hand_over },
     Operation { name: "repetition", instructions: 781.0, allocations: 0.002, run: repetition },
@@ -190,6 +196,15 @@ fn take_in(bench: &mut Bench) {
     bench.driver.advance(SECOND * 100);
     bench.handles.clear();
     bench.schedule_all();
+    measured(|| _ = bench.driver.turn());
+}
+
+fn take_in_cancelled(bench: &mut Bench) {
+    bench.schedule_all();
+    bench.handles.drain(..).for_each(|handle| _ = handle.cancel());
+    bench.driver.turn(); // it finds that most are cancelled
+    bench.schedule_all();
+    bench.handles.drain(..).for_each(|handle| _ = handle.cancel());
     measured(|| _ = bench.driver.turn());
 }
 

@@ -41,6 +41,8 @@ pub(super) const GIVE_BACK: usize = 1024;
 
 /// How many entries that come in are filed at a time.
 pub(super) const INCOMING: usize = 512;
+/// One entry in so many that come in is looked at, to find whether most of them are stale.
+pub(super) const SAMPLE: usize = 16;
 /// With so few stale entries a sweep is not worth it.
 pub(super) const STALE: usize = 4096;
 /// A wheel with more buckets than this is no faster.
