@@ -53,6 +53,7 @@ impl<K, V> Items<K, V> {
     /// `start` is the moment from which on deadlines are expected.
     pub(super) fn new(start: Moment) -> Items<K, V> {
         let wheel = Wheel::new(BUCKETS).with_granularity(GRANULARITY).starting_at(start.0);
+        let wheel = wheel.in_one_page(); // many shards have few values each
         Items { wheel, table: Table::default(), is_closed: false }
     }
 
@@ -119,10 +120,8 @@ impl<K, V> Items<K, V> {
         self.wheel.check_invariants();
         let all: Vec<_> = self.table.checked().collect();
         assert_eq!(all.len(), self.wheel.len(), "ITEM-1: as many keys as values");
-        let is_right = |(hash, index)| {
-            let item = self.wheel.key_at(index).and_then(|at| self.wheel.get(at));
-            item.is_some_and(|item| item.hash.get() == hash)
-        };
+        let is_right =
+            |(hash, index)| self.wheel.at(index).is_some_and(|(_, item)| item.hash.get() == hash);
         assert!(all.into_iter().all(is_right), "ITEM-1: under its hash");
         assert!(!self.is_closed || self.wheel.is_empty(), "a closed shard is empty");
     }
@@ -139,8 +138,8 @@ impl<K: Eq, V> Items<K, V> {
     /// Returns the place of a key. This is the only function that compares keys (ITEM-2).
     pub(super) fn find(&self, hash: Hash, key: &K) -> Option<Found> {
         let place = |index| {
-            let at = self.wheel.key_at(index)?;
-            (self.wheel.get(at)?.key == *key).then_some(at)
+            let (at, item) = self.wheel.at(index)?;
+            (item.key == *key).then_some(at)
         };
         self.table.find(hash.get(), place).map(|(position, at)| Found { position, at })
     }

@@ -163,7 +163,7 @@
 //!
 //! The layers keep their own tasks, so each moves them in its own queue, under the lock of the job (`job`). A worker's
 //! delayed task has a timer of the scheduler, which follows the task; a queued one tells in its position that it is due
-//! later, and the drain looks there. A pool takes the item out of its heap and puts it back. A loop notes a later
+//! later, and the drain looks there. A pool moves the item in its wheel. A loop notes a later
 //! deadline, and files the task again when its entry comes out; an earlier one goes through the inbox. The rows `s28` of
 //! `tests/layers/conformance` hold for all of them.
 //!
@@ -211,18 +211,22 @@
 //! # The pool
 //!
 //! `pool` stands beside the engine and not on it. What it promises (leader and followers, one order for all its
-//! threads, results) wants one queue under one lock, and then a heap is exact and simple. What was tried there, in
-//! nanoseconds; W1, W4, W5 and W6 are those of `benches/peers`, before and after in alternating runs, against
-//! `scheduled-thread-pool` in the same:
+//! threads, results) wants one queue under one lock. That queue is a [`Wheel`](crate::wheel::Wheel) with ticks of a nanosecond
+//! and buckets of 32 ms, as below a delay queue. It came in place of a heap with four children, a run for what came in order
+//! of deadline, and pages of slots, which were three times its code. What was tried, in nanoseconds; W1, W4, W5 and W6 are
+//! those of `benches/peers`, before and after in alternating runs, against `scheduled-thread-pool` in the same:
 //!
 //! | what | before | after | the other | kept |
 //! | --- | --- | --- | --- | --- |
-//! | a run for what comes in order of deadline, beside the heap; smaller jobs; fewer locks: W4, a pair of cancel and schedule | 378 | 176 | 229 | yes |
-//! | the same: W1, schedule | 225 | 199 | 133 | yes |
-//! | the same, and entries of 16 bytes: W5, million tasks a second | 0.61 | 0.78 | 0.74 | yes |
+//! | a wheel in place of the heap and the run: W1, schedule | 155 | 117 | 100 | yes |
+//! | the same: W4, a pair of cancel and schedule | 180 | 163 | 135 | yes |
+//! | the same: W5, million tasks a second | 0.96 | 1.19 | 1.09 | yes |
+//! | the same: poll of the first of a million, over an hour | 525 | 388 | - | yes |
+//! | the same: remove, offer, poll with 500 items | 22, 27, 52 | 20, 35, 61 | - | yes |
+//! | 256 buckets of 4 ms, whose half-turns are short, in place of 1024 of 32 ms: offer with 500 items | 35 | 65 | - | no |
+//! | 1024 buckets of 128 ms: W5; but a hundred thousand items that are due in one bucket are sorted at once | 1.19 | 1.38 | - | no |
+//! | slots in pages of 64, 1024 and 65,536, so that memory goes back although some values stay: D4, on a delay queue | 110 | 145 | - | for the pool alone |
 //! | the system's slack of 50 us set aside while a thread sleeps: W6, late in the median, ms | 0.089 | 0.043 | 0.086 | yes |
-//! | memory kept after a peak: W1 | 201 | 199 | 133 | no |
-//! | children chosen without a branch, in rounds of a tournament: poll of 500 | 39 | 65 | - | no |
 //!
 //! A schedule costs more than that of `scheduled-thread-pool`, which has no result, and no way to take a task out: it
 //! keeps a cancelled closure until its deadline.

@@ -4,11 +4,10 @@
 //! and gives results: its own threads wait for the next deadline, in turn, and run the tasks that are due. It is exact,
 //! and starts tasks in order.
 //!
-//! A pool works with a million pending tasks as well as with a thousand, but each task costs a lock, a step in a heap,
-//! and the memory of its result. Among a million pending tasks, a task takes 190 bytes, and 0.2 us of processor time to
-//! schedule, 0.1 us to cancel, and 0.9 us to take out of the heap in order. A timeout of a scheduler costs a fraction
-//! of that. Take a pool for results, exact deadlines and order, and a scheduler for timeouts, most of which are
-//! cancelled.
+//! A pool works with a million pending tasks as well as with a thousand, but each task costs a lock, and the memory of its
+//! result. Among a million pending tasks, a task takes 153 bytes, and 0.2 us of processor time to schedule, 0.1 us to cancel,
+//! and 0.7 us to run in order. A timeout of a scheduler costs a fraction of that. Take a pool for results, exact deadlines and
+//! order, and a scheduler for timeouts, most of which are cancelled.
 //!
 //! ```
 //! use std::time::Duration;
@@ -58,14 +57,11 @@
 
 mod builder;
 mod future;
-mod heap;
 /// A task of a layer that runs tasks itself. Message loops and workers have the same.
 pub(crate) mod job;
 mod queue;
 mod scheduled;
 mod shared;
-mod slots;
-mod sorted_run;
 mod task;
 pub(crate) mod waiters;
 mod workers;
@@ -73,6 +69,5 @@ mod workers;
 pub use builder::{PoolBuilder, ShutdownPolicy};
 pub use future::{JoinError, PanicPayload, ScheduledFuture};
 pub(crate) use future::{Joinable, ResultCell};
-pub use heap::Key;
-pub use queue::DelayedWorkQueue;
+pub use queue::{DelayedWorkQueue, Key};
 pub use scheduled::{ScheduledThreadPool, Unstarted};

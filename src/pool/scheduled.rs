@@ -291,7 +291,7 @@ impl ScheduledThreadPool {
             return Err((ScheduleError::Full, work));
         }
         let task = PoolTask::new(shared, work);
-        let offered = task.offer(deadline);
+        let offered = task.offer(deadline, Some(now));
         // If a shutdown came in between, it may have searched the queue before the task was there.
         let may_run = shared.lifecycle.may_run(W::IS_PERIODIC, deadline <= now);
         let reason = match offered {
@@ -300,7 +300,7 @@ impl ScheduledThreadPool {
                 return Ok((task, None));
             }
             Some(offered) if may_run => match shared.workers.start_if_needed() {
-                Ok(()) => return Ok((task, offered.head)),
+                Ok(()) => return Ok((task, offered.due)),
                 Err(_) => ScheduleError::NoThread,
             },
             _ => ScheduleError::Closed,

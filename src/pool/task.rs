@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
-use super::heap::Key;
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
 use crate::pool::job::{Due, Job, NamedOnce, Next, Once, Owner, Ran, Series, Work, Workload};
+use crate::wheel::WheelKey;
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
 /// Work that has a result.
@@ -93,31 +93,23 @@ pub(super) trait QueuedTask: Send + Sync {
 
 /// Where a task notes its key (RESULT-2). Relaxed, because of the locks that RESULT-2 names: each reader comes after
 /// the last writer.
-pub(super) struct KeyCell {
-    queue_and_slot: AtomicU64,
-    sequence: AtomicU64,
-}
+pub(super) struct KeyCell(AtomicU64);
 
 impl Default for KeyCell {
-    /// The key of no item: none will ever have this sequence number.
     fn default() -> KeyCell {
-        KeyCell { queue_and_slot: AtomicU64::new(0), sequence: AtomicU64::new(u64::MAX) }
+        KeyCell(AtomicU64::new(WheelKey::NONE.to_bits()))
     }
 }
 
 impl KeyCell {
     #[inline]
-    fn set(&self, key: Key) {
-        let queue_and_slot = u64::from(key.queue) << 32 | u64::from(key.slot);
-        self.queue_and_slot.store(queue_and_slot, Ordering::Relaxed);
-        self.sequence.store(key.sequence, Ordering::Relaxed);
+    fn set(&self, key: WheelKey) {
+        self.0.store(key.to_bits(), Ordering::Relaxed);
     }
 
     #[inline]
-    fn get(&self) -> Key {
-        let queue_and_slot = self.queue_and_slot.load(Ordering::Relaxed);
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        Key { slot: queue_and_slot as u32, queue: (queue_and_slot >> 32) as u32, sequence }
+    fn get(&self) -> WheelKey {
+        WheelKey::from_bits(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -143,7 +135,7 @@ impl Owner for Shared {
     }
 
     fn remove(&self, key: &KeyCell) {
-        drop(self.workers.queue.remove(key.get()));
+        drop(self.workers.queue.remove_at(key.get()));
     }
 
     fn has_ended(&self) {
@@ -159,8 +151,7 @@ impl Owner for Shared {
         // under the queue's lock, so that the search of a shutdown comes before it, or finds the task where it was moved.
         let may_move =
             |task: &Arc<dyn QueuedTask>| self.lifecycle.may_run(task.is_periodic(), false);
-        let note = |moved| key.set(moved);
-        self.workers.queue.reset_noted(key.get(), deadline, may_move, note).map(drop)
+        self.workers.queue.reset_at(key.get(), deadline, may_move).then_some(())
     }
 
     fn has_moved(&self, (): ()) {}
@@ -181,10 +172,14 @@ impl<W: Callable> PoolTask<W> {
     }
 
     /// Puts the task into the queue, and notes its key (RESULT-2). Returns `None` if the queue is closed.
-    pub(super) fn offer(self: &Arc<Self>, deadline: Instant) -> Option<Offered> {
+    pub(super) fn offer(
+        self: &Arc<Self>,
+        deadline: Instant,
+        now: Option<Instant>,
+    ) -> Option<Offered> {
         let this = Arc::<Self>::clone(self);
         let queue = &self.shared().workers.queue;
-        queue.offer_noted(deadline, this, |key| self.job.position().set(key)).ok()
+        queue.offer_noted(deadline, this, now, |key| self.job.position().set(key)).ok()
     }
 
     /// Takes the work back if the task still waits, as if the task had never been accepted.
@@ -235,7 +230,9 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
                 None
             }
         };
-        let mut put_back = |next: Next| is_in = self.offer(next.due.max(next.ended)).is_some(); // RESULT-3
+        let mut put_back = |Next { due, ended }| {
+            is_in = self.offer(due.max(ended), Some(ended)).is_some(); // RESULT-3
+        };
         match self.job.run_with(&shared, run, &mut put_back) {
             Ran::Not | Ran::Later => {}
             Ran::ForTheLastTime => self.resolve(result),

@@ -106,6 +106,11 @@ impl<E: Timed> Buckets<E> {
         self.len
     }
 
+    /// Returns how many blocks there have been at a time since the last [`clear`](Buckets::clear).
+    pub(super) fn blocks(&self) -> usize {
+        self.pool.blocks()
+    }
+
     /// Returns the tick that the wheel has reached.
     pub(crate) fn now(&self) -> Tick {
         self.now

@@ -142,6 +142,11 @@ impl<E: Timed> Pool<E> {
         u32::try_from(self.blocks.len() - 1).expect("fewer than four thousand million blocks")
     }
 
+    /// Returns how many blocks have a number.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Returns true if more blocks are free than are worth keeping.
     pub(super) fn is_bloated(&self) -> bool {
         let used = self.blocks.len() - self.free.len() - self.unallocated.len();

@@ -15,8 +15,7 @@
 //! - KEYED-3 `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later
 //!   ticks. `ready` is sorted. So the first of both is the first of all.
 
-use alloc::collections::{BinaryHeap, VecDeque};
-use alloc::vec;
+use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::fmt;
@@ -24,6 +23,7 @@ use core::num::NonZeroU64;
 
 use super::buckets::Buckets;
 use super::chain::Timed;
+use super::slots::{self, Slot, Slots};
 use crate::clock::tick::Tick;
 use crate::platform::cpu::prefetch;
 
@@ -52,8 +52,7 @@ use crate::platform::cpu::prefetch;
 #[repr(C)] // what each call writes is on the first cache lines, which go together from one processor to the other
 pub struct Wheel<T> {
     len: usize,
-    free: Vec<u32>,
-    slots: Vec<Slot<T>>,
+    slots: Slots<T>,
     buckets: Buckets<KeyedEntry>,
     /// The entries that have come out of the buckets, in order.
     ready: VecDeque<Ready>,
@@ -66,8 +65,6 @@ pub struct Wheel<T> {
     now: u64,
     /// The order of the next value that is inserted or reset.
     next_order: u64,
-    /// The generation of a slot that is made now.
-    first_generation: u32,
     size: usize,
     granularity: NonZeroU64,
 }
@@ -84,6 +81,20 @@ impl WheelKey {
     /// value is gone another one may get its number. For tables beside a wheel, which are changed together with it.
     pub fn index(self) -> u32 {
         self.slot
+    }
+
+    /// The key of no value.
+    #[cfg(feature = "std")]
+    pub(crate) const NONE: WheelKey = WheelKey { slot: u32::MAX, generation: u32::MAX };
+
+    #[cfg(feature = "std")]
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.slot) << 32 | u64::from(self.generation)
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn from_bits(bits: u64) -> WheelKey {
+        WheelKey { slot: (bits >> 32) as u32, generation: bits as u32 }
     }
 }
 
@@ -113,26 +124,6 @@ struct Ready {
     filing: u32,
 }
 
-struct Slot<T> {
-    generation: u32,
-    /// The number of the entry that stands for the value. Entries with other numbers are stale (KEYED-1).
-    filing: u32,
-    deadline: u64,
-    /// Greater for a value that was inserted or reset later.
-    order: u64,
-    value: Option<T>,
-}
-
-impl<T> Slot<T> {
-    fn holds(&self, generation: u32) -> bool {
-        self.generation == generation && self.value.is_some()
-    }
-
-    fn is_filed_as(&self, filing: u32) -> bool {
-        self.filing == filing && self.value.is_some()
-    }
-}
-
 impl<T> Wheel<T> {
     /// Creates a wheel with this number of buckets, at tick zero.
     ///
@@ -145,15 +136,14 @@ impl<T> Wheel<T> {
 
     /// Creates a wheel with this number of buckets, at tick zero. Returns `None` unless the number is a power of two.
     pub fn try_new(buckets: usize) -> Option<Wheel<T>> {
-        buckets.is_power_of_two().then(|| Wheel::at(buckets, NonZeroU64::MIN, 0))
+        buckets.is_power_of_two().then(|| Wheel::with(buckets, NonZeroU64::MIN, 0))
     }
 
-    fn at(size: usize, granularity: NonZeroU64, now: u64) -> Wheel<T> {
+    fn with(size: usize, granularity: NonZeroU64, now: u64) -> Wheel<T> {
         let reached = Tick(now.div_ceil(granularity.get()));
         Wheel {
             buckets: Buckets::new(size, granularity, reached),
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::new(slots::PAGES),
             len: 0,
             ready: VecDeque::new(),
             behind: BinaryHeap::new(),
@@ -161,7 +151,6 @@ impl<T> Wheel<T> {
             batch: Vec::new(),
             now,
             next_order: 0,
-            first_generation: 0,
             size,
             granularity,
         }
@@ -177,7 +166,7 @@ impl<T> Wheel<T> {
     /// ```
     #[must_use]
     pub fn starting_at(self, tick: u64) -> Wheel<T> {
-        Wheel::at(self.size, self.granularity, tick)
+        Wheel::with(self.size, self.granularity, tick)
     }
 
     /// Returns an empty wheel of the same size whose buckets each cover so many ticks. Drops the values of this one.
@@ -198,7 +187,16 @@ impl<T> Wheel<T> {
     /// ```
     #[must_use]
     pub fn with_granularity(self, ticks: NonZeroU64) -> Wheel<T> {
-        Wheel::at(self.size, ticks, self.now)
+        Wheel::with(self.size, ticks, self.now)
+    }
+
+    /// Returns an empty wheel that keeps the memory of a peak until the last value has gone, and is faster for it.
+    #[cfg(feature = "std")]
+    pub(crate) fn in_one_page(self) -> Wheel<T> {
+        Wheel {
+            slots: Slots::new(slots::ONE_PAGE),
+            ..Wheel::with(self.size, self.granularity, self.now)
+        }
     }
 
     /// Returns the tick that the wheel has been advanced to.
@@ -241,17 +239,9 @@ impl<T> Wheel<T> {
     ///
     /// Panics if the wheel holds four thousand million values.
     pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            let generation = self.first_generation;
-            self.slots.push(Slot { generation, filing: 0, deadline: 0, order: 0, value: None });
-            u32::try_from(self.slots.len() - 1).expect("fewer than four thousand million values")
-        });
-        let free = &mut self.slots[slot as usize];
-        (free.deadline, free.order) = (deadline, order);
-        free.value = Some(value);
-        let generation = free.generation;
+        let (slot, generation, filing) = self.slots.insert(deadline, order, value);
         self.len += 1;
-        self.file(slot);
+        self.add_entry(Ready { deadline, order, slot, filing });
         WheelKey { slot, generation }
     }
 
@@ -262,11 +252,21 @@ impl<T> Wheel<T> {
 
     /// Makes an entry for a value, which stands for it from now on (KEYED-1).
     fn file(&mut self, slot: u32) {
-        let filed = &mut self.slots[slot as usize];
+        let filed = &mut self.slots[slot];
         filed.filing = filed.filing.wrapping_add(1);
         let Slot { filing, deadline, order, .. } = *filed;
-        if !self.buckets.insert(KeyedEntry { deadline, slot, filing }) {
-            self.behind.push(Reverse(Ready { deadline, order, slot, filing }));
+        self.add_entry(Ready { deadline, order, slot, filing });
+    }
+
+    fn add_entry(&mut self, ready: Ready) {
+        let Ready { deadline, slot, filing, .. } = ready;
+        if self.buckets.insert(KeyedEntry { deadline, slot, filing }) {
+            return;
+        }
+        if self.ready.back().is_none_or(|last| *last < ready) {
+            self.ready.push_back(ready); // as values that are due at once are inserted
+        } else {
+            self.behind.push(Reverse(ready));
         }
     }
 
@@ -295,7 +295,7 @@ impl<T> Wheel<T> {
     /// Like [`reset`](Wheel::reset), with a place among values of the same deadline: see
     /// [`insert_as`](Wheel::insert_as).
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
-        let slot = self.slots.get_mut(key.slot as usize);
+        let slot = self.slots.get_mut(key.slot);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
         let is_earlier = (deadline, order) < (slot.deadline, slot.order);
         (slot.deadline, slot.order) = (deadline, order);
@@ -316,19 +316,10 @@ impl<T> Wheel<T> {
     }
 
     /// Takes the value out of its slot, and frees the slot.
-    fn vacate(&mut self, key: WheelKey) -> Option<T> {
-        let slot = self.slots.get_mut(key.slot as usize)?;
-        if slot.generation != key.generation {
-            return None;
-        }
-        let value = slot.value.take()?;
+    fn vacate(&mut self, WheelKey { slot, generation }: WheelKey) -> Option<T> {
+        let value = self.slots.take(slot, generation)?;
         self.len -= 1;
-        // A slot whose generations are used up is not used again, so that no key comes twice.
-        if let Some(next) = slot.generation.checked_add(1) {
-            slot.generation = next;
-            self.free.push(key.slot);
-        }
-        if self.len == 0 && self.slots.len() > KEPT {
+        if self.len == 0 && self.ready.capacity().max(self.buckets.blocks()) > KEPT {
             self.give_back_all();
         }
         Some(value)
@@ -340,11 +331,11 @@ impl<T> Wheel<T> {
         let enough = 2 * self.len + SLACK;
         let slots = &self.slots;
         if self.buckets.len() > enough {
-            self.buckets.sweep(SHARE, |entry| is_live(slots, entry));
+            self.buckets.sweep(SHARE, |entry| is_live(slots, entry.slot, entry.filing));
             self.buckets.give_back(GIVE_BACK);
         }
         if self.ready.len() + self.behind.len() > enough {
-            let is_live = |ready: &Ready| slots[ready.slot as usize].is_filed_as(ready.filing);
+            let is_live = |ready: &Ready| is_live(slots, ready.slot, ready.filing);
             self.ready.retain(is_live);
             self.behind.retain(|Reverse(ready)| is_live(ready));
         }
@@ -353,12 +344,6 @@ impl<T> Wheel<T> {
     /// Frees the memory of a peak. The wheel is empty, so all entries are stale.
     #[cold]
     fn give_back_all(&mut self) {
-        let highest = self.slots.iter().map(|slot| slot.generation).max();
-        let Some(highest) = highest.filter(|highest| *highest < u32::MAX) else {
-            return; // a slot made anew could not be told from the one before
-        };
-        self.first_generation = highest;
-        (self.slots, self.free) = (Vec::new(), Vec::new());
         (self.ready, self.behind) = (VecDeque::new(), BinaryHeap::new());
         (self.given_out, self.batch) = (Vec::new(), Vec::new());
         self.buckets.clear();
@@ -366,8 +351,13 @@ impl<T> Wheel<T> {
 
     /// Returns the key of the value that has this [index](WheelKey::index).
     pub fn key_at(&self, index: u32) -> Option<WheelKey> {
-        let slot = self.slots.get(index as usize).filter(|slot| slot.value.is_some())?;
-        Some(WheelKey { slot: index, generation: slot.generation })
+        self.at(index).map(|(key, _)| key)
+    }
+
+    /// Returns the value that has this index, with its key.
+    pub(crate) fn at(&self, index: u32) -> Option<(WheelKey, &T)> {
+        let Slot { generation, value, .. } = self.slots.get(index)?;
+        Some((WheelKey { slot: index, generation: *generation }, value.as_ref()?))
     }
 
     /// Returns the value of a key.
@@ -377,7 +367,7 @@ impl<T> Wheel<T> {
 
     /// Returns the value of a key, mutably.
     pub fn get_mut(&mut self, key: WheelKey) -> Option<&mut T> {
-        let slot = self.slots.get_mut(key.slot as usize);
+        let slot = self.slots.get_mut(key.slot);
         slot.filter(|slot| slot.generation == key.generation)?.value.as_mut()
     }
 
@@ -392,7 +382,7 @@ impl<T> Wheel<T> {
     }
 
     fn slot(&self, key: WheelKey) -> Option<&Slot<T>> {
-        self.slots.get(key.slot as usize).filter(|slot| slot.holds(key.generation))
+        self.slots.get(key.slot).filter(|slot| slot.holds(key.generation))
     }
 
     /// Moves on to a tick, and returns the values that are due by then: by deadline, and at equal deadlines in
@@ -426,6 +416,30 @@ impl<T> Wheel<T> {
         Some((first.deadline, first.order))
     }
 
+    /// Moves on to a tick, and returns how many values are due by then, or somewhat more if some were removed.
+    #[cfg(feature = "std")]
+    pub(crate) fn count_due(&mut self, to: u64) -> usize {
+        self.move_to(to);
+        self.ready.partition_point(|ready| ready.deadline <= self.now) + self.behind.len()
+    }
+
+    /// Returns all values with their deadlines, in no order.
+    #[cfg(feature = "std")]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.slots.iter().filter_map(|(_, slot)| Some((slot.deadline, slot.value.as_ref()?)))
+    }
+
+    /// Takes all values out, each with its deadline and its order. They come in no order, because sorting takes long.
+    #[cfg(feature = "std")]
+    pub(crate) fn take_all(&mut self) -> Vec<(u64, u64, T)> {
+        let name = |(slot, it): (u32, &Slot<T>)| {
+            (WheelKey { slot, generation: it.generation }, it.deadline, it.order)
+        };
+        let all: Vec<_> = self.slots.iter().map(name).collect();
+        let take = |(key, deadline, order)| Some((deadline, order, self.vacate(key)?));
+        all.into_iter().filter_map(take).collect()
+    }
+
     /// Moves the buckets on, and what comes out of them to `ready`.
     fn move_to(&mut self, to: u64) {
         self.now = self.now.max(to);
@@ -446,14 +460,13 @@ impl<T> Wheel<T> {
         let mut given_out = core::mem::take(&mut self.given_out);
         for (at, entry) in given_out.iter().enumerate() {
             if let Some(soon) = given_out.get(at + AHEAD) {
-                prefetch(&raw const self.slots[soon.slot as usize]);
+                self.slots.get(soon.slot).into_iter().for_each(|slot| prefetch(slot));
             }
             let KeyedEntry { slot, filing, .. } = *entry;
-            let filed = &self.slots[slot as usize];
-            if !filed.is_filed_as(filing) {
+            if !is_live(&self.slots, slot, filing) {
                 continue;
             }
-            let Slot { deadline, order, .. } = *filed;
+            let Slot { deadline, order, .. } = self.slots[slot];
             if deadline > self.now && self.buckets.tick_of(deadline) > tick {
                 self.file(slot);
             } else {
@@ -479,13 +492,13 @@ impl<T> Wheel<T> {
                 (Some(ready), _) => (*ready, true),
                 (None, behind) => (*behind?, false),
             };
-            let filed = &self.slots[first.slot as usize];
-            let is_live = filed.is_filed_as(first.filing);
-            if is_live && (filed.deadline, filed.order) == (first.deadline, first.order) {
+            let filed = self.slots.get(first.slot).filter(|slot| slot.is_filed_as(first.filing));
+            let due = filed.map(|slot| (slot.deadline, slot.order));
+            if due == Some((first.deadline, first.order)) {
                 return Some((first, is_ready));
             }
             self.take_ready(is_ready);
-            if is_live {
+            if due.is_some() {
                 self.file(first.slot);
             }
         }
@@ -507,7 +520,7 @@ impl<T> Wheel<T> {
         let (first, is_ready) =
             self.first_ready().filter(|(first, _)| first.deadline <= self.now)?;
         self.take_ready(is_ready);
-        let generation = self.slots[first.slot as usize].generation;
+        let generation = self.slots[first.slot].generation;
         let key = WheelKey { slot: first.slot, generation };
         Some((key, first.deadline, self.vacate(key)?))
     }
@@ -533,8 +546,8 @@ impl<T> Wheel<T> {
             let mut moved = core::mem::take(&mut self.given_out);
             let slots = &self.slots;
             let first = self.buckets.first(budget, |entry| {
-                let is_live = is_live(slots, entry);
-                let has_moved = is_live && slots[entry.slot as usize].deadline != entry.deadline;
+                let is_live = is_live(slots, entry.slot, entry.filing);
+                let has_moved = is_live && slots[entry.slot].deadline != entry.deadline;
                 if has_moved {
                     moved.push(*entry);
                 }
@@ -544,7 +557,7 @@ impl<T> Wheel<T> {
             budget = budget.saturating_sub(moved.len());
             for entry in moved.drain(..) {
                 // An entry that was met twice is stale by the second time.
-                if is_live(&self.slots, &entry) {
+                if is_live(&self.slots, entry.slot, entry.filing) {
                     self.file(entry.slot);
                 }
             }
@@ -564,22 +577,19 @@ impl<T> Wheel<T> {
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.buckets.check_invariants(&mut Vec::new());
-        let alive = self.slots.iter().filter(|slot| slot.value.is_some()).count();
-        assert_eq!(alive, self.len, "the number of values");
+        self.slots.check_invariants(self.len);
         let ready = || self.ready.iter().chain(self.behind.iter().map(|Reverse(ready)| ready));
-        let mut filed = vec![0; self.slots.len()];
+        let mut filed: BTreeMap<u32, u32> = self.slots.iter().map(|(slot, _)| (slot, 0)).collect();
         let mut count = |slot: u32, filing, deadline| {
-            let value = &self.slots[slot as usize];
-            if value.is_filed_as(filing) {
-                filed[slot as usize] += 1;
-                assert!(deadline <= value.deadline, "KEYED-2: slot {slot} is filed too late");
+            if is_live(&self.slots, slot, filing) {
+                *filed.entry(slot).or_default() += 1;
+                let is_in_time = deadline <= self.slots[slot].deadline;
+                assert!(is_in_time, "KEYED-2: slot {slot} is filed too late");
             }
         };
         self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
         ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
-        for (slot, filed) in self.slots.iter().zip(filed) {
-            assert_eq!(filed, u32::from(slot.value.is_some()), "KEYED-1: entries of a value");
-        }
+        assert!(filed.values().all(|count| *count == 1), "KEYED-1: entries of a value");
         assert!(self.ready.iter().is_sorted(), "KEYED-3: out of order");
         let reached = self.buckets.now();
         let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);
@@ -595,11 +605,13 @@ const AHEAD: usize = 8;
 const SLACK: usize = 64;
 /// About so many entries are looked at by one call that sweeps.
 const SHARE: usize = 64;
-/// The memory of so many slots is kept when the wheel is empty.
-const KEPT: usize = 1024;
+/// The memory of so many entries that were ready, and the list of so many blocks, are kept when the wheel is empty.
+const KEPT: usize = 2048;
 
-fn is_live<T>(slots: &[Slot<T>], entry: &KeyedEntry) -> bool {
-    slots[entry.slot as usize].is_filed_as(entry.filing)
+/// Returns true if the entry of this filing stands for the value in this slot (KEYED-1). The page of the slot may have been
+/// given back.
+fn is_live<T>(slots: &Slots<T>, slot: u32, filing: u32) -> bool {
+    slots.get(slot).is_some_and(|slot| slot.is_filed_as(filing))
 }
 
 impl<T> fmt::Debug for Wheel<T> {

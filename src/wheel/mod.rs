@@ -24,7 +24,8 @@
 
 // `buckets` is the wheel proper: entries by tick, and the invariants WHEEL-1 to WHEEL-5. `sweep` finds the first live
 // entry and drops stale ones. Below them, `chain` has the blocks in which entries lie, `far` the half-turns that are not
-// in the ring yet, and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, and the scheduler, with `entry`.
+// in the ring yet, and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, with the values in `slots`, and the
+// scheduler, with `entry`.
 mod buckets;
 mod chain;
 #[cfg(feature = "std")]
@@ -32,6 +33,7 @@ pub(crate) mod entry;
 mod far;
 mod keyed;
 mod occupancy;
+mod slots;
 mod sweep;
 
 pub use keyed::{Expired, Key, Wheel, WheelKey};

@@ -402,8 +402,9 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
 pub(crate) struct Epoch(pub(crate) Instant);
 
 impl Epoch {
-    /// Below this number each one is a nanosecond, and from there on each one is a second.
-    const SECONDS: u64 = 1 << 62;
+    /// Below this number each one is a nanosecond, and from there on each one is a second. It is a whole number of seconds
+    /// itself, so those that begin at the origin keep being whole.
+    const SECONDS: u64 = 4_611_686_018_000_000_000;
 
     /// All numbers are below this one. The last one stands for 292 billion years.
     pub(crate) const END: u64 = Epoch::SECONDS + (1 << 63) - 2;
@@ -416,6 +417,12 @@ impl Epoch {
         };
         let seconds = beyond.as_secs().saturating_add(u64::from(beyond.subsec_nanos() > 0));
         Epoch::SECONDS.saturating_add(seconds).min(Epoch::END - 1)
+    }
+
+    /// Returns the greatest number whose instant is not after this one.
+    pub(crate) fn number_by(self, instant: Instant) -> u64 {
+        let number = self.number(instant);
+        number - u64::from(number > Epoch::SECONDS && self.instant(number) > instant)
     }
 
     /// Returns the latest possible instant if the number stands for one beyond it.
