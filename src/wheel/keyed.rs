@@ -5,15 +5,13 @@
 //!                          └──> behind  (a heap), if its tick has passed                      ─┴─> out, in order
 //! ```
 //!
-//! A reset to a later deadline only changes the value. Its entry stays where it is, and is filed again when it comes up:
-//! in `move_to` if the value belongs to a later tick, in `first_ready` within a tick, in `next_expiry` before that.
+//! Each value has one live entry: the one that has the `filing` of the value's slot. Its deadline is never later than that
+//! of the value. A reset to a later deadline only changes the value. Its entry stays where it is, and is filed again when
+//! it comes up: in `move_to` if the value belongs to a later tick, in `first_ready` within a tick, in `next_expiry` before
+//! that.
 //!
-//! - KEYED-1 Of the entries of a slot, the one that has the slot's `filing` stands for the value. Each value has one such
-//!   entry. The number may wrap, so that a stale entry from long ago stands for the value as well. Then both are filed
-//!   again when they come up, and one of them becomes stale.
-//! - KEYED-2 That entry's deadline is not later than the value's.
-//! - KEYED-3 `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later
-//!   ticks. `ready` is sorted. So the first of both is the first of all.
+//! `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later ticks. So
+//! the first of `ready` and `behind` is the first of all.
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec;
@@ -115,7 +113,7 @@ struct Ready {
 
 struct Slot<T> {
     generation: u32,
-    /// The number of the entry that stands for the value. Entries with other numbers are stale (KEYED-1).
+    /// The number of the entry that stands for the value. Entries with other numbers are stale.
     filing: u32,
     deadline: u64,
     /// Greater for a value that was inserted or reset later.
@@ -241,6 +239,7 @@ impl<T> Wheel<T> {
     ///
     /// Panics if the wheel holds four thousand million values.
     pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
+        // The slot that was freed last is the one that is most likely in the cache.
         let slot = self.free.pop().unwrap_or_else(|| {
             let generation = self.first_generation;
             self.slots.push(Slot { generation, filing: 0, deadline: 0, order: 0, value: None });
@@ -260,9 +259,11 @@ impl<T> Wheel<T> {
         self.next_order
     }
 
-    /// Makes an entry for a value, which stands for it from now on (KEYED-1).
+    /// Makes an entry for a value, which stands for it from now on.
     fn file(&mut self, slot: u32) {
         let filed = &mut self.slots[slot as usize];
+        // If it wraps, a stale entry from long ago may stand for the value as well. Then both are filed again when
+        // they come up, and one of them becomes stale by that.
         filed.filing = filed.filing.wrapping_add(1);
         let Slot { filing, deadline, order, .. } = *filed;
         if !self.buckets.insert(KeyedEntry { deadline, slot, filing }) {
@@ -297,10 +298,11 @@ impl<T> Wheel<T> {
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot as usize);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
+        // By both: at the same deadline, a value of a smaller order has to come out before, too.
         let is_earlier = (deadline, order) < (slot.deadline, slot.order);
         (slot.deadline, slot.order) = (deadline, order);
         if is_earlier {
-            self.file(key.slot); // an entry must not be later than its value (KEYED-2)
+            self.file(key.slot); // an entry must not be later than its value
             self.drop_stale();
         }
         true
@@ -328,21 +330,24 @@ impl<T> Wheel<T> {
             slot.generation = next;
             self.free.push(key.slot);
         }
+        // Only an empty wheel gives all back: as long as there are keys, the slots must stay where they are.
         if self.len == 0 && self.slots.len() > KEPT {
             self.give_back_all();
         }
         Some(value)
     }
 
-    /// Drops stale entries if they are more than the values. The buckets are swept a share at a time, so that no call
-    /// takes long. Each removal and each reset to an earlier deadline leaves one stale entry, and pays for about two.
+    /// Drops stale entries if they are more than the values.
     fn drop_stale(&mut self) {
         let enough = 2 * self.len + SLACK;
         let slots = &self.slots;
+        // A share at a time, so that no call takes long. Each removal and each reset to an earlier deadline leaves one
+        // stale entry, and pays for about two.
         if self.buckets.len() > enough {
             self.buckets.sweep(SHARE, |entry| is_live(slots, entry));
             self.buckets.give_back(GIVE_BACK);
         }
+        // All at once here. It halves the entries at least, so each has been paid for by a call.
         if self.ready.len() + self.behind.len() > enough {
             let is_live = |ready: &Ready| slots[ready.slot as usize].is_filed_as(ready.filing);
             self.ready.retain(is_live);
@@ -357,6 +362,7 @@ impl<T> Wheel<T> {
         let Some(highest) = highest.filter(|highest| *highest < u32::MAX) else {
             return; // a slot made anew could not be told from the one before
         };
+        // New slots begin with generations that no key has, so an old key matches nothing.
         self.first_generation = highest;
         (self.slots, self.free) = (Vec::new(), Vec::new());
         (self.ready, self.behind) = (VecDeque::new(), BinaryHeap::new());
@@ -429,6 +435,7 @@ impl<T> Wheel<T> {
     /// Moves the buckets on, and what comes out of them to `ready`.
     fn move_to(&mut self, to: u64) {
         self.now = self.now.max(to);
+        // Within a tick nothing comes out of the buckets.
         let tick = self.buckets.tick_of(self.now);
         if tick <= self.buckets.now() {
             return;
@@ -443,6 +450,7 @@ impl<T> Wheel<T> {
     /// Moves what has come out of the buckets, up to this tick, to `ready`. An entry whose value is due later is filed
     /// again.
     fn make_ready(&mut self, tick: Tick) {
+        // Taken out, because filing again borrows the whole wheel.
         let mut given_out = core::mem::take(&mut self.given_out);
         for (at, entry) in given_out.iter().enumerate() {
             if let Some(soon) = given_out.get(at + AHEAD) {
@@ -454,6 +462,7 @@ impl<T> Wheel<T> {
                 continue;
             }
             let Slot { deadline, order, .. } = *filed;
+            // It was reset to a later tick. Within this tick, `first_ready` sees to it.
             if deadline > self.now && self.buckets.tick_of(deadline) > tick {
                 self.file(slot);
             } else {
@@ -462,6 +471,7 @@ impl<T> Wheel<T> {
         }
         given_out.clear();
         self.given_out = given_out;
+        // Values that were inserted in a loop come out in order.
         if !self.batch.is_sorted() {
             self.batch.sort_unstable();
         }
@@ -484,6 +494,7 @@ impl<T> Wheel<T> {
             if is_live && (filed.deadline, filed.order) == (first.deadline, first.order) {
                 return Some((first, is_ready));
             }
+            // It is stale, or its value was reset to a later time within this tick.
             self.take_ready(is_ready);
             if is_live {
                 self.file(first.slot);
@@ -501,6 +512,7 @@ impl<T> Wheel<T> {
     }
 
     fn pop_due(&mut self) -> Option<(WheelKey, u64, T)> {
+        // The end of nearly every `advance`.
         if self.ready.is_empty() && self.behind.is_empty() {
             return None;
         }
@@ -530,6 +542,8 @@ impl<T> Wheel<T> {
             if let Some((first, _)) = self.first_ready() {
                 return Some(first.deadline); // what is in the buckets is later
             }
+            // Entries whose values were reset stand for an earlier time than is true. They are collected, and filed
+            // where they belong, and then the look begins anew.
             let mut moved = core::mem::take(&mut self.given_out);
             let slots = &self.slots;
             let first = self.buckets.first(budget, |entry| {
@@ -572,18 +586,18 @@ impl<T> Wheel<T> {
             let value = &self.slots[slot as usize];
             if value.is_filed_as(filing) {
                 filed[slot as usize] += 1;
-                assert!(deadline <= value.deadline, "KEYED-2: slot {slot} is filed too late");
+                assert!(deadline <= value.deadline, "slot {slot} is filed too late");
             }
         };
         self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
         ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
         for (slot, filed) in self.slots.iter().zip(filed) {
-            assert_eq!(filed, u32::from(slot.value.is_some()), "KEYED-1: entries of a value");
+            assert_eq!(filed, u32::from(slot.value.is_some()), "each value has one live entry");
         }
-        assert!(self.ready.iter().is_sorted(), "KEYED-3: out of order");
+        assert!(self.ready.iter().is_sorted(), "the ready queue is out of order");
         let reached = self.buckets.now();
         let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);
-        assert!(!is_late, "KEYED-3: an entry is ready whose tick has not come");
+        assert!(!is_late, "an entry is ready whose tick has not come");
     }
 }
 
