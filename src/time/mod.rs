@@ -297,7 +297,7 @@ pub fn resume() {
 ///
 /// The sleeps that are due on the way are woken in the order of their deadlines. Their tasks run when this future has
 /// returned to the runtime, so they find the clock at its new time. To have them run one by one, at their own times,
-/// [`sleep`] on a runtime that moves the time when it is idle.
+/// [`sleep`](sleep()) on a runtime that moves the time when it is idle.
 ///
 /// # Panics
 ///
