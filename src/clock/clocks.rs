@@ -93,7 +93,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// The operating system's monotonic clock: [`Instant::now`].
 ///
 /// A sleep on it ends on time. By default, Linux may delay a timed wait by another 50 us (the timer slack of the
-/// thread); during the sleep that is turned off.
+/// thread). During the sleep that is turned off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -149,7 +149,7 @@
 //! | `Shared::reset` in `engine/handles.rs`, `Shared::claim_put_off` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
 //! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
 //! | `Doorbell::arm` in `clock/parking.rs` | weaker than `SeqCst`, or called after the last look |
-//! | `Doorbell::answer`, the same | rings although the exchange has failed: a herd; or not although it has succeeded |
+//! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
 //! | `Parker::park`, the same | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |

@@ -19,7 +19,7 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | here | the turn; it takes in and advances |
+//! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
 //! | [`outbox`] | what is remembered of executors: the tasks [`in_flight`] and the [`retry_queue`] of each |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |

@@ -260,7 +260,7 @@ fn sort_by_deadline(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
     }
 }
 
-/// Copies the entries to `into`, ordered by their digit; equal ones stay in their order.
+/// Copies the entries to `into`, ordered by their digit. Equal ones stay in their order.
 fn spread(from: &[Entry], into: &mut Vec<Entry>, digit: impl Fn(&Entry) -> usize) {
     let mut places = [0_u32; 1 << ROUND];
     for entry in from {

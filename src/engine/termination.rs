@@ -491,7 +491,7 @@ impl Termination {
         Some(leftovers)
     }
 
-    /// Waits until the end has come and no run is in progress; false if that is not so by then.
+    /// Waits until the end has come and no run is in progress. Returns false if that is not so by then.
     pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
         let is_over = |state: &mut State| state.has_come && state.has_no_runs();
         self.wait_while(until, |state| !is_over(state)).is_some()

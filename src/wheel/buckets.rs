@@ -78,8 +78,8 @@ impl<E: Timed> WheelCounts for Buckets<E> {
 }
 
 impl<E: Timed> Buckets<E> {
-    /// Creates a wheel of `size` buckets (a power of two; at least two are made) that stands at `now`. A
-    /// tick is `granularity` units of the entries' deadlines.
+    /// Creates a wheel of `size` buckets (a power of two, of which it makes two at least) that stands at `now`. A tick
+    /// is `granularity` units of the entries' deadlines.
     pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
         debug_assert!(size.is_power_of_two());
         // Two half-turns of one bucket each are the least that works.

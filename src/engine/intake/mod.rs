@@ -25,7 +25,7 @@
 //! [`backpressure`](crate::executor::backpressure)), each at the border of a block.
 //!
 //! - INTAKE-1 A record is published by one swap on the lane, and the swap's old value tells whether the lane was
-//!   closed. So a task is either seen by the engine's last look, or refused; never both, never neither (S20).
+//!   closed. So each task is either seen by the engine's last look, or refused, and never both (S20).
 //! - INTAKE-2 A lane is pushed on the ready list only by its writer, and only after the writer has set `listed`, which
 //!   it has found cleared. The reader clears `listed` only after it has taken the lane off the list and has read
 //!   `next`. So a lane is on the list at most once, and `next` is not written while the reader may read it.
@@ -92,7 +92,7 @@ struct Lanes {
     all: Vec<Arc<Lane>>,
     /// Readers' ends that the engine has not fetched yet.
     fresh: Vec<LaneReader>,
-    /// Writers' ends whose thread has ended; the next thread takes one over.
+    /// Writers' ends whose thread has ended. The next thread takes one over.
     idle: Vec<LaneWriter>,
     is_closed: bool,
 }

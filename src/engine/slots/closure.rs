@@ -54,7 +54,7 @@ pub(crate) struct OneShot<S>(pub(crate) S);
 /// A task that runs until its closure returns `Break`.
 pub(crate) struct Series<B>(pub(crate) B);
 
-/// A waker. To run it is to wake it; to drop it wakes nobody.
+/// A waker. A run wakes it. A drop wakes nobody.
 pub(crate) struct Wake(pub(crate) Waker);
 
 /// A [`Wake`] that is counted nowhere.

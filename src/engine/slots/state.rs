@@ -1,11 +1,11 @@
 //! The states of a task, in one atomic word of its holder: the [`AtomicWord`].
 //!
 //! **The rule.** The word has a *filing number*. Each filing of a task gives it a new one: its schedule, a reset to an
-//! earlier time, a filing again under a later deadline, the next run of a series, a move to another scheduler; and so
-//! does its end. An [`Entry`](crate::wheel::entry::Entry) has the number of its filing, wherever it lies: in a lane, in
-//! the wheel, in a queue of ours or of an executor. It is *live* exactly if its number is the word's. All others are
-//! stale, and any thread that meets one drops it. (In Akka's scheduler the word is an `AtomicReference` to the present
-//! holder, swapped for each repetition and set to null by a cancel.)
+//! earlier time, a filing again under a later deadline, the next run of a series, a move to another scheduler. Its end
+//! gives it a new one, too. An [`Entry`](crate::wheel::entry::Entry) has the number of its filing, wherever it lies: in
+//! a lane, in the wheel, in a queue of ours or of an executor. It is *live* exactly if its number is the word's. All
+//! others are stale, and any thread that meets one drops it. (In Akka's scheduler the word is an `AtomicReference` to
+//! the present holder, swapped for each repetition and set to null by a cancel.)
 //!
 //! The word does not identify the task, as a handle needs it. For that, a [`TaskKey`](crate::wheel::entry::TaskKey) has
 //! the number of the task's first filing, its *birth*, and the holder has it too, beside the word.
@@ -61,7 +61,7 @@
 use crate::clock::repeat::Kind;
 use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
 
-/// The state of a task; see the table above.
+/// The state of a task: see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
