@@ -75,7 +75,8 @@ pub(crate) struct Shared {
     // A program that looks at the scheduler. The engine writes these.
     pub(crate) wakeups: Counter,
     pub(crate) rejected: Counter,
-    /// When the engine has last said that it wants to be turned again, as a [`Moment`]; 0 before it has. Relaxed.
+    /// When the engine wants to be turned again, as a [`Moment`], by its last turn before a sleep. 0 before the first
+    /// sleep. Relaxed.
     pub(super) next_wakeup: AtomicU64,
 }
 

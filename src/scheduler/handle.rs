@@ -182,7 +182,7 @@ impl Cancellable {
     ///
     /// Returns true if the task will run once, not before the new deadline, and not at the old one. Returns false if it
     /// has started, is over, or was cancelled. Then nothing has changed. If several threads do this at the same time,
-    /// the last one that returns true counts. The task has no promised place among others of the same deadline.
+    /// the last one that returns true counts. The task has no promised position among others of the same deadline.
     ///
     /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in
     ///   progress, the run after it moves.

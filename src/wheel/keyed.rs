@@ -232,7 +232,7 @@ impl<T> Wheel<T> {
         self.insert_as(deadline, order, value)
     }
 
-    /// Like [`insert`](Wheel::insert), with a place among values of the same deadline: those of a smaller `order` come
+    /// Like [`insert`](Wheel::insert), with a position among values of the same deadline: those of a smaller `order` come
     /// out before. For values that are spread over several wheels, of which [`peek`](Wheel::peek) finds the first.
     ///
     /// # Panics
@@ -293,7 +293,7 @@ impl<T> Wheel<T> {
         self.reset_as(key, deadline, order)
     }
 
-    /// Like [`reset`](Wheel::reset), with a place among values of the same deadline: see
+    /// Like [`reset`](Wheel::reset), with a position among values of the same deadline: see
     /// [`insert_as`](Wheel::insert_as).
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot as usize);
