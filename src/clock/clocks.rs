@@ -16,10 +16,10 @@ use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 /// `now` never goes back, on any thread. `sleep` returns when this clock reaches `until`, or
 /// when the sleeper is woken, whichever is first. It may always return early.
 ///
-/// A clock should not panic. If it does so on the tick thread, the panic is reported like that of a task, time stands still,
-/// and the clock is asked again some milliseconds later. If it does so in a call of yours, such as `schedule_once`, which
-/// needs the time of that call, the call unwinds, and nothing is scheduled. A [`Driver`](crate::Driver) asks three times.
-/// A pool goes on, and asks again. Out of a [message loop](crate::message_loop) it unwinds, so a
+/// A clock should not panic. If it does so on the tick thread, the panic is reported like that of a task, time stands
+/// still, and the clock is asked again some milliseconds later. If it does so in a call of yours, such as `schedule_once`,
+/// which needs the time of that call, the call unwinds, and nothing is scheduled. A [`Driver`](crate::Driver) asks three
+/// times. A pool goes on, and asks again. Out of a [message loop](crate::message_loop) it unwinds, so a
 /// [`LoopThread`](crate::message_loop::LoopThread) ends by it.
 ///
 /// ```
@@ -93,7 +93,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// The operating system's monotonic clock: [`Instant::now`].
 ///
 /// A sleep on it ends on time. By default, Linux may delay a timed wait by another 50 us (the timer slack of the
-/// thread); during the sleep that is turned off.
+/// thread). During the sleep that is turned off.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -117,12 +117,13 @@ impl Clock for SystemClock {
         }
     }
 
-    /// True if its steps are shorter than a reading takes, which is found out once in a process. They are on most systems.
-    /// On Windows they are 100 ns, and two processors may differ by one.
+    /// Returns true if its steps are shorter than a reading takes, as they are on most systems.
     fn tells_calls_apart(&self) -> bool {
         static ALWAYS_DIFFER: OnceLock<bool> = OnceLock::new();
         *ALWAYS_DIFFER.get_or_init(|| {
+            // Of a clock with coarse steps some of them are equal.
             let readings: Vec<_> = (0..READINGS).map(|_| Instant::now()).collect();
+            // On Windows the steps are 100 ns, and two processors may differ by one.
             !PROCESSORS_MAY_DIFFER && readings.is_sorted_by(|before, after| before < after)
         })
     }
@@ -165,6 +166,7 @@ impl Clock for BootClock {
     fn now(&self) -> Instant {
         /// A reading of both clocks, from which all others are counted.
         static BOTH: OnceLock<Option<(Instant, Duration)>> = OnceLock::new();
+        // Counted on from a reading of std's clock, because an `Instant` can be made in no other way.
         let both = BOTH.get_or_init(|| Some((Instant::now(), boot_time()?)));
         let now = both.and_then(|(start, at)| Some(start + boot_time()?.saturating_sub(at)));
         now.unwrap_or_else(Instant::now)
@@ -238,6 +240,7 @@ impl ManualClock {
     }
 
     fn wake_all(mut manual: MutexGuard<'_, Manual>) {
+        // All of them: each looks at the time by itself, and sleeps again if it is not its own.
         let sleepers = std::mem::take(&mut manual.sleepers);
         drop(manual);
         sleepers.into_iter().for_each(Waker::wake);
@@ -253,17 +256,19 @@ impl Clock for ManualClock {
         self.lock().now
     }
 
-    /// It compares the time and leaves the waker under one lock. So either it sees an `advance` here, or the `advance`
-    /// wakes it.
+    /// Sleeps until an [`advance`](ManualClock::advance), or until woken.
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        // The time is compared and the waker is left under one lock. So either this sees an `advance`, or the
+        // `advance` wakes it.
         let waker = sleeper.waker();
         let mut manual = self.lock();
         if until.is_some_and(|until| until <= manual.now) {
             return;
         }
         manual.sleepers.push(waker.clone());
-        drop(manual);
+        drop(manual); // or no `advance` could come
         sleeper.sleep();
+        // Another wake may have ended the sleep, and then the waker is still there.
         self.lock().sleepers.retain(|other| !other.will_wake(&waker));
     }
 

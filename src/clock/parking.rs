@@ -4,14 +4,14 @@
 //! other schedule must leave it alone (S7). The doorbell holds one word for that, the **threshold**:
 //!
 //! ```text
-//!            arm(t): the sleeper        ring: whoever exchanges it for AWAKE also wakes
+//!            arm(t): the sleeper      ring: the producer that exchanges it for AWAKE also wakes
 //!   AWAKE ------------------> t > 0 ------------------------------------------> AWAKE
 //!                               |                                                 ^
 //!                               +------------- disarm: the sleeper ---------------+
 //! ```
 //!
-//! Why no wake-up is lost is told in [`waking`](crate::docs::waking), for all files that take part in it (WAKE-1 and
-//! WAKE-2 for the doorbell, WAKE-3 for the parker).
+//! The page [`waking`](crate::docs::waking) tells why no wake-up is lost, for all files that take part in it (WAKE-1 for
+//! the doorbell, WAKE-3 for the parker).
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -25,10 +25,6 @@ use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
 
 /// Puts one thread to sleep: a token and a condition variable, or, for times that a condition variable does not keep, a
 /// timer of the system.
-///
-/// A thread that is about to sleep on the timer sets it and `is_on_timer` under the lock, and waits after that. So an
-/// `unpark` either comes before, and the thread finds the token, or it ends the timer that was set. An end that comes
-/// late makes a later sleep return early.
 pub(crate) struct Parker {
     state: Mutex<ParkerState>,
     left: Condvar,
@@ -53,6 +49,7 @@ impl Parker {
     /// Sleeps until there is a token, and takes it. It may return early, as every sleep may.
     pub(crate) fn park(&self) {
         let mut state = lock(&self.state);
+        // The look at the token and the wait are under one lock, so no `unpark` comes between them (WAKE-3).
         if !state.token {
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -61,6 +58,7 @@ impl Parker {
 
     /// Sleeps as `park` does, for this long at most.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
+        // On some systems the timed waits of std are not exact.
         let has_slept = TAKES_KERNEL_TIMERS && self.park_on_timer(timeout, false);
         if !has_slept {
             self.park_on_condvar(timeout);
@@ -70,6 +68,8 @@ impl Parker {
     /// Sleeps as `park` does, for this long at most. The time in which the machine is suspended counts.
     pub(crate) fn park_through_suspension(&self, timeout: Duration) {
         if !self.park_on_timer(timeout, true) {
+            // A condition variable may stand still during a suspension. So a clock that runs on is looked at now and
+            // then.
             let most = if boot_time().is_some() { LOOK_AGAIN } else { timeout };
             self.park_on_condvar(timeout.min(most));
         }
@@ -89,6 +89,9 @@ impl Parker {
         let Some(timer) = self.timer() else { return false };
         let mut state = lock(&self.state);
         debug_assert!(!state.is_on_timer, "two threads sleep with one `Sleeper`");
+        // The timer is set under the lock, and so is `is_on_timer`, and the wait comes after that. So an `unpark`
+        // either comes before, and the thread finds the token, or it ends the timer that was set. An end that comes
+        // late makes a later sleep return early.
         if !state.token {
             if !timer.set(timeout, counts_suspension) {
                 return false;
@@ -108,15 +111,17 @@ impl Parker {
 
     fn timer(&self) -> Option<&KernelTimer> {
         if self.timer.get().is_none() {
+            // Most parkers never need one, and it is a handle of the system.
             let timer = KernelTimer::new()?;
             return Some(self.timer.get_or_init(|| timer));
         }
         self.timer.get()
     }
 
-    /// Leaves a token, and wakes the thread if it sleeps. The token stays for a sleep that comes later (WAKE-3).
+    /// Leaves a token, and wakes the thread if it sleeps.
     pub(crate) fn unpark(&self) {
         let mut state = lock(&self.state);
+        // It stays for a sleep that comes later (WAKE-3).
         state.token = true;
         let is_on_timer = state.is_on_timer;
         drop(state);
@@ -196,8 +201,7 @@ const AWAKE: u64 = 0;
 pub(crate) struct Doorbell {
     /// What is due before this wakes the sleeper, as a [`Moment`]; [`AWAKE`] if nobody sleeps.
     threshold: AtomicU64,
-    /// What is woken. Behind an `Arc`, so that no user's `clone` runs under the lock (S11). Whoever drops the last `Arc`
-    /// drops a user's waker, whose panic is nobody's business here: a task that rings would lose its handle by it (S17).
+    /// The waker of the sleeper. Behind an `Arc`, so that no user's `clone` runs under the lock (S11).
     wakes: Mutex<Option<Arc<Waker>>>,
 }
 
@@ -215,22 +219,23 @@ impl Doorbell {
         quietly(|| drop(before)); // it is user code, so it runs with the lock released (S11)
     }
 
-    /// Lets everything ring from now on that is due before `threshold`: the sleeper's first step. It must look for
-    /// tasks once more before it sleeps (WAKE-1).
+    /// Lets everything ring from now on that is due before `threshold`. This is the sleeper's first step.
     pub(crate) fn arm(&self, threshold: Moment) {
+        // The sleeper must look for tasks once more after this, and before it sleeps (WAKE-1).
         self.threshold.store_in_order(threshold.0.max(AWAKE + 1));
     }
 
-    /// Lets nothing ring any more: the sleeper is awake. Relaxed: a producer that still sees the old threshold rings
-    /// for nothing.
+    /// Lets nothing ring any more: the sleeper is awake.
     pub(crate) fn disarm(&self) {
+        // Relaxed: a producer that still sees the old threshold rings for nothing.
         self.threshold.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Wakes the sleeper if it sleeps for too long: a producer's last step, after its task is published (WAKE-1). What
-    /// is `due_now` rings at any threshold.
+    /// Wakes the sleeper if it sleeps for too long. This is a producer's last step, after its task is published. A task
+    /// that is `due_now` rings at any threshold.
     #[inline]
     pub(crate) fn ring_if_earlier(&self, deadline: Moment, due_now: bool) {
+        // After the publication, and in one order with it, with the sleeper's store and with its look (WAKE-1).
         let threshold = self.threshold.load_in_order();
         if threshold != AWAKE && (due_now || deadline.0 < threshold) {
             self.answer(threshold);
@@ -246,13 +251,13 @@ impl Doorbell {
         }
     }
 
-    /// Rings if this caller turns the threshold to `AWAKE` (WAKE-2). If the exchange fails, another producer has woken
-    /// the sleeper, or the sleeper has armed the bell anew. Either way the sleeper arms the bell after the caller's
-    /// load, and its look behind that sees what the caller has published.
-    ///
-    /// Relaxed: the exchange only decides who wakes, and the parker's lock orders what the sleeper must see.
+    /// Rings if this caller turns the threshold to `AWAKE`.
     #[cold]
     fn answer(&self, threshold: u64) {
+        // One producer wakes, so a burst of earlier deadlines costs one wake-up. If the exchange fails, another
+        // producer has woken the sleeper, or the sleeper has armed the bell anew. Either way the sleeper arms the bell
+        // after the caller's load, and its look behind that sees what the caller has published. Relaxed: the exchange
+        // only decides which thread wakes, and the parker's lock orders what the sleeper must see.
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let exchange = self.threshold.compare_exchange(threshold, AWAKE, success, failure);
         if exchange.is_ok() {
@@ -260,10 +265,11 @@ impl Doorbell {
         }
     }
 
-    /// Wakes the sleeper, also if it seems to be awake: for a stop (WAKE-7).
+    /// Wakes the sleeper, also if it seems to be awake: for a stop.
     pub(crate) fn ring(&self) {
         let waker = lock(&self.wakes).clone();
         if let Some(waker) = waker {
+            // A user's waker may panic. A task that rings must not lose its handle by that (S17).
             quietly(|| waker.wake_by_ref());
             quietly(|| drop(waker)); // the last one, if the waker was exchanged in the meantime
         }

@@ -1,8 +1,7 @@
 //! Repetition: when the next run is due.
 //!
-//! Akka keeps the planned time of each run beside the task, and subtracts the drift from the next
-//! delay. On an absolute timeline that is one addition: `planned + period` (S12). The rest of this file is about
-//! runs that were missed (S13).
+//! Akka keeps the planned time of each run beside the task, and subtracts the drift from the next delay. On an absolute
+//! timeline that is one addition (S12). The rest of this file is about runs that were missed (S13).
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -227,7 +226,7 @@ pub trait Repeat: sealed::Sealed {
 }
 
 thread_local! {
-    /// The delay that a closure has chosen on this thread, on its way to whoever has called it. A boxed series returns
+    /// The delay that a closure has chosen on this thread, on its way to the caller. A boxed series returns
     /// only a [`ControlFlow`], so the delay takes this way around it.
     static CHOSEN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
@@ -250,13 +249,14 @@ impl Repeat for ControlFlow<()> {
 
     #[inline]
     fn choose(run: impl FnOnce() -> Self) -> ControlFlow<(), Option<Duration>> {
-        CHOSEN.set(None); // what nobody has asked for
+        CHOSEN.set(None); // a delay that a run outside of a series has left
         run().map_continue(|()| CHOSEN.take())
     }
 }
 
 impl Repeat for Option<Duration> {
     fn flow(self) -> ControlFlow<()> {
+        // The caller of a boxed series gets only the `ControlFlow`, and finds the delay here.
         CHOSEN.set(self);
         if self.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
@@ -298,7 +298,9 @@ pub(crate) fn next_run(
     ended: Moment,
     tick: u64,
 ) -> Moment {
+    // From the planned time and not from the end of the run, so a rate does not drift.
     let next = planned.after_nanos(period);
+    // A run that is late by less than a tick could not have been earlier.
     let missed = ended.0.saturating_sub(next.0) >= tick && ended > next;
     match kind {
         Kind::Gap => ended.after_nanos(period),

@@ -9,8 +9,8 @@
 //!   the timeline begins |  the scheduler was built; a tick border   [`Moment::NEVER`]
 //! ```
 //!
-//! - TIME-1 Rounding goes up, never down: a deadline's tick ends at or after the deadline (S1).
-//! - TIME-2 Arithmetic saturates: a moment after the end of the timeline is [`Moment::NEVER`] (S4).
+//! Rounding goes up, never down: a deadline's tick ends at or after the deadline (S1). Arithmetic saturates.
+//!
 //! - TIME-3 A clock that is moved to the end of the timeline, or beyond it, shows [`Moment::LAST`] from then on. There the
 //!   last tick ends, and an instant that the clock has passed is due. All that lies further ahead is never. The farthest
 //!   [`Instant`](std::time::Instant) stands for never, so no clock of this crate is moved there.
@@ -33,13 +33,14 @@ impl Moment {
     /// The latest moment that a clock shows (TIME-3).
     pub(crate) const LAST: Moment = Moment(u64::MAX - 1);
 
-    /// Returns the moment that is this long after, at most [`Moment::NEVER`] (TIME-2).
+    /// Returns the moment that is this long after, at most [`Moment::NEVER`].
     pub(crate) fn after(self, delay: Duration) -> Moment {
         self.after_nanos(nanos(delay))
     }
 
     /// Like [`after`](Moment::after), in nanoseconds.
     pub(crate) fn after_nanos(self, delay: u64) -> Moment {
+        // A moment after the end of the timeline is never (S4).
         Moment(self.0.saturating_add(delay))
     }
 
@@ -62,8 +63,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     whole.saturating_add(u64::from(duration.subsec_nanos()))
 }
 
-/// A divisor, which is the length of a tick. The wheel divides once for each task, so it is done by a multiplication:
-/// the processor's division takes 20 to 40 cycles. The method is Granlund's and Montgomery's, for dividends of 63 bits.
+/// A divisor, which is the length of a tick.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granularity {
     /// 2^(63 + shift) / units, rounded up or one more.
@@ -76,6 +76,8 @@ pub(crate) struct Granularity {
 
 impl Granularity {
     pub(crate) fn new(units: NonZeroU64) -> Granularity {
+        // Granlund's and Montgomery's method, for dividends of 63 bits: the reciprocal, scaled by a power of two that
+        // is large enough for the rounding error to stay below one.
         let (units, less_one) = (units.get(), units.get() - 1);
         let shift = u64::BITS - less_one.leading_zeros();
         let magic = ((1_u128 << (63 + shift)) / u128::from(units) + 1) as u64;
@@ -85,6 +87,8 @@ impl Granularity {
     /// Returns `value / units`, rounded up.
     #[inline]
     pub(crate) fn div_ceil(self, value: u64) -> u64 {
+        // The wheel divides once for each task. The processor's division takes 20 to 40 cycles, so this is a
+        // multiplication.
         if value >= self.limit {
             return self.div_ceil_far(value);
         }

@@ -34,6 +34,7 @@ impl Timeline {
     /// Creates a timeline with ticks of this length, counted from `built`. Returns `None` for a tick of zero.
     pub(crate) fn new(built: Instant, tick: Duration) -> Option<Timeline> {
         let tick = NonZeroU64::new(nanos(tick).min(LONGEST_TICK))?;
+        // A multiple of the tick, so the first tick ends one tick after the build.
         let bias = BEFORE_THE_BUILD.div_ceil(tick.get()) * tick.get();
         Some(Timeline { built, bias, tick, parts: Parts::of_origin(built) })
     }
@@ -51,6 +52,7 @@ impl Timeline {
     /// Returns the moment of an instant.
     #[inline]
     pub(crate) fn moment(&self, instant: Instant) -> Moment {
+        // `None` too for an instant before the build, which std's arithmetic takes care of.
         let since = self.parts.and_then(|built| Parts::of(instant).nanos_since(built));
         match since {
             Some(since) => Moment(self.bias.saturating_add(since)),
@@ -65,15 +67,18 @@ impl Timeline {
         }
     }
 
-    /// Returns the present by a reading of the clock (TIME-3).
+    /// Returns the present by a reading of the clock.
     #[inline]
     pub(crate) fn present(&self, reading: Instant) -> Moment {
+        // A clock never reaches `NEVER`, or what is never due would be due then (TIME-3).
         self.moment(reading).min(Moment::LAST)
     }
 
-    /// Returns the deadline of what is to happen at an instant, by a reading of the clock (TIME-3).
+    /// Returns the deadline of what is to happen at an instant, by a reading of the clock.
     #[inline]
     pub(crate) fn deadline(&self, instant: Instant, reading: Instant) -> Moment {
+        // An instant beyond the end of the timeline is due if the clock has passed it. But the farthest instant stands
+        // for never (TIME-3).
         let deadline = self.moment(instant);
         let has_passed = || instant <= reading && short_of_never(instant) == instant;
         if deadline == Moment::NEVER && has_passed() { Moment::LAST } else { deadline }
@@ -84,6 +89,7 @@ impl Timeline {
         if moment == Moment::NEVER {
             return farthest(self.built);
         }
+        // In two directions, because std has no signed durations.
         let built = self.start();
         let instant = if moment >= built {
             self.built.checked_add(moment.since(built))
@@ -93,13 +99,15 @@ impl Timeline {
         instant.unwrap_or_else(|| if moment >= built { farthest(self.built) } else { self.built })
     }
 
-    /// Returns the last tick that has ended by `now` (TIME-3).
+    /// Returns the last tick that has ended by `now`.
     pub(crate) fn passed(&self, now: Moment) -> Tick {
+        // The last tick of the timeline ends early, at the last moment that a clock shows (TIME-3).
         if now >= Moment::LAST { self.covering(Moment::LAST) } else { Tick(now.0 / self.tick) }
     }
 
-    /// Returns the first tick that ends at or after a moment (TIME-1).
+    /// Returns the first tick that ends at or after a moment.
     pub(crate) fn covering(&self, moment: Moment) -> Tick {
+        // Up, never down, so that no task runs before its deadline (S1).
         Tick(moment.0.div_ceil(self.tick.get()))
     }
 
@@ -111,9 +119,8 @@ impl Timeline {
 
 /// The parts of an [`Instant`]: seconds and nanoseconds from some origin, on the systems that we know.
 ///
-/// An instant shows them only to a hasher, so this is a [`Hasher`]. std takes 12 ns for the difference of two instants, a
-/// sixth of the cost of a schedule; a subtraction of the parts takes 1 ns. Each timeline first tests that
-/// the parts mean what they seem to mean. If they do not, it uses std's arithmetic.
+/// std takes 12 ns for the difference of two instants, a sixth of the cost of a schedule. A subtraction of the parts takes
+/// 1 ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     seconds: i64,
@@ -150,6 +157,7 @@ impl Hasher for Parts {
 impl Parts {
     #[inline]
     fn of(instant: Instant) -> Parts {
+        // An instant shows its parts only to a hasher.
         let mut parts = Parts::default();
         instant.hash(&mut parts);
         parts
@@ -158,6 +166,8 @@ impl Parts {
     /// Returns the parts of an origin, if the parts of later instants differ from them by as much as they should.
     fn of_origin(origin: Instant) -> Option<Parts> {
         let parts = Parts::of(origin);
+        // How an instant is hashed is no promise of std. So each timeline first tests that the parts mean what they
+        // seem to mean, on all scales. If they do not, it uses std's arithmetic.
         let steps = (0..62).map(|bit| 1 << bit).chain([0, 999_999_999, 1_000_000_001]);
         let is_right = |nanos| {
             let later = origin.checked_add(Duration::from_nanos(nanos));
@@ -169,6 +179,7 @@ impl Parts {
     /// Returns the nanoseconds since `origin`. `None` if this is earlier, or more than 272 years later.
     #[inline]
     fn nanos_since(self, origin: Parts) -> Option<u64> {
+        // The range is checked first, so the rest cannot overflow. A difference that wraps is out of the range.
         let seconds = self.seconds.wrapping_sub(origin.seconds);
         if !(0..1 << 33).contains(&seconds) {
             return None;
@@ -190,8 +201,9 @@ pub(crate) fn after(now: Instant, ahead: Duration) -> Instant {
     now.checked_add(ahead).unwrap_or_else(|| farthest(now))
 }
 
-/// Returns the latest possible instant. It adds ever smaller steps for as long as they fit.
+/// Returns the latest possible instant.
 pub(crate) fn farthest(from: Instant) -> Instant {
+    // std has no constant for it, so this adds ever smaller steps as long as they fit.
     let seconds = (0..64).rev().map(|bit| Duration::from_secs(1 << bit));
     let nanos = (0..30).rev().map(|bit| Duration::from_nanos(1 << bit));
     seconds.chain(nanos).fold(from, |far, step| far.checked_add(step).unwrap_or(far))

@@ -3,15 +3,15 @@
 //! # A service on tokio
 //!
 //! One line: `use tickwheel::time;` in place of `use tokio::time;`. The names, the signatures and the behaviour are
-//! tokio's: [`sleep`](crate::time::sleep()), [`timeout`](crate::time::timeout()), [`interval`](crate::time::interval()), their
-//! `_until` and `_at`, [`Instant`](crate::time::Instant), [`pause`](crate::time::pause()). Sockets, tasks and channels stay
-//! with tokio, whose runtime then needs no `enable_time` for this code.
-//! [The module](crate::time#where-it-differs-from-tokio) lists what differs.
+//! tokio's: [`sleep`](crate::time::sleep()), [`timeout`](crate::time::timeout()),
+//! [`interval`](crate::time::interval()), their `_until` and `_at`, [`Instant`](crate::time::Instant),
+//! [`pause`](crate::time::pause()). Sockets, tasks and channels stay with tokio, whose runtime then needs no
+//! `enable_time` for this code. [The module](crate::time#where-it-differs-from-tokio) lists what differs.
 //!
 //! What the compiler then finds: `#[from] tokio::time::error::Elapsed` of an error type becomes
-//! [`tickwheel::time::error::Elapsed`](crate::time::error::Elapsed); `at.into()` where a deadline is expected becomes `at`; an
-//! interval in an `IntervalStream` is a `Stream` itself, with the feature `futures-core`. Another crate that asks for a
-//! `tokio::time::Instant` gets `tokio::time::Instant::from_std(at.into_std())`.
+//! [`tickwheel::time::error::Elapsed`](crate::time::error::Elapsed); `at.into()` where a deadline is expected becomes
+//! `at`; an interval in an `IntervalStream` is a `Stream` itself, with the feature `futures-core`. Another crate that
+//! asks for a `tokio::time::Instant` gets `tokio::time::Instant::from_std(at.into_std())`.
 //!
 //! To keep the other module out, have clippy refuse it, in `clippy.toml`:
 //!
@@ -38,10 +38,11 @@
 //! sleep. Methods that schedule a closure may do so, under load:
 //! see [`schedule_once`](crate::Scheduler::schedule_once).
 //!
-//! What it is worth depends on the service. In `tokio_service` of the package `tickwheel-demos`, an HTTP server behind a
-//! proxy, a request has five timeouts, and pushes four idle timeouts further. They cost 1.3 us of its 38 us of the processor, and
-//! 1.9 us with tokio's timers (two workers, two cores of an AMD EPYC). Around a future that is ready at once, 49 million timeouts
-//! a second were made, and 25 with tokio's; with futures that are pending once 12.8, and 3.8 (rows S4 of `benches/peers`).
+//! What it is worth depends on the service. In `tokio_service` of the package `tickwheel-demos`, an HTTP server behind
+//! a proxy, a request has five timeouts, and pushes four idle timeouts further. They cost 1.3 us of its 38 us of the
+//! processor, and 1.9 us with tokio's timers (two workers, two cores of an AMD EPYC). Around a future that is ready at
+//! once, 49 million timeouts a second were made, and 25 with tokio's; with futures that are pending once 12.8, and 3.8
+//! (rows S4 of `benches/peers`).
 //!
 //! # A library
 //!

@@ -27,17 +27,18 @@
 //!    it.
 //!
 //! A cancel may come between 2 and 7. It is one compare-exchange, from *pending n* to *free n + 1*. The winner owns the
-//! closure and drops it, and the slot goes into the canceller's magazine. The entry stays in the wheel; its number is not
-//! the word's any more, and it is dropped when it is found. When such stale entries outnumber the live ones, a
-//! sweep removes them, some thousands per turn.
+//! closure and drops it, and the slot goes into the canceller's magazine. The entry stays in the wheel. Its number is
+//! not the word's any more, so it is dropped when it is found. When such stale entries outnumber the live ones, a sweep
+//! removes them, some thousands per turn.
 //!
 //! # What a handle can and cannot know
 //!
-//! A handle is a slot number and the number of the task's first filing: it has no count, and no pointer that must be kept
-//! alive. It can always tell whether its task is over: the holder is free, or another task was born there. It cannot tell
-//! from the slot *how* the task ended once the slot was used five times more, or its page went back to the system. So a cancel that wins is noted in
-//! the handle, and the clones of a handle share that note. One thing is forgotten: if a leftover was cancelled by
-//! [`PendingTask::cancel`](crate::PendingTask::cancel), an old handle later says only that the task is done.
+//! A handle is a slot number and the number of the task's first filing: it has no count, and no pointer that must be
+//! kept alive. It can always tell whether its task is over: the holder is free, or another task was born there. It
+//! cannot tell from the slot *how* the task ended once the slot was used five times more, or its page went back to the
+//! system. So a cancel that wins is noted in the handle, and the clones of a handle share that note. One thing is
+//! forgotten: if a leftover was cancelled by [`PendingTask::cancel`](crate::PendingTask::cancel), an old handle later
+//! says only that the task is done.
 //!
 //! # Sleep and wake
 //!
@@ -51,9 +52,9 @@
 //! taken in at the next wake-up, thousands at once. When the thread stayed up for them, turn after turn with two or
 //! three tasks each, it spent 80 ns a task instead of 35.
 //!
-//! If the earliest entry is stale, and its chain is longer than 256 entries, the thread does not search the chain. It sleeps
-//! until the deadline of the stale entry, and wakes up for nothing. That happens at most once per half-turn of the wheel,
-//! which is two seconds by default.
+//! If the earliest entry is stale, and its chain is longer than 256 entries, the thread does not search the chain. It
+//! sleeps until the deadline of the stale entry, and wakes up for nothing. That happens at most once per half-turn of
+//! the wheel, which is two seconds by default.
 //!
 //! # Order
 //!
@@ -92,7 +93,7 @@
 //! writes to each before it reads there. A page that is read first costs two faults, the second of which interrupts all
 //! processors (p99.9 of a schedule in a fresh process: 16 us before that, and 4 since).
 //!
-//! **Entries** are sixteen bytes in the wheel's blocks of 31. Blocks are used again; a second after a peak, those that
+//! **Entries** are sixteen bytes in the wheel's blocks of 31. Blocks are used again. A second after a peak, those that
 //! are free beyond as many as are in use go back to the allocator. **Lanes** keep up to 192 blocks of 128 records each,
 //! as many as their thread has needed. At a close, the wheel, the lanes and the ready queue go with the tick thread;
 //! the holders go back to the depot for other schedulers, or to the system as above.
@@ -125,9 +126,9 @@
 //!
 //! **Leftovers that move** stay in their holders. The word goes from returned to pending, with the number of an
 //! executor at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up
-//! the scheduler in a table, so that the cancel is counted there. An entry that an executor of the old scheduler still has is
-//! stale, because the move is a filing. While the task moves, or has its name read, it is held, and every other thread
-//! that wants it spins.
+//! the scheduler in a table, so that the cancel is counted there. An entry that an executor of the old scheduler still
+//! has is stale, because the move is a filing. While the task moves, or has its name read, it is held, and every other
+//! thread that wants it spins.
 //!
 //! **Closes that meet.** A close waits for the runs of series, and a run may call a close: of its own scheduler, or of
 //! another whose runs call a close of the first. So a close that is called inside a run does not wait for that run, nor
@@ -205,8 +206,8 @@
 //! | repetition | 902 | 754 | the same |
 //! | cancel and schedule | 920 | 714 | the same |
 //!
-//! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had taken 80,
-//! 91 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).
+//! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had
+//! taken 80, 91 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).
 //!
 //! # The pool
 //!
@@ -233,10 +234,10 @@
 //!
 //! # The delay queue
 //!
-//! A [`DelayQueue`](crate::delay::DelayQueue) has a [`Wheel`](crate::wheel::Wheel) of its own, because what it gives out is
-//! data. It needs the scheduler for its clock, and for one alarm while a taker waits. The queue is divided into shards, each
-//! with a lock, a wheel and a table of keys, because a single lock does not serve two threads. Takers merge the shards:
-//! they find the earliest deadline in an array of bounds, one for each shard, and lock that shard.
+//! A [`DelayQueue`](crate::delay::DelayQueue) has a [`Wheel`](crate::wheel::Wheel) of its own, because what it gives
+//! out is data. It needs the scheduler for its clock, and for one alarm while a taker waits. The queue is divided into
+//! shards, each with a lock, a wheel and a table of keys, because a single lock does not serve two threads. Takers
+//! merge the shards: they find the earliest deadline in an array of bounds, one for each shard, and lock that shard.
 //!
 //! What was tried, in nanoseconds of the wall for each operation, on two cores of a Xeon in a virtual machine; D1 to D6
 //! are those of `benches/peers`, and tokio-util's `DelayQueue` with a `HashMap` took 265 to 285 (D1), 404 to 450 (D1-2),
@@ -272,7 +273,7 @@
 //!
 //! An `rx` worker has two queues, and a flag that says whether a drain is under way. Tasks come in under one lock. The
 //! drain works under another, and when it has nothing left the two queues change places. A task that is cancelled loses
-//! its closure at once; its empty entry goes when its turn comes, or when such entries are more than half. So a cancel
+//! its closure at once. Its empty entry goes when its turn comes, or when such entries are more than half. So a cancel
 //! searches nothing. Earlier, the queues were rings with numbered places, from which an entry left at once; that took
 //! two hundred lines more.
 //!
@@ -296,7 +297,8 @@
 //! A cancelled task is not searched for in either queue. Its closure goes at once, and its entry when its turn comes,
 //! or with a sweep, which starts as soon as more than half of what waits is cancelled. So neither queue needs places.
 //!
-//! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench -p peers --bench loops`):
+//! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench -p peers --bench
+//! loops`):
 //!
 //! | what | before | after | the channel | kept |
 //! | --- | --- | --- | --- | --- |
@@ -315,9 +317,10 @@
 //! are due in a row are moved out of their holders first, up to 256 of them, and woken then. The sleep shares only its
 //! name with the alarm, and needs no allocation: whether the alarm has rung, it finds in the holder's word.
 //!
-//! A future of [`time`](crate::time) takes the scheduler in force where it is made. Which one that is, a thread-local says,
-//! and mostly it says with one flag that it is the global one. Futures of the global scheduler count on nothing. Those of
-//! another one count on the handle through which they were made, so that threads with handles of their own share nothing.
+//! A future of [`time`](crate::time) takes the scheduler in force where it is made. A thread-local tells which one that
+//! is. Mostly it is the global one, and then a look at one flag is enough. Futures of the global scheduler count on
+//! nothing. Those of another one count on the handle through which they were made, so that threads with handles of
+//! their own share nothing.
 //!
 //! What was tried, in nanoseconds for a sleep that is made, polled and dropped, on a thread of its own (S1 of
 //! `benches/peers`; tokio's took 98 to 141 in the same runs):
@@ -329,8 +332,8 @@
 //! | lines of the lane fetched for writing ahead of time | 130 | 130 | no |
 //! | small steps marked `#[inline]`: instructions | 765 | 802 | no |
 //!
-//! The same for a timeout whose future is pending once, so that its timer is set and dropped (one thread, 23 ns of which are
-//! the clock):
+//! The same for a timeout whose future is pending once, so that its timer is set and dropped (one thread, 23 ns of
+//! which are the clock):
 //!
 //! | what | before | after | kept |
 //! | --- | --- | --- | --- |
@@ -374,8 +377,8 @@
 //! # Under overload
 //!
 //! A flood is bounded in three places. Each bound is soft: a producer beyond it sleeps for some milliseconds, and in
-//! the meantime the thread that works for it has the processor (`executor/backpressure.rs`). A task of a runtime does not sleep
-//! there, because its thread has other tasks: it is woken at once, and polls until it is let in.
+//! the meantime the thread that works for it has the processor (`executor/backpressure.rs`). A task of a runtime does
+//! not sleep there, because its thread has other tasks: it is woken at once, and polls until it is let in.
 //!
 //! - **The way in.** Producers may be 262,144 records ahead of the tick thread. The bound is lower as soon as a turn
 //!   leaves records that have waited for 50 ms, because then the thread is slow. A producer asks once in 128 tasks.

@@ -15,9 +15,10 @@
 //! | WebAssembly with WASI | `thread::sleep` of the only thread | as the host does it | it does not | a program under node |
 //! | WebAssembly without a system; anything without std | not at all: only [`wheel::Wheel`](crate::wheel::Wheel) | | | compiles |
 //!
-//! The figures for Linux are from `benches/peers`, with [`Precision::Exact`](crate::Precision::Exact). Those for Windows and Apple's systems are what their makers document,
-//! and were not measured by us: wine does not have the clock of Windows, and we had no Mac. "Compiles" means that the
-//! library is checked for that system, and no more. A report of a run there is welcome.
+//! The figures for Linux are from `benches/peers`, with [`Precision::Exact`](crate::Precision::Exact). Those for
+//! Windows and Apple's systems are what their makers document, and were not measured by us: wine does not have the
+//! clock of Windows, and we had no Mac. "Compiles" means that the library is checked for that system, and no more. A
+//! report of a run there is welcome.
 //!
 //! # Which thread sleeps how
 //!

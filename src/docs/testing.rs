@@ -111,8 +111,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Inside `block_on` the driver's scheduler is in force, so the functions of [`time`](crate::time) keep its time. On a runtime of
-//! one thread, [`time::pause`](crate::time::pause()) makes that thread's time virtual.
+//! Inside `block_on` the driver's scheduler is in force, so the functions of [`time`](crate::time) keep its time. On a
+//! runtime of one thread, [`time::pause`](crate::time::pause()) makes that thread's time virtual.
 //!
 //! A future that nothing can wake any more does not hang the test: [`Stalled`](crate::Stalled) says so. The time jumps as
 //! soon as the future waits. If another thread is at work for it, a pool or a file, that would make each timeout fire

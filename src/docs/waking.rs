@@ -62,9 +62,9 @@
 //!
 //! **The herd.** A thousand producers with earlier deadlines find the same threshold and all wake the sleeper.
 //!
-//! - WAKE-2 Only the producer that turns the threshold from `t` to `AWAKE` wakes. A burst of earlier deadlines costs
-//!   one wake-up. The exchange is Relaxed, because it only decides who wakes. If it fails, the sleeper arms the bell
-//!   after the producer's load, and its next look finds the task by WAKE-1.
+//! Only the producer that turns the threshold from `t` to `AWAKE` wakes the sleeper. A burst of earlier deadlines costs one
+//! wake-up. The exchange is Relaxed, because it only decides which thread wakes the sleeper. If it fails, the sleeper arms
+//! the bell after the producer's load, and its next look finds the task (WAKE-1).
 //!
 //! **The wake before the sleep.** The producer rings between the last look T5 and the sleep.
 //!
@@ -73,9 +73,10 @@
 //!   wait. A [`Sleeper`](crate::Sleeper) passes this on to clocks: a clock may hand out the waker first and sleep
 //!   afterwards.
 //!
-//! **The deaf lane.** The producer finds `listed` set and pushes nothing, while the sleeper has looked at the lane for
-//! the last time. From then on every record of this thread goes into a lane that nobody looks at. An earlier intake,
-//! whose lanes shared a word of bits, had this fault on weak memory; `scripts/litmus.py` keeps it as `signals-old`.
+//! **The lane that nobody looks at.** The producer finds `listed` set and pushes nothing, while the sleeper has looked
+//! at the lane for the last time. From then on every record of this thread goes into a lane that nobody looks at. An
+//! earlier intake, whose lanes shared a word of bits, had this fault on weak memory. `scripts/litmus.py` keeps it as
+//! `signals-old`.
 //!
 //! - WAKE-4 A producer first raises `published`, and then looks at `listed`. The sleeper first clears `listed`, and
 //!   then looks at `published`. All four are `SeqCst`. So if a producer finds `listed` set, either the lane is still on
@@ -86,8 +87,8 @@
 //!
 //! # What can wait
 //!
-//! A sleeper that got up for each task that comes in between its turn and its sleep would never sleep under a flow of
-//! timeouts. It takes such tasks in, and sleeps all the same if none of them would have rung.
+//! A sleeper that stayed awake for each task that comes in between its turn and its sleep would never sleep under a flow of
+//! timeouts. It takes such tasks in, and sleeps anyway if none of them would have rung.
 //!
 //! - WAKE-5 After it has armed the bell the sleeper takes in what is there. It sleeps only if all of it is due at or
 //!   after the threshold (the test by which a producer decides to ring), and if no record that was stamped before the cut
@@ -108,19 +109,19 @@
 //!
 //! # Wake-ups for which nothing is due
 //!
-//! - WAKE-6 Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 128th block
-//!   of all lanes (16,384 records), and the canceller of each 8192nd task of a thread. Each costs one look at the
-//!   threshold in thousands of calls. Producers that are held back because they are far ahead ring before each of their
-//!   looks. If such a wake-up were lost, only a sweep would be late, and no task.
+//! Two bounds on memory wake the sleeper whatever the deadlines are: the producer that fills each 128th block of all lanes
+//! (16,384 records), and the canceller of each 8192nd task of a thread. Each costs one look at the threshold in thousands
+//! of calls. Producers that are held back because they are far ahead ring before each of their looks. If such a wake-up
+//! were lost, only a sweep would be late, and no task.
 //!
 //! The sleeper may also set itself a time, if it has a thread: for memory that stayed free, for executors that have
 //! refused, and for far entries that have to be brought near.
 //!
 //! # Stop
 //!
-//! - WAKE-7 A stop first sets `is_closing`, and then rings twice: as a producer does, and then whatever the threshold
-//!   is. The sleeper's look T2 is only Acquire and may miss the flag, and the unconditional ring leaves a token for
-//!   that case. A stop happens once, so it need not spare a wake-up.
+//! A stop first sets `is_closing`, and then rings twice: as a producer does, and then whatever the threshold is. The
+//! sleeper's look T2 is only Acquire and may miss the flag, and the unconditional ring leaves a token for that case. A stop
+//! happens once, so it need not spare a wake-up.
 //!
 //! # Drivers
 //!
@@ -128,19 +129,19 @@
 //! poll of sockets, say. [`Driver::wake_with`](crate::Driver::wake_with) names a waker that takes the place of the
 //! token, and has to keep WAKE-3 itself: a wake that comes before the sleep must end it.
 //!
-//! - WAKE-8 A driver disarms when a turn begins. When the turn is over it arms, and then looks. If something is there,
-//!   of whatever deadline, it rings the waker itself, and answers with the present. So a loop that trusts the waker and
-//!   a loop that trusts the answer are both right.
+//! A driver disarms when a turn begins. When the turn is over it arms, and then looks. If something is there, of whatever
+//! deadline, it rings the waker itself, and answers with the present. So a loop that trusts the waker and a loop that
+//! trusts the answer are both right.
 //!
 //! # Where a wake-up could be lost
 //!
 //! If a scheduler hangs, `Scheduler::dump()` (hidden, for people) shows threshold, ready list and lanes. A lane that
-//! stays listed while the ready list is empty is deaf. A threshold that stays later than the deadline of a pending task
-//! is a lost ring. These are the places to look at:
+//! stays listed while the ready list is empty is one that nobody looks at. A threshold that stays later than the deadline
+//! of a pending task is a lost ring. This is the code to look at:
 //!
-//! | place | what would go wrong |
+//! | code | what would go wrong |
 //! | --- | --- |
-//! | `LaneWriter::push` in `engine/intake/lane.rs` | the look at `listed` before the swap, or weaker than `SeqCst`: a deaf lane |
+//! | `LaneWriter::push` in `engine/intake/lane.rs` | the look at `listed` before the swap, or weaker than `SeqCst`: a lane that nobody looks at |
 //! | `Lane::enlist`, the same | a push by another than the writer, or of a lane that is listed: a loop in the list |
 //! | `IntakeReader::open_ready` in `engine/intake/reader.rs` | `listed` cleared before `next` is read, or after the look at the lane |
 //! | `IntakeReader::has_more`, the same | forgets lanes that are still open, or a look weaker than `SeqCst` |
@@ -148,12 +149,12 @@
 //! | `Shared::reset` in `engine/handles.rs`, `Shared::claim_put_off` in `engine/run.rs` | the same: they push while they hold the task, and ring behind |
 //! | `Shared::wake_all` in `engine/run.rs` | pushes without a ring, on another thread than the one that turns the engine |
 //! | `Doorbell::arm` in `clock/parking.rs` | weaker than `SeqCst`, or called after the last look |
-//! | `Doorbell::answer`, the same | rings although the exchange has failed: a herd; or not although it has succeeded |
+//! | `Doorbell::answer`, the same | rings although the exchange has failed (a herd), or does not although it has succeeded |
 //! | `Parker::park`, the same | takes the token without looking at it first |
 //! | `Parker::park_on_timer`, the same | says that it sleeps on the timer before the timer is set, or after the lock is released |
 //! | `Ticker::sleep` in `engine/tick_thread.rs` | another order than arm, look, sleep |
 //! | `Engine::can_wait` in `engine/next_wakeup.rs` | looks at what it has taken in, and not at what it has left |
-//! | `Engine::next`, the same | answers with a time later than the earliest live deadline (TURN-3 in `engine/mod.rs`) |
+//! | `Engine::next`, the same | answers with a time later than the earliest live deadline |
 //! | `Engine::threshold`, the same | does not agree with `served_at`: a task of the same tick rings, or an earlier one does not |
 //! | `Driver::turn` in `scheduler/driver.rs` | looks before it arms |
 //! | `Shared::stop` in `engine/shared.rs` | rings before `is_closing` is set |

@@ -1,7 +1,8 @@
 //! The way in: how a task is admitted, and what holds its producer back.
 //!
 //! A schedule reads the clock, counts the task towards the limit, fills a slot, publishes a record in the calling
-//! thread's lane, and rings the doorbell if the engine sleeps for too long (TASK-1 in [`shared`](super::shared)).
+//! thread's lane, and rings the doorbell if the engine sleeps for too long. Each step is undone if a later one refuses
+//! the task (S20). Every task comes in here, also a leftover of another scheduler, which keeps its holder.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -57,8 +58,8 @@ impl Drop for Reservation {
 }
 
 impl Shared {
-    /// Takes a task in, or gives it back with the reason (TASK-1). All steps are inlined here: with a call for each, and what
-    /// they return in memory, a schedule takes 60 instructions more.
+    /// Takes a task in, or gives it back with the reason. All steps are inlined here: with a call for each, and what they
+    /// return in memory, a schedule takes 60 instructions more.
     #[inline]
     pub(crate) fn admit<T: Content>(
         &self,
@@ -68,11 +69,17 @@ impl Shared {
         executor: Option<&Arc<OwnExecutor>>,
     ) -> Result<TaskKey, (ScheduleError, T)> {
         let Times { now, deadline } = times;
+        // The limit comes first. A task that is refused here has touched no slot and no lane, so there is nothing to
+        // undo.
         let vacancy = match self.vacancy(T::IS_COUNTED) {
             Ok(vacancy) => vacancy,
             Err(reason) => return Err((reason, task)),
         };
+        // The closure is in its holder before its record is in a lane: the engine may run the task as soon as it sees
+        // the record.
         let key = vacancy.fill(task, repetition, executor, deadline);
+        // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
+        // miss.
         let runner = match executor {
             _ if T::IS_WAKER && T::IS_COUNTED => Runner::TickThread,
             _ if T::IS_WAKER => Runner::TickThreadUncounted,
@@ -83,6 +90,8 @@ impl Shared {
         let entry = Entry::new(slot, number, deadline, deadline <= now, runner, T::IS_SERIES);
         match self.announce::<T>(entry, now) {
             Ok(pushed) => {
+                // Only a push that has filled a block asks whether this thread is too far ahead, so the question costs
+                // nothing for 127 of 128 tasks. The task is accepted already, so a wait here delays only its producer.
                 if pushed.filled && !T::IS_WAKER {
                     self.hold_back(times, executor);
                 } else if pushed.filled && T::IS_COUNTED {
@@ -90,6 +99,8 @@ impl Shared {
                 }
                 Ok(key)
             }
+            // The engine has closed since the first look. It has not seen the record, so the task is ours to take
+            // back.
             Err(Refused) => Err((ScheduleError::Closed, self.take_back(key))),
         }
     }
@@ -112,6 +123,7 @@ impl Shared {
         mut reservation: Reservation,
     ) -> Result<Moved, ScheduleError> {
         let mut filed = None;
+        // The bell is rung below, not here: the task is held while this runs, and a ring may run a user's waker.
         let announce = |entry| {
             filed = self.file(entry, now, true).ok().map(|pushed| (entry, pushed));
             filed.is_some()
@@ -121,7 +133,7 @@ impl Shared {
             None => Ok(Moved { was_cancelled: true, old_executor: None }),
             Some(Err(Refused)) => Err(ScheduleError::Closed),
             Some(Ok(old_executor)) => {
-                reservation.is_used = true; // whoever ends the task counts it out
+                reservation.is_used = true; // the end of the task counts it out
                 filed.into_iter().for_each(|(entry, pushed)| self.ring_for(entry, &pushed));
                 Ok(Moved { was_cancelled: false, old_executor })
             }
@@ -136,9 +148,11 @@ impl Shared {
         times: Times,
         waker: impl FnOnce() -> T,
     ) -> Result<WakeAt, ScheduleError> {
+        // An instant that has passed needs no slot: the caller wakes its task itself.
         if times.deadline <= times.now {
             return if self.is_closing() { Err(ScheduleError::Closed) } else { Ok(WakeAt::Now) };
         }
+        // The thread-local flag comes first. It is one load, and nearly always false.
         if T::IS_COUNTED && this_thread::is_held_back() && self.holds_wakers_on() {
             return Ok(WakeAt::Later);
         }
@@ -160,11 +174,12 @@ impl Shared {
         waker: &Waker,
     ) -> Result<WakeAt, ScheduleError> {
         let deadline = self.watch.timeline.moment(instant);
+        // A deadline at or before the reading may have passed by now, and needs a reading that is exact.
         let times = if !self.watch.is_in_real_time || deadline <= self.watch.timeline.moment(read) {
             self.watch.at(instant)
         } else {
-            // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go down,
-            // and later records would have to wait for it. The reading of the last turn is never ahead.
+            // The caller's reading may lie ahead of the clock, so it cannot be the stamp: stamps in a lane never go
+            // down, and later records would have to wait for it. The reading of the last turn is never ahead.
             Times { now: Moment(self.intake.reading_of_last_turn()), deadline }
         };
         self.wake_at(times, || Wake(waker.clone()))
@@ -179,6 +194,7 @@ impl Shared {
         } else if self.is_closing() {
             return Err(ScheduleError::Closed);
         }
+        // Without memory for a holder the task is refused, and has to leave the count that it has entered.
         Vacancy::take().ok_or_else(|| {
             if is_counted {
                 self.intake.count_out();
@@ -205,14 +221,15 @@ impl Shared {
         task::withdraw(key)
     }
 
-    /// Tells the engine of a new task, and wakes it if need be. The task is published before the doorbell is looked at
-    /// (WAKE-1).
+    /// Tells the engine of a new task, and wakes it if need be.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `admit`")]
     fn announce<T: Content>(&self, entry: Entry, now: Moment) -> Result<Pushed, Refused> {
         let record = entry.record(self.intake.stamp(now.0));
         // A closure for each `T` has one caller, so it is inlined, which saves 20 instructions.
         let pushed = with_lane(self, move |writer| writer.publish(record, T::IS_COUNTED))?;
+        // The look at the doorbell comes after the publication. In the other order the sleeper could arm the bell in
+        // between, look at the lanes too early, and sleep past this task (WAKE-1).
         self.ring_for(entry, &pushed);
         Ok(pushed)
     }
@@ -234,6 +251,8 @@ impl Shared {
     /// Wakes the engine for a task that was published, if need be.
     #[inline]
     pub(super) fn ring_for(&self, entry: Entry, pushed: &Pushed) {
+        // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
+        // the memory while the engine sleeps.
         let is_much = pushed.filled && Intake::is_much(self.filled());
         self.bell.ring_if_earlier(entry.moment(), entry.is_due_now() || is_much);
     }
@@ -245,13 +264,12 @@ impl Shared {
     }
 
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
-    /// to run them. Nothing of ours is borrowed or locked here, and the task is accepted already.
-    ///
-    /// A thread that turns an engine, of whatever scheduler, is never held, because others wait for it. A thread that
-    /// runs a task does not wait for an executor, because the executor may need this thread.
+    /// to run them. Nothing of ours is borrowed or locked here.
     #[cold]
     pub(super) fn hold_back(&self, times: Times, executor: Option<&Arc<OwnExecutor>>) {
         let is_held = self.hold_back_for_engine(times.now);
+        // A task that is due later gives the executor time to catch up. A thread that runs a task does not wait for an
+        // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
         if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
             let backlog = executor.map_or(&self.backlog, |own| own.backlog());
@@ -262,6 +280,8 @@ impl Shared {
     /// Holds a producer back that is far ahead of the engine. Returns false if it is not.
     #[cold]
     pub(super) fn hold_back_for_engine(&self, now: Moment) -> bool {
+        // A closing scheduler holds nobody back: its engine takes nothing in any more, so the wait would last for
+        // nothing.
         let pressure = self.intake.pressure();
         let is_held = pressure.is_over(self.intake.flow().ahead) && !self.is_exempt(now);
         if is_held {
@@ -272,13 +292,18 @@ impl Shared {
 
     /// Wakes the engine, which producers wait for. Returns false if the scheduler ends.
     fn goes_on(&self) -> bool {
+        // The engine may sleep towards a later deadline while the lanes are full, and would take nothing in until
+        // then.
         self.bell.ring_if_asleep();
         !self.is_closing()
     }
 
-    /// Returns true if the calling thread is not to be held back: see [`hold_back`](Shared::hold_back).
+    /// Returns true if the calling thread is not to be held back.
     fn is_exempt(&self, now: Moment) -> bool {
+        // The thread that would take the tasks in may be this one: a driven engine has no other. A thread that turns
+        // an engine, of whatever scheduler, is never held, because others wait for it.
         let is_free = !self.has_a_thread || this_thread::is_turning();
+        // And a producer that is slow by itself has not caused the flood.
         is_free || self.intake.is_slow(self.filled(), now.0)
     }
 

@@ -1,8 +1,8 @@
 //! Hands over what is due, in batches. Each goes to one executor: the scheduler's, or the own one of some tasks.
 //!
-//! The engine remembers the tasks that the executor takes in the executor's [`outbox`](super::outbox). Those that it
-//! refuses or leaves in the batch wait in its retry queue (S18, S30). A panic of the executor is caught and reported
-//! (S17). Wakers go to no executor: the tick thread wakes them.
+//! The engine remembers the tasks that an executor takes in the executor's [`outbox`](super::outbox). The tasks that an
+//! executor refuses or leaves in the batch wait in its retry queue (S18, S30). Wakers go to no executor: the tick thread
+//! wakes them.
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
@@ -34,8 +34,8 @@ impl Engine {
                     break;
                 }
             }
-            // Only where deadlines are moved is it worth a look at each holder: the claim of the task looks anyway. A task
-            // of this very batch may be the first to move one.
+            // Only where deadlines are moved is it worth a look at each holder: the claim of the task looks anyway. A
+            // task of this very batch may be the first to move one.
             let looks = self.shared.intake.has_resets();
             if matches!(target, Target::Default) && !is_refusing && !looks {
                 // Most tasks come in long rows like this, and need no more than to be copied.
@@ -45,14 +45,18 @@ impl Engine {
                     continue;
                 }
             }
+            // From here on entries are taken one by one: the row has ended at a waker, a task with an executor of its
+            // own, or a late task.
             let Some(entry) = self.ready.pop(now) else { break };
             left -= 1;
             let entry = if looks { self.still_due(entry) } else { Some(entry) };
             let Some(entry) = entry else { continue };
+            // As long as entries go to the same target, it need not be looked up.
             let is_for_target = match (&target, entry.runner()) {
                 (Target::Default, Runner::Default) => true,
                 (Target::Own(own), Runner::Own) => {
                     self.ready.fetch_ahead();
+                    // The word tells which executor it is. A stale entry has no executor, and is dropped here.
                     let Some((_, word)) = task::settled(entry) else { continue };
                     word.executor() == own.number()
                 }
@@ -60,6 +64,8 @@ impl Engine {
             };
             if !is_for_target || self.batch.len() == BATCH {
                 let Some(next) = self.target_of(entry) else { continue };
+                // A batch goes out before another target gets anything, so tasks are handed over in order of their
+                // deadlines also across executors.
                 if !next.is(&target) || self.batch.len() == BATCH {
                     self.flush(&target);
                     self.release(std::mem::replace(&mut target, next));
@@ -67,6 +73,8 @@ impl Engine {
                 }
             }
             match target {
+                // An executor that refuses is offered nothing new until it has taken what it refused, so the order of
+                // its tasks stays.
                 _ if is_refusing => self.outboxes.of(&target).retries.push(entry),
                 Target::TickThread => left -= self.wake(entry, left.min(BATCH - 1)),
                 _ => self.batch.push(entry),
@@ -79,6 +87,7 @@ impl Engine {
     /// Returns an entry that has come out, unless it is stale or its task is due later. Then it is filed again.
     #[cold]
     fn still_due(&mut self, entry: Entry) -> Option<Entry> {
+        // The look at the holder is a cache miss, so the holders of later entries are fetched meanwhile.
         self.ready.fetch_ahead();
         match deadline::come_out(entry) {
             CameOut::Due => Some(entry),
@@ -96,6 +105,8 @@ impl Engine {
             Runner::Default => Some(Target::Default),
             Runner::TickThread | Runner::TickThreadUncounted => Some(Target::TickThread),
             Runner::Own => {
+                // A live task keeps its executor alive, so a number without an executor belongs to a task that was
+                // just cancelled.
                 let number = task::settled(entry)?.1.executor();
                 self.shared.own_executors.find(number).map(Target::Own)
             }
@@ -108,14 +119,17 @@ impl Engine {
         let (ready, now, mut followed) = (&mut self.ready, self.now, 0);
         let others =
             std::iter::from_fn(|| ready.pop_waker(now)).take(most).inspect(|_| followed += 1);
+        // Wakers in a row leave the queue together, because each costs less in a row: one borrow of the lane, one
+        // reading of the clock.
         self.shared.wake_all(std::iter::once(first).chain(others), now, &mut self.wakers);
         self.shared.hooks.observe(|observer| observer.handed_over(1 + followed));
         followed
     }
 
-    /// Drops the engine's hold on a target. This may drop the executor, which is user code.
+    /// Drops the engine's hold on a target.
     fn release(&self, target: Target) {
         if let Target::Own(own) = target {
+            // It may be the last hold on the executor, whose `Drop` is user code.
             let dropped = caught(|| drop(own));
             dropped.err().into_iter().for_each(|panic| self.shared.hooks.report(panic));
         }
@@ -123,6 +137,7 @@ impl Engine {
 
     /// Returns true if this turn has had its share of time. If the clock panics, the turn has time.
     fn is_out_of_time(&self) -> bool {
+        // Measured from the beginning of the turn, so all steps of a turn share the time.
         self.shared.try_now().is_some_and(|now| now > self.now.after_nanos(SHARE_NANOS))
     }
 
@@ -135,19 +150,25 @@ impl Engine {
             return 0;
         }
         let batch = &mut self.batch;
+        // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
+        // so none is lost.
         let handed = caught(|| match (target, &self.executor) {
             (Target::Own(own), _) => own.executor().execute_batch(batch),
             (Target::Default, Some(executor)) => executor.execute_batch(batch),
             (Target::Default, None) | (Target::TickThread, _) => {}
         });
-        handed.err().into_iter().for_each(|panic| self.shared.hooks.report(panic)); // S17
+        handed.err().into_iter().for_each(|panic| self.shared.hooks.report(panic)); // and the turn goes on (S17)
         let (mut refused, mut of_others) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut of_others);
+        // An executor that serves several schedulers may give back another one's task. That scheduler does not know of
+        // it, so it would be lost.
         of_others.into_iter().for_each(|task| quietly(|| self.adopt(task)));
         let backlog = match target {
             Target::Own(own) => own.backlog(),
             _ => &self.shared.backlog,
         };
+        // The batch still lists all entries here, which is how the outbox learns what was taken. It is cleared after
+        // that.
         self.outboxes.taken(target, &self.batch, &refused, backlog);
         self.batch.clear();
         let refused = self.queue_refused(target, refused);
@@ -171,6 +192,7 @@ impl Engine {
         }
         entries.sort_by_key(|(number, ..)| *number); // a stable sort keeps the order of the hand-over
         for of_one in entries.chunk_by(|one, other| one.0 == other.0) {
+            // Most of them go back to the executor that the engine has in hand, which needs no look-up.
             let other = match of_one[0].0 {
                 0 => Some(Target::Default),
                 number if number == target.number() => None,
@@ -209,6 +231,8 @@ impl Engine {
         }
         let mut is_first = true;
         for target in self.outboxes.to_retry(self.now) {
+            // One executor is retried in each turn, even if the time is up. Otherwise a slow turn would starve all of
+            // them.
             if is_first || !self.is_out_of_time() {
                 is_first = false;
                 self.outboxes.retried = target.number();
@@ -219,7 +243,7 @@ impl Engine {
     }
 
     /// Offers an executor one task, then two, four and so on up to a batch while it takes them all. If it takes only
-    /// some, it is offered one again. If it refuses the first one, or a later one twice, it gets a pause (RETRY-2).
+    /// some, it is offered one again. If it refuses the first one, or a later one twice, it gets a pause.
     fn retry(&mut self, target: &Target) {
         let (mut offer, mut took, mut is_second_try) = (1, 0, false);
         let mut looked_at = 0; // with those that are passed over, or this might have no end (S19)
@@ -231,6 +255,8 @@ impl Engine {
             looked_at += offered + passed_over;
             let refused = self.flush(target).min(offered);
             took += offered - refused;
+            // An executor whose queue has room for some takes a part of a large offer. Only an offer of one tells that
+            // it is full.
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
                 let (now, first_pause) = (self.now, self.first_pause());
                 return self.outboxes.of(target).retries.rest(took, now, first_pause);
@@ -238,15 +264,12 @@ impl Engine {
             is_second_try = offered == 1 && refused == 1;
             offer = if refused > 0 { 1 } else { BATCH.min(2 * offer) };
         }
+        // It would take more, and only the time of this turn is over. So no pause begins.
         self.outboxes.of(target).retries.retry_soon(self.now);
     }
 
     /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
     /// and how many entries were passed over.
-    ///
-    /// A task that was put off meanwhile is filed again, so the executor does not see it early (S28). If it is due again
-    /// already, it goes to its new place in this queue: in the ready queue, many of them would be before the tasks of
-    /// other executors (S30).
     fn offer(&mut self, target: &Target, most: usize) -> (usize, usize) {
         let mut passed_over = 0;
         while self.batch.len() < most && passed_over < SKIP {
@@ -257,13 +280,17 @@ impl Engine {
                     continue;
                 }
                 CameOut::Stale => {}
+                // It was put off, and is due again by now. It goes to its new position in this queue. In the ready
+                // queue, many of these would stand before the tasks of other executors (S30).
                 CameOut::PutOff(entry) if entry.moment() <= self.now => {
                     self.outboxes.of(target).retries.push(entry);
                 }
+                // It was put off and is not due, so the executor must not see it (S28).
                 CameOut::PutOff(entry) => self.file_again(entry),
             }
             passed_over += 1;
         }
+        // Nothing was left to offer: all of it was cancelled or put off in the meantime.
         if self.batch.is_empty() {
             self.outboxes.of(target).retries.recover();
         }

@@ -1,5 +1,5 @@
-//! What handles do at the scheduler of their task, of which they know the id: they count a cancel, report a panic of a drop,
-//! and move a deadline (S28). What a reset does to the task is in [`deadline`](mod@deadline).
+//! What a handle does at the scheduler of its task, which it knows by its id: it counts a cancel, reports a panic of a
+//! drop, and moves a deadline (S28). What a reset does to the task is in [`deadline`](mod@deadline).
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
 fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
+    // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
+    // registry, which has a lock.
     let counted = own_lanes::with_lane_at(scheduler, count);
     if counted != Some(false) {
         count_or_ring(scheduler, counted.is_some(), count);
@@ -40,7 +42,9 @@ fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
 
 #[cold]
 fn count_or_ring(scheduler: SchedulerId, is_counted: bool, count: impl Fn(&Lane) -> bool) {
+    // The scheduler of a task may be gone: handles keep nothing alive. Then nobody reads its counters.
     let Some(shared) = shared::find(scheduler) else { return };
+    // It is counted once: by the lane above, or by one that this thread takes now.
     if is_counted || with_lane(&shared, |writer| count(&writer.lane)) {
         shared.bell.ring_if_asleep();
     }
@@ -60,8 +64,8 @@ pub(crate) fn report(scheduler: SchedulerId, thrown: Thrown) {
 
 // ----- resets ----------------------------------------------------------------------------------
 
-/// Moves the deadline of a task to `delay` from now. `scheduler` is the one that gave out the handle. Returns false if it is
-/// too late.
+/// Moves the deadline of a task to `delay` from now. `scheduler` is the one that gave out the handle. Returns false if it
+/// is too late.
 #[inline]
 pub(crate) fn reset(key: TaskKey, scheduler: SchedulerId, delay: Duration) -> bool {
     reset_to(key, scheduler, When::After(delay), |line| line.moment(Instant::now()).after(delay))
@@ -73,8 +77,7 @@ pub(crate) fn reset_at(key: TaskKey, scheduler: SchedulerId, deadline: Instant) 
     reset_to(key, scheduler, When::At(deadline), |line| line.moment(deadline))
 }
 
-/// A deadline that moves further away is a matter of the holder, and of the calling thread's lane, which knows the
-/// clock. All else needs the scheduler.
+/// Moves the deadline of a task, with as little as that takes.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "takes 9.7 ns with it, 10.3 without")]
 fn reset_to(
@@ -84,6 +87,8 @@ fn reset_to(
     to: impl FnOnce(&Timeline) -> Moment,
 ) -> bool {
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
+    // A deadline that moves further away changes only the holder. The lane of the calling thread knows the timeline,
+    // so not even the scheduler is looked up. Everything else needs the scheduler.
     let to = own_lanes::moment_at(scheduler, to);
     let done = to.and_then(|to| deadline::postpone(key, to));
     done.unwrap_or_else(|| reset_there(key, scheduler, when)) == Reset::Done
@@ -93,6 +98,8 @@ fn reset_to(
 #[cold]
 fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
     loop {
+        // A leftover may be moved to another scheduler between this look and the reset. The reset finds that out while
+        // it holds the task, and the loop looks again.
         let there = task::scheduler_now(key, first);
         let shared = own_lanes::shared_at(there).or_else(|| shared::find(there));
         let Some(shared) = shared else { return Reset::TooLate };
@@ -106,6 +113,8 @@ fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
 /// Returns when a task is due that waits, with the timeline on which that moment is.
 pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Timeline)> {
     loop {
+        // A moment means nothing without its timeline, so both have to be of the same scheduler: look at the scheduler
+        // before and after.
         let there = task::scheduler_now(key, first);
         let deadline = deadline::deadline(key)?;
         if task::scheduler_now(key, first) == there {
@@ -121,6 +130,8 @@ impl Shared {
             When::After(delay) => self.watch.after(delay),
             When::At(instant) => self.watch.at(instant),
         };
+        // Noted before the deadline moves, so that the engine looks at holders by the time an entry comes out too
+        // early.
         with_lane(self, |writer| writer.lane.note_reset());
         let mut filed = None;
         let stamp = self.intake.stamp(times.now.0);
@@ -131,6 +142,7 @@ impl Shared {
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
         let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);
+        // The task is not held any more, so a ring may run a user's waker.
         if let Some((entry, pushed)) = filed {
             self.ring_for(entry, &pushed);
             if pushed.filled {

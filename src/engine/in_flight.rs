@@ -1,12 +1,10 @@
 //! The tasks that executors have taken and that may not be over.
 //!
-//! A close claims back what no executor has started (S29). So the engine remembers a task that it has handed over until
-//! the task is over. The tasks of an executor that runs them at once, as `Inline` does, need not be remembered.
+//! A close claims back what no executor has started (S29). So the engine remembers each one-shot that it has handed over,
+//! in 16 bytes, until the task is over, or is filed again because its deadline has moved. The tasks of an executor that
+//! runs them at once, as `Inline` does, need not be remembered.
 //!
-//! - FLIGHT-1 Each one-shot that an executor has taken is remembered, in 16 bytes, until it is over, or is filed again
-//!   because its deadline has moved. Each turn looks at the oldest ones and forgets those that are over.
-//! - FLIGHT-2 An old task that waits may hide later ones that are over, because an executor may start its tasks in any
-//!   order. So when twice as many tasks are remembered as the last scan has kept, a scan looks at all, in slices.
+//! Each turn looks at the oldest ones and forgets those that are over. Now and then a scan looks at all, in slices.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -27,7 +25,7 @@ pub(super) struct InFlight {
     /// The tasks that the scan has found not to be over. They were handed over before all of `tasks`.
     kept: VecDeque<Entry>,
     pub(super) is_scanning: bool,
-    /// How many tasks the last scan has kept (FLIGHT-2).
+    /// How many tasks the last scan has kept. A scan begins when twice as many are remembered.
     kept_last: usize,
 }
 
@@ -44,12 +42,16 @@ impl InFlight {
     /// Looks at up to `most` tasks, and forgets those that are over. Returns how many it has forgotten.
     pub(super) fn forget_over(&mut self, most: usize) -> usize {
         let before = self.len();
+        // An executor may start its tasks in any order, so an old task that waits may hide later ones that are over.
+        // Only a scan finds those. It begins when the memory has doubled, so each task is looked at a few times in
+        // all.
         if self.is_scanning || before >= 2 * self.kept_last + SMALL {
             self.scan(most);
         } else {
             let (oldest, _) = self.tasks.as_slices();
             let mut over = 0;
             while over < most.min(oldest.len()) {
+                // The look at a holder is a cache miss.
                 if let Some(soon) = oldest.get(over + AHEAD) {
                     soon.prefetch();
                 }
@@ -75,6 +77,7 @@ impl InFlight {
             }
         }
         if self.tasks.is_empty() {
+            // All that is left is in `kept` by now, in the order of the hand-over.
             std::mem::swap(&mut self.tasks, &mut self.kept);
             self.is_scanning = false;
             self.kept_last = self.tasks.len();
@@ -90,6 +93,7 @@ impl InFlight {
 
     /// Takes out all that is remembered, in the order of the hand-over.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
+        // In the middle of a scan, `kept` has the older ones.
         self.kept.drain(..).chain(self.tasks.drain(..))
     }
 
@@ -100,16 +104,15 @@ impl InFlight {
 
     /// Panics with what is broken.
     pub(super) fn check_invariants(&self) {
-        assert!(self.is_scanning || self.kept.is_empty(), "FLIGHT-2: kept by no scan");
+        assert!(self.is_scanning || self.kept.is_empty(), "tasks are kept by no scan");
         assert!(
             !self.tasks.iter().take(AHEAD).any(|entry| entry.is_series()),
-            "FLIGHT-1: a series"
+            "a series among the one-shots in flight"
         );
     }
 }
 
-/// The last run of each series that some executor has taken, by slot. A series may be handed over a thousand times
-/// before it is over, so it is remembered once.
+/// The last run of each series that some executor has taken, by slot.
 #[derive(Default)]
 pub(super) struct SeriesInFlight {
     /// Each with the number of its run, because leftovers come in the order of the hand-over.
@@ -123,6 +126,7 @@ pub(super) struct SeriesInFlight {
 impl SeriesInFlight {
     pub(super) fn push(&mut self, entry: Entry) {
         self.count += 1;
+        // A series may be handed over a thousand times before it is over, so it is remembered once, with its last run.
         self.runs.insert(entry.slot(), (self.count, entry));
         if self.runs.len() > self.scan_at {
             self.forget_over();
@@ -131,6 +135,7 @@ impl SeriesInFlight {
 
     pub(super) fn forget_over(&mut self) {
         self.runs.retain(|_, (_, entry)| is_live(*entry));
+        // Twice what is left, so the looks cost a constant share of the hand-overs.
         self.scan_at = 2 * self.runs.len() + BATCH;
         self.runs.shrink_to(self.scan_at);
     }
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn flight_2_what_is_over_is_forgotten_in_whatever_order_it_ends() {
+    fn what_is_over_is_forgotten_in_whatever_order_it_ends() {
         let (over, waiting) = over_and_waiting();
         let (mut in_flight, mut forgotten) = (InFlight::default(), 0);
         in_flight.extend(&[waiting]); // it stays in front, for ever
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn flight_1_what_is_filed_again_is_forgotten() {
+    fn what_is_filed_again_is_forgotten() {
         let (_, waiting) = over_and_waiting();
         let mut in_flight = InFlight::default();
         in_flight.extend(&[waiting]);

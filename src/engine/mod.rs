@@ -10,19 +10,16 @@
 //! ```
 //!
 //! The engine is the only owner of the wheel, so its own data needs no lock. A turn takes only short locks of shared
-//! tables, and no user code runs under them. The constants below bound the loops of a turn (S19). If a step leaves
+//! tables, and no user code runs under them. The constants in `bounds` bound the loops of a turn (S19). If a step leaves
 //! something over, the answer is [`Next::Again`], and the next turn does it.
 //!
-//! - TURN-1 Between turns the entry of a pending task is in exactly one place: a lane, the wheel, the ready queue, a
-//!   retry queue, or the queue of an executor. A cancelled task leaves a stale entry, and so may one whose deadline
-//!   was moved (see [`state`](slots::state)). Any step that meets one drops it.
-//! - TURN-2 Tasks are handed over in order of deadline, and at equal deadlines in the order of scheduling (S3): the
-//!   intake gives out records in that order, the wheel keeps it, and the ready queue sorts stably.
-//! - TURN-3 A turn never answers with a time that is later than the earliest live deadline needs.
+//! Between turns the entry of a pending task is in exactly one of these: a lane, the wheel, the ready queue, a retry
+//! queue, or the queue of an executor. A cancelled task leaves a stale entry, and so may one whose deadline was moved
+//! (see [`state`](slots::state)). Any step that meets a stale entry drops it.
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | here | the turn and its bounds; it takes in and advances |
+//! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
 //! | [`outbox`] | what is remembered of executors: the tasks [`in_flight`] and the [`retry_queue`] of each |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |
@@ -185,11 +182,13 @@ impl Engine {
 
     /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again.
     pub(crate) fn turn(&mut self, cut: u64) -> Next {
+        // Marked first: also a shutdown runs observers and drops closures, which must not wait for this engine.
         let _mark = TurningMark::new(self.shared.id());
         if self.shared.is_closing() {
             self.shut_down();
             return Next::Ended;
         }
+        // Read once for the whole turn, so that every step agrees on what is due.
         let now = self.shared.try_now();
         self.is_blind = now.is_none();
         self.now = now.unwrap_or(self.now);
@@ -204,6 +203,7 @@ impl Engine {
         let is_tidy = self.tidy(taken_in);
         self.shared.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         let next = self.next(cut, earliest, is_tidy);
+        // Last, so that a fault is found in the turn that has made it.
         if cfg!(debug_assertions) {
             self.check_invariants();
         }
@@ -229,28 +229,33 @@ impl Engine {
             incoming: &mut self.incoming,
             earliest: Moment::NEVER,
         };
+        // No holder is touched here, except in the sample: each would be a cache miss.
         let add = |record: Record| filing.add(record.into());
         let tasks = self.reader.take(&self.shared.intake, cut, most, add);
         filing.file_all();
         let earliest = filing.earliest;
         if tasks > 0 {
             self.tidying.filed += tasks;
+            // Here, because only new tasks use up holders, and this thread may wait for the system where a producer
+            // should not.
             depot::add_block_ahead();
             self.shared.hooks.observe(|observer| observer.took_in(tasks));
         }
         (tasks, earliest)
     }
 
-    /// Files a task again, whose entry has come out too early (RESET-2 in [`deadline`](slots::deadline)).
+    /// Files a task again whose entry has come out too early (RESET-2 in [`deadline`](slots::deadline)).
     fn file_again(&mut self, entry: Entry) {
+        // The wheel refuses an entry whose tick it has given out already.
         if entry.is_due_now() || !self.wheel.insert(entry) {
             self.ready.insert(entry);
         }
     }
 
-    /// Returns true if so much is due and not handed over that nothing should be taken in first. The first of it is
-    /// due, so this turn hands something over.
+    /// Returns true if so much is due and not handed over that nothing should be taken in first.
     fn is_overdue(&self) -> bool {
+        // With `Precision::Exact` the queue also has entries that are not due. If nothing is due, a turn that takes
+        // nothing in would do nothing.
         let Some(next) = self.ready.next().filter(|next| *next <= self.now) else { return false };
         let is_late = next.after_nanos(LATE_NANOS) < self.now;
         self.ready.len() > if is_late { MOST_LATE } else { MOST_DUE }
@@ -270,6 +275,8 @@ impl Engine {
             Precision::Tick => self.shared.watch.timeline.end_of(passed),
             Precision::Exact => self.now,
         };
+        // A reset that reads this before the wheel has moved is right as well, because this thread moves the wheel
+        // before it files anything new. Relaxed: an older value costs a reset one entry more.
         self.shared.out_until.store(out_until.0, Ordering::Relaxed);
         if to > self.wheel.now() {
             self.wheel.advance(to, &mut self.given_out);
@@ -285,7 +292,7 @@ impl Engine {
     /// many. The checks cost the `driver_model` test 0.25 s of 2.05 s, and `storms` nothing that can be measured.
     fn check_invariants(&mut self) {
         let is_idle = self.incoming.is_empty() && self.given_out.is_empty();
-        assert!(is_idle && self.batch.is_empty() && self.wakers.is_empty(), "TURN-1: left behind");
+        assert!(is_idle && self.batch.is_empty() && self.wakers.is_empty(), "left behind");
         self.ready.check_invariants(|deadline| self.wheel.tick_of(deadline) <= self.wheel.now());
         self.outboxes.check_invariants();
         let size = self.wheel.len() + self.wheel.buckets();
@@ -302,14 +309,7 @@ fn needed_at(entry: Entry) -> Moment {
     if entry.is_due_now() { Moment(0) } else { entry.moment() }
 }
 
-/// Files what comes in, up to [`INCOMING`] entries at a time: the records are read from their lane in one go, and then filed.
-/// With both in one loop the tick thread took 33 ns a task instead of 24, because the wheel's cache misses kept it from
-/// reading ahead. If an entry is followed by a later filing of the same slot, it is stale, and is dropped.
-///
-/// Most timeouts are cancelled. If they are cancelled before they are taken in, a look at the holder (72 instructions with
-/// the reading) costs less than to file the entry (104) and to sweep it later. If they are not, a look is wasted, and takes
-/// the holder's cache line from its owner. So one entry in [`SAMPLE`] is looked at, and all of them if most of those are
-/// stale.
+/// Files what comes in, up to [`INCOMING`] entries at a time.
 struct Filing<'a> {
     wheel: &'a mut Buckets<Entry>,
     ready: &'a mut ReadyQueue,
@@ -321,6 +321,8 @@ struct Filing<'a> {
 impl Filing<'_> {
     #[inline]
     fn add(&mut self, entry: Entry) {
+        // Records are read from their lane in one go, and then filed. With both in one loop the tick thread took 33 ns
+        // a task instead of 24, because the wheel's cache misses kept it from reading ahead.
         if self.incoming.len() == INCOMING {
             self.file_all();
         }
@@ -329,6 +331,10 @@ impl Filing<'_> {
 
     #[inline(never)]
     fn file_all(&mut self) {
+        // Most timeouts are cancelled. If that comes before they are taken in, a look at the holder (72 instructions
+        // with the reading) costs less than to file the entry (104) and to sweep it later. Otherwise a look is wasted,
+        // and takes the holder's cache line from its owner. So a sample is looked at, and all of them if most of the
+        // sample are stale.
         let stale = self.sample().filter(|&entry| !is_live(entry)).count();
         if 2 * stale > self.sample().len() {
             self.drop_stale();
@@ -336,6 +342,7 @@ impl Filing<'_> {
         let Filing { wheel, ready, incoming, .. } = self;
         let mut earliest = self.earliest;
         for (place, entry) in incoming.iter().copied().enumerate() {
+            // If a later filing of the same slot comes right behind this entry, this one is stale.
             if incoming.get(place + 1).is_some_and(|next| next.follows(entry)) {
                 continue;
             }
@@ -343,7 +350,7 @@ impl Filing<'_> {
             if entry.is_due_now() {
                 ready.insert(entry);
             } else if !wheel.insert(entry) && is_live(entry) {
-                // The wheel has given out its tick. It has been on its way for long, and may have been cancelled.
+                // The wheel has given out its tick. The entry has been in its lane for long, and may have become stale.
                 ready.insert(entry);
             }
         }
@@ -358,6 +365,7 @@ impl Filing<'_> {
     fn drop_stale(&mut self) {
         let mut live = 0;
         for place in 0..self.incoming.len() {
+            // Each look is a cache miss, so the misses are started ahead of it.
             self.incoming.get(place + AHEAD).inspect(|soon| soon.prefetch());
             let entry = self.incoming[place];
             self.incoming[live] = entry;

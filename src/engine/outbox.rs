@@ -58,8 +58,9 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Forgets tasks that are over. It looks at twice `tasks`, and at some more.
+    /// Forgets tasks that are over: `tasks` have just been taken.
     fn forget_over(&mut self, tasks: usize) {
+        // It looks at more than have come, so what is remembered shrinks if the executor keeps up.
         self.finished += self.in_flight.forget_over(2 * tasks + AHEAD) as u64;
     }
 
@@ -123,6 +124,7 @@ pub(super) struct Outboxes {
 impl Outboxes {
     pub(super) fn of(&mut self, target: &Target) -> &mut Outbox {
         let Target::Own(own) = target else { return &mut self.default };
+        // The number may have been given to a new executor since, and the old one's outbox is of no use any more.
         let entry = self.own.entry(own.number()).or_insert_with(|| OwnOutbox::new(own));
         if !entry.is_alive() {
             *entry = OwnOutbox::new(own);
@@ -166,19 +168,22 @@ impl Outboxes {
         if self.refusing.is_empty() {
             return self.default.retries.retry_at();
         }
+        // This comes once a turn, and is where executors that have recovered, or are gone, leave the list.
         let own = &self.own;
         self.refusing.retain(|number| own.get(number).is_some_and(OwnOutbox::is_refusing));
         let outboxes = self.all_refusing().map(|own| &own.outbox).chain([&self.default]);
         outboxes.filter_map(|outbox| outbox.retries.retry_at()).min()
     }
 
-    /// Returns the executors whose pause is over, or nearly so. Those come along when another one wakes the thread, so
-    /// many of them cost few wake-ups. They take turns at being the first.
+    /// Returns the executors whose pause is over, or nearly so. They take turns at being the first.
     pub(super) fn to_retry(&self, now: Moment) -> Vec<Target> {
+        // An executor whose pause is nearly over comes along when another one has woken the thread, so many of them
+        // cost few wake-ups.
         let default = self.default.retries.may_retry(now).then_some(Target::Default);
         let own = self.all_refusing().filter(|own| own.outbox.retries.may_retry(now));
         let own = own.filter_map(|own| own.executor.upgrade()).map(Target::Own);
         let mut targets: Vec<_> = default.into_iter().chain(own).collect();
+        // A turn may have time for the first one only, so the next turn begins with the one behind it.
         let first = targets.iter().position(|target| target.number() > self.retried);
         targets.rotate_left(first.unwrap_or(0));
         targets
@@ -202,6 +207,7 @@ impl Outboxes {
     /// has come to the end of all queues.
     pub(super) fn sweep(&mut self, mut budget: usize) -> bool {
         let all = [0].into_iter().chain(self.refusing.iter().copied());
+        // The list may change between the slices. A sweep goes on with the next number that is still there.
         let left: Vec<_> = all.filter(|number| *number >= self.sweep_from).collect();
         for number in left {
             self.sweep_from = number;
@@ -231,19 +237,21 @@ impl Outboxes {
         let entries = batch.entries();
         let mut back: Vec<_> = refused.iter().map(|(entry, _)| *entry).collect();
         back.sort_unstable();
-        // What comes back may be of an earlier batch, so it cannot just be subtracted. Then it may be a stale entry of a
-        // task whose live one the executor keeps, so whole entries are compared and not keys.
+        // A task that comes back may be of an earlier batch, so the numbers cannot just be subtracted. Its entry may
+        // then be stale, while the executor keeps the live one, so whole entries are compared and not keys.
         let is_taken = |entry: &&Entry| back.binary_search(entry).is_err();
         let count =
             if back.is_empty() { entries.len() } else { entries.iter().filter(is_taken).count() };
+        // Such tasks are over already, so there is nothing to remember.
         if batch.was_run_here() {
             if matches!(target, Target::Own(own) if !self.own.contains_key(&own.number())) {
-                return; // an executor that runs all at once is never behind
+                return; // an executor that runs all at once is never behind, and needs no outbox
             }
             self.of(target).finished += count as u64;
         } else if back.is_empty() && !entries.iter().any(|entry| entry.is_series()) {
             self.of(target).in_flight.extend(entries);
         } else {
+            // The general case, one by one. The case above is a copy, and by far the most frequent.
             for entry in entries.iter().filter(is_taken) {
                 if entry.is_series() {
                     self.series.push(*entry);
@@ -273,6 +281,7 @@ impl Outboxes {
         self.own.retain(|_, own| {
             own.outbox.forget_over(0);
             own.backlog.tell(own.outbox.flow());
+            // Outboxes are made on demand, so one without tasks need not be kept.
             let is_empty = own.outbox.in_flight.len() == 0 && !own.outbox.retries.is_refusing();
             own.is_alive() && !is_empty
         });
@@ -284,7 +293,7 @@ impl Outboxes {
     }
 
     /// Returns the factor by which the wait for the next scan is longer. It doubles with each scan that has brought
-    /// little, because an executor may keep a million tasks for a day, and that should cost few wake-ups (S7).
+    /// little, so an executor that keeps a million tasks for a day costs few wake-ups (S7).
     pub(super) fn patience(&self) -> u32 {
         1 << self.scans_in_vain.min(16)
     }
@@ -292,6 +301,7 @@ impl Outboxes {
     /// Begins to look at all tasks in flight. Returns true if [`scan`](Outboxes::scan) has something to do.
     pub(super) fn begin_scan(&mut self) -> bool {
         let in_flight = self.all().map(|outbox| outbox.in_flight.len()).sum::<usize>();
+        // If the number has changed by a factor of two, the tasks are others than at the last scan.
         let is_as_before = in_flight > self.scanned / 2 && in_flight / 2 < self.scanned;
         self.scans_in_vain = if is_as_before { self.scans_in_vain + 1 } else { 0 };
         self.scanned = in_flight;

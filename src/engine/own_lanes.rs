@@ -1,7 +1,4 @@
-//! The lanes that the calling thread has at schedulers.
-//!
-//! They are thread-local. A thread that is about to end may have lost them already. Then it borrows a lane for the length of
-//! one call.
+//! The lanes that the calling thread has at schedulers, in a thread-local.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -44,6 +41,7 @@ impl Drop for Lanes {
 pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
     let done = LANES.try_with(|lanes| {
         let lanes = &mut *lanes.0.borrow_mut();
+        // By the serial number: the id of a scheduler that is gone may have been given to this one.
         if lanes.first().is_none_or(|held| held.serial != shared.serial) {
             bring_to_front(lanes, shared);
         }
@@ -51,13 +49,16 @@ pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter
     });
     match done {
         Ok(done) => done,
+        // A thread that is about to end has lost its thread-locals already, and may still schedule, in the destructor
+        // of another one.
         Err(_) => with_a_borrowed_lane(shared, work),
     }
 }
 
-/// For a thread that has lost its lanes already.
+/// Borrows a lane for the length of one call.
 #[cold]
 fn with_a_borrowed_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
+    // It goes back at once, because nothing of this thread is left that would give it back later.
     let mut writer = shared.intake.take_lane();
     let result = work(&mut writer);
     shared.intake.leave_lane(writer);
@@ -69,6 +70,7 @@ fn with_a_borrowed_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter
 pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -> R) -> Option<R> {
     let done = LANES.try_with(|lanes| {
         let lanes = lanes.0.borrow();
+        // Most threads use one scheduler, so the first one is tried before the search.
         let first = lanes.first().filter(|held| held.scheduler == scheduler);
         let held = first.or_else(|| lanes.iter().find(|held| held.scheduler == scheduler))?;
         Some(work(&held.writer.lane))
@@ -87,6 +89,7 @@ pub(super) fn moment_at(
         let lanes = lanes.0.borrow();
         let is_meant = |held: &&Held| held.scheduler == scheduler && held.has_system_clock;
         let held = lanes.first().filter(is_meant).or_else(|| lanes.iter().find(is_meant))?;
+        // Before the caller moves the deadline, so that the engine looks at holders by then.
         held.writer.lane.note_reset();
         Some(moment(&held.timeline))
     });

@@ -7,13 +7,7 @@
 //!             out, or it is due now        + late_in_order
 //! ```
 //!
-//! Late tasks mostly come in order, for example those with no delay. So a late task that is no earlier than the last
-//! one goes to a queue, `late_in_order`, which costs less than the heap.
-//!
-//! - READY-1 `sorted` is in order of deadline, and equal deadlines are in the order of scheduling: buckets come tick by
-//!   tick, each is sorted by a stable sort, and a later tick has only later deadlines.
-//! - READY-2 At equal deadlines `sorted` goes before the late tasks, because its tasks have come through the wheel and
-//!   were scheduled earlier. Late tasks of equal deadlines go in the order in which they came, which a count tells.
+//! Both are in order of deadline, and equal deadlines are in the order of scheduling (S3).
 //!
 //! With `Precision::Tick` the wheel gives out only ticks that have passed, so everything here is due. With
 //! `Precision::Exact` it gives out the tick that is passing as well, and each entry waits here for its own deadline.
@@ -52,7 +46,7 @@ impl Timed for Entry {
     }
 }
 
-/// A late entry: its deadline, and how many came late before it (READY-2).
+/// A late entry: its deadline, and how many came late before it, which keeps equal deadlines in order.
 type Late = (u64, u64, Entry);
 
 /// The tasks that come next, in order.
@@ -61,23 +55,26 @@ pub(crate) struct ReadyQueue {
     sorted: VecDeque<Entry>,
     late: BinaryHeap<Reverse<Late>>,
     late_in_order: VecDeque<Late>,
-    /// How many entries ever came late (READY-2).
+    /// How many entries ever came late.
     count: u64,
     /// Room to sort in. Empty between calls.
     scratch: Vec<Entry>,
 }
 
 impl ReadyQueue {
-    /// Takes in what the wheel has given out (READY-1).
+    /// Takes in what the wheel has given out.
     pub(crate) fn append(&mut self, given_out: &mut Vec<Entry>) {
+        // A bucket has the entries of one tick in the order of scheduling, and the sort is stable. A later tick has
+        // only later deadlines, so the whole queue stays in order.
         sort_by_deadline(given_out, &mut self.scratch);
         self.sorted.extend(given_out.drain(..));
     }
 
-    /// Takes in a late entry: its tick has been given out, or it waits for no tick (READY-2).
+    /// Takes in a late entry: its tick has been given out, or it waits for no tick.
     pub(crate) fn insert(&mut self, entry: Entry) {
         let late = (entry.deadline, self.count, entry);
         self.count += 1;
+        // Late tasks mostly come in order, for example those without a delay. A queue costs less than the heap.
         if self.late_in_order.back().is_none_or(|last| last.0 <= entry.deadline) {
             self.late_in_order.push_back(late);
         } else {
@@ -95,7 +92,7 @@ impl ReadyQueue {
     fn peek(&self) -> Option<Entry> {
         let sorted = self.sorted.front().copied();
         match (sorted, self.first_late()) {
-            // At equal deadlines the sorted one goes first (READY-2).
+            // At equal deadlines the sorted one goes first: it has come through the wheel, so it was scheduled earlier.
             (Some(sorted), Some((deadline, _, late))) if deadline < sorted.deadline => Some(late),
             (_, late) => sorted.or(late.map(|(.., entry)| entry)),
         }
@@ -123,6 +120,7 @@ impl ReadyQueue {
     /// Takes out the next task, if it is due.
     #[inline]
     pub(crate) fn pop(&mut self, now: Moment) -> Option<Entry> {
+        // Without late entries, which is the usual case, nothing has to be compared.
         if self.late_in_order.is_empty() && self.late.is_empty() {
             let is_due = self.sorted.front().is_some_and(|entry| entry.deadline <= now.0);
             return if is_due { self.sorted.pop_front() } else { None };
@@ -136,6 +134,7 @@ impl ReadyQueue {
         if !self.late_in_order.is_empty() || !self.late.is_empty() {
             return 0;
         }
+        // The rest, behind the end of the ring buffer, comes with the next call.
         let (first, _) = self.sorted.as_slices();
         let is_of_row =
             |entry: &&Entry| entry.deadline <= now.0 && entry.runner() == Runner::Default;
@@ -147,12 +146,14 @@ impl ReadyQueue {
 
     fn pop_of_all(&mut self, now: Moment) -> Option<Entry> {
         let next = self.peek().filter(|next| next.moment() <= now)?;
+        // An entry is in one of the queues only: no two entries have the same slot and number.
         if self.sorted.front() == Some(&next) { self.sorted.pop_front() } else { self.pop_late() }
     }
 
     /// Fetches the holder of a later task into the cache.
     #[inline]
     pub(crate) fn fetch_ahead(&self) {
+        // Late entries are few, so only `sorted` is worth it.
         self.sorted.get(AHEAD).inspect(|soon| soon.prefetch());
     }
 
@@ -207,9 +208,9 @@ impl ReadyQueue {
     pub(crate) fn check_invariants(&self, is_given_out: impl Fn(u64) -> bool) {
         assert!(self.scratch.is_empty(), "room to sort in is not empty");
         let sorted = self.sorted.iter().take(AHEAD).chain(self.sorted.back());
-        assert!(sorted.is_sorted_by_key(|entry| entry.deadline), "READY-1: out of order");
+        assert!(sorted.is_sorted_by_key(|entry| entry.deadline), "sorted is out of order");
         let late = self.late_in_order.iter().take(AHEAD).chain(self.late_in_order.back());
-        assert!(late.is_sorted(), "READY-2: out of order");
+        assert!(late.is_sorted(), "late is out of order");
         let is_ready = |entry: Entry| entry.is_due_now() || is_given_out(entry.deadline);
         let ends = [self.sorted.back().copied(), self.first_late().map(|(.., entry)| entry)];
         assert!(
@@ -224,10 +225,6 @@ const KEPT: usize = 16 * 1024;
 
 // ----- sorting what the wheel gives out --------------------------------------------------
 
-// The entries of a tick differ in the low bits of their deadlines only: twenty bits for a millisecond. So a radix sort
-// needs two rounds, each of which puts every entry into one of a thousand places. With ten thousand entries a tick that
-// takes 7 ns an entry, where std's stable sort takes 24.
-
 /// With fewer entries std's sort is as fast.
 const FEW: usize = 256;
 /// How many bits a round looks at, at most.
@@ -237,9 +234,13 @@ const ROUNDS: u32 = 3;
 
 /// Sorts by deadline. Equal deadlines stay in their order. `scratch` is room to sort in, and is empty before and after.
 fn sort_by_deadline(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
+    // A thread that schedules with the same delay again and again fills its buckets in order.
     if entries.is_sorted_by_key(|entry| entry.deadline) {
         return;
     }
+    // The entries of a tick differ in the low bits of their deadlines only: twenty bits for a millisecond. So a radix
+    // sort needs two rounds, each of which spreads the entries over a thousand counters. With ten thousand entries a
+    // tick that takes 7 ns an entry, where std's stable sort takes 24.
     let first = entries.iter().map(|entry| entry.deadline).min().unwrap_or(0);
     let last = entries.iter().map(|entry| entry.deadline).max().unwrap_or(0);
     let bits = u64::BITS - (last - first).leading_zeros();
@@ -248,6 +249,7 @@ fn sort_by_deadline(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
         entries.sort_by_key(|entry| entry.deadline);
         return;
     }
+    // Rounds of equal width, so that no counters are set up for a few bits.
     let width = bits.div_ceil(rounds);
     for round in 0..rounds {
         let digit =
@@ -258,12 +260,13 @@ fn sort_by_deadline(entries: &mut Vec<Entry>, scratch: &mut Vec<Entry>) {
     }
 }
 
-/// Copies the entries to `into`, ordered by their digit; equal ones stay in their order.
+/// Copies the entries to `into`, ordered by their digit. Equal ones stay in their order.
 fn spread(from: &[Entry], into: &mut Vec<Entry>, digit: impl Fn(&Entry) -> usize) {
     let mut places = [0_u32; 1 << ROUND];
     for entry in from {
         places[digit(entry)] += 1;
     }
+    // Each count becomes the index at which the entries of its digit begin.
     let mut next = 0;
     for place in &mut places {
         (*place, next) = (next, next + *place);

@@ -3,14 +3,10 @@
 //! An executor that has refused a task is not offered others: what is due for it goes to its retry queue (S18, S30).
 //! After a pause the engine offers it one task. While the executor takes all that it is offered, it is offered twice as
 //! much, until the queue is empty or it refuses again. So the tasks that one executor refuses cost the other executors
-//! nothing: neither a place in the ready queue nor a share of a turn.
+//! nothing: neither room in the ready queue nor a share of a turn.
 //!
-//! - RETRY-1 The tasks are in order of deadline, and then of arrival. A task that is refused again keeps its place.
-//! - RETRY-2 The first pause is a tick. It doubles up to [`LONGEST_PAUSE_NANOS`] while the executor takes nothing, and
-//!   up to [`BUSY_PAUSE_NANOS`] while it takes fewer than [`FEW`] tasks at a time. It is halved when the executor takes
-//!   [`MANY`]. So a queue that is full again and again is filled in time, and each wake-up for it moves some tasks.
-//!   When nothing is left to retry, the next pause is a first one again.
-//! - RETRY-3 An executor that has refused for good is never offered a task again.
+//! The tasks are in order of deadline, and then of arrival. The first pause is a tick. When nothing is left to retry, the
+//! next pause is a first one again.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +25,7 @@ const FEW: usize = 8;
 /// An executor that takes as many tasks as this at a time is asked more often.
 const MANY: usize = 32;
 
-/// Refused tasks by deadline, and at equal deadlines by their places (RETRY-1).
+/// Refused tasks by deadline, and at equal deadlines by their places.
 #[derive(Default)]
 pub(super) struct RetryQueue {
     /// A tree, so that it can be swept in slices.
@@ -63,8 +59,8 @@ impl RetryQueue {
         self.tasks.insert((entry.deadline, self.last), entry);
     }
 
-    /// Puts refused tasks before those of the same deadline (RETRY-1). They come in the order of the hand-over. If the
-    /// executor takes no pause already, its first one begins.
+    /// Puts refused tasks before those of the same deadline. They come in the order of the hand-over. If the executor takes
+    /// no pause already, its first one begins.
     pub(super) fn put_back(
         &mut self,
         refused: impl DoubleEndedIterator<Item = Entry>,
@@ -73,6 +69,8 @@ impl RetryQueue {
         first_pause: u64,
     ) {
         self.has_refused_for_good |= for_good;
+        // A task that is refused again was the first of its deadline, and becomes the first again. In reverse, so that
+        // the tasks keep their order among each other.
         for entry in refused.rev() {
             self.first -= 1;
             self.tasks.insert((entry.deadline, self.first), entry);
@@ -83,13 +81,14 @@ impl RetryQueue {
         }
     }
 
-    /// Returns when to retry: never, if the executor has refused for good (RETRY-3).
+    /// Returns when to retry: never, if the executor has refused for good.
     pub(super) fn retry_at(&self) -> Option<Moment> {
         self.retry_at.filter(|_| !self.has_refused_for_good)
     }
 
     /// Returns true if the pause is over, or nearly so.
     pub(super) fn may_retry(&self, now: Moment) -> bool {
+        // A quarter of the pause early, so that executors whose pauses end at about the same time share a wake-up.
         self.retry_at().is_some_and(|at| at <= now.after_nanos(self.pause / 4))
     }
 
@@ -98,6 +97,7 @@ impl RetryQueue {
         while let Some(first) = self.tasks.first_entry() {
             let entry = *first.get();
             if is_valid(entry) {
+                // The deadline of a task that was put off while it waited here is later than that of its entry.
                 let deadline = task::settled(entry).and_then(|(key, _)| deadline::deadline(key));
                 return deadline.or(Some(entry.moment()));
             }
@@ -118,8 +118,9 @@ impl RetryQueue {
         }
     }
 
-    /// Begins a pause after a retry in which the executor `took` so many tasks before it refused one (RETRY-2).
+    /// Begins a pause after a retry in which the executor `took` so many tasks before it refused one.
     pub(super) fn rest(&mut self, took: usize, now: Moment, first_pause: u64) {
+        // An executor whose queue is full again and again is filled in time, and each wake-up for it moves some tasks.
         self.pause = match took {
             0 => (2 * self.pause).min(LONGEST_PAUSE_NANOS),
             1..FEW => (2 * self.pause).min(BUSY_PAUSE_NANOS),
@@ -138,6 +139,7 @@ impl RetryQueue {
     /// Looks at up to `budget` entries, and drops the stale ones. Returns true at the end of the queue.
     pub(super) fn sweep(&mut self, budget: &mut usize) -> bool {
         let (mut looked_at, mut stale, mut next) = (0, Vec::new(), None);
+        // The stale ones are removed after the walk, because the tree is borrowed meanwhile.
         for (place, entry) in self.tasks.range(self.sweep_from..).take(*budget) {
             looked_at += 1;
             next = Some((place.0, place.1 + 1));
@@ -161,12 +163,12 @@ impl RetryQueue {
     pub(super) fn check_invariants(&self) {
         let ends = self.tasks.first_key_value().into_iter().chain(self.tasks.last_key_value());
         for ((deadline, place), entry) in ends {
-            assert_eq!(*deadline, entry.deadline, "RETRY-1: a task stands elsewhere");
-            assert!((self.first..=self.last).contains(place), "RETRY-1: no task got place {place}");
+            assert_eq!(*deadline, entry.deadline, "a task stands elsewhere");
+            assert!((self.first..=self.last).contains(place), "no task was given place {place}");
         }
         let is_retried = self.pause > 0 && self.retry_at.is_some();
         let is_retried = is_retried || self.has_refused_for_good || self.tasks.is_empty();
-        assert!(is_retried, "RETRY-2: tasks wait for no retry");
+        assert!(is_retried, "tasks wait, and no retry is planned");
     }
 }
 
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_1_tasks_are_in_order_and_one_that_is_refused_again_keeps_its_place() {
+    fn tasks_are_in_order_and_one_that_is_refused_again_keeps_its_place() {
         let mut queue = RetryQueue::default();
         let refused = [entry(3, 1), entry(5, 2)];
         queue.put_back(refused.into_iter(), false, Moment(0), 1);
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_2_the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
+    fn the_pause_grows_while_nothing_is_taken_and_shrinks_when_much_is() {
         let milli = 1_000_000;
         let mut queue = RetryQueue::default();
         queue.put_back([entry(1, 0)].into_iter(), false, Moment(0), milli);
@@ -206,7 +208,7 @@ mod tests {
         }
         assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100, 25, 25, 25, 12, 6, 3, 6, 12]);
         queue.put_back([].into_iter(), true, Moment(0), milli);
-        assert_eq!((queue.retry_at(), queue.is_refusing()), (None, true), "RETRY-3");
+        assert_eq!((queue.retry_at(), queue.is_refusing()), (None, true), "never again");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The ways out: a task is claimed, and run or dropped.
 //!
-//! Each function here claims the task first, or is given it claimed, so each task has one end (TASK-2 in
-//! [`shared`](super::shared)). The order of steps is the same everywhere: count, let the user's code run or drop, free
-//! the holder, report a panic. So the end of a task is counted before others can see it (COUNT-1 in
-//! [`stats`](crate::observe::stats)), and a hook finds the task done. A waker's holder is freed before it is woken: the
-//! waker has been moved out, and the woken task must not find the alarm pending (ALARM-1 in
-//! [`alarm`](crate::scheduler::Alarm)).
+//! `run` and `forfeit` are the ways out by an executor, `wake_all` and `take_wakers` those of wakers. The others are a
+//! cancel and a return. Each of them claims the task first, or is given it claimed, so each task has exactly one end.
+//!
+//! The order of steps is the same everywhere: count, let the user's code run or drop, free the holder, report a panic. So
+//! the end of a task is counted before others can see it (COUNT-1 in [`stats`](crate::observe::stats)), and a hook finds
+//! the task done.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -49,8 +49,10 @@ impl Shared {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a run takes 25 instructions more with a call")]
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, repeats: bool, was_pending: bool) {
+        // A panic of the clock must not lose the run: the task is claimed, so nobody else would run it.
         let now = self.recently().unwrap_or(due);
         let (key, is_series) = (task.key(), task.is_series());
+        // All that the run changes is counted before the run. A series leaves only at its end.
         with_lane(self, move |writer| {
             let lane = &writer.lane;
             lane.counts.fired.add(1);
@@ -59,6 +61,7 @@ impl Shared {
                 lane.count_left();
             }
         });
+        // So that a close or a schedule inside the task knows that it is inside, and does not wait for this very run.
         let outer = this_thread::enter_run(self.id, key);
         match is_series {
             false => self.run_once(task),
@@ -66,16 +69,18 @@ impl Shared {
             true => self.run_last(task),
         }
         this_thread::leave_run(outer); // no task unwinds to here
+        // A close may wait for this run. It looks by itself now and then, and this spares it the wait.
         if self.is_closing() && task::is_over(key) {
             self.termination.run_is_over(key);
         }
     }
 
-    /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness.
-    /// Without this, many short tasks in a row would spend more on reading the clock than on anything of ours. `None`
+    /// Returns the present, or what it was a microsecond ago, which is good enough for the histogram of lateness. `None`
     /// if the clock panics.
     #[inline]
     fn recently(&self) -> Option<Moment> {
+        // Many short tasks in a row would spend more on reading the clock than on anything of ours. The processor's
+        // cycle counter says how old the last reading is, but only of a clock that runs at the speed of real time.
         let cycles = if self.watch.is_in_real_time { cycles() } else { None };
         let Some(cycles) = cycles else { return self.try_now() };
         let last = LAST_READING.get();
@@ -89,8 +94,7 @@ impl Shared {
         Some(moment)
     }
 
-    /// Reads the clock; `None` if it panics, which is reported. A task that has been claimed has to run anyway, because
-    /// nobody else would run it.
+    /// Reads the clock. Returns `None` if the clock panics, which is reported.
     #[inline]
     pub(super) fn try_now(&self) -> Option<Moment> {
         self.ask_clock(Clock::now).map(|reading| self.watch.timeline.present(reading))
@@ -104,9 +108,11 @@ impl Shared {
 
     #[inline]
     fn run_once(&self, task: Running) {
+        // The name comes from the closure, which the run consumes. Only a panic needs it, so it is not looked up yet.
         let ending = task.into_ending();
         let names = ending.names();
         let (ran, over) = ending.run_once();
+        // After the run, and by itself: two panics in one drop would abort the process.
         let dropped = over.drop_executor();
         if ran.is_err() {
             self.count_panic();
@@ -131,6 +137,7 @@ impl Shared {
     }
 
     fn run_series(&self, mut task: Running, due: Moment, was_pending: bool) {
+        // In place: its captures must stay where they are for the next run. Meanwhile a cancel only marks the word.
         let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
             Ok(ControlFlow::Continue(chosen)) => self.rearm(task, due, chosen).err(),
@@ -139,6 +146,8 @@ impl Shared {
         if ran.is_err() {
             self.count_panic();
         }
+        // It goes on. A canceller, or the next run on another thread, may have the task by now, so it is not touched
+        // here again.
         let Some(over) = over else { return };
         let name = over.name();
         let dropped = self.finish_series(over, was_pending);
@@ -165,6 +174,7 @@ impl Shared {
     /// Sets a series to its next run, or makes it a leftover if the scheduler has closed in the meantime. Gives it back
     /// if a cancel has ended it. `chosen` is the delay that its closure has returned.
     fn rearm(&self, task: Running, due: Moment, chosen: Option<Duration>) -> Result<(), Running> {
+        // The end of the run, by which a fixed delay counts and a fixed rate sees which runs it has missed.
         let now = self.try_now().unwrap_or(due);
         let next = match chosen {
             Some(delay) => now.after(delay),
@@ -175,6 +185,7 @@ impl Shared {
             filed = self.file(entry, now, false).ok().map(|pushed| (entry, pushed));
             filed.is_some()
         };
+        // The bell is rung after this, because the task is held meanwhile, and a ring may run a user's waker.
         let rearmed = task.rearm(next, now, announce);
         if let Some((entry, pushed)) = filed {
             self.ring_for(entry, &pushed);
@@ -186,10 +197,11 @@ impl Shared {
         }
     }
 
-    /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it (END-3 in
-    /// [`termination`](super::termination)). Gives it back if a cancel has ended it.
+    /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it. Gives it back if a
+    /// cancel has ended it.
     #[cold]
     fn return_from_run(&self, task: Running) -> Result<(), Running> {
+        // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
         let give_back = || self.give_back(task.key().slot, task.number(), Phase::Running);
         match self.termination.return_from_run(task.key(), give_back, || self.drop_it()) {
             BehindRun::Cancelled => return Err(task),
@@ -206,6 +218,7 @@ impl Shared {
 
     /// Returns the decision to drop a leftover, for when nobody wants it (S24).
     pub(crate) fn drop_it(&self) -> Decision {
+        // The decision may wait in the termination of this very scheduler, so a strong count would be a circle.
         let me = Weak::clone(&self.me);
         Box::new(move |task| {
             me.upgrade().iter().for_each(|shared| shared.drop_leftover(task.key));
@@ -215,6 +228,7 @@ impl Shared {
     /// Ends a series: drops its closure, and returns what a panicking `Drop` has thrown.
     fn finish_series(&self, task: Running, was_pending: bool) -> Option<Box<Thrown>> {
         let task = task.into_ending();
+        // A cancel in the last run has counted the task out itself.
         if was_pending && !task.was_cancelled() {
             with_lane(self, |writer| writer.lane.count_left());
         }
@@ -223,8 +237,10 @@ impl Shared {
         thrown
     }
 
-    /// The last step of a series. It may be on the list of series in their runs (END-5).
+    /// The last step of a series.
     fn end_series(&self, over: Over) {
+        // The series may be on the list of runs that a close waits for. The word is written before `is_closing` is
+        // read, and the engine does the opposite, so one of the two sees the other (END-5).
         let key = over.end_in_order();
         if self.termination.is_closing_in_order() {
             self.termination.run_is_over(key);
@@ -233,19 +249,21 @@ impl Shared {
 
     // ----- wakers --------------------------------------------------------------------------
 
-    /// Wakes the wakers that are due. All of them are moved out of their holders first, into `wakers`, so each costs
-    /// little more than its wake. If the clock panics, `fallback` is used as the present.
+    /// Wakes the wakers that are due. `wakers` is room for them. If the clock panics, `fallback` is used as the present.
     pub(crate) fn wake_all(
         &self,
         mut due: impl Iterator<Item = Entry>,
         fallback: Moment,
         wakers: &mut Vec<Waker>,
     ) {
+        // One reading and one borrow of the lane for all, so each waker costs little more than its wake.
         let now = self.recently().unwrap_or(fallback);
         with_lane(self, |writer| {
             for entry in due.by_ref() {
                 let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off
                 let lane = &writer.lane;
+                // The holder is freed before the waker is called: the woken task must not find the alarm pending
+                // (ALARM-1 in `scheduler/alarm.rs`).
                 let (waker, over) = task.into_ending().take_waker();
                 wakers.push(waker);
                 if entry.is_counted() {
@@ -256,6 +274,7 @@ impl Shared {
                 over.end();
             }
         });
+        // A waker is user code, so it is called when the lane is not borrowed any more.
         self.wake(wakers);
     }
 
@@ -279,6 +298,7 @@ impl Shared {
     /// Wakes these wakers, one after the other, also if some of them panic.
     pub(crate) fn wake(&self, wakers: &mut Vec<Waker>) {
         let mut wakers = wakers.drain(..);
+        // The iterator has passed the waker that panicked, so the loop goes on with the next one.
         while let Err(panic) = caught(|| wakers.by_ref().for_each(Waker::wake)) {
             self.count_panic();
             self.hooks.report(panic);
@@ -287,9 +307,10 @@ impl Shared {
 
     // ----- other ends ----------------------------------------------------------------------
 
-    /// Drops leftovers that nobody wants. One that is in its run is dropped behind it.
+    /// Drops leftovers that nobody wants. A series that is in a run is dropped behind that run.
     pub(crate) fn drop_leftovers(&self, leftovers: Vec<Leftover>) {
         for task in leftovers {
+            // If the run has ended in the meantime, the decision comes back, and the task is dropped here.
             let decided =
                 task.is_in_run && self.termination.decide(task.key, self.drop_it()).is_ok();
             if !decided {
@@ -302,6 +323,7 @@ impl Shared {
     pub(crate) fn drop_leftover(&self, key: TaskKey) {
         // For good: a cancel that came after this claim would count the task's leaving once more.
         if let Some(task) = Running::claim_leftover(key) {
+            // It left the pending tasks when it became a leftover.
             self.drop_claimed(task, false);
         }
     }
@@ -319,6 +341,7 @@ impl Shared {
             }
         });
         let (thrown, over) = task.discard();
+        // Only a series that its scheduler still had may be on the list of runs. A leftover has left that list.
         if is_series && was_pending {
             self.end_series(over);
         } else {
@@ -350,7 +373,7 @@ impl Shared {
     }
 
     /// Claims the task of an entry that has come out too early, if its deadline has passed by now. Otherwise it is filed
-    /// again (RESET-2).
+    /// again, through this thread's lane (RESET-2).
     #[cold]
     fn claim_put_off(&self, entry: Entry) -> Option<(Running, Moment)> {
         let mut filed = None;

@@ -9,17 +9,13 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | here | what is shared; stop, sight, and how a scheduler is found by its id |
+//! | here | what is shared, the stop, what a program can see, and how a scheduler is found by its id |
 //! | [`admit`](super::admit) | the way in |
 //! | [`run`](super::run) | the ways out |
 //! | [`handles`](super::handles) | what handles do |
 //! | [`own_lanes`](super::own_lanes), [`this_thread`] | lanes, runs and turns of the calling thread |
 //!
-//! - TASK-1 `admit` is the one way in: limit, slot, lane, doorbell, in this order, and each step is undone if a later
-//!   one refuses (S20).
-//! - TASK-2 `run` and `forfeit` are the two ways out by an executor, `wake_all` and `take_wakers` those of wakers; a
-//!   cancel and a return are the others. Each claims the task first, so each task has exactly one end.
-//! - User code runs with no lock and no borrow of ours held, and its panics are caught (S11, S17).
+//! User code runs with no lock and no borrow of ours held, and its panics are caught (S11, S17).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -46,7 +42,7 @@ use crate::wheel::entry::SchedulerId;
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.
 pub(crate) const MOST_OVERDUE: u64 = 32 * 1024;
 
-/// What all parts of one scheduler share, by who needs it.
+/// What all parts of one scheduler share, grouped by the part that needs it.
 pub(crate) struct Shared {
     // Everybody.
     /// No other scheduler that is alive has this id.
@@ -61,9 +57,9 @@ pub(crate) struct Shared {
     pub(crate) bell: Arc<Doorbell>,
     /// What is due and not started, on the scheduler's executor or on the way there.
     pub(crate) backlog: Backlog,
-    /// The engine has a thread of its own. Nobody else turns it, and everybody schedules. So it may ask to be woken for
-    /// what is not a task, and producers may wait for it. A driven engine asks for nothing, because otherwise a peak
-    /// somewhere in the process would show in its virtual time.
+    /// The engine has a thread of its own, which alone turns it. So it may ask to be woken for what is not a task, and
+    /// producers may wait for it. A driven engine asks for nothing, because otherwise a peak somewhere in the process would
+    /// show in its virtual time.
     pub(crate) has_a_thread: bool,
     /// What was filed up to this [`Moment`] has come out of the wheel. Relaxed: if it is too old, a reset makes an entry
     /// more than it needs.
@@ -76,10 +72,11 @@ pub(crate) struct Shared {
     // The end of life.
     pub(crate) termination: Termination,
 
-    // Who looks at it from outside. The engine writes these.
+    // A program that looks at the scheduler. The engine writes these.
     pub(crate) wakeups: Counter,
     pub(crate) rejected: Counter,
-    /// When the engine has last said that it wants to be turned again, as a [`Moment`]; 0 before it has. Relaxed.
+    /// When the engine wants to be turned again, as a [`Moment`], by its last turn before a sleep. 0 before the first
+    /// sleep. Relaxed.
     pub(super) next_wakeup: AtomicU64,
 }
 
@@ -138,10 +135,10 @@ impl Shared {
     }
 
     /// Stops the scheduler: nothing is accepted any more, and the engine comes to its end.
-    ///
-    /// The store comes before the bell (WAKE-7), and in the order in which the engine looks at series in their runs
-    /// (END-5).
     pub(crate) fn stop(&self) {
+        // The flag comes before the rings. The sleeper's last look may miss it anyway, because that look is only
+        // Acquire. So the second ring leaves a token whatever the threshold says. A stop happens once, and need not
+        // spare a wake-up.
         self.termination.begin();
         self.bell.ring_if_asleep();
         self.bell.ring();
@@ -151,6 +148,8 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
+        // The tasks that left are read before those that came, so that a task which passes in the meantime counts as
+        // pending. In the other order the difference could be negative.
         self.intake.each_lane(|lane| stats.add_what_left(&lane.counts));
         self.intake.each_lane(|lane| stats.add_what_came(&lane.counts));
         let (came, left) = (stats.scheduled, stats.left);
@@ -162,14 +161,14 @@ impl Shared {
         stats
     }
 
-    /// Returns how many tasks are pending. Without a limit this is what came less what left, read in the opposite order,
-    /// so that a task which passes in the meantime is counted rather than missed.
+    /// Returns how many tasks are pending. Without a limit this is what came less what left.
     pub(crate) fn pending(&self) -> usize {
         // A series in its run is a leftover already (S29), and what is refused now is counted for a moment.
         if self.is_closing() && self.termination.has_come() {
             return 0;
         }
         let pending = self.intake.counted().unwrap_or_else(|| {
+            // In this order, a task that passes in the meantime is counted rather than missed.
             let (mut left, mut came) = (0, 0);
             self.intake.each_lane(|lane| left += lane.counts.left.get());
             self.intake.each_lane(|lane| came += lane.counts.scheduled.get());
@@ -179,9 +178,9 @@ impl Shared {
     }
 
     /// Describes how the scheduler stands, in lines, for a person who looks at a hang. The numbers are read one after
-    /// the other, and need not fit together while things move. Locks are taken for a moment, and no user's code runs
-    /// under them: the clock is read before.
+    /// the other, and need not fit together while things move.
     pub(crate) fn dump(&self) -> String {
+        // The clock is user code, so it is read before any lock is taken.
         let now = self.try_now();
         let when = |moment: Moment| match now {
             _ if moment == Moment::NEVER => "for ever".to_owned(),
@@ -227,7 +226,8 @@ impl Drop for Shared {
         self.drop_leftovers(self.termination.take_the_rest());
         registry().alive.remove(&self.id);
         trim::at_the_end();
-        // What is left of the user's: the last `Arc` may be that of a `DueTask`, whose run never unwinds (S17).
+        // The rest of the user's values. Quietly, because the last `Arc` may be that of a `DueTask`, whose run never
+        // unwinds (S17).
         let clock = std::mem::replace(&mut self.watch.clock, Box::new(SystemClock));
         quietly(|| drop(clock));
         self.hooks.drop_all();
@@ -259,6 +259,7 @@ fn register(shared: &Weak<Shared>) -> (SchedulerId, u64) {
     let serial = registry.count;
     loop {
         registry.last = registry.last.next();
+        // Ids go around after four thousand million schedulers. One that is alive keeps its id.
         let id = registry.last;
         if let Entry::Vacant(place) = registry.alive.entry(id) {
             place.insert(shared.clone());

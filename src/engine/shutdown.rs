@@ -17,6 +17,7 @@ use crate::wheel::entry::TaskKey;
 impl Engine {
     /// Closes the intake, collects what is pending, and fulfils the termination. Does nothing the second time.
     pub(super) fn shut_down(&mut self) {
+        // The executor is there exactly until the first shutdown, so it also marks that there was one.
         let Some(executor) = self.executor.take() else { return };
         let (mut in_flight, mut entries, mut series) = (Vec::new(), Vec::new(), Vec::new());
         let hooks = &self.shared.hooks;
@@ -27,6 +28,8 @@ impl Engine {
         part(&mut || (in_flight, entries, series) = self.outboxes.drain());
         part(&mut || self.ready.drain(&mut entries));
         part(&mut || self.wheel.drain(&mut entries));
+        // The lanes are closed last. A task that comes in until then is collected, and one that comes later is refused
+        // by its lane.
         part(&mut || {
             self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
         });
@@ -40,7 +43,7 @@ impl Engine {
 
         let (mut leftovers, running) = self.claim_back(&in_flight);
         // The termination sorts them by deadline, stably. At equal deadlines the one-shots in flight come first, then
-        // the refused tasks, then the others in the order of scheduling (TURN-2), and at last the series in flight.
+        // the refused tasks, then the others in the order of scheduling (S3), and at last the series in flight.
         leftovers.extend(entries.into_iter().filter_map(|entry| self.give_back(entry)));
         let count = self.fulfil(leftovers, running, &series);
         self.shared.wake(&mut wakers); // they find the scheduler closed
@@ -49,17 +52,21 @@ impl Engine {
             self.shared.hooks.report(panic);
         }
         self.shared.bell.wakes(None); // it may be a user's, and handles keep the bell alive
+        // From now on no engine of this scheduler trims memory. If it was the last one of all, the trim is done here.
         drop(self.trims.take());
     }
 
     /// Ends the scheduler after a panic that is a fault of ours: what was pending waits for a `close`, and the hook is told
     /// (S17).
     pub(super) fn fail(&mut self, fault: Payload) {
+        // Nobody has asked for the leftovers, so they would be dropped. A program that loses its scheduler by a fault
+        // of ours gets its tasks back by a `close`.
         self.shared.termination.want();
         self.shared.stop();
         self.shut_down();
         if !self.shared.termination.has_come() {
-            // A fault has broken off the shutdown itself. The end comes without leftovers, or it would be waited for for ever.
+            // A fault has broken off the shutdown itself. The end comes without leftovers. Otherwise a close would
+            // wait for it without end.
             self.fulfil(Vec::new(), Vec::new(), &[]);
         }
         let text = TaskPanic::new(&*fault).message().unwrap_or("no message").to_owned();
@@ -82,8 +89,8 @@ impl Engine {
                 leftovers.push(task);
                 continue;
             }
-            // The phase tells a task that runs from one that stands here twice, because its executor gave it back late and
-            // got it again.
+            // The phase tells a task that runs from one that stands here twice, because its executor gave it back late
+            // and got it again.
             let runs = |word: Word| word.is_in(Phase::Running);
             running
                 .extend(task::settled(*entry).filter(|(_, word)| runs(*word)).map(|(key, _)| key));
@@ -91,8 +98,7 @@ impl Engine {
         (leftovers, running)
     }
 
-    /// Fulfils the termination, and returns how many leftovers there are. `series` are those in flight. After the last
-    /// handle is gone nobody can want the leftovers, so they are dropped here (S24).
+    /// Fulfils the termination, and returns how many leftovers there are. `series` are those in flight.
     fn fulfil(&self, mut tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
         let shared = &self.shared;
         if shared.termination.is_wanted() {
@@ -101,6 +107,8 @@ impl Engine {
             shared.drop_leftovers(shared.termination.take_unwanted()); // given up just now
             return count;
         }
+        // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their
+        // runs behind those.
         let keep = |entry| {
             tasks.extend(self.give_back(entry));
             None // it is dropped below, with nothing locked

@@ -11,24 +11,20 @@
 //!                                       Then(decision) --> carried out behind the run
 //! ```
 //!
-//! - END-1 The end comes once. Whichever thread takes the leftovers first gets them all; all others find an end without
-//!   leftovers.
-//! - END-2 The end holds keys of tasks and no scheduler, because otherwise scheduler and end would keep each other
-//!   alive. A scheduler that goes while its end still has leftovers drops them.
-//!   The leftovers wait for those that may take them: a close that is called, and each `Stopping`, from its stop on. When
-//!   the last `Stopping` is dropped that has not taken them, and nobody closes, they are given up for good. The same holds
-//!   when nobody is left who could close, because the last handle and the driver have gone. Given up, they are dropped by
-//!   the tick thread, which waits for that, or by the caller if there is none (S24).
+//! The leftovers wait for a caller that may take them: a close, or a `Stopping`. They are dropped when none is left that
+//! could (S24): on the tick thread, which waits for that, or by the caller if there is no tick thread.
+//!
+//! The end holds keys of tasks and no scheduler. Otherwise scheduler and end would keep each other alive. A scheduler that
+//! goes while its end still has leftovers drops them.
+//!
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
-//!   that it has handed over, after it has closed the lanes, and the runner comes here when the lanes refuse the next
-//!   run. Both do so with the lock held, so the one that comes second finds what the first one has left. Between the
+//!   that it has handed over, after it has closed the lanes. The runner comes here when the lanes refuse the next run.
+//!   Both do so with the lock held, so the one that comes second finds what the first one has left. Between the
 //!   refusal and the runner's coming the series is in its run, so no other thread starts or returns it.
-//! - END-4 A close waits for such runs. One that is called inside of a run waits neither for that run, nor for runs
-//!   whose threads wait for an end themselves, of whatever scheduler. So no two of them wait for each other.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
-//!   engine: the runner writes the word and then reads `is_closing`, the engine reads the word after `is_closing` was
-//!   written, all in one order. A one-shot that has ended is found by a look at its word every few milliseconds.
+//!   engine: the runner writes the word and then reads `is_closing`, and the engine reads the word after `is_closing` was
+//!   written, all in one order. The end of a one-shot is found by a look at its word every few milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -78,7 +74,7 @@ struct InRun {
 enum Stage {
     /// It will be a leftover.
     InRun,
-    /// It is one already: somebody has its `PendingTask`, and has not decided what to do with it.
+    /// It is one already: a caller has its `PendingTask`, and has not decided what to do with it.
     Taken,
     /// The owner of the `PendingTask` has decided.
     Then(Decision),
@@ -88,7 +84,7 @@ enum Stage {
 
 /// The end of one scheduler. The engine fulfils it, once.
 pub(crate) struct Termination {
-    /// Set once, by whoever stops the scheduler.
+    /// Set once, by a stop.
     is_closing: AtomicBool,
     /// How long a close waits for it.
     pub(crate) timeout: Duration,
@@ -96,13 +92,13 @@ pub(crate) struct Termination {
     changed: Condvar,
 }
 
-/// What is to become of the leftovers (END-2).
+/// What is to become of the leftovers.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Fate {
     /// Nobody has asked for them, so the engine drops them.
     #[default]
     Unasked,
-    /// They are kept until somebody takes them.
+    /// They are kept until a caller takes them.
     Wanted,
     /// Nobody will take them. This stays.
     GivenUp,
@@ -143,6 +139,7 @@ impl State {
         let last_runs = &mut self.last_runs;
         self.series.retain(|series| {
             let key = series.task.key;
+            // A taken series stays although it is over: its owner has yet to learn that.
             let stays = !matches!(series.stage, Stage::InRun) || task::goes_on(key);
             if !stays && !task::is_over(key) {
                 last_runs.push(key);
@@ -151,7 +148,7 @@ impl State {
         });
     }
 
-    /// Returns true if the end has come, and no series is in a run that the calling thread has to wait for (END-4).
+    /// Returns true if the end has come, and no series is in a run that the calling thread has to wait for.
     fn is_ready(&mut self) -> bool {
         self.forget_over();
         let in_runs = self.series.iter().filter(|series| matches!(series.stage, Stage::InRun));
@@ -179,10 +176,12 @@ impl State {
         if self.fate == Fate::GivenUp { Vec::new() } else { self.take() }
     }
 
-    /// Takes all leftovers, by deadline (END-1). Series in their runs become leftovers by this.
+    /// Takes all leftovers, by deadline. Series in their runs become leftovers by this.
     fn take(&mut self) -> Vec<Leftover> {
+        // The caller that comes first gets them all. All others find an end without leftovers.
         let mut leftovers = std::mem::take(&mut self.leftovers);
         for series in &mut self.series {
+            // Its run goes on. The thread of that run carries out the decision of the new owner.
             if matches!(series.stage, Stage::InRun) {
                 series.stage = Stage::Taken;
                 leftovers.push(Leftover { is_in_run: true, ..series.task });
@@ -219,9 +218,9 @@ impl Termination {
 
     // ----- its beginning ---------------------------------------------------------------------
 
-    /// Notes that the scheduler stops: nothing is accepted from now on. In one order with the looks at series in their runs
-    /// (END-5).
+    /// Notes that the scheduler stops: nothing is accepted from now on.
     pub(crate) fn begin(&self) {
+        // In one order with the looks at series in their runs (END-5).
         self.is_closing.store_in_order(true);
     }
 
@@ -236,9 +235,9 @@ impl Termination {
         self.is_closing.load_in_order()
     }
 
-    // ----- those that may take the leftovers (END-2) ---------------------------------------
+    // ----- those that may take the leftovers -----------------------------------------------
 
-    /// Has the leftovers kept until somebody takes them, unless they were given up.
+    /// Keeps the leftovers until a caller takes them, unless they were given up.
     pub(crate) fn want(&self) {
         self.lock().want();
     }
@@ -251,15 +250,16 @@ impl Termination {
         state.takers += 1;
     }
 
-    /// Notes that a caller does not wait any more. What it has not taken waits for the next one who closes. If nobody can,
-    /// it is given up: returns what the caller has to drop, because no tick thread does so.
+    /// Notes that a caller does not wait any more. If it was the last one, and no handle and no driver is left that could
+    /// close, gives the leftovers up. Returns what the caller has to drop, because no tick thread does so.
     pub(crate) fn leave(&self) -> Vec<Leftover> {
         let mut state = self.lock();
         state.takers -= 1;
+        // As long as a close can come, it finds what this caller has not taken.
         if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
     }
 
-    /// Like `leave`, but gives the leftovers up although somebody could close, unless another caller waits for them.
+    /// Like `leave`, but gives the leftovers up although a close could come, unless another caller waits for them.
     pub(crate) fn give_up(&self) -> Vec<Leftover> {
         let mut state = self.lock();
         state.takers -= 1;
@@ -278,6 +278,8 @@ impl Termination {
             return Vec::new();
         }
         state.fate = Fate::GivenUp;
+        // The closures of the leftovers are user code, whose drops may take long. The tick thread does that if there
+        // is one.
         if state.has_come && !state.is_attended {
             return state.take();
         }
@@ -289,10 +291,12 @@ impl Termination {
     /// given up.
     pub(crate) fn attend(&self) -> Vec<Leftover> {
         let mut state = self.lock();
+        // The thread lives until then, because the drops of leftovers belong on it. It uses no processor time
+        // meanwhile.
         while state.is_wanted() && state.has_leftovers() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.is_attended = false;
+        state.is_attended = false; // from now on a caller that gives the leftovers up drops them itself
         if state.is_wanted() { Vec::new() } else { state.take() }
     }
 
@@ -310,7 +314,7 @@ impl Termination {
     ///
     /// `handed` are the series that executors have, and `give_back` makes one of them a leftover if it has not started.
     /// `one_shots` are those that may be in a run. `unwanted` returns what is to be done with a leftover that nobody
-    /// will take, and `None` if somebody will.
+    /// will take, and `None` if some caller may.
     pub(crate) fn fulfil(
         &self,
         leftovers: Vec<Leftover>,
@@ -323,6 +327,8 @@ impl Termination {
         state.leftovers.extend(leftovers); // behind those whose runs have ended just now
         state.last_runs = one_shots;
         for entry in handed {
+            // An executor may have a series in its queue, not started. Its word tells: the claim here and that of the
+            // run exclude each other.
             if let Some(task) = give_back(*entry) {
                 state.leftovers.push(task);
                 continue;
@@ -331,6 +337,8 @@ impl Termination {
             let Some((key, word)) = task::settled(*entry) else { continue };
             match word.phase() {
                 Phase::Running => {
+                    // The runner has not come yet, because this has the lock. So it will find its series on this list
+                    // (END-3).
                     let (kind, period) = (word.kind(), task::period(key.slot));
                     let deadline = entry.moment().after_nanos(period); // as far as can be said now
                     let task = Leftover { key, deadline, kind, period, is_in_run: false };
@@ -350,7 +358,9 @@ impl Termination {
     /// Releases the lock, and wakes all threads and wakers that wait for a change.
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         let has_come = state.has_come;
+        // Before the end, a waker stays for the change that it waits for.
         let wakers = if has_come { std::mem::take(&mut state.wakers) } else { BTreeMap::new() };
+        // Wakers are user code, so the lock is released first (S11).
         drop(state);
         self.changed.notify_all();
         for waker in wakers.into_values() {
@@ -373,8 +383,7 @@ impl Termination {
     // ----- the runner ----------------------------------------------------------------------
 
     /// Takes a series back behind its run, because the scheduler has closed in the meantime. `give_back` makes it a
-    /// leftover, unless it was cancelled (END-3). A decision that the caller carries out counts as the run of a leftover
-    /// until the caller ends it.
+    /// leftover, unless it was cancelled.
     pub(crate) fn return_from_run(
         &self,
         key: TaskKey,
@@ -382,6 +391,7 @@ impl Termination {
         unwanted: impl FnOnce() -> Decision,
     ) -> BehindRun {
         let mut state = self.lock();
+        // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let Some(task) = give_back() else { return BehindRun::Cancelled };
         let at = state.series.iter().position(|series| series.task.key == key);
         let listed = at.map(|at| state.series.swap_remove(at).stage);
@@ -391,13 +401,15 @@ impl Termination {
                 state.leftovers.push(task);
                 None
             }
+            // Its owner has not decided yet. From now on it is a leftover like any other, which the owner finds here.
             Some(Stage::Taken | Stage::Over) => {
                 state.series.push(InRun { task, stage: Stage::Over });
                 None
             }
             Some(Stage::Then(decision)) => Some(decision),
         };
-        state.leftover_runs += usize::from(decided.is_some()); // until it is carried out
+        // It counts as the run of a leftover until the caller has carried it out, so that `wait_for_runs` waits for it.
+        state.leftover_runs += usize::from(decided.is_some());
         self.notify(state);
         decided.map_or(BehindRun::Leftover, |decision| BehindRun::Decided(decision, task))
     }
@@ -407,6 +419,7 @@ impl Termination {
     pub(crate) fn run_is_over(&self, key: TaskKey) {
         let mut state = self.lock();
         let at = state.series.iter().position(|series| series.task.key == key);
+        // A decision about a series that has ended by itself is dropped.
         let decided = at.map(|at| state.series.swap_remove(at));
         state.last_runs.retain(|one| *one != key);
         self.notify(state);
@@ -437,6 +450,7 @@ impl Termination {
         let at = state.series.iter().position(|series| series.task.key == key);
         let Some(at) = at else { return Err((None, decision)) };
         if matches!(state.series[at].stage, Stage::Over) {
+            // The run has left the task here as it is now, with its next deadline.
             return Err((Some(state.series.swap_remove(at).task), decision));
         }
         state.series[at].stage = Stage::Then(decision);
@@ -477,7 +491,7 @@ impl Termination {
         Some(leftovers)
     }
 
-    /// Waits until the end has come and no run is in progress; false if that is not so by then.
+    /// Waits until the end has come and no run is in progress. Returns false if that is not so by then.
     pub(crate) fn wait_for_runs(&self, until: Option<Instant>) -> bool {
         let is_over = |state: &mut State| state.has_come && state.has_no_runs();
         self.wait_while(until, |state| !is_over(state)).is_some()
@@ -494,6 +508,8 @@ impl Termination {
             if !holds_up(&mut state) {
                 return Some(state);
             }
+            // Not every end of a run wakes this thread: a runner that has not seen the stop tells nobody. So once the
+            // end has come, this thread also looks by itself.
             looks = looks || state.has_come;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -511,8 +527,6 @@ impl Termination {
     }
 
     /// Takes the leftovers if the end has come. Otherwise the waker is woken when it comes.
-    ///
-    /// The waiter gets its number with the first waker that it leaves. A later poll of the same waiter replaces it.
     pub(crate) fn poll(&self, waiter: &mut Option<u64>, waker: &Waker) -> Poll<Vec<Leftover>> {
         let mine = waker.clone(); // it may run a user's code, so it comes before the lock (S11)
         let mut state = self.lock();
@@ -522,7 +536,9 @@ impl Termination {
             quietly(|| drop(mine)); // its panic must not cost the caller the leftovers
             return Poll::Ready(leftovers);
         }
+        // A poll inside of a run makes that run wait, and other closes must not wait for it.
         waits_from_now_on();
+        // By its number, a later poll of the same waiter replaces its waker.
         let number = *waiter.get_or_insert_with(|| {
             state.next_waiter += 1;
             state.next_waiter
@@ -541,7 +557,7 @@ impl Termination {
 
 // ----- runs that wait --------------------------------------------------------------------------
 
-// The runs whose threads wait for the end of a scheduler, each as often as it waits (END-4).
+// The runs whose threads wait for the end of a scheduler, each as often as it waits.
 global!(WAITING: Mutex<Vec<TaskKey>> = Mutex::new(Vec::new()));
 
 /// The runs of the calling thread, which count as waiting until this is dropped.
@@ -549,6 +565,7 @@ struct WaitingRuns(Vec<TaskKey>);
 
 impl WaitingRuns {
     fn begin() -> WaitingRuns {
+        // Noted before the first look, so of two closes inside of runs at least one sees the other.
         let runs = this_thread::all_runs();
         if !runs.is_empty() {
             lock(&WAITING).extend(&runs);
@@ -570,17 +587,21 @@ impl Drop for WaitingRuns {
     }
 }
 
-/// Counts the runs of a thread that polls as waiting from now on, because nobody knows how long it waits.
+/// Counts the runs of a thread that polls as waiting from now on.
 fn waits_from_now_on() {
     let runs = this_thread::all_runs();
     if !runs.is_empty() {
         let mut waiting = lock(&WAITING);
+        // Nobody tells when a future is dropped, or for how long it waits. So its runs count as waiting until they are
+        // over.
         waiting.retain(|run| !task::is_over(*run) && !runs.contains(run));
         waiting.extend(&runs);
     }
 }
 
-/// Returns true if the calling thread has to wait for this run (END-4).
+/// Returns true if the calling thread has to wait for this run.
 fn holds_up(key: TaskKey) -> bool {
+    // A close inside of a run waits neither for that run, nor for runs whose threads wait for an end themselves, of
+    // whatever scheduler. So no two of them wait for each other.
     !this_thread::is_in_a_run() || !(this_thread::runs(key) || lock(&WAITING).contains(&key))
 }

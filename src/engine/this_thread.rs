@@ -1,8 +1,5 @@
-//! What the calling thread does for schedulers: the tasks that it runs, the engines that it turns, and those that hold its
-//! wakers back.
-//!
-//! All of it is thread-local. A thread that is about to end may have lost it already. Then what it cannot know is answered
-//! so that nobody waits for it.
+//! What the calling thread does for schedulers: the tasks that it runs, the engines that it turns, and the engines that
+//! hold its wakers back. All of it is thread-local.
 
 use std::cell::{Cell, RefCell};
 
@@ -17,7 +14,7 @@ local!(
     WAITS: RefCell<Vec<(u64, Wait)>> = RefCell::new(Vec::new())
 );
 local!(
-    /// There is one in `WAITS`.
+    /// `WAITS` is not empty.
     IS_HELD_BACK: Cell<bool> = Cell::new(false)
 );
 
@@ -31,21 +28,23 @@ pub(super) fn is_held_back() -> bool {
 pub(super) fn note_wait(scheduler: u64, wait: Wait) {
     let _ = WAITS.try_with(|waits| {
         waits.borrow_mut().push((scheduler, wait));
+        // The flag has no destructor, so the fast path can always read it.
         IS_HELD_BACK.with(|held| held.set(true));
     });
 }
 
-/// Returns true if this scheduler does so still, which `goes_on` tells. Waits that have lasted long enough are forgotten,
-/// also those of others.
+/// Returns true if this scheduler still holds the wakers of this thread back, which `goes_on` tells.
 pub(super) fn waits_on(scheduler: u64, mut goes_on: impl FnMut(&mut Wait) -> bool) -> bool {
     let waits_on = WAITS.try_with(|waits| {
         let mut waits = waits.borrow_mut();
+        // Waits of other schedulers are only looked at for their age, so that none is kept for ever.
         waits.retain_mut(
             |(of, wait)| if *of == scheduler { goes_on(wait) } else { !wait.is_over() },
         );
         IS_HELD_BACK.with(|held| held.set(!waits.is_empty()));
         waits.iter().any(|(of, _)| *of == scheduler)
     });
+    // A thread that is about to end has lost the list already, and is not held back any more.
     waits_on.unwrap_or(false)
 }
 
@@ -67,6 +66,7 @@ local!(
 #[inline]
 pub(crate) fn enter_run(scheduler: SchedulerId, key: TaskKey) -> Option<Run> {
     let outer = RUN.with(|run| run.replace(Some((scheduler, key))));
+    // Runs inside of runs are rare, for example an executor that runs a task in place. So they cost only those.
     if let Some(outer) = outer {
         note_outer(outer);
     }
@@ -107,9 +107,10 @@ pub(super) fn runs(key: TaskKey) -> bool {
     is_any_run(|(_, here)| *here == key)
 }
 
-/// Returns true if the calling thread runs a task like this. A thread that runs one and has lost the others answers
-/// yes: then nobody waits for it, which is never a deadlock.
+/// Returns true if the calling thread runs a task like this.
 fn is_any_run(is_meant: impl Fn(&Run) -> bool) -> bool {
+    // A thread that runs a task and has lost the list of the outer ones answers yes: then nobody waits for it, which
+    // is never a deadlock.
     let outer = |runs: &RefCell<Vec<Run>>| runs.borrow().iter().any(&is_meant);
     RUN.with(Cell::get).is_some_and(|run| is_meant(&run) || OUTER.try_with(outer).unwrap_or(true))
 }

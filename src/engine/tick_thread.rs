@@ -18,6 +18,7 @@ use crate::platform::sync;
 pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
     let ticker = Ticker { shared: Arc::clone(engine.shared()), engine, sleeper, faults: 0 };
     let run = move || {
+        // By default the system may delay the wake-ups of a thread, to save power.
         wake_on_time();
         ticker.run();
     };
@@ -33,17 +34,18 @@ struct Ticker {
     faults: u32,
 }
 
-/// A nap instead of a sleep is 2 ms long, then 4, and so on: 64 at most.
+/// A nap instead of a sleep is 2 ms long, then 4, and so on, up to 64.
 const MOST_FAULTS: u32 = 6;
 
 impl Ticker {
     fn run(mut self) {
-        // What observers and clocks do between the turns is on the tick thread as well (S21).
+        // Observers and clocks run on the tick thread between the turns, too (S21).
         let _mark = TurningMark::new(self.shared.id());
         // User code does not unwind to here (S17), so a panic is a fault of ours.
         if let Err(fault) = caught(|| self.turn_until_the_end()) {
             self.engine.fail(fault);
         }
+        // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
         self.shared.drop_leftovers(self.shared.termination.attend());
     }
 
@@ -59,10 +61,9 @@ impl Ticker {
         }
     }
 
-    /// Sleeps, unless what has come in since the turn cannot wait: arm, look, sleep, in this order (WAKE-1). What comes
-    /// in after the arming rings for itself, so a flow of tasks that are due later does not keep the thread awake
-    /// (WAKE-5).
+    /// Sleeps, unless what has come in since the turn cannot wait.
     fn sleep(&mut self, until: Option<Moment>) {
+        // The clock has panicked in the turn, so nothing is known about when to wake.
         if self.engine.is_blind {
             return self.nap();
         }
@@ -70,6 +71,8 @@ impl Ticker {
         self.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
         let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
         self.shared.will_wake_at(until.unwrap_or(Moment::NEVER));
+        // Arm, look, sleep, in this order (WAKE-1). A task that comes in after the arming rings by itself, so a flow
+        // of tasks that are due later does not keep the thread awake (WAKE-5).
         self.shared.bell.arm(threshold);
         if !self.engine.can_wait(threshold) {
             self.shared.bell.disarm();
@@ -85,9 +88,10 @@ impl Ticker {
         self.shared.hooks.observe(Observer::woke);
     }
 
-    /// Waits a little without the clock, which has panicked, and is asked again after that (S17). A stop ends it.
+    /// Waits a little without the clock, which has panicked, and is asked again after that (S17).
     #[cold]
     fn nap(&mut self) {
+        // A stop ends the nap, because the sleeper keeps the token of its ring.
         self.faults = (self.faults + 1).min(MOST_FAULTS);
         self.sleeper.sleep_for(Duration::from_millis(1 << self.faults));
     }
@@ -161,7 +165,10 @@ mod tests {
         assert!(matches!(schedule(&shared, 1), Err(ScheduleError::Closed)));
         let (name, message) = reports.recv().expect("it is told");
         let message = message.expect("a text");
-        assert!(name.contains("tick thread") && message.contains("TURN-1"), "{name}: {message}");
+        assert!(
+            name.contains("tick thread") && message.contains("left behind"),
+            "{name}: {message}"
+        );
         leftovers.into_iter().for_each(|task| shared.drop_leftover(task.key));
         assert_eq!(reports.try_iter().count(), 0, "once");
     }

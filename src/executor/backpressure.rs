@@ -5,13 +5,10 @@
 //! queues here have a soft bound. A producer that is beyond it sleeps in short steps, and in this time the consumer has
 //! the processor.
 //!
-//! - PRESSURE-1 A wait ends by itself: after [`LONGEST`] at the latest, and after [`STUCK`] if nothing has passed in
-//!   that time. So it is never a deadlock, whatever locks the caller holds.
-//! - PRESSURE-2 If nothing passes, the bound doubles. So a consumer that stands still (because it was stopped, or is
-//!   blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call. The bound
-//!   falls back when the queue is short again, and when a waiting producer sees that something passes.
-//! - PRESSURE-3 A task of a runtime is not put to sleep, because it would take its thread along. It polls again until it is
-//!   let in, and the same rules end that wait: see [`Wait`].
+//! A wait ends by itself, after [`LONGEST`] at the latest. So it is never a deadlock, whatever locks the caller holds.
+//!
+//! - PRESSURE-3 A task of a runtime is not put to sleep, because its thread would sleep too. The task polls again until it
+//!   is let in, and the same rules end that wait: see [`Wait`].
 //!
 //! All accesses are Relaxed: the numbers only decide whether a producer sleeps, and nothing is published by them.
 
@@ -33,7 +30,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Backpressure {
     limit: u64,
-    /// `limit`, or more after a consumer has stood still (PRESSURE-2).
+    /// `limit`, or more after a consumer has stood still.
     allowed: AtomicU64,
 }
 
@@ -62,17 +59,19 @@ impl Backpressure {
         let allowed = self.allowed.load(Ordering::Relaxed);
         debug_assert!(allowed >= self.limit, "the bound only rises above the limit");
         if allowed != self.limit && ahead < self.limit / 2 {
-            // The queue is short again, so the bound falls back (PRESSURE-2).
+            // The queue is short again, so the bound falls back.
             self.allowed.store(self.limit, Ordering::Relaxed);
         }
         ahead > allowed
     }
 
-    /// Holds the calling thread back until the queue is short enough, or the wait has lasted long enough (PRESSURE-1).
+    /// Holds the calling thread back until the queue is short enough, or the wait has lasted long enough.
     /// `look` returns the state of the queue. Must not be called with a lock held that the consumer may need.
     #[cold]
     pub(crate) fn hold_back(&self, mut look: impl FnMut() -> Flow) {
         let Some(mut wait) = self.wait(look()) else { return };
+        // Short at first, because mostly the queue is a little too long. Longer then, to leave the consumer the
+        // processor.
         let mut step = FIRST_STEP;
         loop {
             thread::sleep(step);
@@ -86,6 +85,7 @@ impl Backpressure {
     /// Begins to hold a producer back, if the queue is too long.
     #[cold]
     pub(crate) fn wait(&self, flow: Flow) -> Option<Wait> {
+        // The progress is counted from here, so a consumer that stands still is found out within this wait.
         let now = Instant::now();
         self.is_over(flow.ahead).then_some(Wait { began: now, moved_at: now, passed: flow.passed })
     }
@@ -101,22 +101,23 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Returns true if the producer has to wait on (PRESSURE-1).
+    /// Returns true if the producer has to wait on.
     #[cold]
     pub(crate) fn goes_on(&mut self, pressure: &Backpressure, flow: Flow) -> bool {
         let now = Instant::now();
         if flow.passed != self.passed {
-            // Something passes, so the bound falls back (PRESSURE-2).
+            // Something passes, so the bound falls back.
             (self.moved_at, self.passed) = (now, flow.passed);
             pressure.allowed.store(pressure.limit, Ordering::Relaxed);
         } else if now - self.moved_at >= STUCK {
-            // Nothing passes, so the bound doubles (PRESSURE-2).
+            // Nothing passes, so the bound doubles. So a consumer that stands still (because it was stopped, or is
+            // blocked by the very thread that waits) costs its producers a few waits, and not one wait for each call.
             pressure.allowed.fetch_max(2 * flow.ahead, Ordering::Relaxed);
         }
         pressure.is_over(flow.ahead) && !self.is_over()
     }
 
-    /// Returns true if it has lasted as long as it may (PRESSURE-1).
+    /// Returns true if it has lasted as long as it may.
     pub(crate) fn is_over(&self) -> bool {
         self.began.elapsed() >= LONGEST
     }
@@ -151,6 +152,7 @@ impl Backlog {
     /// Holds the calling thread back while the queue is too long and `goes_on` returns true. `goes_on` is called before
     /// each look at the queue. It may wake the consumer, so that the consumer states the queue's length anew.
     pub(crate) fn hold_back(&self, mut goes_on: impl FnMut() -> bool) {
+        // Before `goes_on`, which may wake a thread: most calls end here.
         if self.pressure.is_over(self.flow().ahead) {
             self.pressure.hold_back(|| if goes_on() { self.flow() } else { Flow::NONE });
         }
@@ -159,7 +161,7 @@ impl Backlog {
 
 // ----- a hard limit ----------------------------------------------------------------------
 
-/// A hard limit, for those who want errors in place of waits: how many tasks may be pending (S25), and how many are.
+/// A hard limit, for programs that want errors in place of waits: how many tasks may be pending (S25), and how many are.
 /// Without a limit nothing is counted.
 ///
 /// All accesses are Relaxed: each step on the count is atomic, and the count publishes nothing.
@@ -178,6 +180,7 @@ impl PendingLimit {
     #[inline]
     pub(crate) fn enter(&self) -> bool {
         let Some(limit) = self.limit else { return true };
+        // Never above the limit, not even for a moment: another thread may read it (S25).
         let next = |pending: usize| (pending < limit).then(|| pending + 1);
         self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }

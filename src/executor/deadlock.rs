@@ -14,12 +14,8 @@
 //! may go on. If they lead to waiting threads only, none of them will ever go on, and the wait that would close the
 //! circle is refused.
 //!
-//! - DEADLOCK-1 The notes are read and written under one lock. So if two waits close a circle together, the second one
-//!   sees the first.
-//! - DEADLOCK-2 Only waits without a timeout are noted. A thread that waits with a timeout will go on.
-//! - DEADLOCK-3 A task whose pool is not known is taken to go on. So a wait that is refused is a deadlock, unless one
-//!   of the tasks is cancelled. But not every deadlock is detected: a deadlock through a channel, a lock or an executor
-//!   of another crate is not.
+//! A wait that is refused is a deadlock, unless one of the tasks is cancelled. But not every deadlock is detected: a
+//! deadlock through a channel, a lock or an executor of another crate is not.
 //!
 //! # Timers
 //!
@@ -27,7 +23,7 @@
 //! that scheduler. It is a deadlock if no other thread can wake the future. That is so if each clone of its waker is in
 //! such a timer.
 //!
-//! - DEADLOCK-4 A timer is counted after its waker was cloned, and discounted before that clone is given away or
+//! - DEADLOCK-1 A timer is counted after its waker was cloned, and discounted before that clone is given away or
 //!   dropped. The number of clones is read before the number of timers. So a clone outside of the timers is never taken
 //!   for one that is in a timer.
 
@@ -102,7 +98,7 @@ impl Drop for RunsTask {
     }
 }
 
-/// All waits of pool threads that have no timeout (DEADLOCK-2), under one lock (DEADLOCK-1).
+/// All waits of pool threads that have no timeout. A thread that waits with a timeout will go on.
 static WAITS: Mutex<PoolWaits> = Mutex::new(PoolWaits { all: Vec::new(), next: 0 });
 
 struct PoolWaits {
@@ -139,10 +135,12 @@ pub(crate) struct Waiting {
 /// returns. Returns `None` if it would wait for ever.
 pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) -> Option<Waiting> {
     let (pool, runs) = (POOL.get(), TASK.get());
+    // A thread of no pool runs no task that another one could wait for.
     if pool == 0 {
         return Some(Waiting { number: None });
     }
     let by = by(); // before the lock: it may take another
+    // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
     let mut waits = waits();
     let (number, waits_for) = (waits.next, Awaited { task, by });
     waits.next += 1;
@@ -175,10 +173,13 @@ impl PoolWaits {
                 .filter(|wait| wait.runs == task || by.is_some_and(|by| wait.pool == by.pool))
                 .partition(|wait| wait.runs == task);
             if runs_it.is_empty() && by.is_none_or(|by| in_pool.len() < by.limit) {
-                return false; // a thread goes on, or may go on (DEADLOCK-3)
+                // A thread goes on, or may go on: one of the pool does not wait, or the pool is not known.
+                return false;
             }
+            // A task that has started needs its own thread, and one in a queue any thread of its pool.
             let needed = if runs_it.is_empty() { in_pool } else { runs_it };
             for wait in needed {
+                // A task may be reached by several ways, and a circle comes back to it. It is looked at once.
                 if reached.iter().all(|known| known.task != wait.waits_for.task) {
                     reached.push(wait.waits_for);
                 }
@@ -195,7 +196,7 @@ pub(crate) struct Blocked {
     thread: Thread,
     /// Pairs a Release in `wake` with the Acquire in `sleep`: the next poll sees what was done before the wake-up.
     is_woken: AtomicBool,
-    /// How many clones of the waker are in timers that only this thread can serve (DEADLOCK-4).
+    /// How many clones of the waker are in timers that only this thread can serve (DEADLOCK-1).
     own_timers: AtomicUsize,
 }
 
@@ -214,6 +215,7 @@ impl Blocking {
     pub(crate) fn new() -> Blocking {
         let (is_woken, own_timers) = (AtomicBool::new(false), AtomicUsize::new(0));
         let blocked = Arc::new(Blocked { thread: thread::current(), is_woken, own_timers });
+        // The waker is known by its address, because a clone has the same data.
         let waker = Waker::from(Arc::clone(&blocked));
         let entry = (waker.data().addr(), Arc::downgrade(&blocked));
         let _ = BLOCKED.try_with(|all| all.borrow_mut().push(entry));
@@ -231,11 +233,12 @@ impl Blocking {
 
     /// Sleeps until the future is woken. Returns false at once if no other thread could wake it.
     pub(crate) fn sleep(&self) -> bool {
-        // The clones before the timers (DEADLOCK-4). Two are in `self`, and two in each timer: waker and `OwnTimer`.
+        // The clones before the timers (DEADLOCK-1). Two are in `self`, and two in each timer: waker and `OwnTimer`.
         let clones = Arc::strong_count(&self.blocked);
         fence(Ordering::Acquire); // pairs with the Release of a clone's drop, which may follow a wake-up
         let timers = self.blocked.own_timers.load(Ordering::Acquire);
         let is_alone = timers > 0 && clones == 2 + 2 * timers;
+        // `park` may return early, and a wake-up that came before this call has set the flag.
         while !self.blocked.is_woken.swap(false, Ordering::Acquire) {
             if is_alone {
                 return false;
@@ -258,6 +261,7 @@ impl Wake for Blocked {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // The flag comes first, because `unpark` may also end a sleep of other code on that thread, or of none.
         self.is_woken.store(true, Ordering::Release);
         self.thread.unpark();
     }
@@ -272,12 +276,13 @@ impl OwnTimer {
     #[inline]
     pub(crate) fn note(waker: &Waker, is_served_here: impl FnOnce() -> bool) -> Option<OwnTimer> {
         let is_mine = |entry: &&(usize, _)| entry.0 == waker.data().addr();
+        // Only the innermost call sleeps. The others wait for it, so their wakers need not be known.
         let mine = |all: &RefCell<Vec<(usize, Weak<_>)>>| {
             Some(all.borrow().last().filter(is_mine)?.1.clone())
         };
         let mine = BLOCKED.try_with(mine).ok()?.filter(|_| is_served_here());
         let blocked: Arc<Blocked> = mine?.upgrade()?;
-        // After the clone of the waker (DEADLOCK-4). Pairs with the Acquire in `sleep`.
+        // After the clone of the waker (DEADLOCK-1). Pairs with the Acquire in `sleep`.
         blocked.own_timers.fetch_add(1, Ordering::AcqRel);
         Some(OwnTimer(blocked))
     }
@@ -285,7 +290,7 @@ impl OwnTimer {
 
 impl Drop for OwnTimer {
     fn drop(&mut self) {
-        // Before the clone of the waker is dropped (DEADLOCK-4). Pairs with the Acquire in `sleep`.
+        // Before the clone of the waker is dropped (DEADLOCK-1). Pairs with the Acquire in `sleep`.
         let before = self.0.own_timers.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "each timer was counted");
     }

@@ -78,6 +78,7 @@ impl DueTask {
     /// A panic of the task is caught. If the task belongs to a scheduler, the panic is reported there.
     pub fn run(mut self) {
         match std::mem::replace(&mut self.0, Inner::Empty) {
+            // Its panic is caught there, and told to the hook.
             Inner::Scheduled { owner, entry } => owner.run(entry),
             Inner::Standalone { task, .. } => quietly(task),
             Inner::Empty => {}
@@ -133,6 +134,7 @@ impl DueTask {
     /// Returns the entry of a task of this owner, or the task itself if it belongs to another one.
     fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
         match self.0 {
+            // By reference and then emptied, because a drop would forfeit the task.
             Inner::Scheduled { owner: ref its_owner, entry } if its_owner.id() == owner => {
                 self.0 = Inner::Empty;
                 Ok(entry)
@@ -144,6 +146,7 @@ impl DueTask {
 
 impl Drop for DueTask {
     fn drop(&mut self) {
+        // The executor has lost the task, so it is over: nobody else would run it.
         if let Inner::Scheduled { owner, entry } = &self.0 {
             owner.forfeit(*entry);
         }
@@ -335,6 +338,7 @@ impl DueBatch {
 
     /// Runs all tasks that are left, in order, on the calling thread.
     pub fn run_all(&mut self) {
+        // Without a `DueTask` for each, which would count a reference. And counted first: a run never unwinds to here.
         while let Some(due) = self.next_entry() {
             self.run_here += 1;
             self.owner.run(due);
@@ -343,6 +347,7 @@ impl DueBatch {
 
     /// Puts a task back that the executor has refused. It is handed over again later.
     pub fn reject(&mut self, rejected: Rejected) {
+        // An executor that serves several schedulers may reject a task here that came in the batch of another one.
         let for_good = rejected.is_for_good();
         match rejected.into_task().into_entry(self.owner.id()) {
             Ok(due) => self.refused.push((due, for_good)),
@@ -392,6 +397,8 @@ impl DueBatch {
         refused: &mut Vec<(Entry, bool)>,
         of_others: &mut Vec<DueTask>,
     ) {
+        // A task that the executor has left in the batch is refused for now: it may have been too busy, or have
+        // panicked.
         refused.append(&mut self.refused);
         refused.extend(self.due[self.taken..].iter().map(|due| (*due, false)));
         of_others.append(&mut self.of_others);
@@ -412,6 +419,7 @@ impl Iterator for DueBatch {
     fn next(&mut self) -> Option<DueTask> {
         loop {
             let due = self.next_entry()?;
+            // A hint that spares executors most of what was cancelled. The claim decides.
             if self.owner.is_pending(due) {
                 return Some(DueTask::scheduled(Arc::clone(&self.owner), due));
             }
@@ -419,6 +427,7 @@ impl Iterator for DueBatch {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
+        // All that are left may be cancelled by the time they are taken.
         (0, Some(self.len()))
     }
 }

@@ -86,6 +86,7 @@ pub trait Executor: Send + Sync + 'static {
     /// The tick thread calls this method. The default calls [`execute`](Executor::execute) for each task. An executor
     /// that can take a batch at the price of one task should override it.
     fn execute_batch(&self, batch: &mut DueBatch) {
+        // Each task is offered, also behind one that was refused: an executor may refuse one and take another.
         while let Some(task) = batch.next() {
             if let Err(rejected) = self.execute(task) {
                 batch.reject(rejected);
@@ -159,18 +160,19 @@ impl<R: ExecuteOutcome, F: Fn(DueTask) -> R + Send + Sync + 'static> Executor fo
     }
 }
 
-/// Sends each task to whoever receives. If the receiver is gone, it refuses for good.
+/// Sends each task to the receiver. If the receiver is gone, it refuses for good.
 impl Executor for mpsc::Sender<DueTask> {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         self.send(task).map_err(|SendError(task)| Rejected::for_good(task))
     }
 }
 
-/// Sends each task to whoever receives. It refuses while the channel is full, and for good if the receiver is gone. It never
-/// waits, so of a channel without room it takes only what somebody waits for.
+/// Sends each task to the receiver. It refuses while the channel is full, and for good if the receiver is gone. It never
+/// waits, so a channel without room takes a task only while a thread waits to receive one.
 impl Executor for mpsc::SyncSender<DueTask> {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         self.try_send(task).map_err(|refused| match refused {
+            // The receiver goes on, and makes room.
             TrySendError::Full(task) => Rejected::new(task),
             TrySendError::Disconnected(task) => Rejected::for_good(task),
         })

@@ -35,6 +35,7 @@ impl OwnExecutor {
 
 impl Drop for OwnExecutor {
     fn drop(&mut self) {
+        // No live task has the number any more, because each task keeps its executor alive.
         self.table.lock().free.push(self.number);
     }
 }
@@ -64,6 +65,7 @@ impl ExecutorTable {
         most_overdue: u64,
     ) -> Option<Arc<OwnExecutor>> {
         let mut table = self.lock();
+        // Numbers have to fit into the word of a task, so those that are free come first.
         let number = match table.free.pop() {
             Some(free) => free,
             None => u32::try_from(table.executors.len() + 1).ok().filter(|next| *next < numbers)?,
@@ -83,6 +85,7 @@ impl ExecutorTable {
     /// Returns the executor with this number. Returns `None` if it is gone: then the task whose word carried the number
     /// has been cancelled.
     pub(crate) fn find(&self, number: u32) -> Option<Arc<OwnExecutor>> {
+        // The table holds no executor, so it is dropped with the last handle or task that uses it.
         self.lock().executors.get(number as usize - 1)?.upgrade()
     }
 }

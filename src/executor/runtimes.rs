@@ -17,6 +17,7 @@ use super::{DueTask, Executor, Rejected};
 #[cfg(feature = "tokio")]
 impl Executor for tokio::runtime::Handle {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
+        // To drop the join handle detaches the task, and does not cancel it.
         drop(self.spawn(async move { task.run() }));
         Ok(())
     }

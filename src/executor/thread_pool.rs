@@ -10,14 +10,7 @@
 //! each by raising the counter, until it is used up. So the tick thread pays for one push per batch, a worker pays for
 //! one atomic operation per task, and no task waits behind a slow one while another worker is free.
 //!
-//! - POOL-1 A thread starts if there is work and no thread is idle, up to the limit.
-//! - POOL-2 A push wakes one idle worker. A worker that takes work while more is queued wakes, or starts, the next one.
-//!   So the tick thread wakes at most one thread per batch.
-//! - POOL-3 When the pool is dropped, its threads run what was accepted, and end. `Drop` does not wait for them.
-//! - POOL-4 No task runs and no task is dropped under the lock (S11).
-//! - POOL-5 Queued batches are used again, so that a steady flow allocates nothing.
-//! - POOL-6 Under the lock, idle threads are among the threads that exist, and those are at most as many as were
-//!   started, and as the limit allows.
+//! No task runs and no task is dropped under the lock (S11).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -58,7 +51,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     work: VecDeque<Work>,
-    /// Batches to be used again (POOL-5).
+    /// Batches to be used again, so that a steady flow allocates nothing.
     spare: Vec<Arc<QueuedBatch>>,
     threads: usize,
     started: usize,
@@ -113,9 +106,11 @@ impl ThreadPool {
     /// Queues work. Returns it if the pool has no thread and none can be started.
     fn push(&self, work: Work) -> Result<(), Work> {
         let mut queue = self.shared.lock();
+        // A thread starts only if none is idle, up to the limit.
         let no_thread = queue.idle == 0
             && queue.threads < self.shared.threads.limit()
             && self.shared.start_thread(&mut queue).is_err();
+        // With at least one thread the work waits in the queue, however few the system starts.
         if no_thread && queue.threads == 0 {
             return Err(work);
         }
@@ -123,7 +118,8 @@ impl ThreadPool {
         let wake = queue.idle > 0;
         drop(queue);
         if wake {
-            self.shared.work.notify_one(); // one worker, which wakes the next one (POOL-2)
+            // One worker only, which wakes the next one. So the tick thread wakes at most one thread per batch.
+            self.shared.work.notify_one();
         }
         Ok(())
     }
@@ -146,6 +142,7 @@ impl Executor for ThreadPool {
     }
 
     fn execute_batch(&self, batch: &mut DueBatch) {
+        // A batch of one needs no counter and no list.
         if batch.len() == 1 {
             let task = batch.next().map(|task| self.execute(task));
             if let Some(Err(rejected)) = task {
@@ -153,10 +150,12 @@ impl Executor for ThreadPool {
             }
             return;
         }
+        // The entries are copied into a batch of our own, because the engine fills its own anew at once.
         let mut queued = self.shared.lock().take_spare();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
         fill.owner = Some(Arc::clone(batch.take_all(&mut fill.due)));
         if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
+            // The pool has no thread, so each task goes back as refused, and the engine offers it again.
             let Some(owner) = &refused.owner else { return };
             for due in &refused.due {
                 batch.reject(Rejected::new(DueTask::scheduled(Arc::clone(owner), *due)));
@@ -172,7 +171,8 @@ impl Executor for ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.lock().is_closing = true;
-        self.shared.work.notify_all(); // they run what is queued, and end (POOL-3)
+        // The threads run what was accepted, and end. This does not wait for them, because a task may drop the pool.
+        self.shared.work.notify_all();
     }
 }
 
@@ -193,10 +193,11 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread (POOL-1). Under the lock, so that the count is right; it happens `limit` times.
+    /// Starts a thread.
     fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let shared = Arc::clone(self);
         let name = format!("{}-{}", self.name, queue.started + 1);
+        // Under the lock, so that the count is right. It happens once for each thread.
         thread::Builder::new().name(name).spawn(move || shared.run_worker())?;
         queue.threads += 1;
         queue.started += 1;
@@ -216,7 +217,7 @@ impl Shared {
                 Work::Batch(batch) => {
                     batch.run();
                     let owner = self.lock().retire(batch);
-                    drop(owner); // not under the lock (POOL-4)
+                    drop(owner); // with the lock released, because it may drop a scheduler, and a user's clock with it
                 }
             });
         }
@@ -230,6 +231,7 @@ impl Shared {
                 self.wake_another(queue);
                 return Some(work);
             }
+            // Only when the queue is empty, so what was accepted runs.
             if queue.is_closing {
                 queue.threads -= 1;
                 self.check_invariants(&queue);
@@ -242,11 +244,12 @@ impl Shared {
         }
     }
 
-    /// Wakes or starts one more worker if more work is queued (POOL-2). If none can be started, the others do it.
+    /// Wakes or starts one more worker if more work is queued.
     fn wake_another(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         if queue.work.is_empty() {
             return;
         }
+        // If none is idle and none can be started, those that run do it after their tasks.
         if queue.idle > 0 {
             drop(queue);
             self.work.notify_one();
@@ -255,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// Checks the counts (POOL-6) in debug builds.
+    /// Checks the counts in debug builds. The caller has the lock.
     fn check_invariants(&self, queue: &Queue) {
         let Queue { idle, threads, started, .. } = *queue;
         debug_assert!(idle <= threads && threads <= started && threads <= self.threads.limit());
@@ -264,12 +267,12 @@ impl Shared {
 }
 
 impl Queue {
-    /// Takes the first task, or a share in the first batch that is not used up. The batch stays in front for the other
-    /// workers.
+    /// Takes the first task, or a share in the first batch that is not used up.
     fn take(&mut self) -> Option<Work> {
         while let Some(Work::Batch(batch)) = self.work.front() {
             // Relaxed: a stale count costs a worker one more look.
             if batch.taken.load(Ordering::Relaxed) < batch.due.len() {
+                // It stays in front for the other workers.
                 return Some(Work::Batch(Arc::clone(batch)));
             }
             self.work.pop_front();
@@ -289,9 +292,11 @@ impl Queue {
         if matches!(self.work.front(), Some(Work::Batch(front)) if Arc::ptr_eq(front, &batch)) {
             self.work.pop_front();
         }
+        // Other workers may still run tasks of it. The last of them comes past here.
         let last = Arc::get_mut(&mut batch)?;
         debug_assert!(*last.taken.get_mut() >= last.due.len(), "every task was taken");
         let owner = last.owner.take();
+        // The owner goes now, so that a spare batch keeps no scheduler alive.
         last.due.clear();
         *last.taken.get_mut() = 0;
         if self.spare.len() < MAX_SPARE {

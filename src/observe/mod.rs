@@ -1,8 +1,7 @@
 //! What a program can see of a scheduler: its panics, the turns of its tick thread, and its counters.
 //!
-//! - HOOK-1 A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
-//! - HOOK-2 A panic is reported once. A hook is called if there is one. Otherwise a line is written on standard error
-//!   if the name of the task is known. If it is not known, the code that caught the panic decides what to report.
+//! A hook or an observer is called with nothing locked, and its panic is caught (S11, S17).
+//!
 //! - HOOK-3 A driven scheduler without a hook keeps the first panic of a task, for the driver's call to resume. Otherwise a
 //!   test whose task fails would pass. A panic that a future tells of is not kept.
 
@@ -361,13 +360,14 @@ impl PanicHook {
         self.tell_of(Some(name), payload);
     }
 
-    /// Reports a panic once (HOOK-2), and catches what the hook throws (HOOK-1).
+    /// Reports a panic once, and catches what the hook throws.
     fn tell_of(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
         quietly(|| trace::panicked(name, TaskPanic { name, payload }.message()));
         let panic = TaskPanic { name, payload };
         match &self.0 {
             Some(hook) => quietly(|| hook(panic)),
             None if name.is_some() => quietly(|| panic.print()),
+            // Without a name, the code that caught the panic knows better what to report.
             None => {}
         }
     }
@@ -435,7 +435,7 @@ impl Hooks {
         quietly(|| drop(on_panic));
     }
 
-    /// Calls the observer, if there is one, and catches its panic (HOOK-1).
+    /// Calls the observer, if there is one, and catches its panic.
     pub(crate) fn observe(&self, tell: impl FnOnce(&(dyn Observer + 'static))) {
         if let Some(observer) = &self.observer {
             quietly(|| tell(&**observer));

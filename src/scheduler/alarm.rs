@@ -7,9 +7,6 @@
 //! - ALARM-1 Before the waker is called, the end of the alarm is counted, and then its holder is freed. So a thread
 //!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
 //!   its end counted.
-//! - ALARM-2 While the alarm is pending, its holder owns the waker. So no other waker has the same address.
-//! - ALARM-3 If the engine is far behind, the waker is woken at once, and is not kept. So a task that needs a timer polls
-//!   again, and its thread never sleeps here (PRESSURE-3).
 
 use std::fmt;
 use std::task::Waker;
@@ -33,8 +30,8 @@ impl Scheduler {
     /// the executor is: at the instant, or when the scheduler ends. An alarm counts as a task, but is never among the
     /// leftovers. Neither this call nor the end of the alarm allocates memory.
     ///
-    /// If the tick thread is far behind, the waker is woken before this call returns. So a future that is polled then has to
-    /// compare its deadline with the clock, and calls `wake_at` again. The calling thread is never put to sleep.
+    /// If the tick thread is far behind, the waker is woken before this call returns. So a future that is polled then
+    /// has to compare its deadline with the clock, and calls `wake_at` again. The calling thread is never put to sleep.
     ///
     /// ```
     /// use std::pin::Pin;
@@ -145,7 +142,7 @@ impl Scheduler {
 pub struct Alarm {
     key: TaskKey,
     scheduler: SchedulerId,
-    /// The waker's data and vtable, which tell it from other wakers (ALARM-2).
+    /// The waker's data and vtable, which tell it from other wakers.
     target: Target,
     kind: Kind,
     /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
@@ -157,7 +154,7 @@ enum Kind {
     /// It counts as a task of the scheduler.
     Counted,
     Uncounted,
-    /// It was woken at once, because the engine is far behind (ALARM-3). The key is that of no task.
+    /// It was woken at once, because the engine is far behind. The key is that of no task.
     Spent,
 }
 
@@ -169,8 +166,9 @@ fn target(waker: &Waker) -> Target {
 }
 
 impl Alarm {
-    /// Inlined, with what calls it, so that the parts of an alarm are not written to memory and read back in other sizes,
-    /// for which the processor waits. It saves a sixth of the time of a timeout that is set and dropped.
+    /// Makes an alarm of what has become of its waker. Inlined, with its callers, so that the parts of an alarm are not
+    /// written to memory and read back in other sizes, for which the processor waits. It saves a sixth of the time of a
+    /// timeout that is set and dropped.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
     fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, kind: Kind) -> Option<Alarm> {
@@ -178,12 +176,15 @@ impl Alarm {
         match woken {
             WakeAt::Now => None,
             WakeAt::Pending(key) => {
+                // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
                 let is_served_here =
                     || scheduler.is_turned_here() || in_force::is_driven_here(scheduler.id());
                 let own_timer = OwnTimer::note(waker, is_served_here);
                 Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer })
             }
             WakeAt::Later => {
+                // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
+                // sleeps here (PRESSURE-3).
                 waker.wake_by_ref();
                 let (key, kind) = (TaskKey::NONE, Kind::Spent);
                 Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer: None })
@@ -201,7 +202,8 @@ impl Alarm {
     /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes
     /// the same task.
     pub fn will_wake(&self, waker: &Waker) -> bool {
-        self.target == target(waker) // no other waker has this address while the alarm is pending (ALARM-2)
+        // While the alarm is pending its holder owns the waker, so no other waker has this address.
+        self.target == target(waker)
     }
 
     /// Cancels the alarm, and returns the waker. Returns `None` if it has been woken, or is just being woken.
@@ -216,12 +218,14 @@ impl Alarm {
         if self.kind == Kind::Spent {
             return None;
         }
+        // Without a handle, the end of an alarm needs no note: `is_pending` looks at the holder.
         let task = task::cancel(self.key).ok()?;
         if self.kind == Kind::Counted {
             handles::count_cancel(self.scheduler, task.was_pending());
         } else {
             handles::note_uncounted_cancel(self.scheduler);
         }
+        // Counted before the holder is free, as the tick thread does (ALARM-1).
         let (waker, over) = task.take_waker();
         over.end();
         Some(waker)

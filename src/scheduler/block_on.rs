@@ -10,9 +10,6 @@
 //!   something is pending: move the clock to its deadline --> turn
 //!   nothing is: a clock that can be moved: Stalled; one that runs by itself: look again and again
 //! ```
-//!
-//! - BLOCK-1 A wake is kept in a flag, which is cleared before each poll. So a wake during the poll, or between the poll
-//!   and the wait, is not lost.
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -31,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// The waker of the future that blocks a thread.
 struct Woken {
-    /// The future was woken since its last poll (BLOCK-1). The swap that clears it acquires what the waker has released.
+    /// The future was woken since its last poll. The swap that clears it acquires what the waker has released.
     flag: AtomicBool,
     sleeper: Waker,
 }
@@ -60,9 +57,10 @@ impl Driver {
     /// Runs a future on this thread to its end, and turns the scheduler meanwhile. Whenever the future waits and nothing
     /// is due, virtual time jumps to the next deadline. So an hour of sleeps and timeouts takes as long as its work.
     ///
-    /// Its scheduler is [in force](crate::time#the-scheduler-in-force) on this thread meanwhile, as long as a handle of it is
-    /// left, and unless a guard of [`enter`](crate::Scheduler::enter) or [`time::pause`](crate::time::pause()) comes before it.
-    /// So make sleeps inside of the future: an argument `time::sleep(..)` is made before this call, and keeps real time.
+    /// Its scheduler is [in force](crate::time#the-scheduler-in-force) on this thread meanwhile, as long as a handle of
+    /// it is left, and unless a guard of [`enter`](crate::Scheduler::enter) or [`time::pause`](crate::time::pause())
+    /// comes before it. So make sleeps inside of the future: an argument `time::sleep(..)` is made before this call,
+    /// and keeps real time.
     ///
     /// The future may wait for whatever is woken on this thread: sleeps, timeouts, tasks, channels between parts of it.
     /// If other threads are to wake it, say so by [`block_on_patiently`](Driver::block_on_patiently): otherwise the time
@@ -137,9 +135,11 @@ impl Driver {
         patience: Duration,
         future: F,
     ) -> Result<F::Output, Stalled> {
+        // The engine is out, so it cannot be turned for the future.
         if self.is_turned_here() {
             return Err(Stalled::inside_a_task());
         }
+        // So that the functions of `time` inside of the future keep time by this driver.
         let _in_force = self.enter();
         let mut future = pin!(future.into_future());
         let sleeper = Sleeper::new();
@@ -154,6 +154,7 @@ impl Driver {
                 break Err(stalled);
             }
         };
+        // A stop may have come in the last poll, and no turn follows.
         self.end_if_stopped();
         self.resume_panic();
         result
@@ -165,6 +166,7 @@ impl Blocking<'_> {
     fn wait(&self) -> Result<(), Stalled> {
         loop {
             let mut next = self.driver.turn(); // also if the future wakes itself each time
+            // The flag is cleared before the next poll, so a wake during that poll, or after it, is found here.
             if self.woken.flag.swap(false, Ordering::Acquire) {
                 return Ok(());
             }
@@ -179,6 +181,8 @@ impl Blocking<'_> {
                 }
                 continue;
             }
+            // Other threads may be about to wake the future, which takes real time. The clock must not jump before
+            // that.
             if !self.patience.is_zero() {
                 self.wait_for_others();
                 next = self.driver.turn(); // they may have scheduled something
@@ -186,6 +190,7 @@ impl Blocking<'_> {
             match next {
                 _ if self.has_more(next) => {}
                 Some(next) => _ = self.driver.moves_clock_to(next),
+                // Nothing is pending, and nobody has woken the future in the time that the caller gives them.
                 None => return Err(Stalled::waits_for_nothing(self.driver.pending())),
             }
         }
@@ -193,6 +198,7 @@ impl Blocking<'_> {
 
     /// Returns true if the future was woken, or if something is due.
     fn has_more(&self, next: Option<Instant>) -> bool {
+        // The future may also wait for a task that this driver runs, so what is due comes before a jump of the clock.
         let is_due = next.is_some_and(|next| next <= self.driver.reading());
         is_due || self.woken.flag.load(Ordering::Relaxed)
     }
@@ -200,6 +206,7 @@ impl Blocking<'_> {
     /// Waits until another thread wakes the future, as long as they were given.
     fn wait_for_others(&self) {
         let start = Instant::now();
+        // A sleep may return early. Relaxed: the swap that takes the flag acquires.
         while !self.woken.flag.load(Ordering::Relaxed) {
             let left = self.patience.saturating_sub(start.elapsed());
             if left.is_zero() {

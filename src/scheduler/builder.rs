@@ -97,8 +97,8 @@ impl Builder {
         self
     }
 
-    /// Like [`executor`](Builder::executor), for a closure, whose argument then needs no type annotation. It returns `()`, or
-    /// `Result<(), Rejected>` if it may refuse a task. A task that the closure drops is lost.
+    /// Like [`executor`](Builder::executor), for a closure, whose argument then needs no type annotation. It returns
+    /// `()`, or `Result<(), Rejected>` if it may refuse a task. A task that the closure drops is lost.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -149,8 +149,8 @@ impl Builder {
         self
     }
 
-    /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, of an executor, and of a clock, on the
-    /// thread where it happened.
+    /// Sets a hook that is called for every panic of a task, of a captured value's `Drop`, of an executor, and of a
+    /// clock, on the thread where it happened.
     ///
     /// Should the tick thread ever end because of a fault in this crate, the hook is told that too, once. The scheduler is
     /// closed then, and [`Scheduler::close`] returns what was pending.
@@ -201,6 +201,7 @@ impl Builder {
         let clock = self.clock.take().unwrap_or_else(|| ChosenClock::new(ManualClock::new()));
         let executor = self.executor.take().unwrap_or_else(|| Box::new(Inline));
         let threads = executor.threads();
+        // A test whose task panics would pass otherwise.
         self.hooks.are_driven();
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
         let shared = Arc::clone(engine.shared());
@@ -246,6 +247,7 @@ struct ChosenClock {
 
 impl ChosenClock {
     fn new<C: Clock>(clock: C) -> ChosenClock {
+        // By its type, because a clock of the user may run as the system's does and still show other instants.
         let is_system = TypeId::of::<C>() == TypeId::of::<SystemClock>();
         ChosenClock { clock: Box::new(clock), is_system }
     }

@@ -61,8 +61,7 @@ pub struct Driver {
     scheduler: WeakScheduler,
 }
 
-/// The place of an engine that has no thread. The engine is taken out to be turned, so nothing is locked while tasks
-/// run (S11).
+/// Holds an engine that has no thread, unless it is being turned.
 pub(crate) struct EngineCell {
     engine: Mutex<Option<Box<Engine>>>,
     shared: Arc<Shared>,
@@ -80,9 +79,11 @@ impl EngineCell {
 
     /// Calls `work` with the engine. Returns `None` if the engine is out already, because another call has it.
     fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        // Taken out, so nothing is locked while tasks run (S11). A call from inside a task finds none.
         let engine = self.lock().take()?;
+        // It is put back also if something unwinds here.
         let mut guard = PutBack { cell: self, engine: Some(engine) };
-        // What observers, clocks and wakers do here is inside a turn as well (S21).
+        // Observers, clocks and wakers that run here are inside of a turn, too (S21).
         let _mark = TurningMark::new(self.shared.id());
         guard.engine.as_mut().map(|engine| work(engine))
     }
@@ -95,10 +96,9 @@ impl EngineCell {
 
     /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
     /// at once ends with this.
-    ///
-    /// A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after that,
-    /// under the same lock, so this load sees the store.
     fn end_if_stopped(&self) {
+        // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
+        // that, under the same lock, so this load sees the store.
         if self.shared.is_closing() {
             self.end();
         }
@@ -121,6 +121,7 @@ impl Drop for PutBack<'_> {
 
 /// Turns the engine until every task has been handed over that is due and was scheduled before this call.
 fn turn_until_done(engine: &mut Engine) -> Next {
+    // One cut for all turns, so a task that schedules another one without a delay does not keep the caller here.
     let cut = engine.cut();
     loop {
         match engine.turn(cut) {
@@ -146,9 +147,10 @@ impl Driver {
         self.shared.watch.clock.now()
     }
 
-    /// Asks the clock for something. A panic is reported (S17), and the clock is asked again. The third panic in a row is the
-    /// caller's, because without the clock nothing here goes on.
+    /// Asks the clock for something.
     fn ask_clock<R>(&self, question: impl Fn(&dyn Clock) -> R) -> R {
+        // A panic is reported (S17), and the clock is asked again. The third panic in a row is the caller's, because
+        // without the clock nothing here goes on.
         let answer = self.shared.ask_clock(&question).or_else(|| self.shared.ask_clock(&question));
         answer.unwrap_or_else(|| question(&*self.shared.watch.clock))
     }
@@ -158,13 +160,13 @@ impl Driver {
         self.ask_clock(Clock::now)
     }
 
-    /// Unwinds with the first panic of a task since the last call, if the user has set no hook (HOOK-3). The engine is in
-    /// its place then, and has done all that was due.
+    /// Unwinds with the first panic of a task since the last call, if the user has set no hook (HOOK-3).
     pub(super) fn resume_panic(&self) {
         if self.shared.is_turned_here() {
             return; // the outer call does that, after its turn
         }
         if let Some(panic) = self.shared.hooks.first_panic() {
+            // Only now, when the engine is back and has done all that was due.
             self.cell.end_if_stopped();
             resume_unwind(panic);
         }
@@ -178,8 +180,8 @@ impl Driver {
     ///
     /// # Panics
     ///
-    /// If the builder was given no [`on_panic`](crate::Builder::on_panic), `turn` resumes the first panic of a task, after it
-    /// has handed over all that was due. So a failed `assert!` in a task fails the test. A panic in
+    /// If the builder was given no [`on_panic`](crate::Builder::on_panic), `turn` resumes the first panic of a task,
+    /// after it has handed over all that was due. So a failed `assert!` in a task fails the test. A panic in
     /// [`call_after`](crate::Scheduler::call_after) is told by the future, and not resumed.
     pub fn turn(&self) -> Option<Instant> {
         let come_back = self.turn_without_panic();
@@ -190,6 +192,7 @@ impl Driver {
     fn turn_without_panic(&self) -> Option<Instant> {
         let shared = &self.shared;
         let turn = |engine: &mut Engine| {
+            // A thread that schedules during the turn need not ring: the turn, or the look at its end, finds its task.
             shared.bell.disarm();
             let (at, threshold, come_back) = match turn_until_done(engine) {
                 Next::Ended => return Some(None),
@@ -198,7 +201,9 @@ impl Driver {
                 Next::Idle => (Moment::NEVER, Moment::NEVER, None),
             };
             shared.will_wake_at(at);
-            // Arm, and then look (WAKE-8). A task that came in between the turn and the arming has not rung.
+            // Arm, and then look. A task that came in between the turn and the arming has not rung. If something is
+            // there, of whatever deadline, the waker is rung, and the answer is the present. So a loop that trusts the
+            // waker and a loop that trusts the answer are both right.
             shared.bell.arm(threshold);
             if engine.has_news() {
                 shared.bell.ring_if_asleep();
@@ -244,9 +249,11 @@ impl Driver {
             return 0; // time does not pass inside a task
         }
         let before = self.shared.fired();
+        // Counted from before the first turn, so the time that runs take is part of it.
         let target = self.reading().checked_add(by);
         let target = target.unwrap_or_else(|| self.shared.watch.timeline.instant(Moment::NEVER));
         let target = short_of_never(target);
+        // From deadline to deadline, so each task sees the time at which it was due.
         loop {
             match self.turn() {
                 Some(next) if next <= target => self.advance_clock(next),
@@ -281,6 +288,8 @@ impl Driver {
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.cell.with_engine(Engine::first_deadline);
         self.cell.end_if_stopped();
+        // Another call has the engine, or this is one of its tasks. The pending tasks are not known, so the caller
+        // looks again at once.
         let Some(first) = first else { return Some(self.reading()) };
         first.map(|first| self.shared.watch.timeline.instant(first))
     }
@@ -297,9 +306,9 @@ impl Driver {
         self.ask_clock(|clock| clock.advance_to(instant))
     }
 
-    /// Sleeps until this instant, or for a tick at most, because another thread may schedule a task in the meantime that
-    /// is due earlier.
+    /// Sleeps until this instant, or for a tick at most.
     pub(super) fn sleep_towards(&self, instant: Instant, sleeper: &Sleeper) {
+        // Another thread may schedule a task in the meantime that is due earlier, and nothing wakes this sleep for it.
         let tick = Duration::from_nanos(self.shared.watch.timeline.tick_nanos().get());
         let step = self.reading().checked_add(tick).map_or(instant, |step| step.min(instant));
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
@@ -315,6 +324,7 @@ impl Driver {
 
     /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
+        // Joined before the stop, so that the last turn keeps the leftovers for this call.
         self.shared.termination.join();
         self.shared.stop();
         self.cell.end();
@@ -355,9 +365,10 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Drops the user's waker, because threads that have scheduled tasks may keep the bell for longer. If all handles have
-    /// gone too, nobody can take leftovers any more.
+    /// Takes the user's waker back, and gives the leftovers up if all handles have gone too. The engine is dropped right
+    /// after this, and ends the scheduler.
     fn drop(&mut self) {
+        // Threads that have scheduled tasks may keep the bell for longer, and the user's waker must not stay in it.
         self.shared.bell.wakes(None);
         self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
     }

@@ -181,8 +181,8 @@ impl Cancellable {
     /// Moves the deadline to `delay` from now, earlier or later: the task stays the same, under the same handle.
     ///
     /// Returns true if the task will run once, not before the new deadline, and not at the old one. Returns false if it
-    /// has started, is over, or was cancelled; then nothing has changed. If several threads do this at the same time,
-    /// the last one that returns true counts. The task has no promised place among others of the same deadline.
+    /// has started, is over, or was cancelled. Then nothing has changed. If several threads do this at the same time,
+    /// the last one that returns true counts. The task has no promised position among others of the same deadline.
     ///
     /// - Of a series the next run moves, to now at the earliest, and a fixed rate goes on from there. While a run is in
     ///   progress, the run after it moves.
@@ -303,6 +303,7 @@ impl PartialEq for Cancellable {
         match (&self.0, &other.0) {
             (Inner::Task(one), Inner::Task(other)) => one.key == other.key,
             (Inner::Other(one), Inner::Other(other)) => {
+                // Without the vtables, of which there may be several for one type.
                 ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
             }
             _ => false,
@@ -396,6 +397,7 @@ impl TaskHandle {
 
     #[cold]
     fn cancel_moved(&self) -> bool {
+        // The cancel is counted at the scheduler to which the task belongs now.
         let (cancelled, scheduler) = task::cancel_moved(self.key);
         let scheduler = scheduler.unwrap_or(self.scheduler);
         match cancelled {
@@ -413,6 +415,7 @@ impl TaskHandle {
         // Relaxed: the slot is not given back yet, so the word still tells how the task ended (HANDLE-2).
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
+        // Counted before the closure is dropped, which may take long, and may schedule another task.
         handles::count_cancel(scheduler, task.was_pending());
         let (thrown, over) = task.discard();
         over.end();
@@ -426,12 +429,14 @@ impl TaskHandle {
     fn note_doomed(&self, scheduler: SchedulerId) {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
+        // A series counts as pending in its runs too. The runner drops the closure.
         handles::count_cancel(scheduler, true);
     }
 
-    /// Sets the shared outcome, if a clone has been made. The load pairs with the store in `clone` (HANDLE-1).
+    /// Sets the shared outcome, if a clone has been made.
     #[inline]
     fn tell_clones(&self) {
+        // Pairs with the store in `clone` (HANDLE-1).
         if self.is_shared.load_in_order() {
             if let Some(outcome) = self.shared_outcome.get() {
                 outcome.store(true, Ordering::Relaxed);
@@ -440,14 +445,16 @@ impl TaskHandle {
     }
 
     fn is_cancelled(&self) -> bool {
+        // The cheap looks first. In order, for the cancel of a series in its run, which keeps no slot (HANDLE-2).
         self.cancelled.load_in_order()
             || self.shared_outcome.get().is_some_and(|outcome| outcome.load(Ordering::Relaxed))
             || self.was_cancelled_by_word()
             || self.cancelled.load(Ordering::Relaxed) // once more, after the look at the word (HANDLE-2)
     }
 
-    /// Returns true if the holder's word tells that the task was cancelled. In order with every cancel (HANDLE-1).
+    /// Returns true if the holder's word tells that the task was cancelled.
     fn was_cancelled_by_word(&self) -> bool {
+        // In order with every cancel, which a clone relies on (HANDLE-1).
         task::is_known_as_cancelled(self.key)
     }
 
@@ -461,9 +468,12 @@ impl TaskHandle {
 }
 
 impl Clone for TaskHandle {
-    /// Makes the shared outcome, and then looks whether the task was cancelled before a cancel could see it (HANDLE-1).
+    /// Returns a handle to the same task, which shares its outcome with this one.
     fn clone(&self) -> TaskHandle {
+        // Made by the first clone, because most handles are never cloned.
         let outcome = self.shared_outcome.get_or_init(Box::default);
+        // The outcome first, then the flag, then the look: a cancel that has not seen the flag is seen by the look
+        // (HANDLE-1).
         self.is_shared.store_in_order(true);
         if self.is_cancelled() {
             outcome.store(true, Ordering::Relaxed);

@@ -10,10 +10,8 @@
 //!
 //! If the first of these is closed, the fourth or fifth is in force.
 //!
-//! - A future takes a [`TimeSource`] where it is made, and keeps it. So it may move to any thread.
-//! - FORCE-2 Nothing is borrowed here while a clock, a waker or the end of a scheduler runs.
-//! - FORCE-3 Futures of the global scheduler count on nothing, because all threads would share that count. It is made at
-//!   the first poll that needs it.
+//! A future takes a [`TimeSource`] where it is made, and keeps it. So it may move to any thread. The global scheduler is
+//! made at the first poll that needs it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -31,17 +29,19 @@ use crate::engine::this_thread::is_turning;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::SchedulerId;
 
-/// A scheduler as futures keep it: a share of a handle's count, or nothing for the global one (FORCE-3).
+/// A scheduler as futures keep it: a share of a handle's count, or nothing for the global one.
 pub(crate) struct TimeSource(Option<Arc<Scheduler>>);
 
 impl TimeSource {
     pub(crate) fn of(scheduler: &Scheduler) -> TimeSource {
+        // Futures of the global scheduler count on nothing, because all threads would share that count.
         TimeSource((!scheduler.is_global()).then(|| scheduler.for_futures()))
     }
 
     /// Returns what is in force on the calling thread.
     #[inline]
     pub(crate) fn in_force() -> TimeSource {
+        // One flag for the usual case, which is the global scheduler.
         TimeSource(if IS_ANY.get() { in_force() } else { None })
     }
 
@@ -65,11 +65,12 @@ impl TimeSource {
         }
     }
 
-    /// Goes over to the scheduler that follows this one, or to the global one. Returns this deadline by its clock, or `None`
-    /// if this is the global one already.
+    /// Goes over to the scheduler that follows this one, or to the global one. Returns this deadline by its clock, or
+    /// `None` if this is the global one already.
     pub(crate) fn fall_back(&mut self, deadline: Instant) -> Option<Instant> {
         let old = self.0.take()?;
         self.0 = old.service.successor.get().cloned();
+        // The instants of two clocks cannot be compared, unless both are the system's.
         let has_system_clock = |scheduler: &Scheduler| scheduler.shared().watch.has_system_clock;
         let is_one_time = has_system_clock(&old) && self.known().is_none_or(has_system_clock);
         if self.0.is_some() || is_one_time {
@@ -120,10 +121,11 @@ enum Guarded {
 }
 
 impl Here {
-    /// Changes what is in force. What the change returns is for the caller to drop (FORCE-2). Without thread-locals
-    /// nothing changes.
+    /// Changes what is in force. What the change returns is for the caller to drop. On a thread that has lost its
+    /// thread-locals, nothing changes.
     fn change<R>(change: impl FnOnce(&mut Here) -> R) -> Option<R> {
         let changed = HERE.try_with(|here| {
+            // Only for the change: a clock, a waker or the end of a scheduler is user code, and may come back here.
             let here = &mut *here.borrow_mut();
             let result = change(here);
             IS_ANY.set(here.paused.is_some() || !here.guards.is_empty() || here.resumed.is_some());
@@ -142,6 +144,7 @@ impl Here {
         let of = |is_meant: fn(&Guarded) -> bool| {
             self.guards.iter().map(|(_, guarded)| guarded).rfind(|guarded| is_meant(guarded))
         };
+        // A guard of `enter` inside or around a `block_on` was asked for by name, so it counts more.
         of(|guarded| matches!(guarded, Guarded::Entered(_))).or_else(|| of(|_| true))
     }
 }
@@ -156,6 +159,7 @@ fn in_force() -> Option<Arc<Scheduler>> {
         Guarded::Driven(_, scheduler) => Some(scheduler.upgrade()?.for_futures()),
     });
     let is_open = |scheduler: &Arc<Scheduler>| !scheduler.is_closed();
+    // A closed scheduler would take no timer.
     chosen.filter(is_open).or_else(|| Here::look(|here| here.resumed.clone()))
 }
 
@@ -196,8 +200,8 @@ impl Scheduler {
         Entered { _guard: guard, _scheduler: PhantomData }
     }
 
-    /// Returns a handle to the scheduler [in force](crate::time#the-scheduler-in-force) on the calling thread, for what takes
-    /// a scheduler.
+    /// Returns a handle to the scheduler [in force](crate::time#the-scheduler-in-force) on the calling thread, for what
+    /// takes a scheduler.
     ///
     /// ```
     /// use std::time::Duration;
@@ -227,7 +231,7 @@ impl fmt::Debug for Entered<'_> {
     }
 }
 
-/// Keeps something in force on this thread until it is dropped. Guards may be dropped in any order.
+/// Keeps something in force on this thread until it is dropped.
 pub(super) struct Guard(u64);
 
 impl Guard {
@@ -249,10 +253,11 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let taken = Here::change(|here| {
+            // By the number, because guards may be dropped in any order.
             let at = here.guards.iter().rposition(|(number, _)| *number == self.0)?;
             Some(here.guards.remove(at))
         });
-        drop(taken);
+        drop(taken); // with nothing borrowed: it may be the last handle of a scheduler
     }
 }
 
@@ -305,6 +310,7 @@ fn is_driven() -> bool {
 
 /// Puts a virtual clock on the calling thread.
 pub(crate) fn pause() -> Time {
+    // Inside a `Driver::block_on` time is virtual already, and a second clock would stand still beside it.
     if is_driven() {
         return Time::Driven;
     }
@@ -312,6 +318,7 @@ pub(crate) fn pause() -> Time {
         return Time::WasSo;
     }
     let clock = ManualClock::new();
+    // From the time that was in force, so instants never go back.
     clock.set(TimeSource::in_force().now());
     let built = Scheduler::builder().precision(Precision::Exact).clock(clock).build_driven();
     let (scheduler, driver) = built.expect("the defaults are right");
@@ -329,6 +336,7 @@ pub(crate) fn resume() -> Time {
     let clock = Resumed { stood_at: paused.driver.now(), at: Instant::now() };
     let resumed = Scheduler::builder().clock(clock).thread_name("tickwheel-resumed").build();
     let resumed = resumed.ok().map(|scheduler| scheduler.for_futures());
+    // Set before the close wakes the sleeps, which look for it then.
     let successor = resumed.clone();
     successor.into_iter().for_each(|next| _ = paused.scheduler.service.successor.set(next));
     drop(Here::change(|here| std::mem::replace(&mut here.resumed, resumed)));
@@ -349,6 +357,7 @@ impl Clock for Resumed {
     }
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
+        // In durations, because the two clocks show different instants and run at the same speed.
         let left = until.map(|until| until.saturating_duration_since(self.now()));
         SystemClock.sleep(sleeper, left.map(|left| after(Instant::now(), left)));
     }
@@ -379,7 +388,7 @@ pub(crate) fn advance(duration: Duration) -> Time {
 pub(crate) fn note_waiting(waker: &Waker) {
     if IS_ANY.get() && !is_turning() {
         if let Some(paused) = paused() {
-            let waker = waker.clone(); // a user's code, as the drop of the one before (FORCE-2)
+            let waker = waker.clone(); // user code, as the drop of the one before, so nothing is borrowed here
             drop(paused.last.replace(Some(waker)));
         }
     }
@@ -387,15 +396,16 @@ pub(crate) fn note_waiting(waker: &Waker) {
 
 /// Moves the virtual clock of the calling thread to the next deadline. Returns false if there is no such clock, or if
 /// nothing is pending on it.
-///
-/// What is due then may wake something that is no task of this thread's runtime. The runtime would sleep, and not ask again.
-/// So the task that has polled a sleep last is woken too. If it still waits, it polls one again.
 pub(crate) fn jump_when_idle() -> bool {
     let Some(paused) = paused().filter(|paused| !paused.scheduler.is_turned_here()) else {
         return false;
     };
     let Some(next) = paused.driver.next_deadline() else { return false };
+    // To the very next deadline, because what it wakes may schedule something that comes before all the others.
     paused.driver.advance(next.saturating_duration_since(paused.driver.now()));
+    // The tasks that were due may have woken something that is no task of this thread's runtime. The runtime would
+    // sleep, and not ask again. So the task that has polled a sleep last is woken too. If it still waits, it polls one
+    // again.
     let last = paused.last.take();
     quietly(|| last.into_iter().for_each(Waker::wake)); // a panic would end the runtime
     true

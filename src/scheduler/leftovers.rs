@@ -10,10 +10,11 @@
 //!   Leftovers --> PendingTask: run, cancel, reschedule, or drop
 //! ```
 //!
-//! - A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a
-//!   cancel both claim the task first, so only one of them gets it (S8).
-//! - LEFTOVER-2 A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run.
-//!   What the user does with its `PendingTask` is done by this thread, after the run.
+//! A task that was returned is in the phase `Returned`. Its handles can still cancel it. A run and a cancel both claim the
+//! task first, so only one of them gets it (S8).
+//!
+//! A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run. What the user
+//! does with its `PendingTask` is done by this thread, after the run.
 
 use std::fmt;
 use std::future::Future;
@@ -40,8 +41,8 @@ use crate::scheduler::handle::Cancellable;
 /// poll after the end, or a second `Stopping`, gets none.
 ///
 /// Dropping it before that gives the leftovers up, unless there is another `Stopping`, or another thread is in a
-/// [`close`](crate::Scheduler::close): they are dropped on the tick thread, and a later close gets none. `drop(scheduler.stop())`
-/// ends a scheduler like that, also one whose tasks hold it.
+/// [`close`](crate::Scheduler::close): they are dropped on the tick thread, and a later close gets none.
+/// `drop(scheduler.stop())` ends a scheduler like that, also one whose tasks hold it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,6 +80,7 @@ impl Stopping {
     /// Inside a task on the tick thread, it would wait for itself. There it returns no leftovers, at once, and another
     /// thread can take them.
     pub fn wait(mut self) -> Leftovers {
+        // The tick thread would wait for itself.
         let may_wait = self.is_taker && !self.shared.is_turned_here();
         let taken = if may_wait { self.shared.termination.wait(None) } else { None };
         self.leave();
@@ -101,6 +103,7 @@ impl Stopping {
         if !self.is_taker {
             return Ok(self.wait());
         }
+        // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
         match self.shared.termination.wait(termination::after(timeout)) {
             Some(leftovers) => {
@@ -130,8 +133,9 @@ impl Future for Stopping {
 }
 
 impl Drop for Stopping {
-    /// The end may be far, and the scheduler may live on. Neither must keep the waker of a task that waits no more.
+    /// Takes its waker back, and gives the leftovers up.
     fn drop(&mut self) {
+        // The end may be far, and the scheduler may live on. Neither must keep the waker of a task that waits no more.
         let waker = self.waiter.and_then(|waiter| self.shared.termination.forget(waiter));
         // A waker's `Drop` is user code, so its panic is reported (S9).
         if let Err(panic) = caught(|| drop(waker)) {
@@ -198,6 +202,7 @@ impl Leftovers {
 impl Drop for Leftovers {
     fn drop(&mut self) {
         for task in self.tasks.by_ref() {
+            // As a task that was taken out and dropped: a series in its run is dropped behind that run.
             drop(PendingTask { shared: Arc::clone(&self.shared), task: Some(task) });
         }
     }
@@ -262,6 +267,7 @@ impl PendingTask {
     fn due(&self) -> Moment {
         let Some(task) = self.task else { return Moment(0) };
         let known = if task.is_in_run {
+            // The next run is known only if a reset has moved it. Otherwise it depends on when this run ends.
             let estimate = || self.shared.termination.deadline_of(task.key);
             deadline::moved_in_run(task.key).or_else(estimate)
         } else {
@@ -308,13 +314,16 @@ impl PendingTask {
 
     /// Like [`run`](PendingTask::run). Returns false if the task was cancelled before.
     fn start(mut self) -> bool {
+        // Looked up first: after the deferral the thread of the run may end the task at any time.
         let is_still_to_run = self.task.is_some_and(|task| task::goes_on(task.key));
         if self.defer_while_in_run(|task| _ = task.start()) {
             return is_still_to_run;
         }
         let due = self.due();
         let Some(task) = self.task.take() else { return false };
+        // A handle may cancel the task until it is claimed.
         let Some(running) = Running::claim_leftover(task.key) else { return false };
+        // So that `await_termination` waits for it: no queue has it any more.
         self.shared.termination.runs_leftover(true);
         self.shared.run_claimed(running, due, false, false);
         self.shared.termination.runs_leftover(false);
@@ -386,11 +395,13 @@ impl PendingTask {
             return Ok(Cancellable::cancelled(task.key, self.shared.id()));
         }
         let (shared, own) = (to.shared(), to.own.as_ref());
+        // Room is reserved before the task leaves this scheduler, so a scheduler that is full leaves it where it is.
         let mut reservation = match shared.reserve() {
             Ok(reservation) => reservation,
             Err(reason) => return Err(TryScheduleError::new(reason, self)),
         };
         if task.is_in_run {
+            // The move has to wait for the end of the run, and keeps the room that was reserved.
             let (shared_there, own_there) = (Arc::clone(shared), own.cloned());
             let move_later = move |task: PendingTask| {
                 drop(task.move_to(reservation, &shared_there, own_there.as_ref(), true));
@@ -418,7 +429,7 @@ impl PendingTask {
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id());
-        // A reset may move it until it is held, so this is called then.
+        // A reset may move the deadline until the task is held, so the translation is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
         let admitted =
             shared.admit_leftover(task.key, from, there, deadline, executor, reservation);
@@ -427,6 +438,7 @@ impl PendingTask {
             Err(reason) => return Err(TryScheduleError::new(reason, self)),
         };
         self.task = None;
+        // It may be the last hold on an executor, which is user code.
         if let Err(panic) = caught(|| drop(moved.old_executor)) {
             self.shared.hooks.report(panic);
         }
@@ -437,10 +449,7 @@ impl PendingTask {
     }
 
     /// If this is a series whose run is still in progress, leaves it to the thread of that run, which calls `action`
-    /// with it after the run (LEFTOVER-2). Then returns true, and `self` is empty.
-    ///
-    /// Otherwise returns false and drops `action`. If the run has ended in the meantime, the deadline is now that of
-    /// the next run.
+    /// with it after the run. Then returns true, and `self` is empty. Otherwise returns false and drops `action`.
     fn defer_while_in_run(&mut self, action: impl FnOnce(PendingTask) + Send + 'static) -> bool {
         let Some(task) = self.task.filter(|task| task.is_in_run) else { return false };
         let shared = Arc::clone(&self.shared);
@@ -453,6 +462,7 @@ impl PendingTask {
             }
             Err((now, unused)) => {
                 drop(unused);
+                // The run has ended in the meantime, so the deadline is now that of the next run.
                 self.task = Some(Leftover { is_in_run: false, ..now.unwrap_or(task) });
                 false
             }

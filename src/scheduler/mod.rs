@@ -101,9 +101,9 @@ impl Drop for Life {
 }
 
 impl Drop for Service {
-    /// With the last handle, nobody can take leftovers any more that a close has left behind. A future may wait for one of
-    /// them, and keeps the service alive meanwhile.
+    /// Gives up the leftovers that a close has left behind, because no handle is left that could take them.
     fn drop(&mut self) {
+        // The handle of the futures cannot close, so it does not count.
         if !self.is_for_futures {
             self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
         }
@@ -135,9 +135,9 @@ impl Scheduler {
     /// other parts of the program may use it: [`close`](Scheduler::close) is an error, and [`stop`](Scheduler::stop) does
     /// nothing.
     ///
-    /// It has ticks of 1 ms. In a service with a million pending timeouts and 10,000 sleeps a second these sleeps were 0.56 ms
-    /// late in the median, and 0.03 ms with [`Precision::Exact`](crate::Precision), which took 0.23 of a processor more
-    /// (row P1 of `benches/peers`). [`set_global`](Scheduler::set_global) chooses.
+    /// It has ticks of 1 ms. In a service with a million pending timeouts and 10,000 sleeps a second these sleeps were
+    /// 0.56 ms late in the median, and 0.03 ms with [`Precision::Exact`](crate::Precision), which took 0.23 of a
+    /// processor more (row P1 of `benches/peers`). [`set_global`](Scheduler::set_global) chooses.
     ///
     /// ```
     /// use std::time::Duration;
@@ -169,7 +169,8 @@ impl Scheduler {
     }
 
     /// Makes the [global](Scheduler::global) scheduler as the builder says, for a program that wants another precision,
-    /// clock or executor for it. Call it at the beginning of `main`: before the first use, and before the first sleep is made.
+    /// clock or executor for it. Call it at the beginning of `main`: before the first use, and before the first sleep
+    /// is made.
     ///
     /// With [`max_pending`](Builder::max_pending), a sleep that finds it full has its task poll again and again.
     ///
@@ -188,6 +189,7 @@ impl Scheduler {
     pub fn set_global(builder: Builder) -> Result<(), BuildError> {
         let mut is_new = false;
         GLOBAL.get_or_try_init(|| {
+            // Two threads may call this at once, and one of them has to get the error.
             is_new = true;
             builder.build()
         })?;
@@ -199,6 +201,7 @@ impl Scheduler {
         driven: Weak<EngineCell>,
         threads: Option<PoolThreads>,
     ) -> Scheduler {
+        // Apart from the service, because the services of futures share it: the scheduler ends with the last of them.
         let life = Arc::new(Life(Arc::clone(&shared)));
         let (is_for_futures, successor) = (false, OnceLock::new());
         let service = Service { shared, driven, threads, is_for_futures, life, successor };
@@ -244,14 +247,17 @@ impl Scheduler {
     #[must_use]
     pub fn with_executor(&self, executor: impl Executor) -> Scheduler {
         let own = self.shared().own_executors.add(Box::new(executor), EXECUTORS, MOST_OVERDUE);
+        // The number of an executor has to fit into the word of a task.
         let own = own.expect("fewer than half a million executors: clone a handle to share one");
         Scheduler::of(Arc::clone(&self.service), Some(own))
     }
 
-    /// Returns a handle which all futures of this handle share. It cannot close the scheduler, so leftovers are not kept for
-    /// it. Threads with handles of their own share no reference count. With one count for all, two threads together made only 7 million timeouts a second. They
-    /// make 51 million with a count each (row S4 of `benches/peers`).
+    /// Returns a handle which all futures of this handle share. It cannot close the scheduler, so leftovers are not
+    /// kept for it.
     pub(crate) fn for_futures(&self) -> Arc<Scheduler> {
+        // A service of its own for each handle, so that threads with handles of their own share no reference count.
+        // With one count for all, two threads together made 7 million timeouts a second, and 51 million with a count
+        // each (row S4 of `benches/peers`).
         let make = || {
             let Service { shared, driven, threads, life, .. } = &*self.service;
             let (shared, driven, life) =
@@ -309,6 +315,7 @@ impl Scheduler {
         if shared.is_turned_here() {
             return Err(CloseError::OnTickThread);
         }
+        // Joined before the stop, so that the end finds a taker and keeps the leftovers.
         shared.termination.join();
         self.begin_stop();
         let leftovers = shared.termination.wait(termination::after(shared.termination.timeout));
@@ -373,6 +380,7 @@ impl Scheduler {
     /// ```
     pub fn await_termination(&self, timeout: Duration) -> bool {
         let shared = self.shared();
+        // The run of the calling task would have to end first.
         let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id());
         !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
     }
@@ -380,6 +388,7 @@ impl Scheduler {
     fn begin_stop(&self) {
         let shared = self.shared();
         shared.stop();
+        // A driven engine has no thread that would see the stop. A turn that is under way sees it by itself.
         if !shared.is_turned_here() {
             self.service.driven.upgrade().iter().for_each(|engine| engine.end());
         }

@@ -112,6 +112,7 @@ impl Scheduler {
     /// Admits a one-shot, which will run in the span of the calling thread.
     #[inline]
     fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
+        // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
             None => self.admit(times, OneShot(task), Repetition::NONE),
             Some(span) => self.admit(times, OneShot(InSpan::new(span, task)), Repetition::NONE),
@@ -191,6 +192,7 @@ impl Scheduler {
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
+        // The type of this closure would be its name, so it is named after the user's.
         let run = move || trace::in_a_root_span(|| task().flow());
         self.admit_series(initial, period, NamedAfter::<F, _>::new(run))
     }
@@ -204,6 +206,7 @@ impl Scheduler {
     where
         Series<T>: Content,
     {
+        // It would run again and again without a pause, and every other task would wait.
         if period.duration().is_zero() {
             return Err(ScheduleError::ZeroPeriod);
         }

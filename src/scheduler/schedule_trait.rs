@@ -9,10 +9,8 @@
 //!       '-- it is anything else ---------------------------------> schedule_task_named(type name, boxed closure)
 //! ```
 //!
-//! - TRAIT-1 A call through the trait on a `Scheduler` allocates no more than the inherent method. Method resolution
-//!   alone does not ensure that: on an `Arc<Scheduler>`, Rust finds the trait's method before `Scheduler`'s own.
-//! - A box carries the type name of the closure that was boxed, because the type name of a box tells nothing
-//!   (S31).
+//! So a call through the trait on a `Scheduler` allocates no more than the inherent method. Method resolution alone does
+//! not ensure that: on an `Arc<Scheduler>`, Rust finds the trait's method before `Scheduler`'s own.
 
 use std::any::type_name;
 use std::fmt;
@@ -163,7 +161,7 @@ pub trait Schedule: Send + Sync {
         self.schedule_series(initial, period, task)
     }
 
-    /// Returns the scheduler that takes closures without a box, if this is one (TRAIT-1). Only this crate can make an
+    /// Returns the scheduler that takes closures without a box, if this is one. Only this crate can make an
     /// [`Unboxed`], so the wrapper type of another crate is never bypassed.
     #[doc(hidden)]
     fn unboxed(&self) -> Option<Unboxed<'_>> {
@@ -349,7 +347,9 @@ pub trait ScheduleExt: Schedule {
         F: FnOnce() + Send + 'static,
     {
         match self.unboxed() {
+            // A scheduler takes the closure as it is, without a box.
             Some(Unboxed(scheduler)) => scheduler.schedule_once(delay, task),
+            // The name goes along, because the type name of a box tells nothing (S31).
             None => self.schedule_task_named(type_name::<F>(), delay, Box::new(task)),
         }
     }
@@ -426,6 +426,7 @@ pub trait ScheduleExt: Schedule {
         if let Some(Unboxed(scheduler)) = self.unboxed() {
             return scheduler.schedule_periodic(initial, period, task);
         }
+        // A delay that the closure chooses goes around the box, in a thread-local: see `Repeat`.
         let series = Box::new(move || task().flow());
         self.schedule_series_named(type_name::<F>(), initial, period, series)
     }

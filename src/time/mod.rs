@@ -32,8 +32,8 @@
 //! 5. or [`Scheduler::global`], which is made at the first poll that needs it.
 //!
 //! A future keeps the scheduler that was in force where it was made, also when it moves to another thread. To look the
-//! global one up costs no lock and no count: a sleep for a known deadline was made in 4 ns, and in 7 with one that is entered
-//! (`cargo bench -p peers --bench core -- "in force"`).
+//! global one up costs no lock and no count: a sleep for a known deadline was made in 4 ns, and in 7 with one that is
+//! entered (`cargo bench -p peers --bench core -- "in force"`).
 //!
 //! A thread that runs tasks for others, such as a worker of a runtime or of an executor, has its own scheduler in force,
 //! which is the global one unless it has entered another. So a task does not see what was in force where it was spawned.
@@ -54,9 +54,9 @@
 //!
 //! # Under load
 //!
-//! A poll never puts its thread to sleep to hold it back. If the tick thread is far behind, a sleep that needs a timer wakes
-//! its task and is pending, until there is room. So the other tasks of that thread go on, and the memory stays bounded. A
-//! poll takes a short lock once in some hundred timers, to get memory for them.
+//! A poll never puts its thread to sleep to hold it back. If the tick thread is far behind, a sleep that needs a timer
+//! wakes its task and is pending, until there is room. So the other tasks of that thread go on, and the memory stays
+//! bounded. A poll takes a short lock once in some hundred timers, to get memory for them.
 //!
 //! A loop of sleeps that are due, or of ticks that are late, gives its thread to other tasks after 128 of them.
 //!
@@ -243,10 +243,10 @@ pub mod error {
 
 /// Puts a virtual clock on the calling thread: it stands still until [`advance`] or [`advance_when_idle`] moves it.
 ///
-/// Sleeps, timeouts and intervals that this thread makes from now on keep virtual time, on whichever thread they are polled.
-/// Those that it made before stay in real time, and other threads are not affected. The clock runs again after [`resume`],
-/// and ends with the thread. In a
-/// [`Driver::block_on`](crate::Driver::block_on) time is virtual already, and this does nothing.
+/// Sleeps, timeouts and intervals that this thread makes from now on keep virtual time, on whichever thread they are
+/// polled. Those that it made before stay in real time, and other threads are not affected. The clock runs again after
+/// [`resume`], and ends with the thread. In a [`Driver::block_on`](crate::Driver::block_on) time is virtual already,
+/// and this does nothing.
 ///
 /// Nothing moves the clock but [`advance`], the hook [`advance_when_idle`], and this crate's
 /// [`block_on`](crate::future::block_on). So a sleep under a runtime without the hook waits for an `advance`. The clock
@@ -281,8 +281,9 @@ pub fn pause() {
 
 /// Lets the time of this thread run again, from where the virtual clock of [`pause`] stands.
 ///
-/// What was made on the virtual clock waits for the rest of its time in real time. The time of this thread stays ahead of that
-/// of others by as much as it was advanced. Inside a guard of [`Scheduler::enter`], that scheduler's time counts again.
+/// A future that was made on the virtual clock waits for the rest of its time in real time. The time of this thread
+/// stays ahead of that of others by as much as it was advanced. Inside a guard of [`Scheduler::enter`], that
+/// scheduler's time counts again.
 ///
 /// # Panics
 ///
@@ -297,7 +298,7 @@ pub fn resume() {
 ///
 /// The sleeps that are due on the way are woken in the order of their deadlines. Their tasks run when this future has
 /// returned to the runtime, so they find the clock at its new time. To have them run one by one, at their own times,
-/// [`sleep`] on a runtime that moves the time when it is idle.
+/// [`sleep`](sleep()) on a runtime that moves the time when it is idle.
 ///
 /// # Panics
 ///

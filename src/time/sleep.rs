@@ -7,20 +7,8 @@
 //!      '------ drop, reset --------'  closed: a new alarm, of the global scheduler
 //! ```
 //!
-//! - SLEEP-1 A poll that returns `Pending` leaves a pending alarm, which rings at the deadline or before it and wakes
-//!   the waker of that poll, or it has woken the waker. So no wake-up is lost.
-//! - SLEEP-2 When the deadline moves to a later time, the alarm stays. It rings at the old time and causes one poll in
-//!   vain, which sets the next alarm. So it costs two stores to put off a timeout with every message. On a clock that does not
-//!   run by itself the alarm moves too, so that a test sees no wake in vain.
-//! - SLEEP-3 A sleep that is made and polled reads the clock once, because a reading is a fifth of the cost of both. If
-//!   the first poll comes late, on a clock that runs by itself, it is taken for one in time: it leaves an alarm that
-//!   rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
-//! - SLEEP-4 If the scheduler takes no alarm, because it is closed or full, the sleep goes over to the global one, for good.
-//!   What is left is read once by the old clock, and passes by the global one's. Should that one take none either, the
-//!   sleep wakes its task, which polls again. A sleep on a virtual clock that was resumed goes over to the clock that runs
-//!   on, and its deadline stays.
-//! - SLEEP-5 A loop of sleeps that are due would never give its thread to others. So one in a row of many is `Pending`, and
-//!   has woken its task.
+//! A poll that returns `Pending` leaves a pending alarm, which rings at the deadline or before it and wakes the waker of
+//! that poll, or it has woken the waker. So no wake-up is lost.
 
 use std::cell::Cell;
 use std::fmt;
@@ -64,7 +52,7 @@ pub struct Sleep {
     deadline: StdInstant,
     /// When the alarm rings. While the sleep is fresh: when it was made.
     rings_at: StdInstant,
-    /// It was made with a deadline ahead of `rings_at`, and has not been polled (SLEEP-3).
+    /// It was made with a deadline ahead of `rings_at`, and has not been polled.
     is_fresh: bool,
     /// It was ready, and has not been reset since.
     is_over: bool,
@@ -153,7 +141,10 @@ impl Sleep {
         self.is_fresh = false;
         self.is_over = false;
         if self.alarm.is_none() || (self.rings_at <= deadline && !self.source.is_virtual()) {
-            return; // the alarm stays, if there is one (SLEEP-2)
+            // The alarm stays, if there is one. It rings at the old time and causes one poll in vain, which sets the
+            // next alarm. So it costs two stores to put off a timeout with every message. On a clock that does not run
+            // by itself the alarm moves too, so that a test sees no wake in vain.
+            return;
         }
         // If the alarm has rung, there is no waker left, but the task will poll.
         if let Some(waker) = self.alarm.take().and_then(Alarm::into_waker) {
@@ -197,7 +188,7 @@ impl Sleep {
         self.alarm.as_ref().is_some_and(|alarm| !alarm.is_pending()) && self.has_come()
     }
 
-    /// Polls, and sets an alarm if none is pending that wakes this waker (SLEEP-1).
+    /// Polls, and sets an alarm if none is pending that wakes this waker.
     pub(super) fn poll_with(&mut self, waker: &Waker) -> Poll<()> {
         if self.is_over {
             return Poll::Ready(());
@@ -224,6 +215,9 @@ impl Sleep {
     }
 
     fn set_alarm(&mut self, waker: &Waker) -> Poll<()> {
+        // A sleep that is made and polled reads the clock once, because a reading is a fifth of the cost of both. If
+        // the first poll comes late, on a clock that runs by itself, it is taken for one in time: it leaves an alarm
+        // that rings at once. So sleeps of equal deadlines on several threads may become ready in any order.
         let made = mem::take(&mut self.is_fresh).then_some(self.rings_at);
         let Some(scheduler) = self.source.scheduler() else { return self.refused(waker) };
         let read = made.unwrap_or_else(|| scheduler.now());
@@ -235,13 +229,17 @@ impl Sleep {
         if self.alarm.is_some() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Goes over to the global scheduler, or has the task poll again (SLEEP-4).
+    /// Goes over to the global scheduler, or has the task poll again.
     #[cold]
     fn refused(&mut self, waker: &Waker) -> Poll<()> {
+        // The scheduler takes no alarm, because it is closed or full. The sleep goes over to the global one, for good.
+        // What is left is read once by the old clock, and passes by the global one's. A sleep on a virtual clock that
+        // was resumed goes over to the clock that runs on, and its deadline stays.
         if let Some(deadline) = self.source.fall_back(self.deadline) {
             self.deadline = deadline;
             return self.set_alarm(waker);
         }
+        // The global one takes none either, so a task that has to wait polls again.
         if self.has_come() {
             return Poll::Ready(());
         }
@@ -258,10 +256,11 @@ thread_local! {
 /// After so many that were due, a task gives its thread to others, as on a budget of tokio.
 const MOST_IN_A_ROW: u32 = 128;
 
-/// Counts a sleep that is due. Returns true if its task has to let others run first, and wakes it (SLEEP-5). Somebody who
-/// polls by hand, with a waker that does nothing, is left alone. Such wakers have no data, and their tables differ from crate
-/// to crate.
+/// Counts a sleep that is due. Returns true if its task has to let others run first, and wakes it.
 fn is_one_too_many(waker: &Waker) -> bool {
+    // A loop of sleeps that are due would never give its thread to others. So one in a row of many is `Pending`, and
+    // has woken its task. A caller that polls by hand, with a waker that does nothing, is left alone. Such wakers have
+    // no data, and their tables differ from crate to crate.
     let in_a_row = READY_IN_A_ROW.get().saturating_add(1);
     READY_IN_A_ROW.set(in_a_row);
     let is_too_many = in_a_row >= MOST_IN_A_ROW && !waker.data().is_null();

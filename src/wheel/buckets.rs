@@ -1,13 +1,9 @@
 //! The wheel proper: entries by value, filed by tick.
 //!
-//! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t`
-//!   is the present one or the next one. Otherwise it is in the far store, under its half-turn. An entry of a tick that
-//!   has passed is not taken in.
-//! - WHEEL-2 A bucket never holds entries of two ticks, so no entry is looked at before it is due.
-//! - WHEEL-3 While the far store still has entries of the next half-turn, new ones join them there.
-//!   They are brought in from the front, so entries of one tick stay in the order of insertion.
-//! - WHEEL-4 The far store has no entry of the present half-turn.
-//! - WHEEL-5 A bucket's bit is set exactly if its chain is not empty.
+//! - WHEEL-1 An entry of tick `t > now` is in the ring, in the bucket `t & mask`, if the half-turn of `t` is the present
+//!   one, or the next one. Entries of the next half-turn may also be in the far store, and all later ones are there, by
+//!   half-turn. So a bucket never holds entries of two ticks, and no entry is looked at before it is due. An entry of a
+//!   tick that has passed is not taken in.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -82,10 +78,11 @@ impl<E: Timed> WheelCounts for Buckets<E> {
 }
 
 impl<E: Timed> Buckets<E> {
-    /// Creates a wheel of `size` buckets (a power of two; at least two are made) that stands at `now`. A
-    /// tick is `granularity` units of the entries' deadlines.
+    /// Creates a wheel of `size` buckets (a power of two, of which it makes two at least) that stands at `now`. A tick
+    /// is `granularity` units of the entries' deadlines.
     pub(crate) fn new(size: usize, granularity: NonZeroU64, now: Tick) -> Buckets<E> {
         debug_assert!(size.is_power_of_two());
+        // Two half-turns of one bucket each are the least that works.
         let size = size.max(2);
         let half_bits = size.ilog2() - 1;
         Buckets {
@@ -147,10 +144,8 @@ impl<E: Timed> Buckets<E> {
 
     // ----- in ------------------------------------------------------------------------------
 
-    /// Files an entry in the ring or in the far store (WHEEL-1). The far store has it in any case while others of the
-    /// same half-turn are there (WHEEL-3). Returns false if the tick of its deadline has passed: then the caller keeps it.
-    ///
-    /// Most entries join others, in a block that has room. Then nothing else has to be touched.
+    /// Files an entry in the ring or in the far store (WHEEL-1). Returns false if the tick of its deadline has passed. Then
+    /// the caller keeps the entry.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -163,14 +158,18 @@ impl<E: Timed> Buckets<E> {
         }
         self.len += 1;
         let (half, present) = (self.half_of(tick), self.present_half());
+        // While the far store still has entries of the next half-turn, new ones join them there. They are brought in
+        // from the front, so entries of one tick stay in the order of insertion.
         let is_near = half == present || (half - present == 1 && self.far.get(half).is_none());
         let offset = self.offset(tick.0);
         if is_near {
+            // Most entries join others, in a block that has room. Then the bit of the bucket is set already.
             if !self.pool.push(&mut self.ring[offset], entry) {
                 self.pool.push_in_a_fresh_block(&mut self.ring[offset], entry);
                 self.occupancy.set(offset);
             }
         } else {
+            // By index where that is possible: a search in the map costs more than all the rest.
             let half_turn = self.far.get_soon(half);
             let is_in = half_turn.is_some_and(|half_turn| half_turn.push(&mut self.pool, entry));
             if !is_in {
@@ -195,6 +194,7 @@ impl<E: Timed> Buckets<E> {
     /// within a tick in the order of insertion.
     pub(crate) fn advance(&mut self, to: Tick, out: &mut Vec<E>) {
         let before = out.len();
+        // One half-turn at a time, because the next one has to be in the ring before its first tick.
         while self.now < to {
             self.jump(to);
             let end = to.min(Tick(self.last_tick(self.present_half())));
@@ -215,11 +215,14 @@ impl<E: Timed> Buckets<E> {
         self.move_to(Tick(self.now.0.max(until)));
     }
 
-    /// Sets the present tick. If a half-turn begins, it brings in all of it (WHEEL-4).
+    /// Sets the present tick.
     fn move_to(&mut self, now: Tick) {
         self.now = now;
+        // The present half-turn is that of the next tick, because the present tick has been given out.
         let present = self.half_of(Tick(now.0.saturating_add(1)));
         if self.far.turn_to(present) {
+            // The far store must have no entry of the present half-turn, or its ticks would pass without it. Mostly
+            // nothing is left to bring in.
             self.bring_in(present, usize::MAX);
         }
     }
@@ -232,6 +235,8 @@ impl<E: Timed> Buckets<E> {
         }
         let (mut from, last) = (self.offset(from), self.offset(end.0));
         while let Some(offset) = self.occupancy.next(from, last) {
+            // A bucket is a cache miss for the chain and one for the block, so the block of a later one is fetched
+            // meanwhile.
             self.pool.prefetch(self.ring[self.offset(offset as u64 + AHEAD)].head);
             self.pool.take_all(&mut self.ring[offset], out);
             self.emptied(ChainId::Bucket(offset));
@@ -250,6 +255,8 @@ impl<E: Timed> Buckets<E> {
         let len = half_turn.len as u128;
         let left = self.last_tick(present) - self.now.0;
         if moved > 0 {
+            // In proportion to the ticks, so the work is spread evenly over the half-turn. In `u128`, because the
+            // product may not fit.
             let share = (len * u128::from(moved)).div_ceil(u128::from(left));
             self.bring_in(next, usize::try_from(share).unwrap_or(usize::MAX));
         }
@@ -262,12 +269,12 @@ impl<E: Timed> Buckets<E> {
     }
 
     /// Returns the tick at which the wheel should be advanced and settled, so that a great half-turn is in the ring before
-    /// its first tick comes. Returns `None` if no half-turn that comes soon is so great, or if the next one is being
-    /// settled.
+    /// its first tick comes. Returns `None` if there is no such half-turn, or if it is being settled.
     pub(crate) fn settle_at(&self) -> Option<Tick> {
         let first = (self.len >= GREAT).then(|| self.far.first_from(0))??;
         let at = |half: u64| {
             let len = self.far.get(half).map_or(0, |half_turn| half_turn.len);
+            // A small half-turn is brought in at once when its turn comes, and the next one is being settled already.
             if len < GREAT || half <= self.present_half().saturating_add(1) {
                 return None;
             }
@@ -305,6 +312,7 @@ impl<E: Timed> Buckets<E> {
         });
         half_turn.len -= taken;
         let is_done = half_turn.chain.is_empty();
+        // A sweep that stands in this chain may stand in a block that has gone.
         if taken > 0 {
             self.rewind(ChainId::Far(half));
         }
@@ -334,9 +342,10 @@ impl<E: Timed> Buckets<E> {
         self.clear();
     }
 
-    /// Drops all entries, and frees their memory. A sweep would not do: it goes from where the last one stopped to the
-    /// end of its round, and leaves the chains before that.
+    /// Drops all entries, and frees their memory.
     pub(crate) fn clear(&mut self) {
+        // A sweep would not do: it goes from where the last one stopped to the end of its round, and leaves the chains
+        // before.
         self.ring.fill(Chain::new());
         self.far = Far::new(self.present_half(), self.ring.len());
         self.occupancy = Occupancy::new(self.ring.len());
@@ -358,17 +367,17 @@ impl<E: Timed> Buckets<E> {
         assert_eq!(present, self.half_of(Tick(self.now.0.saturating_add(1))), "the present");
         let mut entries = 0;
         for (offset, chain) in self.ring.iter().enumerate() {
-            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "WHEEL-5 at {offset}");
+            assert_eq!(self.occupancy.is_set(offset), !chain.is_empty(), "the bit at {offset}");
             entries += self.pool.len(chain);
             for entry in self.pool.iter(chain) {
                 let tick = self.tick_of(entry.deadline());
                 assert_eq!(self.offset(tick.0), offset, "WHEEL-1: tick {} at {offset}", tick.0);
                 assert!(tick > self.now, "WHEEL-1: tick {} has passed", tick.0);
-                assert!(self.half_of(tick) - present <= 1, "WHEEL-2: tick {} is far", tick.0);
+                assert!(self.half_of(tick) - present <= 1, "WHEEL-1: tick {} is far", tick.0);
             }
         }
         for (half, HalfTurn { chain, len }) in self.far.iter() {
-            assert!(half > present, "WHEEL-4: half-turn {half} is present");
+            assert!(half > present, "WHEEL-1: half-turn {half} is present, and in the far store");
             assert_eq!(*len, self.pool.len(chain), "the length of half-turn {half}");
             assert!(*len > 0, "half-turn {half} is empty");
             entries += len;

@@ -8,11 +8,8 @@
 //!   chain: head ──> [ 31 entries ] ──> [ 31 entries ] ──> [ 5 entries        ] <── tail
 //! ```
 //!
-//! - CHAIN-1 Entries of a chain are in the order in which they were pushed, whatever is removed.
-//! - CHAIN-2 No block of a chain is empty. The entries of two neighbours that have been swept do not fit into one block.
-//! - CHAIN-3 `min` of a chain that is not empty is an entry that was pushed, with a deadline no later than that of any
-//!   entry in the chain.
-//! - CHAIN-4 A block is in one chain, or free, or only a number without memory.
+//! Entries of a chain are in the order in which they were pushed, whatever is removed. No block of a chain is empty. A
+//! block is in one chain, or free, or only a number without memory.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,7 +31,7 @@ pub(super) const BLOCK: usize = 31;
 /// The number of no block.
 const NIL: u32 = u32::MAX;
 
-const HAS_MEMORY: &str = "CHAIN-4: a block of a chain has memory";
+const HAS_MEMORY: &str = "a block of a chain has memory";
 
 struct Block<E> {
     next: u32,
@@ -55,6 +52,7 @@ impl<E: Timed> Block<E> {
     /// Drops stale entries in place, and returns how many.
     fn retain(&mut self, mut is_live: impl FnMut(&E) -> bool) -> usize {
         let before = self.len as usize;
+        // Whether an entry is live is a cache miss, so the misses of a block are started together.
         self.entries().iter().for_each(Timed::prefetch);
         let mut kept = 0;
         for place in 0..before {
@@ -88,8 +86,9 @@ impl<E: Timed> Chain<E> {
         self.head == NIL
     }
 
-    /// Returns the earliest entry, or one that was earlier still and is gone (CHAIN-3).
+    /// Returns the earliest entry, or one that was earlier still and is gone.
     pub(super) fn min(&self) -> Option<E> {
+        // It is not computed anew when an entry goes, so it may be too early, and never too late.
         (!self.is_empty()).then_some(self.min)
     }
 }
@@ -134,6 +133,7 @@ impl<E: Timed> Pool<E> {
             return number;
         }
         let fresh = Some(Box::new(Block { next: NIL, len: 0, entries: [E::default(); BLOCK] }));
+        // A number stays when its memory goes, because the others are indices and cannot move.
         if let Some(number) = self.unallocated.pop() {
             self.blocks[number as usize] = fresh;
             return number;
@@ -153,9 +153,9 @@ impl<E: Timed> Pool<E> {
         self.free.len() > used + self.spare
     }
 
-    /// Frees the memory of at most `most` free blocks. Returns true if too many are still there. This is not done
-    /// whenever a block becomes free, because the allocator would make a burst of tasks a tenth slower.
+    /// Frees the memory of at most `most` free blocks. Returns true if too many are still there.
     pub(super) fn give_back(&mut self, most: usize) -> bool {
+        // Not whenever a block becomes free, because the allocator would make a burst of tasks a tenth slower.
         for _ in 0..most {
             if !self.is_bloated() {
                 return false;
@@ -167,9 +167,10 @@ impl<E: Timed> Pool<E> {
         self.is_bloated()
     }
 
-    /// Appends an entry (CHAIN-1), if the last block has room for it.
+    /// Appends an entry, if the last block has room for it.
     #[inline]
     pub(super) fn push(&mut self, chain: &mut Chain<E>, entry: E) -> bool {
+        // An empty chain has no tail, and `NIL` is the index of no block. So one look tells both.
         let last = self.blocks.get_mut(chain.tail as usize).and_then(Option::as_deref_mut);
         let Some(last) = last.filter(|last| (last.len as usize) < BLOCK) else { return false };
         if entry.deadline() < chain.min.deadline() {
@@ -213,6 +214,7 @@ impl<E: Timed> Pool<E> {
             self.blocks[number as usize] = Some(block);
             self.free.push(number);
         }
+        // The tail must not stay behind: the next push would go into a free block.
         if chain.head == NIL {
             *chain = Chain::new();
         }
@@ -233,6 +235,7 @@ impl<E: Timed> Pool<E> {
             let block = self.block(chain.head);
             let next = block.next;
             out.extend_from_slice(block.entries());
+            // The memory stays in the block, which the next push takes: it is still in the cache.
             self.free.push(core::mem::replace(&mut chain.head, next));
         }
         *chain = Chain::new();
@@ -240,6 +243,7 @@ impl<E: Timed> Pool<E> {
 
     /// Returns how many entries a chain has, or `None` if there are more than `most`.
     pub(super) fn len_up_to(&self, chain: &Chain<E>, most: usize) -> Option<usize> {
+        // Block by block, so a long chain costs no more than the budget.
         let mut lens = self.numbers(chain).map(|number| self.block(number).entries().len());
         lens.try_fold(0, |sum, len| Some(sum + len).filter(|sum| *sum <= most))
     }
@@ -274,6 +278,7 @@ impl<E: Timed> Pool<E> {
         while let Some(step) = self.sweep_block(chain, &mut position, &mut is_live) {
             dropped += step.dropped;
         }
+        // All entries are looked at anyway, so this is the time to make `min` exact.
         let earliest = self
             .iter(chain)
             .copied()
@@ -282,8 +287,7 @@ impl<E: Timed> Pool<E> {
         dropped
     }
 
-    /// Drops the stale entries of the block behind `position`, and moves on. Returns `None` at the end. What is left
-    /// goes into the block before if it fits, and an empty block becomes free (CHAIN-2).
+    /// Drops the stale entries of the block behind `position`, and moves on. Returns `None` at the end.
     pub(super) fn sweep_block(
         &mut self,
         chain: &mut Chain<E>,
@@ -299,6 +303,8 @@ impl<E: Timed> Pool<E> {
         let dropped = self.block_mut(number).retain(is_live);
         let kept = looked_at - dropped;
         let room = if before == NIL { 0 } else { BLOCK - self.block(before).entries().len() };
+        // The live entries go into the block before if they fit, and an empty block becomes free. Otherwise a chain that
+        // is swept again and again would end as many blocks with an entry each.
         if kept <= room {
             for place in 0..kept {
                 let entry = self.block(number).entries[place];
@@ -309,6 +315,7 @@ impl<E: Timed> Pool<E> {
                 NIL => chain.head = next,
                 before => self.block_mut(before).next = next,
             }
+            // The position stays, because the block behind it is another one now.
             if chain.tail == number {
                 chain.tail = before;
             }
@@ -319,8 +326,7 @@ impl<E: Timed> Pool<E> {
         Some(Step { looked_at, dropped })
     }
 
-    /// Panics if one of the chains breaks CHAIN-2, CHAIN-3 or CHAIN-4. The chains must be all that there are.
-    /// `seen` is room for a flag per block.
+    /// Panics if one of the chains is broken. The chains must be all that there are. `seen` is room for a flag per block.
     pub(super) fn check_invariants<'a>(
         &self,
         chains: impl Iterator<Item = &'a Chain<E>>,
@@ -334,20 +340,20 @@ impl<E: Timed> Pool<E> {
             let mut last = NIL;
             for number in self.numbers(chain) {
                 let again = core::mem::replace(&mut seen[number as usize], true);
-                assert!(!again, "CHAIN-4: block {number} is in two chains");
-                assert!(self.block(number).len > 0, "CHAIN-2: block {number} is empty");
+                assert!(!again, "block {number} is in two chains");
+                assert!(self.block(number).len > 0, "block {number} of a chain is empty");
                 last = number;
             }
             assert_eq!(chain.tail, last, "the tail is the last block");
             let min = chain.min().map(|min| min.deadline());
             let early = self.iter(chain).find(|entry| Some(entry.deadline()) < min);
-            assert!(early.is_none(), "CHAIN-3: an entry is earlier than `min`");
+            assert!(early.is_none(), "an entry is earlier than `min` of its chain");
         }
         for number in self.free.iter().chain(&self.unallocated) {
             let again = core::mem::replace(&mut seen[*number as usize], true);
-            assert!(!again, "CHAIN-4: block {number} is free and in a chain");
+            assert!(!again, "block {number} is free and in a chain");
         }
-        assert!(seen.iter().all(|seen| *seen), "CHAIN-4: a block is lost");
+        assert!(seen.iter().all(|seen| *seen), "a block is in no chain and not free");
     }
 }
 

@@ -47,8 +47,9 @@ impl SchedulerId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub(crate) deadline: u64,
-    /// The slot in the low 28 bits, then [`DUE_NOW`], the [`Runner`] and [`SERIES`], and in the upper half the number of the
-    /// filing: see [`state`](crate::engine::slots::state). They are one field, so that an entry is passed in two registers.
+    /// The slot in the low 28 bits, then [`DUE_NOW`], the [`Runner`] and [`SERIES`], and in the upper half the number of
+    /// the filing: see [`state`](crate::engine::slots::state). They are one field, so that an entry is passed in two
+    /// registers.
     pub(crate) name: u64,
 }
 
@@ -61,7 +62,7 @@ const SERIES: u64 = 1 << 31;
 pub(crate) const SLOT: u32 = DUE_NOW as u32 - 1;
 const NUMBER_AT: u32 = 32;
 
-/// Who runs a task.
+/// The thread or the executor that runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// The scheduler's executor.
@@ -148,12 +149,12 @@ impl Entry {
         self.name & SERIES != 0
     }
 
-    /// Returns true if this is a later filing of the same slot than the other one, so that the other one is stale. This
-    /// finds a task that was cancelled soon after it was scheduled, without a load of its holder, which the producer may be
-    /// writing again. The entries of two threads may come in either order. Numbers may wrap (WORD-3 in `state`), and two
-    /// that are in the lanes at a time are never far apart.
+    /// Returns true if this is a later filing of the same slot than the other one, so that the other one is stale.
     #[inline]
     pub(crate) fn follows(self, other: Entry) -> bool {
+        // This finds a task that was cancelled soon after it was scheduled, without a load of its holder, which the
+        // producer may be writing again. The entries of two threads may come in either order. Numbers may wrap (WORD-3
+        // in `state`), and two that are in the lanes at a time are never far apart.
         let is_same_slot = self.slot() == other.slot();
         is_same_slot && (1..=u32::MAX / 2).contains(&self.number().wrapping_sub(other.number()))
     }

@@ -1,15 +1,14 @@
 //! The entries that are due after the two half-turns of the ring, filed by half-turn.
 //!
 //! The number of a half-turn (`half` in the code) is what Akka calls the rounds of a task, counted from the beginning of
-//! time instead of down from now. So it does not have to be touched while the wheel turns.
+//! time instead of down from the present. So it does not have to be touched while the wheel turns.
 //!
 //! ```text
 //!   half-turn:   base ............. base + 2047     later than that      (fewer in a small wheel)
 //!                [ soon: one each, by index   ]     [ a sorted map ] --> soon, as the base moves on
 //! ```
 //!
-//! With the defaults a half-turn takes two seconds, and `soon` covers an hour and ten minutes. A search in the
-//! map alone cost the tick thread 25 ns a task, most of it for mispredicted branches.
+//! With the defaults a half-turn takes two seconds, and `soon` covers an hour and ten minutes.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -70,7 +69,8 @@ impl<E: Timed> Far<E> {
     }
 
     fn is_soon(&self, half: u64) -> bool {
-        half.wrapping_sub(self.base) <= self.mask // a half-turn that has passed is far ahead by this
+        // One comparison for both ends: a half-turn that has passed is far ahead by this.
+        half.wrapping_sub(self.base) <= self.mask
     }
 
     fn index_of(&self, half: u64) -> usize {
@@ -89,6 +89,7 @@ impl<E: Timed> Far<E> {
 
     fn begin(&mut self, base: u64) {
         self.base = base;
+        // The window has moved on, so what it covers now comes out of the map.
         while let Some(half) = self.beyond.first_key_value().map(|(half, _)| *half) {
             if !self.is_soon(half) {
                 break;
@@ -102,6 +103,7 @@ impl<E: Timed> Far<E> {
     /// Returns the half-turn of this number, if it is found by index. It may have no entries.
     #[inline]
     pub(super) fn get_soon(&mut self, half: u64) -> Option<&mut HalfTurn<E>> {
+        // A search in the map alone cost the tick thread 25 ns a task, most of it for mispredicted branches.
         let index = self.index_of(half);
         self.is_soon(half).then(|| self.soon.get_mut(index))?
     }
@@ -112,6 +114,7 @@ impl<E: Timed> Far<E> {
         if !self.is_soon(half) {
             return self.beyond.entry(half).or_insert(HalfTurn::empty());
         }
+        // It takes 80 KiB, which a wheel for short timeouts never needs.
         if self.soon.is_empty() {
             self.soon.resize(self.mask as usize + 1, HalfTurn::empty());
         }
@@ -144,6 +147,7 @@ impl<E: Timed> Far<E> {
     pub(super) fn remove(&mut self, half: u64) {
         debug_assert!(self.get(half).is_none_or(|half_turn| half_turn.len == 0), "lost entries");
         if self.is_soon(half) {
+            // Only the bit goes: the chain is empty, and stays for a later half-turn.
             self.occupied.clear(self.index_of(half));
         } else {
             self.beyond.remove(&half);
@@ -156,7 +160,7 @@ impl<E: Timed> Far<E> {
         self.first_soon(from).or_else(|| self.beyond.range(from..).next().map(|(half, _)| *half))
     }
 
-    /// `soon` begins at the index of the base, and goes on at index 0 after its end.
+    /// Returns the first half-turn in `soon` from `from` on that has entries.
     fn first_soon(&self, from: u64) -> Option<u64> {
         if !self.is_soon(from) {
             return None;
@@ -167,6 +171,7 @@ impl<E: Timed> Far<E> {
             let found = end.checked_sub(1).and_then(|last| self.occupied.next(first, last));
             found.map(|index| self.base + ((index + len - start) as u64 & self.mask))
         };
+        // `soon` begins at the index of the base, and goes on at index 0 after its end.
         if first >= start {
             find(first, len).or_else(|| find(0, start))
         } else {

@@ -5,15 +5,13 @@
 //!                          └──> behind  (a heap), if its tick has passed                      ─┴─> out, in order
 //! ```
 //!
-//! A reset to a later deadline only changes the value. Its entry stays where it is, and is filed again when it comes up:
-//! in `move_to` if the value belongs to a later tick, in `first_ready` within a tick, in `next_expiry` before that.
+//! Each value has one live entry: the one that has the `filing` of the value's slot. Its deadline is never later than that
+//! of the value. A reset to a later deadline only changes the value. Its entry stays where it is, and is filed again when
+//! it comes up: in `move_to` if the value belongs to a later tick, in `first_ready` within a tick, in `next_expiry` before
+//! that.
 //!
-//! - KEYED-1 Of the entries of a slot, the one that has the slot's `filing` stands for the value. Each value has one such
-//!   entry. The number may wrap, so that a stale entry from long ago stands for the value as well. Then both are filed
-//!   again when they come up, and one of them becomes stale.
-//! - KEYED-2 That entry's deadline is not later than the value's.
-//! - KEYED-3 `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later
-//!   ticks. `ready` is sorted. So the first of both is the first of all.
+//! `ready` and `behind` hold the entries of ticks that the buckets have reached, and the buckets those of later ticks. So
+//! the first of `ready` and `behind` is the first of all.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -232,7 +230,7 @@ impl<T> Wheel<T> {
         self.insert_as(deadline, order, value)
     }
 
-    /// Like [`insert`](Wheel::insert), with a place among values of the same deadline: those of a smaller `order` come
+    /// Like [`insert`](Wheel::insert), with a position among values of the same deadline: those of a smaller `order` come
     /// out before. For values that are spread over several wheels, of which [`peek`](Wheel::peek) finds the first.
     ///
     /// # Panics
@@ -250,9 +248,11 @@ impl<T> Wheel<T> {
         self.next_order
     }
 
-    /// Makes an entry for a value, which stands for it from now on (KEYED-1).
+    /// Makes an entry for a value, which stands for it from now on.
     fn file(&mut self, slot: u32) {
         let filed = &mut self.slots[slot];
+        // If it wraps, a stale entry from long ago may stand for the value as well. Then both are filed again when
+        // they come up, and one of them becomes stale by that.
         filed.filing = filed.filing.wrapping_add(1);
         let Slot { filing, deadline, order, .. } = *filed;
         self.add_entry(Ready { deadline, order, slot, filing });
@@ -292,15 +292,16 @@ impl<T> Wheel<T> {
         self.reset_as(key, deadline, order)
     }
 
-    /// Like [`reset`](Wheel::reset), with a place among values of the same deadline: see
+    /// Like [`reset`](Wheel::reset), with a position among values of the same deadline: see
     /// [`insert_as`](Wheel::insert_as).
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
+        // By both: at the same deadline, a value of a smaller order has to come out before, too.
         let is_earlier = (deadline, order) < (slot.deadline, slot.order);
         (slot.deadline, slot.order) = (deadline, order);
         if is_earlier {
-            self.file(key.slot); // an entry must not be later than its value (KEYED-2)
+            self.file(key.slot); // an entry must not be later than its value
             self.drop_stale();
         }
         true
@@ -325,15 +326,17 @@ impl<T> Wheel<T> {
         Some(value)
     }
 
-    /// Drops stale entries if they are more than the values. The buckets are swept a share at a time, so that no call
-    /// takes long. Each removal and each reset to an earlier deadline leaves one stale entry, and pays for about two.
+    /// Drops stale entries if they are more than the values.
     fn drop_stale(&mut self) {
         let enough = 2 * self.len + SLACK;
         let slots = &self.slots;
+        // A share at a time, so that no call takes long. Each removal and each reset to an earlier deadline leaves one
+        // stale entry, and pays for about two.
         if self.buckets.len() > enough {
             self.buckets.sweep(SHARE, |entry| is_live(slots, entry.slot, entry.filing));
             self.buckets.give_back(GIVE_BACK);
         }
+        // All at once here. It halves the entries at least, so each has been paid for by a call.
         if self.ready.len() + self.behind.len() > enough {
             let is_live = |ready: &Ready| is_live(slots, ready.slot, ready.filing);
             self.ready.retain(is_live);
@@ -443,6 +446,7 @@ impl<T> Wheel<T> {
     /// Moves the buckets on, and what comes out of them to `ready`.
     fn move_to(&mut self, to: u64) {
         self.now = self.now.max(to);
+        // Within a tick nothing comes out of the buckets.
         let tick = self.buckets.tick_of(self.now);
         if tick <= self.buckets.now() {
             return;
@@ -457,6 +461,7 @@ impl<T> Wheel<T> {
     /// Moves what has come out of the buckets, up to this tick, to `ready`. An entry whose value is due later is filed
     /// again.
     fn make_ready(&mut self, tick: Tick) {
+        // Taken out, because filing again borrows the whole wheel.
         let mut given_out = core::mem::take(&mut self.given_out);
         for (at, entry) in given_out.iter().enumerate() {
             if let Some(soon) = given_out.get(at + AHEAD) {
@@ -467,6 +472,7 @@ impl<T> Wheel<T> {
                 continue;
             }
             let Slot { deadline, order, .. } = self.slots[slot];
+            // It was reset to a later tick. Within this tick, `first_ready` sees to it.
             if deadline > self.now && self.buckets.tick_of(deadline) > tick {
                 self.file(slot);
             } else {
@@ -475,6 +481,7 @@ impl<T> Wheel<T> {
         }
         given_out.clear();
         self.given_out = given_out;
+        // Values that were inserted in a loop come out in order.
         if !self.batch.is_sorted() {
             self.batch.sort_unstable();
         }
@@ -497,6 +504,7 @@ impl<T> Wheel<T> {
             if due == Some((first.deadline, first.order)) {
                 return Some((first, is_ready));
             }
+            // It is stale, or its value was reset to a later time within this tick.
             self.take_ready(is_ready);
             if due.is_some() {
                 self.file(first.slot);
@@ -514,6 +522,7 @@ impl<T> Wheel<T> {
     }
 
     fn pop_due(&mut self) -> Option<(WheelKey, u64, T)> {
+        // The end of nearly every `advance`.
         if self.ready.is_empty() && self.behind.is_empty() {
             return None;
         }
@@ -543,6 +552,8 @@ impl<T> Wheel<T> {
             if let Some((first, _)) = self.first_ready() {
                 return Some(first.deadline); // what is in the buckets is later
             }
+            // Entries whose values were reset stand for an earlier time than is true. They are collected, and filed
+            // where they belong, and then the look begins anew.
             let mut moved = core::mem::take(&mut self.given_out);
             let slots = &self.slots;
             let first = self.buckets.first(budget, |entry| {
@@ -584,16 +595,16 @@ impl<T> Wheel<T> {
             if is_live(&self.slots, slot, filing) {
                 *filed.entry(slot).or_default() += 1;
                 let is_in_time = deadline <= self.slots[slot].deadline;
-                assert!(is_in_time, "KEYED-2: slot {slot} is filed too late");
+                assert!(is_in_time, "slot {slot} is filed too late");
             }
         };
         self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
         ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
-        assert!(filed.values().all(|count| *count == 1), "KEYED-1: entries of a value");
-        assert!(self.ready.iter().is_sorted(), "KEYED-3: out of order");
+        assert!(filed.values().all(|count| *count == 1), "a value has one entry that stands for it");
+        assert!(self.ready.iter().is_sorted(), "`ready` is out of order");
         let reached = self.buckets.now();
         let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);
-        assert!(!is_late, "KEYED-3: an entry is ready whose tick has not come");
+        assert!(!is_late, "an entry is ready whose tick has not come");
     }
 }
 
@@ -608,7 +619,7 @@ const SHARE: usize = 64;
 /// The memory of so many entries that were ready, and the list of so many blocks, are kept when the wheel is empty.
 const KEPT: usize = 2048;
 
-/// Returns true if the entry of this filing stands for the value in this slot (KEYED-1). The page of the slot may have been
+/// Returns true if the entry of this filing stands for the value in this slot. The page of the slot may have been
 /// given back.
 fn is_live<T>(slots: &Slots<T>, slot: u32, filing: u32) -> bool {
     slots.get(slot).is_some_and(|slot| slot.is_filed_as(filing))

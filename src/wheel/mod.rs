@@ -22,10 +22,10 @@
 //! The buckets hold small entries, and the values lie elsewhere. To remove a value leaves its entry behind. Such a stale
 //! entry is dropped when it comes up, or swept when there are many.
 
-// `buckets` is the wheel proper: entries by tick, and the invariants WHEEL-1 to WHEEL-5. `sweep` finds the first live
-// entry and drops stale ones. Below them, `chain` has the blocks in which entries lie, `far` the half-turns that are not
-// in the ring yet, and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, with the values in `slots`, and the
-// scheduler, with `entry`.
+// `buckets` is the wheel proper: entries by tick, and where each of them is (WHEEL-1). `sweep` finds the first live
+// entry and drops stale ones. Below them, `chain` has the blocks in which entries lie, `far` the half-turns that are
+// not in the ring yet, and `occupancy` the bitmap. Two use them: `keyed`, which is `Wheel`, with the values in `slots`,
+// and the scheduler, with `entry`.
 mod buckets;
 mod chain;
 #[cfg(feature = "std")]

@@ -30,6 +30,7 @@ impl Occupancy {
     pub(super) fn clear(&mut self, bucket: usize) {
         let word = bucket / WORD;
         self.words[word] &= !(1 << (bucket % WORD));
+        // The upper bit is for the whole word, so it goes only with the last bucket of it.
         if self.words[word] == 0 {
             self.upper[word / WORD] &= !(1 << (word % WORD));
         }
@@ -41,6 +42,7 @@ impl Occupancy {
 
     /// Returns the first bucket from `from` to `last`, both included, that is set.
     pub(super) fn next(&self, from: usize, last: usize) -> Option<usize> {
+        // With 4096 buckets or fewer, this looks at three words at most.
         let found = next_in(&self.words, from, |from| {
             next_in(&self.upper, from, |from| {
                 (from..self.upper.len()).find(|word| self.upper[*word] != 0)

@@ -18,6 +18,8 @@ impl<E: Timed> Buckets<E> {
         mut is_live: impl FnMut(&E) -> bool,
     ) -> Option<u64> {
         let near = self.first_near(&mut budget, &mut is_live);
+        // A near entry of the present half-turn comes before everything that is far. One of the next half-turn need
+        // not, because others of that half-turn may still be far.
         let is_certain =
             near.is_some_and(|near| self.half_of(self.tick_of(near)) == self.present_half());
         if is_certain {
@@ -42,12 +44,15 @@ impl<E: Timed> Buckets<E> {
             let (first, dropped) =
                 first_of(&mut self.pool, &mut self.ring[offset], budget, is_live);
             self.len -= dropped;
+            // A sweep may stand in a block that has gone by this.
             if dropped > 0 {
                 self.rewind(ChainId::Bucket(offset));
             }
             if first.is_some() {
                 return first;
             }
+            // All of its entries were stale, so the search goes on with the next bucket, and no later one does so
+            // again.
             self.occupancy.clear(offset);
         }
     }
@@ -58,6 +63,7 @@ impl<E: Timed> Buckets<E> {
         is_live: &mut impl FnMut(&E) -> bool,
     ) -> Option<u64> {
         loop {
+            // Only the first half-turn that has live entries matters: all others are later.
             let half = self.far.first_from(0)?;
             let half_turn = self.far.get_mut(half)?;
             let (first, dropped) = first_of(&mut self.pool, &mut half_turn.chain, budget, is_live);
@@ -84,6 +90,7 @@ impl<E: Timed> Buckets<E> {
                 self.sweep = Sweep::START;
                 return true;
             };
+            // Each step counts one more than it looks at, so a walk over empty chains comes to its end too.
             looked_at += step;
         }
         false
@@ -92,6 +99,7 @@ impl<E: Timed> Buckets<E> {
     /// Sweeps one block, or goes on to the next chain. Returns how many entries it looked at, plus one for the step
     /// itself, or `None` at the end of the round.
     fn sweep_step(&mut self, is_live: &mut impl FnMut(&E) -> bool) -> Option<usize> {
+        // The chain at which the last call stopped may be empty by now.
         let id = self.first_chain_from(self.sweep.chain)?;
         if id != self.sweep.chain {
             self.sweep = Sweep { chain: id, position: Position::START };
@@ -110,12 +118,14 @@ impl<E: Timed> Buckets<E> {
         len.into_iter().for_each(|len| *len -= dropped);
         self.len -= dropped;
         self.sweep.position = position;
+        // Its bit is cleared, or its half-turn forgotten, so nothing looks at it again.
         if is_empty {
             self.emptied(id);
         }
         if let Some(step) = step {
             return Some(step.looked_at + 1);
         }
+        // The end of this chain. Which of the next ones has entries, the next step finds out.
         let next = match id {
             ChainId::Bucket(offset) => ChainId::Bucket(offset + 1),
             // There is none behind the last half-turn of all, which a wheel of two buckets can reach: there each tick
@@ -163,6 +173,8 @@ fn first_of<E: Timed>(
     is_live: &mut impl FnMut(&E) -> bool,
 ) -> (Option<u64>, usize) {
     let Some(min) = chain.min() else { return (None, 0) };
+    // Mostly the first entry is live, and then one look is enough. If it is gone, its deadline is still no later than
+    // the others.
     if is_live(&min) {
         return (Some(min.deadline()), 0);
     }

@@ -326,7 +326,7 @@ fn an_invariant_has_one_definition_and_each_citation_finds_it() {
             assert_eq!(before, None, "{code} is defined again in {}", source.path);
         }
     }
-    assert!(definitions.len() > 100, "it has found the definitions");
+    assert!(definitions.len() > 50, "it has found the definitions");
     let mut cited = BTreeMap::new();
     let pages = ["README.md", "PROOF.md", "CONTRIBUTING.md", "SECURITY.md"];
     for page in pages.into_iter().chain(["scripts/litmus.py", "scripts/mutations.py"]) {

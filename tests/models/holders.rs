@@ -76,7 +76,7 @@ fn cancel(key: TaskKey) -> bool {
 }
 
 /// A run that uses the holder for the next task at once, against a cancel of each task: one of them wins (WORD-1), and
-/// alone has the body (WORD-2).
+/// alone has the body (WORD-1).
 #[test]
 fn models_cancel_against_run_and_reuse() {
     loom::model(|| {

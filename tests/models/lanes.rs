@@ -16,7 +16,7 @@ fn record(name: u64) -> Record {
     Record { deadline: name, stamp: name * 10, name: name * 100 }
 }
 
-/// What is pushed while the lane is closed is either taken, whole and in order, or refused (INTAKE-1, LANE-1, LANE-2,
+/// What is pushed while the lane is closed is either taken, whole and in order, or refused (INTAKE-1, LANE-1,
 /// LANE-3).
 #[test]
 fn models_a_push_is_taken_or_refused() {

@@ -86,7 +86,7 @@ fn models_stop_against_close() {
 }
 
 /// A `Stopping` is dropped before the end, in it, or behind it: the leftover has one end, and the tick thread does not wait
-/// for ever (S24, END-2).
+/// for ever (S24).
 #[test]
 fn models_leftovers_that_are_given_up_are_dropped() {
     loom::model(|| {

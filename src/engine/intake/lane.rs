@@ -13,14 +13,10 @@
 //!
 //! - LANE-1 Records below `published` are written, and not written again until the reader has taken them. The swap that
 //!   raises `published` is the Release that the reader's load acquires.
-//! - LANE-2 The reader goes on to the next block only for a record that is published. By then the writer has let go of
-//!   the block before, so an emptied block belongs to the reader alone.
 //! - LANE-3 The high bit of `published` says that the lane is closed. It is set once. A writer whose swap returns it
 //!   has published nothing, and puts the old value back.
-//! - LANE-4 Stamps in a lane never go down.
 //!
-//! The words of a record are atomics that are only loaded and stored, all Relaxed, because `published` orders them
-//! (LANE-1). That is a plain move on every machine, and needs no `unsafe`.
+//! Stamps in a lane never go down, so a merge of lanes by their first stamps is in order.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -73,6 +69,8 @@ impl Block {
 
     #[inline]
     fn put(&self, index: usize, record: Record) {
+        // Atomics that are only loaded and stored, Relaxed, because `published` orders them (LANE-1). That is a plain
+        // move on every machine, and needs no `unsafe`.
         let [deadline, stamp, name] = &self.records[index];
         deadline.store(record.deadline, Ordering::Relaxed);
         stamp.store(record.stamp, Ordering::Relaxed);
@@ -142,16 +140,15 @@ impl Lane {
 
     /// Puts the lane on the ready list. Only its writer may do that, and only after it has found `listed` cleared
     /// (INTAKE-2).
-    ///
-    /// The exchange is a Release, for `listed` and `next`, which are Relaxed. It pairs with the Acquire in
-    /// `IntakeReader::open_ready`, also if other lanes come on top: each push continues the release sequence of the one
-    /// before. It is `SeqCst` for the reader's last look at the list (WAKE-1).
     #[cold]
     fn enlist(&self) {
         self.listed.store(true, Ordering::Relaxed);
         let mut head = self.signals.ready.load(Ordering::Relaxed); // the exchange tells if it has changed
         loop {
             self.next.store(head, Ordering::Relaxed);
+            // A Release, for `listed` and `next`, which are Relaxed. It pairs with the Acquire in
+            // `IntakeReader::open_ready`, also if other lanes come on top: each push continues the release sequence of
+            // the one before. `SeqCst` for the reader's last look at the list (WAKE-1).
             match self.signals.ready.exchange_in_order(head, self.number as u64 + 1) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -169,9 +166,7 @@ impl Lane {
     }
 
     /// Counts a cancel by the thread that owns the lane. `was_pending`: the task counted as pending until then (S25).
-    ///
-    /// Now and then it returns true, and the caller is to ring the bell. It is not rung here, because ringing may run a
-    /// user's waker (S11).
+    /// Now and then it returns true, and then the caller must ring the bell.
     #[inline]
     #[must_use]
     pub(crate) fn count_cancel(&self, was_pending: bool) -> bool {
@@ -179,6 +174,7 @@ impl Lane {
         if was_pending {
             self.count_left();
         }
+        // The bell is not rung here, because the lane is borrowed, and ringing may run a user's waker (S11).
         self.asks_for_a_sweep(&self.counts.cancelled)
     }
 
@@ -201,6 +197,7 @@ impl Lane {
     /// Notes that the deadline of some task moves, before it does.
     #[inline]
     pub(crate) fn note_reset(&self) {
+        // All threads share the flag, so it is written only once.
         if !self.signals.has_resets.load(Ordering::Relaxed) {
             self.signals.has_resets.store(true, Ordering::Relaxed);
         }
@@ -258,10 +255,10 @@ impl LaneWriter {
         LaneWriter { lane, block: None, block_since: 0, filled, published: 0, stamp: 0 }
     }
 
-    /// Publishes the record of a task, and counts a task that `is_new` as scheduled before anybody can see it run (COUNT-1
-    /// in `stats`).
+    /// Publishes the record of a task, and counts a task that `is_new`.
     #[inline]
     pub(crate) fn publish(&mut self, record: Record, is_new: bool) -> Result<Pushed, Refused> {
+        // Before the push, so that nobody sees a task run that was not counted (COUNT-1 in `stats`).
         self.lane.counts.scheduled.add(u64::from(is_new));
         let pushed = self.push(record);
         if pushed.is_err() {
@@ -271,18 +268,17 @@ impl LaneWriter {
     }
 
     /// Publishes a record, and lists the lane unless it is listed.
-    ///
-    /// The swap is the one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half
-    /// of the sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
     #[inline]
     pub(crate) fn push(&mut self, mut record: Record) -> Result<Pushed, Refused> {
-        // A caller with an older reading of the clock counts as scheduled after all that is here (LANE-4).
+        // A caller with an older reading of the clock counts as scheduled after all that is here: stamps never go down.
         self.stamp = self.stamp.max(record.stamp);
         record.stamp = self.stamp;
         let index = self.published as usize % BLOCK;
         let filled = index == 0 && self.begin_block(record.stamp)?;
         let Some(block) = &self.block else { return Err(Refused) };
         block.put(index, record);
+        // The one read-modify-write of a schedule. It publishes the record (LANE-1), it is the writer's half of the
+        // sleep protocol (WAKE-4), and its old value tells of a close (LANE-3).
         let before = self.lane.published.swap_in_order(self.published + 1);
         debug_assert_eq!(before & !CLOSED, self.published, "a lane has one writer at a time");
         if before & CLOSED != 0 {
@@ -297,11 +293,11 @@ impl LaneWriter {
         Ok(Pushed { filled })
     }
 
-    /// Begins a new block. Returns true if there was a block before, which is full and is counted. It refuses here already
-    /// if the lane is closed, because otherwise each refused record at the border of a block would add an unused block.
+    /// Begins a new block. Returns true if there was a block before, which is full and is counted.
     #[cold]
     fn begin_block(&mut self, stamp: u64) -> Result<bool, Refused> {
-        // Relaxed: a close that is not seen here is seen by the swap that follows.
+        // A closed lane is refused here already. Otherwise each refused record at the border of a block would add an
+        // unused block. Relaxed: a close that is not seen here is seen by the swap that follows.
         if self.lane.published.load(Ordering::Relaxed) & CLOSED != 0 {
             return Err(Refused);
         }
@@ -417,16 +413,17 @@ impl LaneReader {
         count
     }
 
-    /// Closes the lane. What was published before counts as seen. [`Lane::close`] returns how much that is. A later load
-    /// would be wrong: while a writer is being refused, `published` is one too high for a moment (LANE-3).
+    /// Closes the lane. All records that were published before count as seen.
     pub(crate) fn close(&mut self) {
+        // The count comes from the close itself. A later load would be wrong: while a writer is being refused,
+        // `published` is one too high for a moment (LANE-3).
         let seen = self.lane.close();
         debug_assert!(self.seen <= seen, "a lane never gets shorter");
         self.seen = seen;
     }
 
-    /// Goes on to the next block, and gives the emptied one back (LANE-2). If `spare` is full the
-    /// block is freed, so a rare peak leaves no memory behind.
+    /// Goes on to the next block, and gives the emptied one back. If `spare` is full the block is freed, so a rare peak
+    /// leaves no memory behind.
     fn next_block(&mut self) {
         let next = match &self.block {
             Some(block) => block.next.get().cloned(),
@@ -435,6 +432,8 @@ impl LaneReader {
         self.index = 0;
         let Some(mut emptied) = std::mem::replace(&mut self.block, next) else { return };
         self.lane.signals.emptied.add(1);
+        // The reader goes on only for a record that is published in the next block. By then the writer has let go of
+        // this one, so it belongs to the reader alone.
         if let Some(block) = Arc::get_mut(&mut emptied) {
             block.next = OnceLock::new();
             let _ = self.lane.spare.push(emptied);
@@ -446,7 +445,7 @@ impl LaneReader {
         assert!(self.is_open && self.taken < self.seen, "a lane is open if it has something left");
         assert!(
             self.peek().take(CHECKED).is_sorted_by_key(|record| record.stamp),
-            "LANE-4: stamps go down"
+            "the stamps of a lane go down"
         );
     }
 }

@@ -22,10 +22,10 @@
 //!
 //! **The bound.** Writers count the blocks that they fill, all together, and the reader those that it empties. When the
 //! difference is more than `BLOCKS_AHEAD`, writers are held back (see
-//! [`backpressure`](crate::executor::backpressure)), each at the border of a block. It is one addition for 128 records.
+//! [`backpressure`](crate::executor::backpressure)), each at the border of a block.
 //!
 //! - INTAKE-1 A record is published by one swap on the lane, and the swap's old value tells whether the lane was
-//!   closed. So a task is either seen by the engine's last look, or refused; never both, never neither (S20).
+//!   closed. So each task is either seen by the engine's last look, or refused, and never both (S20).
 //! - INTAKE-2 A lane is pushed on the ready list only by its writer, and only after the writer has set `listed`, which
 //!   it has found cleared. The reader clears `listed` only after it has taken the lane off the list and has read
 //!   `next`. So a lane is on the list at most once, and `next` is not written while the reader may read it.
@@ -33,8 +33,6 @@
 //!   By clock: its stamp is below the cut as well, and its publication came before the reader's look, because its
 //!   thread had passed on to a later reading. By count: the cut is a reading of the count, which carries everything
 //!   that was published before it.
-//! - INTAKE-4 A turn takes at most as many records as it is told, from all lanes together (S19), and those with the
-//!   lowest stamps, so INTAKE-3 holds for a part of what is there as well. A record costs the same, however many wait.
 
 pub(crate) mod lane;
 pub(crate) mod reader;
@@ -77,7 +75,7 @@ pub(crate) struct Intake {
     last_cut: AtomicU64,
 }
 
-/// What tells which of two calls came first.
+/// Tells which of two calls came first.
 enum Order {
     Clock,
     Count(CachePadded<AtomicU64>),
@@ -94,7 +92,7 @@ struct Lanes {
     all: Vec<Arc<Lane>>,
     /// Readers' ends that the engine has not fetched yet.
     fresh: Vec<LaneReader>,
-    /// Writers' ends whose thread has ended; the next thread takes one over.
+    /// Writers' ends whose thread has ended. The next thread takes one over.
     idle: Vec<LaneWriter>,
     is_closed: bool,
 }
@@ -149,9 +147,10 @@ impl Intake {
     }
 
     /// Returns the clock's reading of the last turn, for a caller that does without one of its own. It is never ahead
-    /// of the present, and it goes on with each turn, so a flood of such calls is merged with the others.
+    /// of the present.
     pub(crate) fn reading_of_last_turn(&self) -> u64 {
-        self.last_cut.load(Ordering::Relaxed) // any turn's will do
+        // Any turn's will do. It goes on with each turn, so a flood of such calls is merged with the others.
+        self.last_cut.load(Ordering::Relaxed)
     }
 
     /// Counts a task towards the limit, if there is one. Returns false if it is reached.
@@ -165,8 +164,8 @@ impl Intake {
         self.limit.iter().for_each(|limit| limit.leave());
     }
 
-    /// Returns how many tasks are pending by the count of the limit, if there is one. It is never above the limit, which a
-    /// sum over lanes may be that change in the meantime (S25).
+    /// Returns how many tasks are pending by the count of the limit, if there is one. This is never above the limit, as a
+    /// sum over lanes that change in the meantime may be (S25).
     pub(crate) fn counted(&self) -> Option<u64> {
         Some(self.limit.as_ref()?.pending()? as u64)
     }
@@ -179,6 +178,7 @@ impl Intake {
         }
         let (number, signals) = (lanes.all.len(), Arc::clone(&self.signals));
         let lane = Lane::new(number, self.limit.clone(), signals);
+        // The reader has closed all lanes that it knew. This one has to refuse as they do.
         if lanes.is_closed {
             lane.close();
         } else {
@@ -193,11 +193,11 @@ impl Intake {
         lock(&self.lanes).idle.push(writer);
     }
 
-    /// Visits all lanes, to add up their counters, in slices, so that nobody waits long for the lock: lanes are added
-    /// at the end, and stay.
+    /// Visits all lanes, to add up their counters.
     pub(crate) fn each_lane(&self, mut visit: impl FnMut(&Lane)) {
         let mut visited = 0;
         loop {
+            // In slices, so that nobody waits long for the lock. Lanes are added at the end, and stay.
             let lanes = lock(&self.lanes);
             let slice = lanes.all.get(visited..).unwrap_or_default();
             let slice = &slice[..slice.len().min(LANES_AT_ONCE)];
@@ -242,8 +242,9 @@ impl Intake {
         lines
     }
 
-    /// Returns true if the writer that has filled this block should wake the reader, whatever is due (WAKE-6).
+    /// Returns true if the writer that has filled this block should wake the reader, whatever is due.
     pub(crate) fn is_much(filled: Filled) -> bool {
+        // By the count of all writers, so each 128th block of all lanes wakes it once.
         filled.blocks % BLOCKS_ASLEEP == 0
     }
 
@@ -253,15 +254,16 @@ impl Intake {
         self.order.is_by_clock() && now.saturating_sub(filled.since) > SLOW_BLOCK
     }
 
-    /// Returns true if the deadline of some task was ever moved. It saves looks at holders, and who does not see it yet hands
-    /// the task over as it is.
+    /// Returns true if the deadline of some task was ever moved.
     #[inline]
     pub(crate) fn has_resets(&self) -> bool {
+        // It saves looks at holders. An engine that does not see it yet hands the task over, and the claim looks again.
         self.signals.has_resets.load(Ordering::Relaxed)
     }
 
     /// Returns true if a thread has cancelled many tasks since the last call.
     pub(crate) fn were_many_cancelled(&self) -> bool {
+        // A load first, because the swap would take the cache line from the others in each turn.
         let hint = &self.signals.many_cancelled;
         hint.load(Ordering::Relaxed) && hint.swap(false, Ordering::Relaxed)
     }
@@ -271,6 +273,8 @@ impl Intake {
         let signals = &self.signals;
         let emptied = signals.emptied.get();
         let mut ahead = signals.filled.load(Ordering::Relaxed).saturating_sub(emptied);
+        // The thread is slow, for example because it runs tasks itself, so the bound by count alone would be too much
+        // time.
         if ahead > BLOCKS_ASLEEP && signals.is_late.load(Ordering::Relaxed) {
             ahead = ahead.max(BLOCKS_AHEAD + 1);
         }

@@ -1,8 +1,8 @@
 //! The reader's side of the intake: which lanes it looks at, and in what order it takes their records.
 //!
 //! A turn takes all lanes off the ready list, notes how much each of its open lanes has published, and merges them: it
-//! takes from the lane with the lowest stamp until that passes the lowest stamp of the others. So it takes only what
-//! was there at its look, however fast the writers are (S19).
+//! takes from the lane with the lowest stamp until that passes the lowest stamp of the others. A record costs the same,
+//! however many wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ impl IntakeReader {
         IntakeReader { lanes: Vec::new(), open: Vec::new(), heads: BinaryHeap::new() }
     }
 
-    /// Takes what was stamped before the cut, in order, and at most `most` records (INTAKE-4). Returns how many.
+    /// Takes what was stamped before the cut, in order, and at most `most` records. Returns how many.
     pub(crate) fn take(
         &mut self,
         intake: &Intake,
@@ -46,6 +46,8 @@ impl IntakeReader {
         intake.last_cut.store(cut, Ordering::Relaxed);
         intake.signals.looks.add(1);
         self.open_ready(intake);
+        // One look at each lane, before the merge. So a turn takes only what is there now, however fast the writers
+        // are (S19).
         for number in &self.open {
             self.lanes[*number].look();
         }
@@ -66,8 +68,7 @@ impl IntakeReader {
         taken
     }
 
-    /// Takes all lanes off the ready list, and clears `listed` of each when it is off, and not before (INTAKE-2). That
-    /// comes before the look at the lane, and both are `SeqCst` (WAKE-4).
+    /// Takes all lanes off the ready list. The look at them comes next.
     fn open_ready(&mut self, intake: &Intake) {
         if !intake.signals.has_ready() {
             return;
@@ -76,11 +77,15 @@ impl IntakeReader {
         let mut link = intake.signals.ready.swap(0, Ordering::Acquire);
         while let Some(number) = link.checked_sub(1) {
             let number = number as usize;
+            // Lanes are numbered in the order in which they were made, and the reader gets its ends in that order.
             if number >= self.lanes.len() {
                 self.lanes.append(&mut lock(&intake.lanes).fresh);
             }
             let reader = &mut self.lanes[number];
             link = reader.lane.next.load(Ordering::Relaxed); // acquired with the list
+            // After `next` was read, because the writer may write it from now on (INTAKE-2). Before the look at the
+            // lane, and both are `SeqCst`, so a writer that still finds the lane listed has published what the look
+            // sees (WAKE-4).
             reader.lane.listed.store_in_order(false);
             if !reader.is_open {
                 reader.is_open = true;
@@ -91,6 +96,7 @@ impl IntakeReader {
 
     fn merge(&mut self, cut: u64, most: usize, mut take: impl FnMut(Record)) -> usize {
         let lanes = &mut self.lanes;
+        // With one producer there is nothing to merge, and its records are read in rows.
         if let [only] = self.open[..] {
             return lanes[only].take_before(cut, most, take);
         }
@@ -100,12 +106,13 @@ impl IntakeReader {
         });
         self.heads.extend(heads);
         let (mut taken, mut reached) = (0, 0);
+        // The lowest stamps first, so a turn that stops at `most` has taken the first of what was there (INTAKE-3).
         while taken < most {
             let Some(Reverse((lowest, number))) = self.heads.pop() else { break };
-            debug_assert!(reached <= lowest, "a turn takes the lowest stamps first (INTAKE-4)");
+            debug_assert!(reached <= lowest, "a turn takes the lowest stamps first");
             reached = lowest;
             let lane = &mut self.lanes[number];
-            // What is stamped as the first one of another lane may come before or after that one.
+            // Records with the same stamp as the first one of another lane may come before or after that one.
             let others =
                 self.heads.peek().map_or(cut, |Reverse((stamp, _))| stamp.saturating_add(1));
             taken += lane.take_before(cut.min(others), most - taken, &mut take);
@@ -144,11 +151,13 @@ impl IntakeReader {
         self.lanes.len()
     }
 
-    /// Closes all lanes, and takes all that was published before: the engine's last look (INTAKE-1).
+    /// Closes all lanes, and takes all that was published before: the engine's last look.
     pub(crate) fn close(&mut self, intake: &Intake, take: impl FnMut(Record)) {
         let lanes = &mut *lock(&intake.lanes);
         lanes.is_closed = true;
         self.lanes.append(&mut lanes.fresh);
+        // From here on each writer is refused by its own lane. All that it published before is seen by this
+        // (INTAKE-1).
         self.lanes.iter_mut().for_each(LaneReader::close);
         self.open = (0..self.lanes.len()).collect();
         self.merge(u64::MAX, usize::MAX, take);

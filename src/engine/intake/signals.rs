@@ -8,7 +8,7 @@ use crate::platform::sync::{AtomicBool, AtomicU64, InOrder};
 
 /// What all lanes share with their reader: the ready list, and numbers that tell how far behind it is.
 ///
-/// Nothing but who sleeps and who wakes depends on the numbers and hints, so all accesses to them are Relaxed.
+/// The numbers and hints only decide whether a thread sleeps or wakes, so all accesses to them are Relaxed.
 pub(super) struct Signals {
     /// The link to the first lane of the ready list: the lane's number plus one, or 0 if the list is empty.
     pub(super) ready: CachePadded<AtomicU64>,
@@ -28,9 +28,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Returns true if there are lanes on the ready list. It is also the sleeper's last look, so it is `SeqCst`
-    /// (WAKE-1).
+    /// Returns true if there are lanes on the ready list.
     pub(super) fn has_ready(&self) -> bool {
+        // `SeqCst`, because it is also the sleeper's last look (WAKE-1).
         self.ready.load_in_order() != 0
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Each block has an annex, with 24 bytes more for each holder that few tasks need: see [`Annex`].
 //!
-//! - SLOT-2 A block that is in the directory stays there, mapped, for ever.
+//! - SLOT-2 A block that is in the directory stays there, mapped, for ever. All zeros are a free holder.
 //! - SLOT-3 Pages go back to the system only by a caller that has all their slots in hand. A stale handle that looks
 //!   there finds the word of a free holder, as it was or zero. Zero is the word of no task.
 //! - SLOT-4 The first task in a holder whose word is zero gets a number above all that went back with pages of its
@@ -41,7 +41,7 @@ static GIVEN_BACK: [AtomicU32; BLOCKS] = [const { AtomicU32::new(0) }; BLOCKS];
 pub(crate) fn holder(slot: u32) -> Option<&'static TaskHolder> {
     // Relaxed: a slot number reaches this thread through the depot's lock, so the block is visible here.
     let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
-    // SAFETY: the index is within the block, which stays (SLOT-2). Zeros are a free holder (HOLDER-3).
+    // SAFETY: the index is within the block, which stays, and zeros are a free holder (SLOT-2).
     (!block.is_null()).then(|| unsafe { &*block.add(index_of(slot)) })
 }
 
@@ -58,6 +58,7 @@ pub(crate) fn annex(slot: u32) -> Option<&'static Annex> {
 #[inline]
 pub(crate) fn prefetch(slot: u32) {
     // Relaxed: nothing is read through the pointer.
+    // A wrong address would do no harm, so nothing is checked: the processor ignores a fetch of what is not mapped.
     let block = DIRECTORY[block_of(slot)].load(Ordering::Relaxed);
     cpu::prefetch(block.wrapping_add(index_of(slot)));
 }
@@ -110,8 +111,8 @@ fn discard_annex(slots: Range<u32>) {
     let (from, to) = (first.next_multiple_of(page), (first + slots.len() * size) / page * page);
     let annexes = ANNEXES[block_of(slots.start)].load(Ordering::Relaxed); // as in `holder`
     if from < to {
-        // SAFETY: whole pages of one annex. The slots are free, so there are no executors in it, and zeros are an annex: the
-        // next task in each slot writes there before it reads.
+        // SAFETY: whole pages of one annex. The slots are free, so there are no executors in it, and zeros are an
+        // annex: the next task in each slot writes there before it reads.
         unsafe { pages::discard(annexes.cast::<u8>().wrapping_add(from), to - from) };
     }
 }

@@ -36,9 +36,6 @@ unsafe impl Send for Closure {}
 // ----- what users bring -----------------------------------------------------------------------
 
 /// A task that `schedule_*` accepts. It is written into a holder, and moved out again if the scheduler refuses it.
-///
-/// It is written in place. To build a [`Closure`] elsewhere and move it in makes a schedule a tenth slower: the move
-/// loads in wide words what was just stored in narrow ones, and waits for the stores.
 pub(crate) trait Content: Sized {
     /// The tick thread itself wakes it, and it never becomes a leftover.
     const IS_WAKER: bool = false;
@@ -57,7 +54,7 @@ pub(crate) struct OneShot<S>(pub(crate) S);
 /// A task that runs until its closure returns `Break`.
 pub(crate) struct Series<B>(pub(crate) B);
 
-/// A waker. To run it is to wake it; to drop it wakes nobody.
+/// A waker. A run wakes it. A drop wakes nobody.
 pub(crate) struct Wake(pub(crate) Waker);
 
 /// A [`Wake`] that is counted nowhere.
@@ -272,7 +269,7 @@ impl<T: Stored> Stored for Box<T> {
     }
 }
 
-/// What can be done with a storage that holds a value of one type.
+/// The functions for a storage that holds a value of one type.
 struct VTable {
     /// Moves the value out and calls it.
     run_once: unsafe fn(*mut Storage),
@@ -321,6 +318,7 @@ const fn fits<T>() -> bool {
 /// Writes a value, in a box if it does not fit.
 #[inline]
 fn put<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
+    // Decided at compile time, for each type.
     if fits::<T>() {
         put_inline(value, place);
     } else {
@@ -332,6 +330,8 @@ fn put<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
 #[inline]
 fn put_inline<T: Stored>(value: T, place: &mut MaybeUninit<Closure>) {
     assert!(fits::<T>()); // known at compile time, so it costs nothing
+    // Written where it stays. To build a `Closure` elsewhere and move it in makes a schedule a tenth slower: the move
+    // loads in wide words what was just stored in narrow ones, and waits for the stores.
     let place = place.as_mut_ptr();
     // SAFETY: both are fields of the place, and the value fits into the storage, as asserted. The place was not
     // initialised, so nothing is to be dropped.
@@ -384,10 +384,10 @@ impl Closure {
         self.names().name()
     }
 
-    /// Returns what is needed to tell the name after a run that consumes the closure. A call of
-    /// [`name`](Closure::name) before each run would cost one more indirect call.
+    /// Returns what is needed to tell the name after a run that consumes the closure.
     #[inline]
     pub(crate) fn names(&self) -> Names {
+        // A name that comes from the type alone is not asked for here: it would cost each run one more indirect call.
         // SAFETY: the vtable is the one of the value (CLOSURE-1), which is there (CLOSURE-2) and only read.
         let own_name =
             self.vtable.own_name.map(|own_name| unsafe { own_name(&raw const self.storage) });

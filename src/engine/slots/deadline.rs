@@ -11,20 +11,18 @@
 //!   in a run of a series --reset--> the deadline of the next run is known; its entry comes after the run
 //! ```
 //!
-//! So a deadline that moves further away, which is what most of them do, costs an exchange of the word and two stores. However
-//! often it moves, the task has one entry, which is filed again once per period of its shortest delay.
+//! Most deadlines that move go further away. That costs an exchange of the word and two stores. However often the deadline
+//! moves, the task has one entry, which is filed again once per period of its shortest delay.
 //!
 //! - RESET-2 The live entry comes out no later than the deadline, or it is out already. Nobody runs it before the
-//!   deadline: who gets it out too early files the task again, the tick thread into the wheel, and any other thread
-//!   through its lane. The tick thread also does so if the deadline has passed in the meantime, so that the task finds its
-//!   place among those that are due.
-//! - RESET-3 `deadline` and `filed` change only while the task is held, or while it belongs to one thread: to the caller
-//!   who fills the holder. So resets are in one order, and the last one that returns true counts. A claim holds the task
-//!   too, and looks at its deadline.
+//!   deadline. A thread that gets the entry out too early files the task again: the tick thread into the wheel, any other
+//!   thread through its lane. The tick thread also does so if the deadline has passed in the meantime, so that the task
+//!   comes in order among those that are due.
+//! - RESET-3 `deadline` and `filed` change only while the task is held, or while its holder is filled. So resets are in one
+//!   order, and the last one that returns true counts. A claim holds the task too, and looks at its deadline.
 //! - RESET-4 The record of a new entry is pushed while the task is held, and the number of the word changes only if the
 //!   engine takes it. If the engine is closed, the task stays what it was: its old entry stays live, and the engine
-//!   finds it at its end; a series is still at the end of its run, and a leftover is still one.
-//! - RESET-6 A task has a few records in the lanes at most, however often it is reset while the engine does not turn.
+//!   finds it at its end. A series is still at the end of its run, and a leftover is still one.
 
 use super::holder::{TaskHolder, entry};
 use super::state::{Phase, Word};
@@ -86,7 +84,7 @@ pub(crate) fn deadline(key: TaskKey) -> Option<Moment> {
     look(key, Word::waits)
 }
 
-/// Returns when the next run of a series is due that runs, if somebody has moved it.
+/// Returns when the next run of a series that runs is due, if a reset has moved it.
 pub(crate) fn moved_in_run(key: TaskKey) -> Option<Moment> {
     look(key, |word| word.is_in(Phase::Running) && word.is_series())
         .filter(|deadline| *deadline != NOT_MOVED)
@@ -98,6 +96,7 @@ fn look(key: TaskKey, is_such: impl Fn(Word) -> bool) -> Option<Moment> {
     let mut patience = Patience::default();
     loop {
         let before = holder.word.load();
+        // The key is compared after the load of the word: a later task in the holder has changed the word by then.
         if !holder.is_of(key) || !(is_such(before) || before.is_in(Phase::Held)) {
             return None;
         }
@@ -121,6 +120,7 @@ pub(crate) fn postpone(key: TaskKey, to: Moment) -> Option<Reset> {
     let is_plain = |word: Word| holder.is_of(key) && !word.has_moved() && !word.is_series();
     let word = holder.word.hold(is_plain, Phase::Pending)?;
     let deadline = holder.deadline();
+    // An entry that is filed too early is found out when it comes out. One that is filed too late would run late.
     let is_later = deadline <= to;
     let word = if !is_later {
         word
@@ -163,20 +163,23 @@ pub(crate) fn reset(
         };
         let Some(word) = holder.word.hold(|_| holder.is_of(key), from) else { continue };
         if word.has_moved() && moved::scheduler(key) != Some(scheduler) {
+            // The other scheduler may have another timeline, in which `to` means something else.
             holder.word.put_back(word);
             return Reset::Elsewhere;
         }
         // A series that was due long ago would make up for all runs since then, at once.
         let to = if word.is_series() { to.max(now) } else { to };
+        // A leftover has no entry, and neither has a series in its run: its next entry comes after the run.
         if from != Phase::Pending {
             holder.set_deadline(to);
             holder.word.put_back(word);
             return Reset::Done;
         }
         let filed = holder.filed(annex, word);
-        // While the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when it
-        // comes out, and until then all further resets find it early enough (RESET-6). If they move it back before a
-        // deadline that has passed already, an entry before all deadlines does.
+        // A task must have only a few records in the lanes, however often it is reset while the engine does not turn.
+        // So while the engine is far behind, a new entry is due at once, whenever the task is. It is filed again when
+        // it comes out, and until then all further resets find it early enough. If they move it back before a deadline
+        // that has passed already, an entry before all deadlines does.
         let new = match is_far_behind {
             false => to,
             true if filed <= now => EARLIEST,
@@ -197,11 +200,13 @@ pub(crate) fn reset(
 // ----- entries that come out -------------------------------------------------------------------
 
 /// Looks at an entry that has come out of the wheel, before it is handed over. The tick thread calls this, so that no
-/// executor gets the task too early. A reset may still come between this and the claim, which looks again.
+/// executor gets the task too early.
 #[inline]
 pub(crate) fn come_out(entry: Entry) -> CameOut {
     let Some(holder) = blocks::holder(entry.slot()) else { return CameOut::Stale };
     let word = holder.word.load();
+    // Without holding the task, because nearly all entries come out at their deadline. A reset may still come before
+    // the claim, which looks again.
     if word.is_in(Phase::Held) {
         come_out_held(holder, entry)
     } else if word.number() != entry.number() {
@@ -237,6 +242,7 @@ impl Running {
             holder.word.put_back(word);
             return Claim::PutOff;
         }
+        // So that a reset during the run can be told from the deadline of this run.
         if word.is_series() {
             holder.set_deadline(NOT_MOVED);
         }
@@ -281,9 +287,11 @@ impl Running {
     ) -> Result<(), NotRearmed> {
         let holder = self.holder();
         let is_it = |word: Word| word.number() == self.number();
+        // A cancel may doom the series at any time until it is held.
         let Some(word) = holder.word.hold(is_it, Phase::Running) else {
             return Err(NotRearmed::Doomed(self));
         };
+        // A reset during the run counts more than the period, and than the delay that the closure has chosen.
         let chosen = Some(holder.deadline()).filter(|chosen| *chosen != NOT_MOVED);
         let next = chosen.unwrap_or(next);
         holder.set_deadline(next);

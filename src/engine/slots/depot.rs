@@ -8,19 +8,13 @@
 //! ```
 //!
 //! Slots come back in the order in which tasks end, which has nothing to do with their addresses. A list of them would
-//! scatter the next tasks over all of the memory, with a cache miss and a TLB miss for each. A bitmap keeps them in the order
-//! of their addresses at no cost. The lowest free slots are taken first, so
-//! that after a peak the upper pages run empty, and can go back to the system.
+//! scatter the next tasks over all of the memory, with a cache miss and a TLB miss for each. A bitmap keeps them in the
+//! order of their addresses at no cost.
 //!
 //! Everything here is behind one lock, which is taken once for 128 tasks.
 //!
-//! **The next block.** The system clears a page when it is first touched, which delays one schedule in 64 by a
-//! microsecond. So the tick thread does it: when the free slots are fewer than half a block, it adds the next block and
-//! touches it, in half a millisecond, before anybody uses it. A caller that finds no free slot before that adds a block
-//! itself, and touches one page at a time. The first block is one of these: a process with few timers has few pages.
-//!
-//! A block gets its number only once its memory is there. While the system has none, callers that find no slot are
-//! refused, each asks the system anew, and the tick thread asks ever less often.
+//! The tick thread adds the next block ahead of its use. A caller that finds no free slot before that adds a block itself.
+//! The first block is one of these: a process with few timers has few pages.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -100,11 +94,15 @@ pub(crate) fn add_block_ahead() {
     }
     let has_room = depot_now.has_room();
     drop(depot_now);
+    // The system clears a page when it is first touched, which would delay one schedule in 64 by a microsecond. So the
+    // whole block is touched here, in half a millisecond, before anybody uses it.
     if let Some(block) = has_room.then(|| Block::map(true)).flatten() {
         depot().add_block(block);
         *ahead = Ahead { pause: Duration::ZERO, again_at: None };
     } else {
         IS_SHORT.store(true, Ordering::Relaxed);
+        // While the system has no memory, this thread asks ever less often. Callers that find no slot are refused, and
+        // each of them asks anew.
         ahead.pause = (2 * ahead.pause).clamp(PAUSES.0, PAUSES.1);
         ahead.again_at = Some(Instant::now() + ahead.pause);
     }
@@ -130,9 +128,11 @@ impl Depot {
     /// Fills a magazine with the lowest free slots. The lowest of all is the last.
     pub(super) fn take(&mut self, magazine: &mut Magazine) {
         while magazine.len() < MAGAZINE {
+            // The lowest first, so that after a peak the upper pages run empty, and can go back to the system.
             let Some(page) = self.lowest_open_page() else { break };
             self.take_from(page, MAGAZINE, magazine);
         }
+        // A magazine gives its last slot first.
         magazine.reverse();
         if self.is_short() {
             IS_SHORT.store(true, Ordering::Relaxed);
@@ -173,6 +173,7 @@ impl Depot {
                 }
                 self.lowest += 1;
             }
+            // Not touched ahead: the caller waits under the lock. Each of its pages comes when it is touched.
             if !self.has_room() || !self.add_block(Block::map(false)?) {
                 return None;
             }
@@ -181,6 +182,7 @@ impl Depot {
 
     /// Moves slots of a page into a magazine, until that has `full` of them.
     fn take_from(&mut self, page: usize, full: usize, magazine: &mut Magazine) {
+        // The system gives the whole page as soon as one holder of it is touched.
         if is_set(&self.absent, page) {
             clear(&mut self.absent, page);
             self.free += PAGE;
@@ -219,6 +221,7 @@ impl Depot {
     /// Makes the slots of a new block free. Returns false if there is no room for it. Its addresses stay unused then, so
     /// the caller asks [`has_room`](Depot::has_room) before it maps a block. Only another thread can take the room away.
     fn add_block(&mut self, block: Block) -> bool {
+        // A block gets its number only once its memory is there, so a slot number always has memory behind it.
         let has_room = self.add_pages();
         if has_room {
             blocks::publish(self.blocks - 1, block);
@@ -235,6 +238,7 @@ impl Depot {
         let bits = [(&mut self.open, pages / 64), (&mut self.absent, pages / 64)];
         [(&mut self.pages, pages)].into_iter().chain(bits).all(|(list, len)| {
             let more = len - list.len();
+            // With little memory left, the exact size may fit where the usual doubling does not.
             list.try_reserve(more).or_else(|_| list.try_reserve_exact(more)).is_ok()
         })
     }
@@ -276,6 +280,7 @@ impl Depot {
     /// Returns true if more slots are free than are in use, and more than twice as many as the last trim has left free. If
     /// fewer than half of the tasks are left that kept that trim from doing more, the first condition is enough.
     fn is_too_much(&self, free: usize) -> bool {
+        // Otherwise a trim that a few scattered tasks have stopped would begin again and again.
         let has_changed =
             free > 2 * self.free_after_trim || self.in_use() < self.in_use_after_trim / 2;
         free > self.in_use().max(WORTH_TRIMMING) && has_changed

@@ -8,12 +8,12 @@
 //!      all threads race    written before the word        the body: belongs to one thread at a time
 //! ```
 //!
-//! The word says who owns the body (WORD-2 in [`state`](super::state)). [`task`](super::task) turns that rule into types.
+//! The word says which thread owns the body (WORD-1 in [`state`](super::state)). [`task`](super::task) turns that rule
+//! into types.
 //!
 //! - HOLDER-1 The body is initialised in every phase but `Free`, until its owner moves it out.
 //! - HOLDER-2 Only one thread at a time touches the body: the one that fills a vacancy, the runner, the thread that holds
 //!   the task, or a canceller that has won. The task's own executor, in the annex, belongs to the body.
-//! - HOLDER-3 Holders are never unmapped (SLOT-2 in `blocks`), and all zeros are a free one.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl TaskHolder {
     }
 
     /// Returns the births of the task that is in the holder, or was the last one there, and of those before it. The word is
-    /// to be loaded before (WORD-4). Acquire: pairs with the Release in `set_births`, so that who finds a later task has what
-    /// came before it.
+    /// to be loaded before (WORD-4). Acquire: pairs with the Release in `set_births`, so a thread that finds a later task
+    /// sees what came before that task.
     #[inline]
     pub(super) fn births(&self) -> Births {
         Births(self.births.load(Ordering::Acquire))
@@ -167,9 +167,11 @@ pub(super) fn entry(slot: u32, word: Word, deadline: Moment, now: Moment) -> Ent
     Entry::new(slot, word.number(), deadline, deadline <= now, runner, word.is_series())
 }
 
-/// The birth of a task, which is the number of its first filing, and what became of the four tasks that had the holder before
-/// it. From the low end: for each of these a bit, which is set if a cancel has ended it, and in seven bits the difference to
-/// the birth after it, or 0 if that is not known; the birth in the upper half.
+/// The birth of a task, which is the number of its first filing, and what became of the four tasks that had the holder
+/// before it.
+///
+/// From the low end there are eight bits for each of the four: a bit that is set if a cancel has ended it, and in seven
+/// bits the difference to the birth after it, or 0 if that is not known. The birth is in the upper half.
 #[derive(Clone, Copy)]
 pub(super) struct Births(u64);
 

@@ -19,14 +19,12 @@ use super::depot::{Magazine, depot};
 use super::holder::PAGE;
 use crate::platform::sync::{MAGAZINE, local};
 
-/// How many tasks ahead of its use a holder is fetched into the cache. Slots come back in the order in which tasks
-/// end, so the next one is most likely not in the cache.
+/// How many tasks ahead of its use a holder is fetched into the cache.
 const AHEAD: usize = 8;
 
 struct Magazines {
     loaded: Magazine,
-    /// Full or empty. It is swapped with `loaded` when that runs empty or full, so a thread that takes and gives in
-    /// turn never needs the depot.
+    /// Full or empty. It is swapped with `loaded` when that runs empty or full.
     spare: Magazine,
 }
 
@@ -72,6 +70,7 @@ impl Magazines {
             self.load();
         }
         let slot = self.loaded.pop()?;
+        // Slots come back in the order in which tasks end, so the next one is most likely not in the cache.
         if let Some(soon) = self.loaded.iter().nth_back(AHEAD) {
             blocks::prefetch(*soon);
         }
@@ -99,6 +98,7 @@ impl Magazines {
 
     #[cold]
     fn load(&mut self) {
+        // With two magazines, a thread that takes and gives in turn never needs the depot.
         swap(&mut self.loaded, &mut self.spare);
         // Without memory for a magazine there is no slot, and the caller is refused.
         if self.loaded.is_empty() && self.loaded.try_reserve_exact(MAGAZINE).is_ok() {
@@ -129,10 +129,10 @@ impl Magazines {
     }
 }
 
-/// Writes to each page that may come into use with these slots, before anybody reads there. The system maps a page that
-/// is read first to zeros that all processes share. At the first write it has to take that mapping back from all
-/// processors, which costs the caller some 20 us.
+/// Writes to each page that may come into use with these slots, before anybody reads there.
 fn touch_pages(slots: &[u32]) {
+    // The system maps a page that is read first to zeros that all processes share. At the first write it has to take
+    // that mapping back from all processors, which costs the caller some 20 us.
     for first in slots.iter().filter(|slot| **slot as usize % PAGE == 0) {
         blocks::holder(*first).into_iter().for_each(|holder| holder.word.touch());
     }

@@ -1,22 +1,22 @@
 //! Slots: where tasks live, from the call that schedules them to their end.
 //!
 //! **How a task gets a slot.** A *slot* is the number of a [`holder`], which is 64 bytes of memory that is never
-//! unmapped ([`blocks`]). Each thread has some free slots at hand in two [`magazines`]; an empty magazine is filled from
-//! the [`depot`], which all threads share; and a depot without free slots adds a block of 32,768 holders. The caller
-//! writes the closure in place ([`closure`]: up to 32 bytes in the holder itself, more in a box), and then stores
-//! the holder's word ([`state`]), which makes the task pending. From now on its slot and the number of its first filing
-//! ([`TaskKey`](crate::wheel::entry::TaskKey)) stand for the task in handles, and an entry for its present filing in lanes,
-//! the wheel and queues. Threads that want to run, cancel or return the task race on the word.
+//! unmapped ([`blocks`]). Each thread has some free slots at hand in two [`magazines`]. An empty magazine is filled
+//! from the [`depot`], which all threads share. A depot without free slots adds a block of 32,768 holders. The caller
+//! writes the closure in place ([`closure`]: up to 32 bytes in the holder itself, more in a box), and then stores the
+//! holder's word ([`state`]), which makes the task pending. From now on its slot and the number of its first filing
+//! ([`TaskKey`](crate::wheel::entry::TaskKey)) stand for the task in handles, and an entry for its present filing in
+//! lanes, the wheel and queues. Threads that want to run, cancel or return the task race on the word.
 //!
-//! **Where a closure is dropped.** The winner of that race drops the closure where it lies, on its own thread, while it holds
-//! no lock, and then gives the slot back:
+//! **Where a closure is dropped.** The winner of that race drops the closure where it lies, on its own thread, while it
+//! holds no lock, and then gives the slot back:
 //!
 //! - A cancelled task: the thread that cancels, before its `cancel` returns (S9). The old entry may still lie in a lane, in
 //!   the wheel or in a queue. It is skipped there, because the number of the holder is another one.
 //! - A series that is cancelled during a run: the thread that runs it, after the run. The cancel only marks that run as
 //!   the last one (the phase `Doomed`).
 //! - A task that runs: the thread that runs it. A one-shot is consumed by the call. A series is dropped after its last run.
-//! - A task that is refused: nobody here. The caller gets its closure back ([`Content::take_back`]).
+//! - A task that is refused is not dropped here. The caller gets its closure back ([`Content::take_back`]).
 //! - A leftover: the thread that drops it. If nobody has called `close` or `stop`, the thread that does the last turn,
 //!   or the thread of the run for a series that is in one.
 //! - A [`DueTask`](crate::DueTask) that an executor drops: the thread that drops it.
@@ -30,7 +30,7 @@
 //! | [`holder`] | the memory of one task |
 //! | [`blocks`], [`depot`], [`magazines`] | the memory of all holders, and the free ones: of the process, and of a thread |
 //! | [`moved`] | which scheduler a task has moved to |
-//! | [`task`] | a task in its holder, by who owns it: fill, cancel, run, drop, move |
+//! | [`task`] | a task in its holder, by its owner: fill, cancel, run, drop, move |
 //! | [`deadline`] | resets, claims, and the next run of a series |
 //! | [`trim`] | memory that goes back to the system |
 //!

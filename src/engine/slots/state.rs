@@ -1,15 +1,14 @@
 //! The states of a task, in one atomic word of its holder: the [`AtomicWord`].
 //!
 //! **The rule.** The word has a *filing number*. Each filing of a task gives it a new one: its schedule, a reset to an
-//! earlier time, a filing again under a later deadline, the next run of a series, a move to another scheduler; and so
-//! does its end. An [`Entry`](crate::wheel::entry::Entry) has the number of its filing, wherever it lies: in a lane, in
-//! the wheel, in a queue of ours or of an executor. It is *live* exactly if its number is the word's. All others are
-//! stale, and whoever meets one drops it. (In Akka's scheduler the word is an `AtomicReference` to the present holder,
-//! swapped for each repetition and set to null by a cancel.)
+//! earlier time, a filing again under a later deadline, the next run of a series, a move to another scheduler. Its end
+//! gives it a new one, too. An [`Entry`](crate::wheel::entry::Entry) has the number of its filing, wherever it lies: in
+//! a lane, in the wheel, in a queue of ours or of an executor. It is *live* exactly if its number is the word's. All
+//! others are stale, and any thread that meets one drops it. (In Akka's scheduler the word is an `AtomicReference` to
+//! the present holder, swapped for each repetition and set to null by a cancel.)
 //!
-//! Who the task is, which is what a handle asks, is no matter of the word. A
-//! [`TaskKey`](crate::wheel::entry::TaskKey) has the number of the task's first filing, its *birth*, and the holder has
-//! it too, beside the word.
+//! The word does not identify the task, as a handle needs it. For that, a [`TaskKey`](crate::wheel::entry::TaskKey) has
+//! the number of the task's first filing, its *birth*, and the holder has it too, beside the word.
 //!
 //! ```text
 //!              fill                       claim                      end
@@ -37,33 +36,32 @@
 //! | `Held` | is just being claimed, moved, named, or set to its next run by one thread | that thread: `put back`; all others wait for it |
 //!
 //! - WORD-1 A transition out of a phase that several threads may leave is a compare-exchange of the whole word, number
-//!   included. So exactly one thread wins (S8), and a stale entry never does.
-//! - WORD-2 The thread that wins `claim`, or `cancel` from `Pending` or `Returned`, alone owns the body from then on.
-//!   `Doomed` and `Ending` leave the body with the runner.
+//!   included. So exactly one thread wins (S8), and a stale entry never does. The thread that wins `claim`, or `cancel`
+//!   from `Pending` or `Returned`, alone owns the body from then on. `Doomed` and `Ending` leave the body with the runner.
 //! - WORD-3 A number stands for one filing for ever, with one exception. A holder whose number has reached the upper half
 //!   is worn: it is not used again when its task ends, so births never come twice. But the numbers of one task may come
 //!   again, within the upper half: those of a series that runs a thousand times a second, after 25 days. Then an entry of
-//!   2^31 filings ago, which only a reset to an earlier time can have left, is taken for the live one. It does no harm: who
-//!   takes it looks at the deadline.
+//!   2^31 filings ago, which only a reset to an earlier time can have left, is taken for the live one. It does no harm,
+//!   because each claim looks at the deadline.
 //! - WORD-4 Every exchange is Acquire and Release, so a thread that cancels a series between two runs sees what the
 //!   last run wrote. `end` is Release and every load from outside is Acquire, so a thread that finds a task done sees
 //!   what the task did. `fill` is Release for the same reason: a thread that finds the slot filled again knows that the
 //!   task before is done. A slot passes from owner to owner under the depot's lock, or within one thread. `birth` is
-//!   written before `fill` and read after a load of the word. So who finds its own task's birth has a word of this task,
-//!   or one that has been exchanged since.
+//!   written before `fill` and read after a load of the word. So a thread that finds its own task's birth has a word of
+//!   this task, or one that has been exchanged since.
 //! - WORD-5 A task is held only for a moment: for some instructions and, if it moves or has moved, a look into the table
 //!   of moved tasks, and if it gets a new entry, a push into a lane. No user code runs in the meantime. The number of a
-//!   held task may be about to change, so nobody concludes from it: who wants to change the task waits until it is put
-//!   back, and who only looks takes any entry of its slot for live.
+//!   held task may be about to change, so it proves nothing. A thread that wants to change the task waits until it is put
+//!   back. A thread that only looks takes any entry of its slot for live.
 //!
 //! The word also carries what seldom changes in the life of a task: the kind of repetition, the number of the task's own
-//! executor, whether the task has [moved](super::moved) to another scheduler (MOVED-1), and whether its entry is filed under
+//! executor, whether the task has [moved](super::moved) to another scheduler, and whether its entry is filed under
 //! another time than its deadline. The word of a free holder says whether the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
 use crate::platform::sync::{AtomicU64, ExchangeInOrder, InOrder, Ordering, Patience, in_models};
 
-/// The state of a task; see the table above.
+/// The state of a task: see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -336,13 +334,11 @@ impl AtomicWord {
         self.0.store(word.freed(word.is_in(Phase::Doomed)).0, Ordering::Release);
     }
 
-    /// `cancel`: ends a task that is still to run (WORD-1, WORD-2). Returns the old word. The holder is free now, and the
-    /// caller owns the body. A series that runs is `Doomed` instead. The cancel is lost if the task had run, was running, or
-    /// was cancelled before, or is not the one that is meant.
+    /// `cancel`: ends a task that is still to run (WORD-1). Returns the old word. The holder is free now, and the caller
+    /// owns the body. A series that runs is `Doomed` instead. The cancel is lost if the task had run, was running, or was
+    /// cancelled before, or is not the one that is meant.
     ///
     /// `knows_scheduler` is called between the look at a task that has moved and the exchange.
-    ///
-    /// It is `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
     #[inline]
     pub(super) fn cancel(
         &self,
@@ -352,6 +348,7 @@ impl AtomicWord {
         let mut patience = Patience::default();
         let mut seen = self.load();
         loop {
+            // After each load of the word: a later task in this holder has another birth, and its word is left alone.
             if !is_meant() {
                 return Err(NotEnded::Lost);
             }
@@ -366,9 +363,11 @@ impl AtomicWord {
             } else {
                 return Err(NotEnded::Lost);
             };
+            // Asked before the exchange: the look-up needs the task in the table, and its end removes it from there.
             if seen.has_moved() && !knows_scheduler() {
                 return Err(NotEnded::HasMoved);
             }
+            // `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
             match self.exchange(seen, next) {
                 Ok(()) if next.is_in(Phase::Doomed) => return Err(NotEnded::Doomed),
                 Ok(()) => return Ok(seen),

@@ -1,8 +1,8 @@
-//! Tasks in their holders, by who owns them.
+//! Tasks in their holders, by their owners.
 //!
 //! A [`Vacancy`] is a free slot that a caller owns, a [`Running`] is a claimed task, an [`Ending`] one that will not run
-//! again, and [`Over`] what is left of it. The body can be reached only through them, so the rest of the crate is safe code.
-//! All others know a task by its key, or by an entry.
+//! again, and [`Over`] what is left of it. The body can be reached only through them, so the rest of the crate is safe
+//! code, which knows a task by its key, or by an entry.
 
 use std::mem::{MaybeUninit, replace};
 use std::ops::ControlFlow;
@@ -78,6 +78,7 @@ impl Vacancy {
     ) -> TaskKey {
         let Vacancy { slot, holder } = self;
         let Repetition { kind, period } = repetition;
+        // A free holder remembers how its last task ended, and the births pass it on to old handles.
         let (birth, was_cancelled) = match holder.word.vacant() {
             Some(word) => (word.number(), word.ended_by_cancel()),
             None => (first_number(slot), false),
@@ -89,11 +90,14 @@ impl Vacancy {
             unsafe { replace_executor(slot, Some(Arc::clone(own))) };
             own.number()
         });
+        // Before the word: a thread that sees the new word finds this birth (WORD-4).
         holder.set_births(holder.births().followed_by(birth, was_cancelled));
         holder.set_deadline(deadline);
+        // A one-shot has no period, and does not touch the annex, which is on another cache line.
         if T::IS_SERIES {
             blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
         }
+        // The last step: it publishes all of the above.
         holder.word.fill(Word::pending(birth, kind, number));
         TaskKey::new(slot, birth)
     }
@@ -108,13 +112,14 @@ fn first_number(slot: u32) -> u32 {
 
 // ----- by its key: cancel, look, move -----------------------------------------------------------
 
-/// Cancels a task that is still to run. What it owns is the caller's to drop.
+/// Cancels a task that is still to run. The caller has to drop its closure and its executor.
 #[inline(always)]
 #[expect(
     clippy::inline_always,
     reason = "saves 30 instructions of a handle's cancel: what it returns stays in registers"
 )]
 pub(crate) fn cancel(key: TaskKey) -> Result<Ending, NotEnded> {
+    // The key of no task has slot 0, which may have no memory yet.
     let holder = blocks::holder(key.slot).ok_or(NotEnded::Lost)?;
     let word = holder.word.cancel(|| holder.is_of(key), || false)?;
     Ok(Ending(Over { key, word, holder }))
@@ -129,7 +134,7 @@ pub(crate) fn cancel_moved(key: TaskKey) -> (Result<Ending, NotEnded>, Option<Sc
         moved_to = moved::scheduler(key);
         true
     };
-    // Each move gives the task another number. So the last look-up before the exchange is right.
+    // Each move gives the task another number, so an exchange that succeeds shows that the last look-up is still right.
     let word = holder.word.cancel(|| holder.is_of(key), look_up);
     (word.map(|word| Ending(Over { key, word, holder })), moved_to)
 }
@@ -157,8 +162,8 @@ pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
     holder.is_of(key).then_some(word)
 }
 
-/// Returns true if the holder tells that the task was cancelled: as long as it is in its last run, and until four other tasks
-/// have used the holder. In one total order with every cancel.
+/// Returns true if the holder tells that the task was cancelled: as long as it is in its last run, and until four other
+/// tasks have used the holder. In one total order with every cancel.
 pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
     let Some(holder) = blocks::holder(key.slot) else { return false };
     let (word, births) = (holder.word.load_in_order(), holder.births());
@@ -208,9 +213,7 @@ pub(crate) fn name_of_leftover(key: TaskKey) -> Option<&'static str> {
 
 /// Makes a leftover of `from` pending at the scheduler `to`, on an executor there. `times` translates its deadline.
 /// `announce` pushes the record of its entry, and returns false if the engine there is closed. Then the task stays a
-/// leftover. All this happens while the task is held, so no reset comes in between (RESET-4).
-///
-/// Returns the old executor, which the caller drops. `None` if the task was cancelled.
+/// leftover. Returns the old executor, which the caller drops. `None` if the task was cancelled.
 pub(crate) fn move_to(
     key: TaskKey,
     (from, to): (SchedulerId, SchedulerId),
@@ -220,9 +223,11 @@ pub(crate) fn move_to(
 ) -> Option<Result<Option<Arc<OwnExecutor>>, Refused>> {
     let holder = blocks::holder(key.slot)?;
     let word = holder.word.hold(|_| holder.is_of(key), Phase::Returned)?;
+    // All that follows happens while the task is held, so no reset comes in between (RESET-4).
     let before = holder.deadline();
     let Times { now, deadline } = times(before);
     let moved = word.moved(executor.map_or(0, |own| own.number())).in_phase(Phase::Pending);
+    // Before the word says that the task has moved, so a handle that reads the word finds the scheduler.
     moved::insert(key, to);
     holder.set_deadline(deadline);
     // The engine there may look at the entry at once, and read the number of the executor.
@@ -233,7 +238,8 @@ pub(crate) fn move_to(
         holder.word.put_back(moved);
         return Some(Ok(old));
     }
-    // The table names the old scheduler from now on.
+    // The word still says that it has moved, so the table has to name the old scheduler: handles may have looked
+    // already.
     moved::insert(key, from);
     holder.set_deadline(before);
     holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
@@ -325,6 +331,7 @@ impl Running {
     /// Claims a leftover for its only run. After that no cancel wins, not even for a series.
     pub(crate) fn claim_leftover(key: TaskKey) -> Option<Running> {
         let holder = blocks::holder(key.slot)?;
+        // A series in its only run is `Ending`, which a cancel does not touch.
         let last = |word: Word| if word.is_series() { Phase::Ending } else { Phase::Running };
         let word = holder.word.transition(|_| holder.is_of(key), Phase::Returned, last)?;
         Some(Running { key, word: word.in_phase(last(word)), holder })
@@ -390,9 +397,7 @@ impl Running {
     }
 }
 
-/// A task that will not run again, or for the last time now. What it owns is its owner's: to run, to drop, or to take out.
-/// All of that is done where it lies. A body that is moved to the stack in wide words, and read there in others, waits for
-/// its own stores.
+/// A task that will not run again, or for the last time now. Its owner runs its closure, drops it, or takes it out.
 pub(crate) struct Ending(Over);
 
 impl Ending {
@@ -422,6 +427,8 @@ impl Ending {
         let run = |place: *mut MaybeUninit<Closure>| unsafe {
             (*place).assume_init_mut().run_once_in_place();
         };
+        // It runs where it lies. A body that is moved to the stack in wide words, and read there in others, waits for
+        // its own stores.
         let ran = caught(|| self.0.holder.closure.with_mut(run));
         (ran, self.0)
     }
@@ -432,10 +439,10 @@ impl Ending {
         self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut() }.run())
     }
 
-    /// Drops the closure, and then the executor. They are dropped one by one, because two panics in one drop would
-    /// abort the process. Returns the panics, if there were any.
+    /// Drops the closure, and then the executor. Returns the panics, if there were any.
     #[inline]
     pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
+        // Most closures own nothing that has to be dropped, and then this is a comparison.
         if self.0.word.executor() == 0 && !self.has_drop() {
             (None, self.0)
         } else {
@@ -455,6 +462,7 @@ impl Ending {
         let names = self.names();
         // SAFETY: see `names`. `Over` cannot reach the closure again.
         let drop = |place: *mut MaybeUninit<Closure>| unsafe { (*place).assume_init_drop() };
+        // One by one, because two panics in one drop would abort the process.
         let first = caught(|| self.0.holder.closure.with_mut(drop));
         let second = self.0.drop_executor();
         if first.is_ok() && second.is_ok() {
@@ -509,9 +517,10 @@ impl Over {
         caught(|| drop(executor))
     }
 
-    /// Like [`end`](Over::end), for a series, after a load of the word that comes after every cancel which has
-    /// doomed the series. So whatever the caller loads afterwards comes after that cancel too (END-5).
+    /// Like [`end`](Over::end), for a series, and in one total order with every cancel.
     pub(crate) fn end_in_order(self) -> TaskKey {
+        // This load comes after every cancel that has doomed the series. So whatever the caller loads afterwards comes
+        // after that cancel too (END-5).
         let _ = self.holder.word.load_in_order();
         self.end()
     }
@@ -525,11 +534,12 @@ impl Over {
     pub(crate) fn end(self) -> TaskKey {
         let Over { key, word, holder } = self;
         if word.has_moved() {
-            moved::forget(key); // before another task can have the holder (MOVED-1)
+            moved::forget(key); // before the holder is free, so the table never names a task that is over
         }
         if !word.waits() {
             holder.word.end(word); // otherwise a cancel has ended it
         }
+        // A worn holder is not used again, so that births never come twice (WORD-3).
         if !word.filed_again().is_worn() {
             magazines::give(key.slot);
         }

@@ -4,9 +4,8 @@
 //! downwards, takes such pages into its hands, and gives them back. A page with a single slot in use, or in some
 //! thread's magazine, stays.
 //!
-//! The tick thread of any scheduler does it, in slices of [`SLICE`] pages, and only when it has nothing else to do. The
-//! depot says when it is worth it: if more slots are free than in use, and have been for the [`GRACE`] period. Only one
-//! trim is under way at a time.
+//! The tick thread of any scheduler does it, in slices, and only when it has nothing else to do. The depot says when it
+//! is worth it: if more slots are free than in use, and have been for the [`GRACE`] period.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,8 +24,8 @@ use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END};
 const SLICE: usize = 64;
 const LOOK: usize = 64;
 
-/// How long memory must have stayed free before it goes back. A program whose tasks come in waves
-/// would otherwise give it back and fetch it again with each wave.
+/// How long memory must have stayed free before it goes back. A program whose tasks come in waves would otherwise give it
+/// back and fetch it again with each wave.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(IS_MODEL || pages::PAGE_BYTES == PAGE * size_of::<TaskHolder>());
@@ -68,18 +67,20 @@ pub(crate) fn begin() -> bool {
     is_worth_it
 }
 
-/// Trims on the calling thread, if no engine is left to do it. No task has to wait for that, because none is pending. The
-/// callers have just dropped something that kept slots in use.
+/// Trims on the calling thread, if no engine is left to do it. The callers have just dropped something that kept slots in
+/// use.
 pub(crate) fn at_the_end() {
     if !TRIMS_AT_THE_END || ENGINES.load(Ordering::Relaxed) > 0 || !depot().is_bloated() {
         return;
     }
     start();
+    // All of it at once: without an engine no task is pending that would have to wait for it.
     while slice() {}
 }
 
 /// Begins a trim unless one is under way.
 fn start() {
+    // This thread may have been idle since the peak, with the slots of whole pages in its magazines.
     magazines::flush();
     if let Some(mut trimmer) = trimmer() {
         trimmer.get_or_insert_with(|| depot().pages());
@@ -90,6 +91,7 @@ fn start() {
 pub(crate) fn slice() -> bool {
     let Some(mut trimmer) = trimmer() else { return false };
     let Some(below) = *trimmer else { return false };
+    // The depot is locked to take the pages out and to put them back, not while the system works.
     let (taken, below) = take_free_pages(&mut depot(), below);
     for slots in joined(taken) {
         let is_absent = give_back(slots.clone());
@@ -97,6 +99,7 @@ pub(crate) fn slice() -> bool {
     }
     *trimmer = (below > 0).then_some(below);
     if below == 0 {
+        // So that the next trim begins only when it may get rid of more.
         depot().trimmed();
     }
     below > 0
@@ -114,7 +117,7 @@ fn trimmer() -> Option<MutexGuard<'static, Option<usize>>> {
 /// Takes free pages below `below` out of the depot, from the top downwards. Also returns the page down to which it
 /// came.
 fn take_free_pages(depot: &mut Depot, mut below: usize) -> (Vec<Range<u32>>, usize) {
-    // What the system calls a page may be several of ours.
+    // A page of the system may be several of ours.
     let group = (pages::page_bytes() / pages::PAGE_BYTES).max(1);
     let mut taken = Vec::new();
     for _ in 0..SLICE * LOOK {
