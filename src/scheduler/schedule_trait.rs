@@ -320,7 +320,9 @@ schedule_behind!(&S, Box<S>, Arc<S>);
 /// if there is a [`Scheduler`] behind the pointers, also behind a `dyn Schedule`, it gets the closure without a box.
 /// Every other schedule gets a box and the type name of the closure.
 ///
-/// A `Scheduler` is a handle and cheap to clone, so it needs no `Arc` around it.
+/// A `Scheduler` is a handle and cheap to clone, so it needs no `Arc` around it. Nor does a
+/// [`ScheduledThreadPool`](crate::pool::ScheduledThreadPool), whose own `schedule_with_fixed_delay` returns a future. On an
+/// `Arc` of it, Rust calls the method of this trait, which returns a [`Cancellable`]: clone the pool instead.
 ///
 /// ```
 /// use std::sync::Arc;
