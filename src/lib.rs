@@ -210,6 +210,35 @@ pub use scheduler::{
     PendingTask, RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
 
+/// Lets these types cross a `catch_unwind`. Their state is behind atomics and locks, under which no code of a user runs, so
+/// a panic leaves none of it half changed. The compiler does not see that through their `dyn`s. (A panic in the closure of
+/// [`delay::DelayQueue::with`] may leave that one value half changed, as a panic with an `&mut` always may.)
+#[cfg(feature = "std")]
+macro_rules! cross_unwinds {
+    ($([$($parameter:ident)*] $type:ty,)*) => {$(
+        impl<$($parameter),*> std::panic::UnwindSafe for $type {}
+        impl<$($parameter),*> std::panic::RefUnwindSafe for $type {}
+    )*};
+}
+#[cfg(feature = "std")]
+cross_unwinds! {
+    [] Scheduler,
+    [] WeakScheduler,
+    [] Cancellable,
+    [] PendingTask,
+    [] Leftovers,
+    [] Stopping,
+    [] ThreadPool,
+    [K V] delay::DelayQueue<K, V>,
+    [] message_loop::LoopThread,
+    [] message_loop::TaskRunner,
+    [T] pool::ScheduledFuture<T>,
+    [] pool::ScheduledThreadPool,
+    [] rx::ExecutorScheduler,
+    [] rx::Worker,
+    [] time::Sleep,
+}
+
 /// The README's code, compiled and run.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

@@ -7,16 +7,19 @@ use std::fmt::Debug;
 use std::future::{Future, Ready, ready};
 use std::io;
 use std::ops::ControlFlow;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tickwheel::delay::DelayQueue;
 use tickwheel::future::block_on;
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, Delegate, IdleKey, LoopThread, MessageLoop, MessagePump, Next,
     NotBound, QuitHandle, RunLoop, TaskRunner,
 };
+use tickwheel::pool::{PanicPayload, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::rx::{
     CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
@@ -27,7 +30,7 @@ use tickwheel::{
     DueTask, Entered, Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask,
     Period, Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt,
     Scheduler, Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError,
-    WheelView,
+    WeakScheduler, WheelView,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -76,6 +79,34 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     error::<CloseError>();
     error::<BuildError>();
     error::<TryScheduleError<std::cell::Cell<u8>>>();
+}
+
+/// A struct that keeps a handle, and crosses a `catch_unwind`, needs no `AssertUnwindSafe`.
+#[test]
+fn what_may_cross_a_catch_unwind() {
+    fn crosses<T: UnwindSafe + RefUnwindSafe>() {}
+    crosses::<Scheduler>();
+    crosses::<WeakScheduler>();
+    crosses::<Cancellable>();
+    crosses::<CancelOnDrop>();
+    crosses::<PendingTask>();
+    crosses::<Leftovers>();
+    crosses::<Stopping>();
+    crosses::<Stats>();
+    crosses::<ThreadPool>();
+    crosses::<Wheel<u8>>();
+    crosses::<DelayQueue<String, Box<dyn Any + Send>>>();
+    crosses::<TaskRunner>();
+    crosses::<LoopThread>();
+    crosses::<ScheduledThreadPool>();
+    crosses::<ScheduledFuture<Box<dyn Any + Send>>>();
+    crosses::<PanicPayload>();
+    crosses::<ExecutorScheduler>();
+    crosses::<Worker>();
+    crosses::<CompositeCancellable>();
+    crosses::<tickwheel::time::Sleep>();
+    crosses::<tickwheel::time::Interval>();
+    crosses::<tickwheel::time::Timeout<Ready<()>>>();
 }
 
 #[test]
