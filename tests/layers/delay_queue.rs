@@ -1280,6 +1280,36 @@ fn s17_a_panic_in_the_closure_of_with_is_the_callers() {
     assert_eq!(queue.close().len(), 1);
 }
 
+/// It would wait for itself. The queue is whole after it, and another queue may be called.
+#[test]
+fn a_call_of_the_queue_in_the_closure_of_with_panics_and_does_not_hang() {
+    let (scheduler, _driver, queue) = queue::<&str, u32>();
+    let other = DelayQueue::new(&scheduler);
+    queue.insert("a", 1, SECOND).expect("open");
+    other.insert("a", 1, SECOND).expect("open");
+    let calls: [&dyn Fn(); 7] = [
+        &|| _ = queue.contains_key(&"a"),
+        &|| _ = queue.insert("a", 2, SECOND),
+        &|| _ = queue.reset(&"a", SECOND),
+        &|| _ = queue.remove(&"a"),
+        &|| _ = queue.with(&"a", |value| *value),
+        &|| _ = queue.len(),
+        &|| _ = queue.close(),
+    ];
+    for call in calls {
+        assert!(panics(|| queue.with(&"a", |_| call())));
+        assert_eq!(queue.with(&"a", |value| *value), Some(1));
+    }
+    let both = queue.with(&"a", |value| other.remove(&"a").map(|other| other + *value));
+    assert_eq!(both, Some(Some(2)));
+    assert!(panics(|| queue.with(&"a", |_| {
+        other.insert("b", 1, SECOND).expect("open");
+        other.with(&"b", |_| ());
+        queue.len()
+    })));
+    assert_eq!((queue.len(), other.len()), (1, 1));
+}
+
 #[test]
 fn s17_values_that_panic_when_they_are_dropped_are_the_business_of_who_drops_them() {
     let (_scheduler, driver, queue) = queue();
