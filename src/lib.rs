@@ -43,7 +43,7 @@
 //! | I want to | use |
 //! | --- | --- |
 //! | run a task once, later | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
-//! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
+//! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic), [`schedule_self_paced`](Scheduler::schedule_self_paced) |
 //! | wait in async code, under any runtime, with tokio's names | [`time::sleep`](time::sleep()), [`timeout`](time::timeout()), [`interval`](time::interval()); the page [`adopting`] |
 //! | call a closure later, and await its result | [`Scheduler::call_after`] |
 //! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |

@@ -137,8 +137,9 @@ impl Scheduler {
     ///
     /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task returns `()`, or a
     /// [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series, or an `Option<Duration>`: then `Some(delay)`
-    /// makes the next run due `delay` after the end of this one, and `None` ends the series: see [`Repeat`]. A panic ends
-    /// the series too.
+    /// makes the next run due `delay` after the end of this one, and `None` ends the series: see [`Repeat`], and
+    /// [`schedule_self_paced`](Scheduler::schedule_self_paced), which needs no period for that. A panic ends the series
+    /// too.
     ///
     /// # Errors
     ///
@@ -172,6 +173,42 @@ impl Scheduler {
         F: FnMut() -> R + Send + 'static,
     {
         self.schedule_periodic(initial, Period::fixed_delay(delay), task)
+    }
+
+    /// Runs a task when `initial` has passed, and then again and again at its own pace: `Some(delay)` makes the next run due
+    /// `delay` after the end of this one, and `None` ends the series. With `Some(Duration::ZERO)` it runs again at once,
+    /// after whatever else is due.
+    ///
+    /// The [`period`](crate::PendingTask::period) of such a leftover is the longest that there is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let mut gap = Duration::from_secs(1);
+    /// let retries = scheduler.schedule_self_paced(Duration::ZERO, move || {
+    ///     println!("try again");
+    ///     gap *= 2;
+    ///     (gap < Duration::from_secs(60)).then_some(gap)
+    /// })?;
+    /// assert_eq!(driver.advance(Duration::from_secs(100)), 6); // at 0, 2, 6, 14, 30 and 62 seconds
+    /// assert!(retries.is_done());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_self_paced<F>(
+        &self,
+        initial: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnMut() -> Option<Duration> + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::CHOSEN, task)
     }
 
     /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.

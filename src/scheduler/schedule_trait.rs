@@ -410,6 +410,24 @@ pub trait ScheduleExt: Schedule {
         ScheduleExt::schedule_periodic(self, initial, Period::fixed_delay(delay), task)
     }
 
+    /// Runs a task again and again at its own pace: see [`Scheduler::schedule_self_paced`]. This is
+    /// [`schedule_periodic`](ScheduleExt::schedule_periodic) with a period that is never used, unless the schedule is one of
+    /// your own that goes by the period alone: then the task runs once.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Schedule::schedule_series`].
+    fn schedule_self_paced<F>(
+        &self,
+        initial: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnMut() -> Option<Duration> + Send + 'static,
+    {
+        ScheduleExt::schedule_periodic(self, initial, Period::CHOSEN, task)
+    }
+
     /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.
     ///
     /// # Errors
