@@ -154,6 +154,8 @@ impl<T> ScheduledFuture<T> {
     ///   [`ThreadPool`](crate::ThreadPool), but not for an executor of your own;
     /// - a [call](crate::Scheduler::call_after) is joined inside a task on the tick thread of its scheduler.
     ///
+    /// The future is gone then. [`try_join`](ScheduledFuture::try_join) gives it back.
+    ///
     /// Other deadlocks are not detected. On a driven scheduler, the join waits until a thread turns the
     /// [`Driver`](crate::Driver). Any thread that has the driver may do so at any time, so a join on the only thread
     /// that would have turned it hangs: advance the driver first, and join afterwards.
@@ -161,22 +163,46 @@ impl<T> ScheduledFuture<T> {
     /// # Errors
     ///
     /// [`JoinError`], if there is no result.
-    pub fn join(mut self) -> Result<T, JoinError> {
+    pub fn join(self) -> Result<T, JoinError> {
+        self.try_join().unwrap_or(Err(JoinError::WouldDeadlock))
+    }
+
+    /// Waits for the result, like [`join`](ScheduledFuture::join), but gives the future back if the wait would never end.
+    /// Then it can be awaited, or joined elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Returns the future where `join` returns [`JoinError::WouldDeadlock`].
+    ///
+    /// ```
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let inner = pool.clone();
+    /// let outer = pool.submit(move || {
+    ///     let part = inner.submit(|| 6 * 7).expect("open");
+    ///     part.try_join().expect_err("this is the only thread")
+    /// })?;
+    /// let part = outer.join()?;
+    /// assert_eq!(part.join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_join(mut self) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
         if self.is_over {
-            return Err(JoinError::Taken);
+            return Ok(Err(JoinError::Taken));
         }
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         if let Some(result) = self.look(&waker) {
-            return result;
+            return Ok(result);
         }
         let waiting = self.task.begin_wait();
         loop {
             if let Some(result) = self.look(&waker) {
-                return result;
+                return Ok(result);
             }
             if waiting.is_err() {
-                return Err(JoinError::WouldDeadlock);
+                return Err(self);
             }
             sleeper.sleep();
         }

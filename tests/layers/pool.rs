@@ -751,6 +751,11 @@ fn a_join_that_would_hang_says_so() {
     let outer = pool.submit(move || inner.submit(|| 1).expect("open").join());
     let result = outer.expect("open").join().expect("it returns");
     assert!(matches!(result, Err(JoinError::WouldDeadlock)), "{result:?}");
+    // The future is kept, and joined when that thread is free.
+    let inner = pool.clone();
+    let outer = pool.submit(move || inner.submit(|| 2).expect("open").try_join());
+    let kept = outer.expect("open").join().expect("it returns").expect_err("it would hang");
+    assert_eq!(kept.try_join().expect("on another thread").expect("it ran"), 2);
 
     // Two threads. Each of them waits for a task that only the other one could run.
     let pool = ScheduledThreadPool::new(2);
