@@ -331,6 +331,9 @@ impl fmt::Debug for Cancellable {
 }
 
 /// A guard that cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
+///
+/// Bind it to a name. `let _guard = ..` keeps it to the end of the block, but `let _ = ..` drops it at once, and cancels
+/// the task.
 #[derive(Debug)]
 #[must_use = "dropping the guard cancels the task"]
 pub struct CancelOnDrop {
