@@ -306,8 +306,8 @@ pub enum JoinError {
     Cancelled,
     /// The task was not accepted, so it will not run: see
     /// [`call_after`](crate::Scheduler::call_after).
-    #[error("the task was not accepted: {0}")]
-    Refused(ScheduleError),
+    #[error("the task was not accepted")]
+    Refused(#[source] ScheduleError),
     /// The result was taken before, by a poll of the same future.
     #[error("the result was taken before: await or join a task once, and keep its value")]
     Taken,

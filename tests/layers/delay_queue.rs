@@ -1647,4 +1647,7 @@ fn s27_errors_say_what_to_do_and_can_be_passed_on() {
     let closed = fills(&queue).unwrap_err();
     assert!(closed.to_string().contains("closed"), "{closed}");
     assert!(closed.to_string().contains("into_inner"), "{closed}");
+    for (error, reason) in [(full, ScheduleError::Full), (closed, ScheduleError::Closed)] {
+        assert_eq!(error.source().and_then(|source| source.downcast_ref()), Some(&reason));
+    }
 }
