@@ -305,7 +305,7 @@ pub enum BuildError {
     #[error("the pool has no threads: set at least one")]
     NoThreads,
     /// The operating system did not start the tick thread.
-    #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
+    #[error("the tick thread could not be started: end some threads, or use `build_driven`")]
     Thread(#[source] io::Error),
     /// The global scheduler is in use, so it cannot be set any more.
     #[error("the global scheduler is in use already: set it once, at the beginning of `main`")]

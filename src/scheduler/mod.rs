@@ -122,7 +122,7 @@ impl Scheduler {
     pub fn new() -> Scheduler {
         match Scheduler::builder().build() {
             Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error} ({error:?})"),
         }
     }
 
@@ -155,7 +155,7 @@ impl Scheduler {
     pub fn global() -> &'static Scheduler {
         match Scheduler::try_global() {
             Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error} ({error:?})"),
         }
     }
 

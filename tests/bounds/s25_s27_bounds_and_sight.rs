@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt::{self, Debug, Write};
 use std::future::pending;
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -589,11 +590,15 @@ fn s27_errors_say_what_to_do() {
         (CloseError::Global.to_string(), "build a scheduler of your own"),
         (BuildError::ZeroTick.to_string(), "above zero"),
         (BuildError::WheelSize(1000).to_string(), "1024"),
+        (BuildError::Thread(io::ErrorKind::WouldBlock.into()).to_string(), "use `build_driven`"),
         (Rejected::new(DueTask::new(Instant::now(), || ())).to_string(), "into_task().run()"),
     ];
     for (text, advice) in told {
         assert!(text.contains(advice), "{text}");
     }
+    let thread = BuildError::Thread(io::Error::other("too many"));
+    assert!(!thread.to_string().contains("too many"), "only the source tells it: {thread}");
+    assert_eq!(thread.source().expect("the system's error").to_string(), "too many");
     let builder = Scheduler::builder;
     assert!(matches!(builder().tick(Duration::ZERO).build(), Err(BuildError::ZeroTick)));
     assert!(matches!(builder().wheel_size(0).build(), Err(BuildError::WheelSize(0))));
