@@ -301,8 +301,8 @@ impl<T> fmt::Debug for ScheduledFuture<T> {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The task was cancelled, or will not run because its pool was shut down or dropped.
-    #[error("the task was cancelled, or its pool was shut down before it ran")]
+    /// The task was cancelled, or will not run because its pool, loop or scheduler has ended.
+    #[error("the task was cancelled, or its pool, loop or scheduler ended before it ran")]
     Cancelled,
     /// The task was not accepted, so it will not run: see
     /// [`call_after`](crate::Scheduler::call_after).
@@ -320,6 +320,41 @@ pub enum JoinError {
         "no thread is left that could run it, because they all wait for each other: await it, give the pool more threads, or join elsewhere"
     )]
     WouldDeadlock,
+}
+
+/// The questions that [tokio's error](https://docs.rs/tokio/1/tokio/task/struct.JoinError.html) answers.
+impl JoinError {
+    /// Returns true if the task was cancelled, or will not run because its pool, loop or scheduler has ended.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, JoinError::Cancelled)
+    }
+
+    /// Returns true if the task has panicked.
+    pub fn is_panic(&self) -> bool {
+        matches!(self, JoinError::Panicked(_))
+    }
+
+    /// Returns the payload of the panic, for [`resume_unwind`](std::panic::resume_unwind).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the task has not panicked: see [`is_panic`](JoinError::is_panic).
+    ///
+    /// ```
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let error = pool.submit(|| -> u8 { panic!("out of cheese") })?.join().unwrap_err();
+    /// assert!(error.is_panic() && !error.is_cancelled());
+    /// assert_eq!(error.into_panic().downcast_ref(), Some(&"out of cheese"));
+    /// # Ok::<(), tickwheel::ScheduleError>(())
+    /// ```
+    pub fn into_panic(self) -> Box<dyn Any + Send> {
+        match self {
+            JoinError::Panicked(payload) => payload.into_inner(),
+            other => panic!("the task has not panicked: {other}"),
+        }
+    }
 }
 
 /// The payload of a panic in a task.

@@ -128,7 +128,11 @@ fn a_panic_ends_its_own_task_and_is_told_of() {
     let pool = builder.build().expect("a thread");
     let failed =
         pool.submit(|| -> u8 { panic!("number {}", std::hint::black_box(5)) }).expect("open");
-    let Err(JoinError::Panicked(payload)) = failed.join() else { panic!("it has panicked") };
+    let Err(error) = failed.join() else { panic!("it has panicked") };
+    assert!(error.is_panic() && !error.is_cancelled() && !JoinError::Cancelled.is_panic());
+    crate::common::silence();
+    assert!(panic::catch_unwind(|| JoinError::Cancelled.into_panic()).is_err(), "no payload");
+    let JoinError::Panicked(payload) = error else { panic!("it has panicked") };
     assert_eq!(payload.message(), Some("number 5"));
     assert_eq!(payload.into_inner().downcast_ref::<String>().map(String::as_str), Some("number 5"));
 
