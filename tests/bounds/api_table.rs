@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tickwheel::delay::DelayQueue;
+use tickwheel::delay::{DelayQueue, InsertError};
 use tickwheel::future::block_on;
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, Delegate, IdleKey, LoopThread, MessageLoop, MessagePump, Next,
     NotBound, QuitHandle, RunLoop, TaskRunner,
 };
-use tickwheel::pool::{PanicPayload, ScheduledFuture, ScheduledThreadPool};
+use tickwheel::pool::{JoinError, PanicPayload, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::rx::{
     CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
@@ -58,8 +58,7 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     shareable::<CancelOnDrop>();
     sendable::<Driver>();
     sendable::<Builder>();
-    sendable::<DueTask>();
-    sendable::<Rejected>();
+    shareable::<DueTask>();
     shareable::<Arc<dyn Schedule>>();
     schedule::<dyn Schedule>();
     schedule::<&dyn Schedule>();
@@ -78,6 +77,9 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     error::<ScheduleError>();
     error::<CloseError>();
     error::<BuildError>();
+    error::<Rejected>();
+    error::<InsertError<std::cell::Cell<u8>, Box<dyn Any + Send>>>();
+    error::<JoinError>();
     error::<TryScheduleError<std::cell::Cell<u8>>>();
 }
 
