@@ -40,6 +40,9 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// Dropping the handle does not cancel the task. For a guard that does, see
 /// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may outlive its scheduler.
 ///
+/// To move the deadline, [`reset`](Cancellable::reset) takes a delay from now, and [`reset_at`](Cancellable::reset_at) an
+/// instant.
+///
 /// ```
 /// use std::time::Duration;
 /// use tickwheel::Scheduler;
