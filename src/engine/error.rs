@@ -200,11 +200,6 @@ impl<F> TryScheduleError<F> {
     pub fn into_task(self) -> F {
         self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Converts the task, and keeps the reason.
-    pub(crate) fn map<G>(self, convert: impl FnOnce(F) -> G) -> TryScheduleError<G> {
-        TryScheduleError::new(self.reason, convert(self.into_task()))
-    }
 }
 
 impl<F> fmt::Debug for TryScheduleError<F> {

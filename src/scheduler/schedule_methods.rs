@@ -12,7 +12,7 @@ use crate::clock::tick::Times;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
+use crate::engine::slots::{Content, Named, OneShot, Repeating, Series};
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
@@ -87,25 +87,61 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().watch.after(delay);
-        match trace::current_span() {
-            None => self.try_admit(times, task),
-            Some(span) => {
-                let refused = self.try_admit(times, InSpan::new(span, task));
-                refused.map_err(|error| error.map(InSpan::into_task))
-            }
-        }
+        self.try_admit_once(self.shared().watch.after(delay), task)
     }
 
-    fn try_admit<S: RunOnce>(
+    /// Like [`schedule_at`](Scheduler::schedule_at), but returns the task if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    ///
+    /// ```
+    /// use tickwheel::Scheduler;
+    ///
+    /// let scheduler = Scheduler::new();
+    /// scheduler.close()?;
+    /// let refused = scheduler.try_schedule_at(scheduler.now(), || println!("now, then")).unwrap_err();
+    /// refused.into_task()();
+    /// # Ok::<(), tickwheel::CloseError>(())
+    /// ```
+    pub fn try_schedule_at<F>(
+        &self,
+        instant: Instant,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.try_admit_once(self.shared().watch.at(instant), task)
+    }
+
+    fn try_admit_once<S: RunOnce>(
         &self,
         times: Times,
         task: S,
     ) -> Result<Cancellable, TryScheduleError<S>> {
+        match trace::current_span() {
+            None => self.try_admit(times, OneShot(task), Repetition::NONE, |OneShot(task)| task),
+            Some(span) => {
+                let task = OneShot(InSpan::new(span, task));
+                self.try_admit(times, task, Repetition::NONE, |OneShot(task)| task.into_task())
+            }
+        }
+    }
+
+    /// Admits a task. If it is refused, `unwrap` makes of it what the user has brought.
+    fn try_admit<T: Content, F>(
+        &self,
+        times: Times,
+        task: T,
+        repetition: Repetition,
+        unwrap: impl FnOnce(T) -> F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
         let shared = self.shared();
-        match shared.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
+        match shared.admit(times, task, repetition, self.own.as_ref()) {
             Ok(key) => Ok(Cancellable::new(key, shared.id())),
-            Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
+            Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
         }
     }
 
@@ -222,14 +258,48 @@ impl Scheduler {
         &self,
         initial: Duration,
         period: Period,
-        mut task: F,
+        task: F,
     ) -> Result<Cancellable, ScheduleError>
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        let run = move || trace::in_a_root_span(|| task().flow());
-        self.admit_series(initial, period, NamedAfter::<F, _>::new(run))
+        self.admit_series(initial, period, Repeating(task))
+    }
+
+    /// Like [`schedule_periodic`](Scheduler::schedule_periodic), but returns the task if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{Period, ScheduleError, Scheduler};
+    ///
+    /// let scheduler = Scheduler::new();
+    /// let never = Period::fixed_rate(Duration::ZERO);
+    /// let refused = scheduler.try_schedule_periodic(Duration::ZERO, never, || println!("beat")).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::ZeroPeriod);
+    /// let second = Period::fixed_rate(Duration::from_secs(1));
+    /// scheduler.try_schedule_periodic(Duration::ZERO, second, refused.into_task())?;
+    /// # Ok::<(), ScheduleError>(())
+    /// ```
+    pub fn try_schedule_periodic<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        let Some(repetition) = Repetition::of(period) else {
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
+        };
+        let times = self.shared().watch.after(initial);
+        self.try_admit(times, Series(Repeating(task)), repetition, |Series(Repeating(task))| task)
     }
 
     fn admit_series<T>(
@@ -241,10 +311,7 @@ impl Scheduler {
     where
         Series<T>: Content,
     {
-        if period.duration().is_zero() {
-            return Err(ScheduleError::ZeroPeriod);
-        }
-        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        let repetition = Repetition::of(period).ok_or(ScheduleError::ZeroPeriod)?;
         self.admit(self.shared().watch.after(initial), Series(task), repetition)
     }
 

@@ -69,6 +69,11 @@ fn s25_the_limit_refuses_the_next_one_and_a_place_is_free_when_it_should_be() {
     let Err(task) = refused.map_err(TryScheduleError::into_task) else { panic!("it is full") };
     task();
     assert_eq!(seen.load(Ordering::Relaxed), 7, "the very task");
+    let every = Period::fixed_rate(SECOND);
+    let full = scheduler.try_schedule_periodic(HOUR, every, task).expect_err("it is full");
+    assert_eq!(full.reason(), ScheduleError::Full);
+    let full = scheduler.try_schedule_at(scheduler.now(), full.into_task()).expect_err("full");
+    assert_eq!(full.reason(), ScheduleError::Full);
     assert!(back.cancel());
     assert_eq!(driver.close().len(), 2);
     assert_eq!(scheduler.pending(), 0);
