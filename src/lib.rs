@@ -206,7 +206,7 @@ pub use observe::MetricsReporter;
 pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
 #[cfg(feature = "std")]
 pub use scheduler::{
-    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, IntoIter, Leftovers,
+    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, Leftovers, LeftoversIter,
     PendingTask, RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
 

@@ -95,7 +95,7 @@ use items::Due;
 use shared::{Place, Shared};
 
 pub use error::InsertError;
-pub use taker::{Expirations, Next};
+pub use taker::{Expirations, NextExpired};
 
 /// Values under keys, each of which comes out when it is due.
 ///
@@ -314,8 +314,8 @@ impl<K, V> DelayQueue<K, V> {
     /// assert_eq!((late.key, late.deadline), (7, scheduler.now()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn next(&self) -> Next<'_, K, V> {
-        Next::new(&self.shared)
+    pub fn next(&self) -> NextExpired<'_, K, V> {
+        NextExpired::new(&self.shared)
     }
 
     /// Returns a stream of the items as they become due.

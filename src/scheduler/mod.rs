@@ -43,7 +43,7 @@ pub use builder::Builder;
 pub use driver::Driver;
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
 pub use in_force::Entered;
-pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
+pub use leftovers::{Leftovers, LeftoversIter, PendingTask, Stopping};
 pub use schedule_trait::{RepeatingTask, Schedule, ScheduleExt, Task};
 
 /// A handle to a timer service, which takes tasks from any thread, and runs them on an executor when they are due.

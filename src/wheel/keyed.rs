@@ -87,9 +87,6 @@ impl WheelKey {
     }
 }
 
-/// The former name of [`WheelKey`], which is easier to tell from [`pool::Key`](crate::pool::Key).
-pub type Key = WheelKey;
-
 /// The entry of a value in the buckets.
 #[derive(Clone, Copy, Default)]
 struct KeyedEntry {
@@ -399,9 +396,9 @@ impl<T> Wheel<T> {
     /// the order of insertion or [`reset`](Wheel::reset). The wheel does not move back to a tick that has passed.
     ///
     /// If the iterator is dropped early, the rest comes out at the next call.
-    pub fn advance(&mut self, to: u64) -> Expired<'_, T> {
+    pub fn advance(&mut self, to: u64) -> Advance<'_, T> {
         self.move_to(to);
-        Expired { wheel: self }
+        Advance { wheel: self }
     }
 
     /// Moves on to a tick, and takes out the first value that is due by then, with its key and its deadline.
@@ -613,11 +610,11 @@ impl<T> fmt::Debug for Wheel<T> {
 }
 
 /// An iterator over due values and their deadlines: see [`Wheel::advance`].
-pub struct Expired<'a, T> {
+pub struct Advance<'a, T> {
     wheel: &'a mut Wheel<T>,
 }
 
-impl<T> Iterator for Expired<'_, T> {
+impl<T> Iterator for Advance<'_, T> {
     type Item = (u64, T);
 
     fn next(&mut self) -> Option<(u64, T)> {
@@ -626,10 +623,10 @@ impl<T> Iterator for Expired<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Expired<'_, T> {
+impl<T> fmt::Debug for Advance<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.wheel.ready.len() + self.wheel.behind.len();
-        f.debug_struct("Expired").field("at_most", &at_most).finish_non_exhaustive()
+        f.debug_struct("Advance").field("at_most", &at_most).finish_non_exhaustive()
     }
 }
 

@@ -34,6 +34,6 @@ mod keyed;
 mod occupancy;
 mod sweep;
 
-pub use keyed::{Expired, Key, Wheel, WheelKey};
+pub use keyed::{Advance, Wheel, WheelKey};
 #[cfg(feature = "std")]
 pub(crate) use {buckets::Buckets, chain::Timed};

@@ -449,7 +449,7 @@ fn print_core(print: Print<'_>) {
     let mut leftovers = leftovers.into_iter();
     let task = leftovers.next().expect("one is left");
     print("PendingTask", &task, &|| assert!(!task.name().is_empty() && task.period().is_none()));
-    print("IntoIter", &leftovers, &|| assert_eq!(scheduler.pending(), 0));
+    print("LeftoversIter", &leftovers, &|| assert_eq!(scheduler.pending(), 0));
 }
 
 /// What only hooks, observers and executors get to see.

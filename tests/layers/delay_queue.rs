@@ -19,7 +19,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tickwheel::delay::{DelayQueue, Expirations, Expired, InsertError, Next};
+use tickwheel::delay::{DelayQueue, Expirations, Expired, InsertError, NextExpired};
 use tickwheel::future::block_on;
 use tickwheel::{Driver, Inline, Precision, ScheduleError, Scheduler};
 
@@ -1578,15 +1578,15 @@ fn its_types_can_be_sent_shared_and_moved() {
     type Value = Cell<u8>; // it can be sent, and not shared
     type Silent = fn(*mut u8); // it has no `Debug` for lack of a bound
     is_send_and_sync::<DelayQueue<Value, Value>>();
-    is_send_and_sync::<Next<'static, Value, Value>>();
+    is_send_and_sync::<NextExpired<'static, Value, Value>>();
     is_send_and_sync::<Expirations<Value, Value>>();
     is_send_and_sync::<InsertError<Value, Value>>();
     is_send_and_sync::<Expired<String, u32>>();
-    is_unpin::<Next<'static, PhantomPinned, PhantomPinned>>();
+    is_unpin::<NextExpired<'static, PhantomPinned, PhantomPinned>>();
     is_unpin::<Expirations<PhantomPinned, PhantomPinned>>();
     is_unpin::<DelayQueue<PhantomPinned, PhantomPinned>>();
     is_debug::<DelayQueue<Silent, PhantomPinned>>();
-    is_debug::<Next<'static, PhantomPinned, PhantomPinned>>();
+    is_debug::<NextExpired<'static, PhantomPinned, PhantomPinned>>();
     is_debug::<Expirations<PhantomPinned, PhantomPinned>>();
     is_debug::<InsertError<PhantomPinned, PhantomPinned>>();
 }
@@ -1602,7 +1602,7 @@ fn its_types_show_what_they_are() {
     assert!(format!("{queue:?}").starts_with("DelayQueue { len: 1, next_deadline: Some("));
     let mut stream = queue.stream();
     assert!(format!("{stream:?}").ends_with("is_over: false }"));
-    assert_eq!(format!("{:?}", queue.next()), "Next { is_over: false, .. }");
+    assert_eq!(format!("{:?}", queue.next()), "NextExpired { is_over: false, .. }");
     queue.close();
     assert_eq!(poll(&Poller::new(), &mut stream), Poll::Ready(None));
     assert!(format!("{stream:?}").ends_with("is_over: true }"));
