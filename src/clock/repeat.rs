@@ -107,6 +107,7 @@ impl Period {
     /// assert_eq!(rate.next_run(planned, planned + 34 * ms), planned + 10 * ms);
     /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
     /// ```
+    #[doc(hidden)] // for the layers of this crate
     pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
         let after = ended.saturating_duration_since(planned);
         let mut ahead = match self.mode {

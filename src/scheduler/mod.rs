@@ -220,6 +220,7 @@ impl Scheduler {
 
     /// Returns true if two readings of the scheduler's clock, one after the other on any threads, always differ. Then a
     /// reading tells which of two calls came first: see [`Clock::tells_calls_apart`](crate::Clock::tells_calls_apart).
+    #[doc(hidden)] // for the layers of this crate
     pub fn tells_calls_apart(&self) -> bool {
         self.shared().intake.is_by_clock()
     }

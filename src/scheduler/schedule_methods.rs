@@ -348,6 +348,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`schedule_once`](Scheduler::schedule_once).
+    #[doc(hidden)] // for the layers of this crate
     pub fn schedule_at_named<F>(
         &self,
         name: &'static str,

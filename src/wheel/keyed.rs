@@ -82,6 +82,7 @@ pub struct WheelKey {
 impl WheelKey {
     /// Returns the number of the value's slot: less than the most values that the wheel ever held at a time. When the
     /// value is gone another one may get its number. For tables beside a wheel, which are changed together with it.
+    #[doc(hidden)] // for the layers of this crate
     pub fn index(self) -> u32 {
         self.slot
     }
@@ -172,6 +173,7 @@ impl<T> Wheel<T> {
     /// let wheel: Wheel<()> = Wheel::new(64).starting_at(1_000);
     /// assert_eq!(wheel.now(), 1_000);
     /// ```
+    #[doc(hidden)] // for the layers of this crate
     #[must_use]
     pub fn starting_at(self, tick: u64) -> Wheel<T> {
         Wheel::at(self.size, self.granularity, tick)
@@ -193,6 +195,7 @@ impl<T> Wheel<T> {
     /// assert_eq!(wheel.advance(1_500_000).collect::<Vec<_>>(), [(1_500_000, "first")]);
     /// assert_eq!(wheel.next_expiry(), Some(1_500_001));
     /// ```
+    #[doc(hidden)] // for the layers of this crate
     #[must_use]
     pub fn with_granularity(self, ticks: NonZeroU64) -> Wheel<T> {
         Wheel::at(self.size, ticks, self.now)
@@ -237,6 +240,7 @@ impl<T> Wheel<T> {
     /// # Panics
     ///
     /// Panics if the wheel holds four thousand million values.
+    #[doc(hidden)] // for the layers of this crate
     pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
         let slot = self.free.pop().unwrap_or_else(|| {
             let generation = self.first_generation;
@@ -291,6 +295,7 @@ impl<T> Wheel<T> {
 
     /// Like [`reset`](Wheel::reset), with a place among values of the same deadline: see
     /// [`insert_as`](Wheel::insert_as).
+    #[doc(hidden)] // for the layers of this crate
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot as usize);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
@@ -362,6 +367,7 @@ impl<T> Wheel<T> {
     }
 
     /// Returns the key of the value that has this [index](WheelKey::index).
+    #[doc(hidden)] // for the layers of this crate
     pub fn key_at(&self, index: u32) -> Option<WheelKey> {
         let slot = self.slots.get(index as usize).filter(|slot| slot.value.is_some())?;
         Some(WheelKey { slot: index, generation: slot.generation })
@@ -521,6 +527,7 @@ impl<T> Wheel<T> {
     /// Returns `None` if the wheel is empty.
     ///
     /// For a thread that sleeps until then, advances the wheel, and asks again.
+    #[doc(hidden)] // for the layers of this crate
     pub fn next_expiry_within(&mut self, budget: usize) -> Option<u64> {
         let mut budget = budget;
         while self.len > 0 {
