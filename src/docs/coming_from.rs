@@ -67,7 +67,7 @@
 //! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
 //! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |
-//! | `SchedulerTask.cancelled()` | what is captured is dropped: a `Drop` of your own |
+//! | `SchedulerTask.cancelled()` | put the clean-up into the `Drop` of a value that the closure owns |
 //! | `IllegalStateException: cannot enqueue after timer shutdown` | [`ScheduleError::Closed`](crate::ScheduleError::Closed) |
 //! | `akka.scheduler.tick-duration`, `ticks-per-wheel`, `shutdown-timeout` | [`Builder::tick`](crate::Builder::tick), [`wheel_size`](crate::Builder::wheel_size), [`shutdown_timeout`](crate::Builder::shutdown_timeout) |
 //! | `maxFrequency`; `delay` of more than 2^31 ticks is an error | any period above zero; any delay |
@@ -86,9 +86,9 @@
 //! | `newTimeout(task, delay, unit)` | [`schedule_once(delay, task)`](crate::Scheduler::schedule_once) |
 //! | `Timeout.cancel()` | [`cancel`](crate::Cancellable::cancel); the closure is dropped when it returns, not a tick later |
 //! | `Timeout.isExpired()`, `isCancelled()` | [`is_done`](crate::Cancellable::is_done), [`is_cancelled`](crate::Cancellable::is_cancelled) |
-//! | `Timeout.task()`, `timer()` | keep what you need beside the handle, which owns nothing |
-//! | `TimerTask.cancelled(timeout)` | what is captured is dropped: a `Drop` of your own |
-//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated; if each delay differs, a closure that returns [`Some(delay)`](crate::Repeat) |
+//! | `Timeout.task()`, `timer()` | not there: store the task's data next to the handle |
+//! | `TimerTask.cancelled(timeout)` | put the clean-up into the `Drop` of a value that the closure owns |
+//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated; if each delay differs, [`schedule_self_paced`](crate::Scheduler::schedule_self_paced) |
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |

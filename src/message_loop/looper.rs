@@ -166,8 +166,8 @@ impl MessageLoop {
     }
 
     /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if
-    /// a task has run since the last call. A closure that returns `Break` or `None`, or panics, is removed. The delay of
-    /// a `Some` means nothing here.
+    /// a task has run since the last call. A closure that returns `Break` or `None`, or panics, is removed. A
+    /// returned delay is ignored.
     ///
     /// A closure that is added when the others have been called is called for the first time after the next task.
     #[doc(alias = "addIdleHandler")]

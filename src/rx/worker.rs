@@ -68,9 +68,8 @@ pub(super) trait TaskQueue:
 /// Clones are handles to the same worker. Dropping the last one disposes nothing: the scheduled tasks still run.
 ///
 /// A worker and its delayed tasks keep its scheduler, or whatever else keeps its time, alive. When that scheduler is
-/// closed, the delayed tasks are among the leftovers. A leftover that is run queues its task, and one that is dropped
-/// drops it. So they are dropped if nobody takes the leftovers, because the [`Stopping`](crate::Stopping) of a `stop` was
-/// dropped.
+/// closed, the delayed tasks are among the leftovers. To run such a leftover queues the task, and to drop it drops the
+/// task.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers the work again: sixteen times after a
 /// millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so a

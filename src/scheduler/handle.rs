@@ -162,10 +162,9 @@ impl Cancellable {
 
     /// Returns true if a cancel has ended the task.
     ///
-    /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover
-    /// was cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
-    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only
-    /// tells that the task [is done](Cancellable::is_done).
+    /// Rely on the answer of the handle that has cancelled the task, or of a clone of that handle. Other handles of the
+    /// task, such as those of a leftover that its [`PendingTask`](crate::PendingTask) has cancelled, may say only that it
+    /// [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
