@@ -43,7 +43,7 @@
 //! | I want to | use |
 //! | --- | --- |
 //! | run a task once, later | [`Scheduler::schedule_once`], [`schedule_at`](Scheduler::schedule_at) |
-//! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic) |
+//! | run a task repeatedly | [`schedule_repeatedly`](Scheduler::schedule_repeatedly), [`schedule_with_fixed_delay`](Scheduler::schedule_with_fixed_delay), [`schedule_periodic`](Scheduler::schedule_periodic), [`schedule_self_paced`](Scheduler::schedule_self_paced) |
 //! | wait in async code, under any runtime, with tokio's names | [`time::sleep`](time::sleep()), [`timeout`](time::timeout()), [`interval`](time::interval()); the page [`adopting`] |
 //! | call a closure later, and await its result | [`Scheduler::call_after`] |
 //! | cancel a task | [`Cancellable::cancel`], [`cancel_on_drop`](Cancellable::cancel_on_drop) |
@@ -206,9 +206,38 @@ pub use observe::MetricsReporter;
 pub use observe::{Lateness, Observer, PanicHook, Stats, TaskPanic, WheelView};
 #[cfg(feature = "std")]
 pub use scheduler::{
-    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, IntoIter, Leftovers,
+    Alarm, Builder, Cancel, CancelOnDrop, Cancellable, Driver, Entered, Leftovers, LeftoversIter,
     PendingTask, RepeatingTask, Schedule, ScheduleExt, Scheduler, Stopping, Task, WeakScheduler,
 };
+
+/// Lets these types cross a `catch_unwind`. Their state is behind atomics and locks, under which no code of a user runs, so
+/// a panic leaves none of it half changed. The compiler does not see that through their `dyn`s. (A panic in the closure of
+/// [`delay::DelayQueue::with`] may leave that one value half changed, as a panic with an `&mut` always may.)
+#[cfg(feature = "std")]
+macro_rules! cross_unwinds {
+    ($([$($parameter:ident)*] $type:ty,)*) => {$(
+        impl<$($parameter),*> std::panic::UnwindSafe for $type {}
+        impl<$($parameter),*> std::panic::RefUnwindSafe for $type {}
+    )*};
+}
+#[cfg(feature = "std")]
+cross_unwinds! {
+    [] Scheduler,
+    [] WeakScheduler,
+    [] Cancellable,
+    [] PendingTask,
+    [] Leftovers,
+    [] Stopping,
+    [] ThreadPool,
+    [K V] delay::DelayQueue<K, V>,
+    [] message_loop::LoopThread,
+    [] message_loop::TaskRunner,
+    [T] pool::ScheduledFuture<T>,
+    [] pool::ScheduledThreadPool,
+    [] rx::ExecutorScheduler,
+    [] rx::Worker,
+    [] time::Sleep,
+}
 
 /// The README's code, compiled and run.
 #[cfg(all(doctest, feature = "std"))]

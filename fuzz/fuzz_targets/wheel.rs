@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use tickwheel::wheel::{Key, Wheel};
+use tickwheel::wheel::{Wheel, WheelKey};
 
 fuzz_target!(|data: &[u8]| {
     let mut bytes = Bytes(data);
@@ -33,9 +33,9 @@ type Place = (u64, u64);
 
 struct Pair {
     wheel: Wheel<u64>,
-    model: BTreeMap<Place, Key>,
+    model: BTreeMap<Place, WheelKey>,
     /// All keys that there ever were, because a key whose value is gone must match nothing.
-    keys: Vec<(Key, Place)>,
+    keys: Vec<(WheelKey, Place)>,
     /// How many orders were given out.
     orders: u64,
     work: usize,

@@ -57,12 +57,14 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Returns true if two readings, one taken after the other on any threads, always differ. Then these readings keep
     /// tasks of equal deadlines from several threads in order. Otherwise a counter does, which the threads share.
+    #[doc(hidden)] // for the layers of this crate
     fn tells_calls_apart(&self) -> bool {
         false
     }
 
     /// Returns true if this clock runs at the speed of real time. Then the histogram of lateness may use a
     /// reading that is about a microsecond old.
+    #[doc(hidden)] // for the layers of this crate
     fn runs_in_real_time(&self) -> bool {
         false
     }

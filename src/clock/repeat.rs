@@ -86,6 +86,9 @@ impl Period {
         }
     }
 
+    /// Of a series that chooses each of its delays. Without a choice it would be over: it is never due again.
+    pub(crate) const CHOSEN: Period = Period::fixed_delay(Duration::MAX);
+
     /// Returns the period, or the gap.
     pub const fn duration(&self) -> Duration {
         self.duration
@@ -103,6 +106,7 @@ impl Period {
     /// assert_eq!(rate.next_run(planned, planned + 34 * ms), planned + 10 * ms);
     /// assert_eq!(rate.missed(MissedTicks::Skip).next_run(planned, planned + 34 * ms), planned + 40 * ms);
     /// ```
+    #[doc(hidden)] // for the layers of this crate
     pub fn next_run(&self, planned: Instant, ended: Instant) -> Instant {
         let after = ended.saturating_duration_since(planned);
         let mut ahead = match self.mode {
@@ -153,9 +157,10 @@ impl From<Duration> for Period {
 /// A value that the closure of a repeating task may return: `()` to go on for ever, a [`ControlFlow`], whose `Break`
 /// ends the series, or an `Option<Duration>`, which chooses the next delay.
 ///
-/// After `Some(delay)` the next run is due `delay` after the end of this one, whatever the period. `None` ends the
-/// series. If the next run was [reset](crate::Cancellable::reset) during this one, the reset counts. Retries with
-/// growing gaps:
+/// After `Some(delay)` the next run is due `delay` after the end of this one. `None` ends the series. A period that was
+/// passed is not used, and must only not be zero. [`schedule_self_paced`](crate::Scheduler::schedule_self_paced) takes
+/// none. If the next run was [reset](crate::Cancellable::reset) during this one, the reset counts. Retries with growing
+/// gaps:
 ///
 /// ```
 /// use std::time::Duration;
@@ -165,7 +170,7 @@ impl From<Duration> for Period {
 /// let (second, start) = (Duration::from_secs(1), scheduler.now());
 /// let (mut gap, clock) = (second, scheduler.clone());
 /// let request = move || (clock.now() - start >= 60 * second).then_some("an answer");
-/// let retries = scheduler.schedule_with_fixed_delay(Duration::ZERO, second, move || {
+/// let retries = scheduler.schedule_self_paced(Duration::ZERO, move || {
 ///     if request().is_some() {
 ///         return None;
 ///     }

@@ -1,5 +1,6 @@
 //! The error of an insert: an [`InsertError`].
 
+use std::error::Error;
 use std::fmt;
 
 use crate::{ScheduleError, TryScheduleError};
@@ -47,4 +48,9 @@ impl<K, V> fmt::Debug for InsertError<K, V> {
     }
 }
 
-impl<K, V> std::error::Error for InsertError<K, V> {}
+/// The source is the [`ScheduleError`].
+impl<K, V> Error for InsertError<K, V> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}

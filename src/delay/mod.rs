@@ -95,7 +95,7 @@ use items::Due;
 use shared::{Place, Shared};
 
 pub use error::InsertError;
-pub use taker::{Expirations, Next};
+pub use taker::{Expirations, NextExpired};
 
 /// Values under keys, each of which comes out when it is due.
 ///
@@ -152,7 +152,7 @@ pub use taker::{Expirations, Next};
 /// # Your code
 ///
 /// The queue calls `Eq` of keys, and the closure of [`with`](DelayQueue::with), under its lock. They must not call the
-/// queue. If one of them panics, the panic is the caller's, and the queue stays as it was. Keys, values and wakers are
+/// queue: such a call may wait for ever, and in the closure of `with` it panics instead. If one of them panics, the panic is the caller's, and the queue stays as it was. Keys, values and wakers are
 /// dropped with nothing locked.
 #[doc(alias = "HashedWheelTimer")]
 #[doc(alias = "Cache")]
@@ -314,8 +314,8 @@ impl<K, V> DelayQueue<K, V> {
     /// assert_eq!((late.key, late.deadline), (7, scheduler.now()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn next(&self) -> Next<'_, K, V> {
-        Next::new(&self.shared)
+    pub fn next(&self) -> NextExpired<'_, K, V> {
+        NextExpired::new(&self.shared)
     }
 
     /// Returns a stream of the items as they become due.
@@ -445,6 +445,10 @@ impl<K: Hash + Eq, V> DelayQueue<K, V> {
     /// there.
     ///
     /// The closure runs under the queue's lock. So it should be short, and must not call the queue.
+    ///
+    /// # Panics
+    ///
+    /// A call of this queue inside of the closure panics if it would have to wait for a lock: that wait might never end.
     ///
     /// ```
     /// use std::time::Duration;

@@ -33,10 +33,12 @@
 //! - LINE-2 What asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
 //!   lock. Whoever wakes it marks it as awake, stores 0, and wakes it after that. An awake leader looks again.
 
+use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::{OnceLock, TryLockError};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,7 +53,7 @@ use crate::clock::timeline::Timeline;
 use crate::executor::backpressure::PendingLimit;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, lock};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
 use crate::pool::waiters::{Ticket, WaitList};
 use crate::{ScheduleError, Scheduler};
 
@@ -140,9 +142,32 @@ impl<K, V> Shared<K, V> {
         Expired { key, value, deadline: self.timeline.instant(deadline) }
     }
 
+    /// Locks a mutex, poisoned or not. A thread that is in the closure of `with` never waits here: another thread may wait
+    /// for the shard that it has, and hold this lock.
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        if IS_MODEL {
+            return lock(mutex); // one step, not two, in each of the interleavings
+        }
+        match mutex.try_lock() {
+            Err(TryLockError::WouldBlock) => self.wait_for(mutex),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Ok(guard) => guard,
+        }
+    }
+
+    #[cold]
+    fn wait_for<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        assert!(
+            INSIDE.with(Cell::get) != ptr::from_ref(self).addr(),
+            "the closure of `DelayQueue::with` has called the queue, and would wait for itself for ever: call the queue \
+             after `with` has returned"
+        );
+        lock(mutex)
+    }
+
     /// A lock may be poisoned by a panic in the closure of `with` or in an `Eq`, which leaves the items whole (ITEM-2).
     fn shard(&self, shard: usize) -> MutexGuard<'_, Items<K, V>> {
-        lock(&self.shards[shard])
+        self.lock(&self.shards[shard])
     }
 
     pub(super) fn shard_of(&self, place: Place) -> MutexGuard<'_, Items<K, V>> {
@@ -185,7 +210,7 @@ impl<K, V> Shared<K, V> {
 
     #[cold]
     fn ask_at_the_line(&self, deadline: Moment) {
-        let mut line = lock(&self.line);
+        let mut line = self.lock(&self.line);
         let leader = line.takers.leader_to_wake(deadline);
         if leader.is_some() {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
@@ -199,7 +224,7 @@ impl<K, V> Shared<K, V> {
     /// Takes the first item that is due by `now`. Without a `now` it takes what was due by the latest present that a taker
     /// has known: while many are due, no clock has to be read.
     pub(super) fn take(&self, now: Option<Moment>) -> Option<Out<K, V>> {
-        let mut latest = lock(&self.taking);
+        let mut latest = self.lock(&self.taking);
         let now = now.map_or(*latest, |now| now.max(*latest));
         *latest = now;
         loop {
@@ -267,7 +292,7 @@ impl<K, V> Shared<K, V> {
 
     /// Lines a taker up that has found nothing due. Returns until when it may sleep.
     pub(super) fn line_up(&self, ticket: &mut Option<Ticket>, waker: Waker) -> Wait {
-        let mut line = lock(&self.line);
+        let mut line = self.lock(&self.line);
         if line.is_closed {
             return Wait::Over;
         }
@@ -300,7 +325,7 @@ impl<K, V> Shared<K, V> {
 
     /// Takes a taker out of the line. If it was the leader, wakes the next one, which has no alarm yet.
     pub(super) fn leave_line(&self, ticket: Ticket) {
-        let mut line = lock(&self.line);
+        let mut line = self.lock(&self.line);
         if line.takers.leads(ticket) {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
         }
@@ -316,7 +341,7 @@ impl<K, V> Shared<K, V> {
 
     /// Locks all shards, for a look at all items at one time.
     fn all_shards(&self) -> AllShards<'_, K, V> {
-        let taking = lock(&self.taking); // for it holds several shards (SHARD-3)
+        let taking = self.lock(&self.taking); // for it holds several shards (SHARD-3)
         let shards = (0..self.shards.len()).map(|shard| self.shard(shard)).collect();
         AllShards { shards, _taking: taking }
     }
@@ -334,7 +359,7 @@ impl<K, V> Shared<K, V> {
     pub(super) fn close(&self) -> Vec<Expired<K, V>> {
         let items: Vec<_> =
             self.all_shards().shards.iter_mut().map(|items| items.close()).collect();
-        let mut line = lock(&self.line);
+        let mut line = self.lock(&self.line);
         line.is_closed = true;
         self.asleep_until.store(AWAKE, Ordering::Relaxed);
         let takers = line.takers.all_to_wake();
@@ -353,7 +378,7 @@ impl<K, V> Shared<K, V> {
 
     /// Panics if an invariant is broken, for tests.
     pub(super) fn check_invariants(&self) {
-        let line = lock(&self.line);
+        let line = self.lock(&self.line);
         let mut first = None;
         for shard in 0..self.shards.len() {
             let mut items = self.shard(shard);
@@ -448,7 +473,22 @@ impl<K: Hash + Eq, V> Shared<K, V> {
         let place = self.place(key);
         let mut items = self.shard_of(place);
         let value = items.get_mut(place.hash, key)?; // `f` is dropped after the guard, as parameters are
+        let _inside = Inside(INSIDE.with(|inside| inside.replace(ptr::from_ref(self).addr())));
         Some(f(value))
+    }
+}
+
+local! {
+    /// The address of the queue whose `with` has called a closure on this thread, the innermost. Zero if there is none.
+    INSIDE: Cell<usize> = Cell::new(0)
+}
+
+/// The time in a closure of `with`. At its end, what was in [`INSIDE`] before comes back.
+struct Inside(usize);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.with(|inside| inside.set(self.0));
     }
 }
 

@@ -1,4 +1,4 @@
-//! One taker's place in a [`DelayQueue`], and the futures that have one: [`Next`] and [`Expirations`].
+//! One taker's place in a [`DelayQueue`], and the futures that have one: [`NextExpired`] and [`Expirations`].
 //!
 //! ```text
 //!               nothing is due               leads: sets the alarm
@@ -127,38 +127,38 @@ impl Taker {
 ///
 /// It may be dropped at any time. A poll after it was ready waits for one more item.
 #[must_use = "a future does nothing unless it is polled or awaited"]
-pub struct Next<'a, K, V> {
+pub struct NextExpired<'a, K, V> {
     queue: &'a Shared<K, V>,
     taker: Taker,
     is_over: bool,
 }
 
-impl<'a, K, V> Next<'a, K, V> {
-    pub(super) fn new(queue: &'a Shared<K, V>) -> Next<'a, K, V> {
-        Next { queue, taker: Taker::default(), is_over: false }
+impl<'a, K, V> NextExpired<'a, K, V> {
+    pub(super) fn new(queue: &'a Shared<K, V>) -> NextExpired<'a, K, V> {
+        NextExpired { queue, taker: Taker::default(), is_over: false }
     }
 }
 
-impl<K, V> Future for Next<'_, K, V> {
+impl<K, V> Future for NextExpired<'_, K, V> {
     type Output = Option<Expired<K, V>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Next { queue, taker, is_over } = &mut *self;
+        let NextExpired { queue, taker, is_over } = &mut *self;
         let next = taker.poll(queue, context);
         *is_over = next.is_ready();
         next
     }
 }
 
-impl<K, V> Drop for Next<'_, K, V> {
+impl<K, V> Drop for NextExpired<'_, K, V> {
     fn drop(&mut self) {
         self.taker.leave(self.queue);
     }
 }
 
-impl<K, V> fmt::Debug for Next<'_, K, V> {
+impl<K, V> fmt::Debug for NextExpired<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Next").field("is_over", &self.is_over).finish_non_exhaustive()
+        f.debug_struct("NextExpired").field("is_over", &self.is_over).finish_non_exhaustive()
     }
 }
 
@@ -209,7 +209,7 @@ mod with_futures_core {
     use futures_core::future::FusedFuture;
     use futures_core::stream::{FusedStream, Stream};
 
-    use super::{Expirations, Expired, Next};
+    use super::{Expirations, Expired, NextExpired};
 
     impl<K, V> Stream for Expirations<K, V> {
         type Item = Expired<K, V>;
@@ -227,7 +227,7 @@ mod with_futures_core {
     }
 
     /// Terminated when it was ready.
-    impl<K, V> FusedFuture for Next<'_, K, V> {
+    impl<K, V> FusedFuture for NextExpired<'_, K, V> {
         fn is_terminated(&self) -> bool {
             self.is_over
         }

@@ -1,16 +1,49 @@
-//! The counterpart of each call of other timers: Akka and Netty here, the others on the pages of their modules. This
-//! page has no code.
+//! The counterpart of each call of other timers: here, or on the page of the module that has the same shape. This page has
+//! no code.
 //!
 //! | from | where |
 //! | --- | --- |
-//! | Akka, Pekko | this page |
-//! | Netty | this page |
+//! | threads that sleep, channels with a timeout | [below](#plain-threads) |
+//! | Go | [below](#go) |
+//! | Akka, Pekko | [below](#akka-pekko) |
+//! | Netty | [below](#netty) |
+//! | `java.util.Timer`, `CompletableFuture` | [below](#javautiltimer-completablefuture) |
+//! | JavaScript, asio, libuv | [below](#javascript-asio-libuv) |
 //! | `tokio::time`, tokio-util, tokio-stream | [below](#tokio); how to begin: [`adopting`](crate::adopting) |
 //! | `java.util.concurrent` | [`pool`](crate::pool) |
 //! | `RxJava`'s schedulers, not its `Observable`s | [`rx`](crate::rx) |
 //! | Android, Chromium | [`message_loop`](crate::message_loop) |
 //! | Quartz, db-scheduler, Sidekiq, graphile-worker | the crate `tickwheel-durable` |
 //! | tokio-util's and Java's `DelayQueue`; expiry of Guava, Caffeine, moka | [`delay`](crate::delay) |
+//!
+//! # Plain threads
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `thread::spawn(\|\| loop { work(); sleep(gap) })` | [`schedule_with_fixed_delay(Duration::ZERO, gap, work)`](crate::Scheduler::schedule_with_fixed_delay): it needs no thread of its own, and its handle ends it |
+//! | the same loop, with `next += period` to stay in step | [`schedule_repeatedly(Duration::ZERO, period, work)`](crate::Scheduler::schedule_repeatedly) |
+//! | the same loop, with a gap that grows | [`schedule_self_paced`](crate::Scheduler::schedule_self_paced) |
+//! | `thread::spawn(move \|\| { sleep(delay); f() })` | [`schedule_once(delay, f)`](crate::Scheduler::schedule_once) |
+//! | an `AtomicBool` that ends the loop, after one more sleep | [`cancel`](crate::Cancellable::cancel), at once; from inside, `Break` |
+//! | `JoinHandle::join` for the result | [`ScheduledThreadPool::schedule`](crate::pool::ScheduledThreadPool::schedule), [`join`](crate::pool::ScheduledFuture::join) |
+//! | `recv_timeout` in a loop that handles messages and timers | a [`LoopThread`](crate::message_loop::LoopThread): [`post`](crate::message_loop::TaskRunner::post), [`post_delayed`](crate::message_loop::TaskRunner::post_delayed) |
+//! | `Condvar::wait_timeout` until the first of many deadlines | [`DelayQueue::recv`](crate::delay::DelayQueue::recv) |
+//! | `crossbeam_channel::after(d)` | `schedule_once(d, move \|\| _ = sender.send(()))` |
+//! | `crossbeam_channel::tick(period)` | [`schedule_periodic`](crate::Scheduler::schedule_periodic) with [`MissedTicks::Skip`](crate::MissedTicks::Skip), and `sender.try_send(Instant::now())` in it |
+//!
+//! # Go
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `time.AfterFunc(d, f)` | [`schedule_once(d, f)`](crate::Scheduler::schedule_once) |
+//! | `Timer.Stop()` | [`cancel`](crate::Cancellable::cancel), which returns the same |
+//! | `Timer.Reset(d)` | [`reset(d)`](crate::Cancellable::reset); if it returns false, the task has started or was cancelled, and stays so: schedule a new one |
+//! | `time.NewTicker(d)`, `C` | [`time::interval(d)`](crate::time::interval()), [`tick`](crate::time::Interval::tick); or [`schedule_periodic`](crate::Scheduler::schedule_periodic) with [`MissedTicks::Skip`](crate::MissedTicks::Skip) |
+//! | `Ticker.Stop()`, `Ticker.Reset(d)` | drop it, and make a new one; [`Interval::reset`](crate::time::Interval::reset) keeps the period |
+//! | `time.Sleep(d)`, `time.After(d)` in a `select` | [`time::sleep(d)`](crate::time::sleep()) in a task, or in a `select!` |
+//! | `context.WithTimeout(ctx, d)` | [`time::timeout(d, future)`](crate::time::timeout()) |
+//! | `context.AfterFunc`, `cancel()` of a tree of work | [`CompositeCancellable`](crate::rx::CompositeCancellable), [`Worker::dispose`](crate::rx::Worker::dispose) |
+//! | `testing/synctest` | [`Driver::block_on`](crate::Driver::block_on), [`Driver::advance`](crate::Driver::advance) |
 //!
 //! # Akka, Pekko
 //!
@@ -34,7 +67,7 @@
 //! | `timers.cancelAll()`, the end of an actor | [`Worker::dispose`](crate::rx::Worker::dispose), or a [`CompositeCancellable`](crate::rx::CompositeCancellable) |
 //! | `context.setReceiveTimeout(d)` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | `scheduler.close()` | [`close`](crate::Scheduler::close) returns what was pending; [`close_and_run`](crate::Scheduler::close_and_run) runs it, as Akka did before 2.6 |
-//! | `SchedulerTask.cancelled()` | what is captured is dropped: a `Drop` of your own |
+//! | `SchedulerTask.cancelled()` | put the clean-up into the `Drop` of a value that the closure owns |
 //! | `IllegalStateException: cannot enqueue after timer shutdown` | [`ScheduleError::Closed`](crate::ScheduleError::Closed) |
 //! | `akka.scheduler.tick-duration`, `ticks-per-wheel`, `shutdown-timeout` | [`Builder::tick`](crate::Builder::tick), [`wheel_size`](crate::Builder::wheel_size), [`shutdown_timeout`](crate::Builder::shutdown_timeout) |
 //! | `maxFrequency`; `delay` of more than 2^31 ticks is an error | any period above zero; any delay |
@@ -53,14 +86,39 @@
 //! | `newTimeout(task, delay, unit)` | [`schedule_once(delay, task)`](crate::Scheduler::schedule_once) |
 //! | `Timeout.cancel()` | [`cancel`](crate::Cancellable::cancel); the closure is dropped when it returns, not a tick later |
 //! | `Timeout.isExpired()`, `isCancelled()` | [`is_done`](crate::Cancellable::is_done), [`is_cancelled`](crate::Cancellable::is_cancelled) |
-//! | `Timeout.task()`, `timer()` | keep what you need beside the handle, which owns nothing |
-//! | `TimerTask.cancelled(timeout)` | what is captured is dropped: a `Drop` of your own |
-//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated; if each delay differs, a closure that returns [`Some(delay)`](crate::Repeat) |
+//! | `Timeout.task()`, `timer()` | not there: store the task's data next to the handle |
+//! | `TimerTask.cancelled(timeout)` | put the clean-up into the `Drop` of a value that the closure owns |
+//! | a `TimerTask` that schedules itself again | [`schedule_with_fixed_delay`](crate::Scheduler::schedule_with_fixed_delay): no drift, and nothing allocated; if each delay differs, [`schedule_self_paced`](crate::Scheduler::schedule_self_paced) |
 //! | `pendingTimeouts()` | [`pending`](crate::Scheduler::pending), [`stats`](crate::Scheduler::stats) |
 //! | `stop()`, a set of what was not processed | [`close`](crate::Scheduler::close): [`Leftovers`](crate::Leftovers), in order of deadlines |
 //! | `EventExecutor.schedule(..)`, `ScheduledFuture` | [`pool::ScheduledThreadPool`](crate::pool::ScheduledThreadPool), [`call_after`](crate::Scheduler::call_after) |
 //! | `IdleStateHandler`, `ReadTimeoutHandler` | a task that is [`reset`](crate::Cancellable::reset) with each message; in async code a [`Sleep`](crate::time::Sleep::reset) |
 //! | wakes up at every tick | sleeps until a task is due |
+//!
+//! # `java.util.Timer`, `CompletableFuture`
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `timer.schedule(task, delay)` | [`schedule_once(delay, task)`](crate::Scheduler::schedule_once) |
+//! | `timer.schedule(task, delay, period)` | [`schedule_periodic`](crate::Scheduler::schedule_periodic) with [`MissedTicks::Delay`](crate::MissedTicks::Delay) |
+//! | `timer.scheduleAtFixedRate(task, delay, period)` | [`schedule_repeatedly`](crate::Scheduler::schedule_repeatedly) |
+//! | `TimerTask.cancel()`, `timer.purge()` | [`cancel`](crate::Cancellable::cancel), which leaves nothing to purge |
+//! | `timer.cancel()` | [`close`](crate::Scheduler::close) |
+//! | a task that throws ends the timer | it ends its own series |
+//! | `future.orTimeout(d)`, `completeOnTimeout(value, d)` | [`time::timeout(d, future)`](crate::time::timeout()), and `.unwrap_or(value)` of what it gives |
+//! | `CompletableFuture.delayedExecutor(d)` | [`call_after(d, f)`](crate::Scheduler::call_after) |
+//!
+//! # JavaScript, asio, libuv
+//!
+//! | there | here |
+//! | --- | --- |
+//! | `setTimeout(f, d)`, `clearTimeout` | [`schedule_once(d, f)`](crate::Scheduler::schedule_once), [`cancel`](crate::Cancellable::cancel) |
+//! | `setInterval(f, d)`, `clearInterval` | [`schedule_periodic`](crate::Scheduler::schedule_periodic) with [`MissedTicks::Skip`](crate::MissedTicks::Skip) |
+//! | one thread that runs all of them | a [`MessageLoop`](crate::message_loop::MessageLoop), or [`Inline`](crate::Inline) |
+//! | `steady_timer::async_wait(handler)` | [`schedule_once`](crate::Scheduler::schedule_once); in async code a [`Sleep`](crate::time::Sleep) |
+//! | `expires_after(d)`, `uv_timer_again` | [`reset(d)`](crate::Cancellable::reset); [`Sleep::reset`](crate::time::Sleep::reset) |
+//! | `timer.cancel()`, and the handler gets `operation_aborted` | [`cancel`](crate::Cancellable::cancel): the closure is dropped, and not called |
+//! | `io_context::run`, `uv_run` | [`Driver::turn`](crate::Driver::turn) in an event loop of your own |
 //!
 //! # tokio
 //!

@@ -65,9 +65,9 @@
 //! A task may close its own scheduler. On the tick thread (an [`Inline`](crate::Inline) executor) `close` would wait
 //! for itself. There it returns [`CloseError::OnTickThread`](crate::CloseError::OnTickThread) and closes nothing;
 //! `stop` works. On another thread `close` works, and does not wait for the run that it is called from. If that run
-//! belongs to a series, the leftover of the series is returned already, and takes effect when the run has ended: a
-//! leftover that is [run](crate::PendingTask::run) runs once more, on the thread of the run, and one that is moved
-//! moves then. Two runs that close at the same time do not wait for each other.
+//! belongs to a series, `close` returns the series at once. [`run`](crate::PendingTask::run) or
+//! [`reschedule`](crate::PendingTask::reschedule) on it takes effect after the run in progress, on that run's thread. Two
+//! runs that close at the same time do not wait for each other.
 //!
 //! # Losing nothing
 //!

@@ -143,7 +143,28 @@ impl From<ScheduleError> for io::Error {
 ///
 /// [`Scheduler::try_schedule_once`](crate::Scheduler::try_schedule_once) and the `try_` methods of pools, loops and
 /// workers return it. It never gives out a reference to the task. So it is `Sync` if the task is `Send`, and `?`
-/// converts it into `Box<dyn Error + Send + Sync>`.
+/// converts it into `Box<dyn Error + Send + Sync>`. The [`source`](std::error::Error::source) is the [`ScheduleError`], so
+/// code that does not know the type of the task finds the reason there:
+///
+/// ```
+/// use std::error::Error;
+/// use std::time::Duration;
+/// use tickwheel::{ScheduleError, Scheduler};
+///
+/// fn remind(scheduler: &Scheduler) -> Result<(), Box<dyn Error + Send + Sync>> {
+///     scheduler.try_schedule_once(Duration::from_secs(1), || println!("still there?"))?;
+///     Ok(())
+/// }
+///
+/// let scheduler = Scheduler::new();
+/// scheduler.close()?;
+/// let error = remind(&scheduler).unwrap_err();
+/// let reason = error.source().and_then(|reason| reason.downcast_ref());
+/// assert_eq!(reason, Some(&ScheduleError::Closed));
+/// # Ok::<(), tickwheel::CloseError>(())
+/// ```
+///
+/// The task comes back:
 ///
 /// ```
 /// use std::time::Duration;
@@ -179,11 +200,6 @@ impl<F> TryScheduleError<F> {
     pub fn into_task(self) -> F {
         self.task.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Converts the task, and keeps the reason.
-    pub(crate) fn map<G>(self, convert: impl FnOnce(F) -> G) -> TryScheduleError<G> {
-        TryScheduleError::new(self.reason, convert(self.into_task()))
-    }
 }
 
 impl<F> fmt::Debug for TryScheduleError<F> {
@@ -194,11 +210,15 @@ impl<F> fmt::Debug for TryScheduleError<F> {
 
 impl<F> fmt::Display for TryScheduleError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.fmt(f)
+        f.write_str("the task was not accepted: `reason` tells why, and `into_task` gives it back")
     }
 }
 
-impl<F> std::error::Error for TryScheduleError<F> {}
+impl<F> std::error::Error for TryScheduleError<F> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
 
 impl<F> From<TryScheduleError<F>> for ScheduleError {
     fn from(error: TryScheduleError<F>) -> ScheduleError {
@@ -280,7 +300,7 @@ pub enum BuildError {
     #[error("the pool has no threads: set at least one")]
     NoThreads,
     /// The operating system did not start the tick thread.
-    #[error("the tick thread could not be started: {0}; end some threads, or use `build_driven`")]
+    #[error("the tick thread could not be started: end some threads, or use `build_driven`")]
     Thread(#[source] io::Error),
     /// The global scheduler is in use, so it cannot be set any more.
     #[error("the global scheduler is in use already: set it once, at the beginning of `main`")]

@@ -5,7 +5,7 @@
 //! executor that takes single tasks out of the batch.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::tick::Moment;
@@ -56,7 +56,8 @@ enum Inner {
     Standalone {
         deadline: Instant,
         name: &'static str,
-        task: Box<dyn FnOnce() + Send>,
+        /// The mutex is never locked. It makes a task, and so a [`Rejected`], `Sync`.
+        task: Mutex<Box<dyn FnOnce() + Send>>,
     },
     /// It was run, or given back to its owner.
     Empty,
@@ -66,7 +67,7 @@ impl DueTask {
     /// Makes a task that belongs to no scheduler, to feed an [`Executor`](crate::Executor) with.
     pub fn new(deadline: Instant, f: impl FnOnce() + Send + 'static) -> DueTask {
         let name = std::any::type_name_of_val(&f);
-        DueTask(Inner::Standalone { deadline, name, task: Box::new(f) })
+        DueTask(Inner::Standalone { deadline, name, task: Mutex::new(Box::new(f)) })
     }
 
     pub(super) fn scheduled(owner: Arc<dyn TaskOwner>, entry: Entry) -> DueTask {
@@ -80,7 +81,9 @@ impl DueTask {
         match std::mem::replace(&mut self.0, Inner::Empty) {
             // Its panic is caught there, and told to the hook.
             Inner::Scheduled { owner, entry } => owner.run(entry),
-            Inner::Standalone { task, .. } => quietly(task),
+            Inner::Standalone { task, .. } => {
+                quietly(task.into_inner().unwrap_or_else(PoisonError::into_inner));
+            }
             Inner::Empty => {}
         }
     }

@@ -8,6 +8,22 @@
 //! | call a closure later, and await its result | [`Scheduler::call_after`] |
 //! | limit the silence, the rate or the gathering of a stream | `StreamTimeExt`, with the feature `futures-core` |
 //! | wait, limit a future, or tick | [`time`](crate::time) |
+//!
+//! # In async code
+//!
+//! A task must not put its runtime's thread to sleep, because the other tasks of that thread would wait too:
+//!
+//! | call that may sleep | await instead |
+//! | --- | --- |
+//! | [`close`](Scheduler::close), [`close_and_run`](Scheduler::close_and_run): up to [`shutdown_timeout`](crate::Builder::shutdown_timeout), by default 5 s | [`stop`](Scheduler::stop)`().await`, and [`run_all`](crate::Leftovers::run_all) |
+//! | [`schedule_once`](Scheduler::schedule_once) and whatever else schedules a closure: up to 100 ms, [under overload](crate#under-overload) | [`sleep`](crate::time::sleep()) in a task, unless the closure must run even if nobody waits |
+//! | [`ScheduledFuture::join`](crate::pool::ScheduledFuture::join), [`Stopping::wait`](crate::Stopping::wait) | the future itself |
+//! | [`DelayQueue::recv`](crate::delay::DelayQueue::recv) | [`next`](crate::delay::DelayQueue::next), [`stream`](crate::delay::DelayQueue::stream) |
+//! | [`DelayedWorkQueue::take`](crate::pool::DelayedWorkQueue::take) | a `DelayQueue` |
+//! | [`await_termination`](Scheduler::await_termination), [`LoopThread::join`](crate::message_loop::LoopThread::join) | a thread for blocking calls, such as that of tokio's `spawn_blocking` |
+//! | [`block_on`] | the future itself |
+//!
+//! The futures of this crate never sleep in a poll.
 
 mod call;
 #[cfg(feature = "futures-core")]

@@ -166,8 +166,8 @@ impl MessageLoop {
     }
 
     /// Calls a closure once each time that the loop is about to wait: before its first wait, and then before a wait if
-    /// a task has run since the last call. A closure that returns `Break` or `None`, or panics, is removed. The delay of
-    /// a `Some` means nothing here.
+    /// a task has run since the last call. A closure that returns `Break` or `None`, or panics, is removed. A
+    /// returned delay is ignored.
     ///
     /// A closure that is added when the others have been called is called for the first time after the next task.
     #[doc(alias = "addIdleHandler")]
@@ -313,16 +313,27 @@ impl fmt::Debug for LoopBuilder {
 /// A thread that runs a loop until the loop is told to quit.
 ///
 /// Dropping a `LoopThread` tells the loop to quit, and does not wait. The immediate tasks that were posted before still
-/// run, also if one of them drops the `LoopThread`. Delayed tasks are dropped.
+/// run, also if one of them drops the `LoopThread`. Delayed tasks are dropped. [`quit_and_join`](LoopThread::quit_and_join)
+/// does the same, and waits.
 ///
 /// ```
 /// use tickwheel::message_loop::LoopThread;
 ///
 /// let worker = LoopThread::spawn("worker")?;
 /// worker.runner().post(|| println!("on {:?}", std::thread::current().name()))?;
-/// worker.runner().quit_safely();
-/// worker.join().expect("the panics of tasks are caught");
+/// worker.quit_and_join().expect("the panics of tasks are caught");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// So keep the `LoopThread` in a variable for as long as the loop is needed. Here it is dropped with the statement, and
+/// the loop takes nothing:
+///
+/// ```
+/// use tickwheel::message_loop::LoopThread;
+///
+/// let runner = LoopThread::spawn("worker")?.runner(); // wrong
+/// assert!(runner.post(|| println!("never")).is_err());
+/// # Ok::<(), std::io::Error>(())
 /// ```
 #[doc(alias = "HandlerThread")]
 #[must_use = "dropping it tells its loop to quit"]
@@ -393,7 +404,8 @@ impl LoopThread {
         self.runner.clone()
     }
 
-    /// Waits for the thread to end. This does not tell the loop to quit. If nothing else does, it never returns.
+    /// Waits for the thread to end. This does not tell the loop to quit. If nothing else does, it never returns:
+    /// [`quit_and_join`](LoopThread::quit_and_join) does both.
     ///
     /// Two loops whose tasks join each other's threads wait for ever. Only a thread that would wait for itself gets an
     /// error.
@@ -411,12 +423,41 @@ impl LoopThread {
             None => Ok(()),
         }
     }
+
+    /// Tells the loop to quit, as dropping the `LoopThread` does, and waits for the thread to end. The immediate tasks
+    /// that were posted before run. Delayed tasks are dropped. For another end, call one of the `quit` methods of the
+    /// [`runner`](LoopThread::runner), and then [`join`](LoopThread::join).
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`join`](LoopThread::join). On the loop's own thread, the loop ends after the running task.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::message_loop::LoopThread;
+    ///
+    /// let disk = LoopThread::spawn("disk")?;
+    /// let runner = disk.runner();
+    /// runner.post(|| println!("written"))?;
+    /// let flush = runner.post_delayed(Duration::from_secs(60), || println!("never"))?;
+    /// disk.quit_and_join().expect("the panics of tasks are caught");
+    /// assert!(flush.is_done() && !flush.is_cancelled());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn quit_and_join(self) -> thread::Result<()> {
+        self.quit();
+        self.join()
+    }
+
+    fn quit(&self) {
+        self.runner.shared.quit(Quit::ImmediateOnly);
+    }
 }
 
 impl Drop for LoopThread {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.runner.shared.quit(Quit::ImmediateOnly);
+            self.quit();
         }
     }
 }

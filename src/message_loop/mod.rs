@@ -73,6 +73,7 @@
 //! | [`MessageLoop::run`] | the loop was told to quit | nests, and ends with the loop |
 //! | [`RunLoop::run`] | its [`QuitHandle`], or the loop, was told to quit | nests, and the task goes on after that |
 //! | [`LoopThread::join`] | the thread has ended (`join` does not tell its loop to quit) | returns a [`WouldDeadlock`] at once |
+//! | [`LoopThread::quit_and_join`] | the thread has ended | quits, and returns a [`WouldDeadlock`] at once |
 //! | [`LoopThread::spawn_with`] | `setup` has returned, on the new thread | also waits for `setup`; so `setup` must not wait for this thread |
 //! | a post | at once, or at most 100 ms later if the caller is far ahead of the loop | never waits |
 //!
@@ -97,6 +98,7 @@
 //! | | `PostNonNestableTask` | [`post_non_nestable`](TaskRunner::post_non_nestable) |
 //! | any closure | any closure | a [`TaskRunner`] takes closures that are `Send`, a [`LocalTaskRunner`] takes any, on its own thread |
 //! | `HandlerThread` | `base::Thread` | [`LoopThread`] |
+//! | `quit()`, and `join()` | `Thread::Stop` | [`LoopThread::quit_and_join`] |
 //! | `quit()`, `quitSafely()` | the end of the thread | [`quit`](TaskRunner::quit), [`quit_safely`](TaskRunner::quit_safely), [`quit_when_idle`](TaskRunner::quit_when_idle): for good |
 //! | | `RunLoop`, nested or not; `Quit`, `QuitWhenIdle`, `QuitClosure` | [`RunLoop`], and its [`QuitHandle`] for that run alone |
 //! | `MessageQueue.IdleHandler` | `DoIdleWork` | [`add_idle_handler`](MessageLoop::add_idle_handler), or inside a task [`LocalTaskRunner::add_idle_handler`] |

@@ -56,20 +56,6 @@ impl<'a> TaskPanic<'a> {
         TaskPanic { name: None, payload }
     }
 
-    /// Describes a panic with this payload, of the task with this name: usually the [`type_name`](std::any::type_name)
-    /// of its closure.
-    ///
-    /// ```
-    /// use tickwheel::TaskPanic;
-    ///
-    /// let panic = TaskPanic::named("my_app::heartbeat", &"out of cheese");
-    /// assert_eq!((panic.name(), panic.message()), ("my_app::heartbeat", Some("out of cheese")));
-    /// assert_eq!(TaskPanic::new(&"out of cheese").name(), "a task");
-    /// ```
-    pub fn named(name: &'static str, payload: &'a (dyn Any + Send)) -> TaskPanic<'a> {
-        TaskPanic { name: Some(name), payload }
-    }
-
     /// Returns the type name of the closure that panicked, such as `my_app::main::{{closure}}`, or `"a task"` if it is
     /// not known.
     pub fn name(&self) -> &'static str {
@@ -340,28 +326,24 @@ impl PanicHook {
 
     /// Reports a panic, and drops its payload.
     pub fn report(&self, payload: Box<dyn Any + Send>) {
-        self.tell(&*payload);
+        self.tell(None, &*payload);
         discard(payload);
     }
 
     /// Like [`report`](PanicHook::report), for the task with this name.
     pub fn report_named(&self, name: &'static str, payload: Box<dyn Any + Send>) {
-        self.tell_named(name, &*payload);
+        self.tell(Some(name), &*payload);
         discard(payload);
     }
 
-    /// Reports a panic, and leaves its payload to the caller.
-    pub fn tell(&self, payload: &(dyn Any + Send)) {
-        self.tell_of(None, payload);
-    }
-
-    /// Like [`tell`](PanicHook::tell), for the task with this name.
+    /// Reports a panic of the task with this name, and leaves its payload to the caller.
+    #[doc(hidden)] // for the layers of this crate
     pub fn tell_named(&self, name: &'static str, payload: &(dyn Any + Send)) {
-        self.tell_of(Some(name), payload);
+        self.tell(Some(name), payload);
     }
 
     /// Reports a panic once, and catches what the hook throws.
-    fn tell_of(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
+    fn tell(&self, name: Option<&'static str>, payload: &(dyn Any + Send)) {
         quietly(|| trace::panicked(name, TaskPanic { name, payload }.message()));
         let panic = TaskPanic { name, payload };
         match &self.0 {

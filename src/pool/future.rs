@@ -154,6 +154,8 @@ impl<T> ScheduledFuture<T> {
     ///   [`ThreadPool`](crate::ThreadPool), but not for an executor of your own;
     /// - a [call](crate::Scheduler::call_after) is joined inside a task on the tick thread of its scheduler.
     ///
+    /// The future is gone then. [`try_join`](ScheduledFuture::try_join) gives it back.
+    ///
     /// Other deadlocks are not detected. On a driven scheduler, the join waits until a thread turns the
     /// [`Driver`](crate::Driver). Any thread that has the driver may do so at any time, so a join on the only thread
     /// that would have turned it hangs: advance the driver first, and join afterwards.
@@ -161,22 +163,46 @@ impl<T> ScheduledFuture<T> {
     /// # Errors
     ///
     /// [`JoinError`], if there is no result.
-    pub fn join(mut self) -> Result<T, JoinError> {
+    pub fn join(self) -> Result<T, JoinError> {
+        self.try_join().unwrap_or(Err(JoinError::WouldDeadlock))
+    }
+
+    /// Waits for the result, like [`join`](ScheduledFuture::join), but gives the future back if the wait would never end.
+    /// Then it can be awaited, or joined elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Returns the future where `join` returns [`JoinError::WouldDeadlock`].
+    ///
+    /// ```
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let inner = pool.clone();
+    /// let outer = pool.submit(move || {
+    ///     let part = inner.submit(|| 6 * 7).expect("open");
+    ///     part.try_join().expect_err("this is the only thread")
+    /// })?;
+    /// let part = outer.join()?;
+    /// assert_eq!(part.join()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_join(mut self) -> Result<Result<T, JoinError>, ScheduledFuture<T>> {
         if self.is_over {
-            return Err(JoinError::Taken);
+            return Ok(Err(JoinError::Taken));
         }
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         if let Some(result) = self.look(&waker) {
-            return result;
+            return Ok(result);
         }
         let waiting = self.task.begin_wait();
         loop {
             if let Some(result) = self.look(&waker) {
-                return result;
+                return Ok(result);
             }
             if waiting.is_err() {
-                return Err(JoinError::WouldDeadlock);
+                return Err(self);
             }
             sleeper.sleep();
         }
@@ -275,13 +301,13 @@ impl<T> fmt::Debug for ScheduledFuture<T> {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The task was cancelled, or will not run because its pool was shut down or dropped.
-    #[error("the task was cancelled, or its pool was shut down before it ran")]
+    /// The task was cancelled, or will not run because its pool, loop or scheduler has ended.
+    #[error("the task was cancelled, or its pool, loop or scheduler ended before it ran")]
     Cancelled,
     /// The task was not accepted, so it will not run: see
     /// [`call_after`](crate::Scheduler::call_after).
-    #[error("the task was not accepted: {0}")]
-    Refused(ScheduleError),
+    #[error("the task was not accepted")]
+    Refused(#[source] ScheduleError),
     /// The result was taken before, by a poll of the same future.
     #[error("the result was taken before: await or join a task once, and keep its value")]
     Taken,
@@ -294,6 +320,41 @@ pub enum JoinError {
         "no thread is left that could run it, because they all wait for each other: await it, give the pool more threads, or join elsewhere"
     )]
     WouldDeadlock,
+}
+
+/// The questions that [tokio's error](https://docs.rs/tokio/1/tokio/task/struct.JoinError.html) answers.
+impl JoinError {
+    /// Returns true if the task was cancelled, or will not run because its pool, loop or scheduler has ended.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, JoinError::Cancelled)
+    }
+
+    /// Returns true if the task has panicked.
+    pub fn is_panic(&self) -> bool {
+        matches!(self, JoinError::Panicked(_))
+    }
+
+    /// Returns the payload of the panic, for [`resume_unwind`](std::panic::resume_unwind).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the task has not panicked: see [`is_panic`](JoinError::is_panic).
+    ///
+    /// ```
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// let pool = ScheduledThreadPool::new(1);
+    /// let error = pool.submit(|| -> u8 { panic!("out of cheese") })?.join().unwrap_err();
+    /// assert!(error.is_panic() && !error.is_cancelled());
+    /// assert_eq!(error.into_panic().downcast_ref(), Some(&"out of cheese"));
+    /// # Ok::<(), tickwheel::ScheduleError>(())
+    /// ```
+    pub fn into_panic(self) -> Box<dyn Any + Send> {
+        match self {
+            JoinError::Panicked(payload) => payload.into_inner(),
+            other => panic!("the task has not panicked: {other}"),
+        }
+    }
 }
 
 /// The payload of a panic in a task.

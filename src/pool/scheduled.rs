@@ -24,8 +24,21 @@ use crate::{
 /// tasks much faster than the pool runs them waits a little in some of its calls, at most 100 ms in one. This never
 /// happens on a thread of the pool itself. For a hard limit see [`PoolBuilder::max_pending`].
 ///
-/// Clones are handles to the same pool. When the last one is dropped, the pool shuts down as by
-/// [`shutdown_now`](ScheduledThreadPool::shutdown_now), without waiting.
+/// Clones are handles to the same pool, so a pool needs no `Arc` around it. On an `Arc<ScheduledThreadPool>`, with
+/// [`ScheduleExt`](crate::ScheduleExt) in scope, Rust calls the trait's `schedule_with_fixed_delay`, which returns a
+/// [`Cancellable`] and no future.
+///
+/// When the last handle is dropped, the pool shuts down as by [`shutdown_now`](ScheduledThreadPool::shutdown_now),
+/// without waiting. So keep the pool in a variable. Here it ends with the statement, and the join fails:
+///
+/// ```
+/// use std::time::Duration;
+/// use tickwheel::pool::{JoinError, ScheduledThreadPool};
+///
+/// let lost = ScheduledThreadPool::new(2).schedule(Duration::from_secs(1), || "never")?; // wrong
+/// assert!(matches!(lost.join(), Err(JoinError::Cancelled)));
+/// # Ok::<(), tickwheel::ScheduleError>(())
+/// ```
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::any::{type_name, type_name_of_val};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use super::delayed::Entry;
 use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
+use crate::platform::sync::{Mutex, lock};
 use crate::pool::job::{Job, NamedOnce, Once, Owner, Series, Work};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
@@ -66,9 +68,8 @@ pub(super) trait TaskQueue:
 /// Clones are handles to the same worker. Dropping the last one disposes nothing: the scheduled tasks still run.
 ///
 /// A worker and its delayed tasks keep its scheduler, or whatever else keeps its time, alive. When that scheduler is
-/// closed, the delayed tasks are among the leftovers. A leftover that is run queues its task, and one that is dropped
-/// drops it. So they are dropped if nobody takes the leftovers, because the [`Stopping`](crate::Stopping) of a `stop` was
-/// dropped.
+/// closed, the delayed tasks are among the leftovers. To run such a leftover queues the task, and to drop it drops the
+/// task.
 ///
 /// When an executor refuses work, drops it, or panics, the worker offers the work again: sixteen times after a
 /// millisecond, then after two, and so on, up to 64. The workers of one [`ExecutorScheduler`] do so together, so a
@@ -162,7 +163,8 @@ impl Worker {
     // ----- tasks ---------------------------------------------------------------------------
 
     /// Runs a task after all queued tasks. If the worker is disposed or [full](ExecutorScheduler::max_pending), the
-    /// closure is dropped, and the handle says that the task was cancelled.
+    /// closure is dropped, and the handle says that the task was cancelled. [`try_schedule`](Worker::try_schedule)
+    /// returns the closure and the reason.
     pub fn schedule(&self, f: impl FnOnce() + Send + 'static) -> Cancellable {
         self.schedule_after(Duration::ZERO, f)
     }
@@ -171,7 +173,8 @@ impl Worker {
     /// as [`schedule`](Worker::schedule).
     ///
     /// If the worker is disposed or full, or if its scheduler takes no more tasks, the closure is dropped, and the
-    /// handle says that the task was cancelled. [`Schedule::schedule_task`] returns the reason.
+    /// handle says that the task was cancelled. [`try_schedule_after`](Worker::try_schedule_after) returns the closure
+    /// and the reason.
     pub fn schedule_after(
         &self,
         delay: Duration,
@@ -184,8 +187,10 @@ impl Worker {
     /// runs are made up for, one by one. A task that returns an `Option<Duration>` chooses its next delay: see
     /// [`Repeat`].
     ///
-    /// If the period is zero, the handle says that the task was cancelled. [`Schedule::schedule_series`] returns an
-    /// error then, and takes every [`Period`].
+    /// If the period is zero, or if the task is refused for one of the reasons of
+    /// [`schedule_after`](Worker::schedule_after), the closure is dropped, and the handle says that the task was cancelled.
+    /// [`try_schedule_periodically`](Worker::try_schedule_periodically) returns the closure and the reason, and takes
+    /// every [`Period`].
     #[doc(alias = "schedulePeriodically")]
     pub fn schedule_periodically<R: Repeat>(
         &self,
@@ -228,6 +233,101 @@ impl Worker {
             let Once(f) = work.expect("a refused task comes back, unless it is delayed");
             TryScheduleError::new(reason, f)
         })
+    }
+
+    /// Runs a task after `delay`, like [`schedule_after`](Worker::schedule_after), or gives it back in the error.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_schedule`](Worker::try_schedule), and those of the scheduler, or of whatever else keeps the
+    /// worker's time. `Closed` from a scheduler does not mean that the worker is disposed: it still takes tasks without
+    /// a delay.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::rx::ExecutorScheduler;
+    /// use tickwheel::{Inline, ScheduleError, Scheduler};
+    ///
+    /// let timers = Scheduler::new();
+    /// let worker = ExecutorScheduler::new(Inline, &timers).worker();
+    /// timers.close()?;
+    /// let refused = worker.try_schedule_after(Duration::from_secs(1), || println!("now, then")).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::Closed);
+    /// worker.try_schedule(refused.into_task())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_schedule_after<F: FnOnce() + Send + 'static>(
+        &self,
+        delay: Duration,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        self.or_returned(f, |f| {
+            let run = move || {
+                let f = lock(&f).take();
+                f.into_iter().for_each(|f| f());
+            };
+            self.schedule_task_named(type_name::<F>(), delay, Box::new(run))
+        })
+    }
+
+    /// Runs a task again and again, as the [`Period`] says, or gives it back in the error. A `Duration` is a period of a
+    /// fixed rate, as in [`schedule_periodically`](Worker::schedule_periodically).
+    ///
+    /// # Errors
+    ///
+    /// `ZeroPeriod`, and the errors of [`try_schedule_after`](Worker::try_schedule_after).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::rx::ExecutorScheduler;
+    /// use tickwheel::{Inline, Period, Scheduler};
+    ///
+    /// let (timers, driver) = Scheduler::builder().build_driven()?;
+    /// let worker = ExecutorScheduler::new(Inline, &timers).worker();
+    /// let gap = Period::fixed_delay(Duration::from_secs(1));
+    /// let poll = worker.try_schedule_periodically(Duration::ZERO, gap, || println!("poll"))?;
+    /// driver.advance(Duration::from_secs(10));
+    /// assert!(poll.cancel());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_schedule_periodically<R: Repeat, F: FnMut() -> R + Send + 'static>(
+        &self,
+        initial: Duration,
+        period: impl Into<Period>,
+        f: F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        let period = period.into();
+        self.or_returned(f, |shared| {
+            let mut f = None;
+            let run = move || {
+                if f.is_none() {
+                    f = lock(&shared).take(); // in its first run
+                }
+                f.as_mut().map_or(ControlFlow::Break(()), |f| f().flow())
+            };
+            self.schedule_series_named(type_name::<F>(), initial, period, Box::new(run))
+        })
+    }
+
+    /// Schedules a closure that both sides have until it is accepted. A queue drops a job whose timer is refused, and
+    /// with it only the job's side.
+    fn or_returned<F>(
+        &self,
+        f: F,
+        schedule: impl FnOnce(Arc<Mutex<Option<F>>>) -> Result<Cancellable, ScheduleError>,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
+        let f = Arc::new(Mutex::new(Some(f)));
+        let given = catch_unwind(AssertUnwindSafe(|| schedule(Arc::clone(&f))));
+        let refused = match &given {
+            Ok(Err(reason)) => lock(&f).take().map(|f| TryScheduleError::new(*reason, f)),
+            _ => None,
+        };
+        self.queue.hook().catch(|| drop(f)); // all of it, if the task was cancelled in the meantime
+        match (refused, given) {
+            (Some(refused), _) => Err(refused),
+            (None, Ok(given)) => Ok(given.unwrap_or_else(|_| Cancellable::already_cancelled())),
+            (None, Err(panic)) => resume_unwind(panic),
+        }
     }
 
     fn series<R: Repeat, F: FnMut() -> R + Send + 'static>(

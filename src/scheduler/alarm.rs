@@ -115,6 +115,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`wake_at`](Scheduler::wake_at).
+    #[doc(hidden)] // for the layers of this crate
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `Alarm::new`")]
     pub fn wake_at_since(
@@ -129,6 +130,7 @@ impl Scheduler {
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
     /// the [`Driver`](crate::Driver). Such a thread must not wait for anything that this scheduler has to do.
+    #[doc(hidden)] // for the layers of this crate
     pub fn is_turned_here(&self) -> bool {
         self.shared().is_turned_here()
     }

@@ -40,6 +40,9 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// Dropping the handle does not cancel the task. For a guard that does, see
 /// [`cancel_on_drop`](Cancellable::cancel_on_drop). Clones stand for the same task. A handle may outlive its scheduler.
 ///
+/// To move the deadline, [`reset`](Cancellable::reset) takes a delay from now, and [`reset_at`](Cancellable::reset_at) an
+/// instant.
+///
 /// ```
 /// use std::time::Duration;
 /// use tickwheel::Scheduler;
@@ -159,10 +162,9 @@ impl Cancellable {
 
     /// Returns true if a cancel has ended the task.
     ///
-    /// A handle always tells this if the task was cancelled by the handle itself or by one of its clones. If a leftover
-    /// was cancelled by its [`PendingTask`](crate::PendingTask), or by the handle that
-    /// [`reschedule`](crate::PendingTask::reschedule) returned, an earlier handle tells it for a while. Later it only
-    /// tells that the task [is done](Cancellable::is_done).
+    /// Rely on the answer of the handle that has cancelled the task, or of a clone of that handle. Other handles of the
+    /// task, such as those of a leftover that its [`PendingTask`](crate::PendingTask) has cancelled, may say only that it
+    /// [is done](Cancellable::is_done).
     pub fn is_cancelled(&self) -> bool {
         match &self.0 {
             Inner::Task(task) => task.is_cancelled(),
@@ -332,6 +334,9 @@ impl fmt::Debug for Cancellable {
 }
 
 /// A guard that cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
+///
+/// Bind it to a name. `let _guard = ..` keeps it to the end of the block, but `let _ = ..` drops it at once, and cancels
+/// the task.
 #[derive(Debug)]
 #[must_use = "dropping the guard cancels the task"]
 pub struct CancelOnDrop {

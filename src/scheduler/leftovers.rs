@@ -210,10 +210,10 @@ impl Drop for Leftovers {
 
 impl IntoIterator for Leftovers {
     type Item = PendingTask;
-    type IntoIter = IntoIter;
+    type IntoIter = LeftoversIter;
 
-    fn into_iter(self) -> IntoIter {
-        IntoIter(self)
+    fn into_iter(self) -> LeftoversIter {
+        LeftoversIter(self)
     }
 }
 
@@ -226,9 +226,9 @@ impl fmt::Debug for Leftovers {
 /// The iterator over [`Leftovers`].
 #[derive(Debug)]
 #[must_use = "leftovers that are dropped are tasks that never run"]
-pub struct IntoIter(Leftovers);
+pub struct LeftoversIter(Leftovers);
 
-impl Iterator for IntoIter {
+impl Iterator for LeftoversIter {
     type Item = PendingTask;
 
     fn next(&mut self) -> Option<PendingTask> {
@@ -241,7 +241,7 @@ impl Iterator for IntoIter {
     }
 }
 
-impl ExactSizeIterator for IntoIter {}
+impl ExactSizeIterator for LeftoversIter {}
 
 /// A task that was pending when its scheduler closed. Dropping it drops the task.
 #[must_use = "a task that is dropped never runs: `run`, `cancel` or `reschedule` it"]

@@ -43,7 +43,7 @@ pub use builder::Builder;
 pub use driver::Driver;
 pub use handle::{Cancel, CancelOnDrop, Cancellable};
 pub use in_force::Entered;
-pub use leftovers::{IntoIter, Leftovers, PendingTask, Stopping};
+pub use leftovers::{Leftovers, LeftoversIter, PendingTask, Stopping};
 pub use schedule_trait::{RepeatingTask, Schedule, ScheduleExt, Task};
 
 /// A handle to a timer service, which takes tasks from any thread, and runs them on an executor when they are due.
@@ -122,7 +122,7 @@ impl Scheduler {
     pub fn new() -> Scheduler {
         match Scheduler::builder().build() {
             Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error} ({error:?})"),
         }
     }
 
@@ -155,7 +155,7 @@ impl Scheduler {
     pub fn global() -> &'static Scheduler {
         match Scheduler::try_global() {
             Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error} ({error:?})"),
         }
     }
 
@@ -223,6 +223,7 @@ impl Scheduler {
 
     /// Returns true if two readings of the scheduler's clock, one after the other on any threads, always differ. Then a
     /// reading tells which of two calls came first: see [`Clock::tells_calls_apart`](crate::Clock::tells_calls_apart).
+    #[doc(hidden)] // for the layers of this crate
     pub fn tells_calls_apart(&self) -> bool {
         self.shared().intake.is_by_clock()
     }

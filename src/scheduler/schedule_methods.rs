@@ -12,7 +12,7 @@ use crate::clock::tick::Times;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
 use crate::engine::slots::task::Repetition;
-use crate::engine::slots::{Content, Named, NamedAfter, OneShot, Series};
+use crate::engine::slots::{Content, Named, OneShot, Repeating, Series};
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
@@ -87,25 +87,61 @@ impl Scheduler {
     where
         F: FnOnce() + Send + 'static,
     {
-        let times = self.shared().watch.after(delay);
-        match trace::current_span() {
-            None => self.try_admit(times, task),
-            Some(span) => {
-                let refused = self.try_admit(times, InSpan::new(span, task));
-                refused.map_err(|error| error.map(InSpan::into_task))
-            }
-        }
+        self.try_admit_once(self.shared().watch.after(delay), task)
     }
 
-    fn try_admit<S: RunOnce>(
+    /// Like [`schedule_at`](Scheduler::schedule_at), but returns the task if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    ///
+    /// ```
+    /// use tickwheel::Scheduler;
+    ///
+    /// let scheduler = Scheduler::new();
+    /// scheduler.close()?;
+    /// let refused = scheduler.try_schedule_at(scheduler.now(), || println!("now, then")).unwrap_err();
+    /// refused.into_task()();
+    /// # Ok::<(), tickwheel::CloseError>(())
+    /// ```
+    pub fn try_schedule_at<F>(
+        &self,
+        instant: Instant,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        self.try_admit_once(self.shared().watch.at(instant), task)
+    }
+
+    fn try_admit_once<S: RunOnce>(
         &self,
         times: Times,
         task: S,
     ) -> Result<Cancellable, TryScheduleError<S>> {
+        match trace::current_span() {
+            None => self.try_admit(times, OneShot(task), Repetition::NONE, |OneShot(task)| task),
+            Some(span) => {
+                let task = OneShot(InSpan::new(span, task));
+                self.try_admit(times, task, Repetition::NONE, |OneShot(task)| task.into_task())
+            }
+        }
+    }
+
+    /// Admits a task. If it is refused, `unwrap` makes of it what the user has brought.
+    fn try_admit<T: Content, F>(
+        &self,
+        times: Times,
+        task: T,
+        repetition: Repetition,
+        unwrap: impl FnOnce(T) -> F,
+    ) -> Result<Cancellable, TryScheduleError<F>> {
         let shared = self.shared();
-        match shared.admit(times, OneShot(task), Repetition::NONE, self.own.as_ref()) {
+        match shared.admit(times, task, repetition, self.own.as_ref()) {
             Ok(key) => Ok(Cancellable::new(key, shared.id())),
-            Err((reason, OneShot(task))) => Err(TryScheduleError::new(reason, task)),
+            Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
         }
     }
 
@@ -138,8 +174,9 @@ impl Scheduler {
     ///
     /// The task is an `FnMut`, so it keeps its state from run to run. Runs never overlap. The task returns `()`, or a
     /// [`ControlFlow`](std::ops::ControlFlow), whose `Break` ends the series, or an `Option<Duration>`: then `Some(delay)`
-    /// makes the next run due `delay` after the end of this one, and `None` ends the series: see [`Repeat`]. A panic ends
-    /// the series too.
+    /// makes the next run due `delay` after the end of this one, and `None` ends the series: see [`Repeat`], and
+    /// [`schedule_self_paced`](Scheduler::schedule_self_paced), which needs no period for that. A panic ends the series
+    /// too.
     ///
     /// # Errors
     ///
@@ -175,6 +212,42 @@ impl Scheduler {
         self.schedule_periodic(initial, Period::fixed_delay(delay), task)
     }
 
+    /// Runs a task when `initial` has passed, and then again and again at its own pace: `Some(delay)` makes the next run due
+    /// `delay` after the end of this one, and `None` ends the series. With `Some(Duration::ZERO)` it runs again at once,
+    /// after whatever else is due.
+    ///
+    /// The [`period`](crate::PendingTask::period) of such a leftover is the longest that there is.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::Scheduler;
+    ///
+    /// let (scheduler, driver) = Scheduler::builder().build_driven()?;
+    /// let mut gap = Duration::from_secs(1);
+    /// let retries = scheduler.schedule_self_paced(Duration::ZERO, move || {
+    ///     println!("try again");
+    ///     gap *= 2;
+    ///     (gap < Duration::from_secs(60)).then_some(gap)
+    /// })?;
+    /// assert_eq!(driver.advance(Duration::from_secs(100)), 6); // at 0, 2, 6, 14, 30 and 62 seconds
+    /// assert!(retries.is_done());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`schedule_once`](Scheduler::schedule_once).
+    pub fn schedule_self_paced<F>(
+        &self,
+        initial: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnMut() -> Option<Duration> + Send + 'static,
+    {
+        self.schedule_periodic(initial, Period::CHOSEN, task)
+    }
+
     /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.
     ///
     /// A period of more than 584 years is shortened to that.
@@ -186,15 +259,48 @@ impl Scheduler {
         &self,
         initial: Duration,
         period: Period,
-        mut task: F,
+        task: F,
     ) -> Result<Cancellable, ScheduleError>
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
     {
-        // The type of this closure would be its name, so it is named after the user's.
-        let run = move || trace::in_a_root_span(|| task().flow());
-        self.admit_series(initial, period, NamedAfter::<F, _>::new(run))
+        self.admit_series(initial, period, Repeating(task))
+    }
+
+    /// Like [`schedule_periodic`](Scheduler::schedule_periodic), but returns the task if it is not accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`TryScheduleError`] holds the task and the reason.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tickwheel::{Period, ScheduleError, Scheduler};
+    ///
+    /// let scheduler = Scheduler::new();
+    /// let never = Period::fixed_rate(Duration::ZERO);
+    /// let refused = scheduler.try_schedule_periodic(Duration::ZERO, never, || println!("beat")).unwrap_err();
+    /// assert_eq!(refused.reason(), ScheduleError::ZeroPeriod);
+    /// let second = Period::fixed_rate(Duration::from_secs(1));
+    /// scheduler.try_schedule_periodic(Duration::ZERO, second, refused.into_task())?;
+    /// # Ok::<(), ScheduleError>(())
+    /// ```
+    pub fn try_schedule_periodic<R, F>(
+        &self,
+        initial: Duration,
+        period: Period,
+        task: F,
+    ) -> Result<Cancellable, TryScheduleError<F>>
+    where
+        R: Repeat,
+        F: FnMut() -> R + Send + 'static,
+    {
+        let Some(repetition) = Repetition::of(period) else {
+            return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, task));
+        };
+        let times = self.shared().watch.after(initial);
+        self.try_admit(times, Series(Repeating(task)), repetition, |Series(Repeating(task))| task)
     }
 
     fn admit_series<T>(
@@ -206,11 +312,7 @@ impl Scheduler {
     where
         Series<T>: Content,
     {
-        // It would run again and again without a pause, and every other task would wait.
-        if period.duration().is_zero() {
-            return Err(ScheduleError::ZeroPeriod);
-        }
-        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        let repetition = Repetition::of(period).ok_or(ScheduleError::ZeroPeriod)?;
         self.admit(self.shared().watch.after(initial), Series(task), repetition)
     }
 
@@ -247,6 +349,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// The errors of [`schedule_once`](Scheduler::schedule_once).
+    #[doc(hidden)] // for the layers of this crate
     pub fn schedule_at_named<F>(
         &self,
         name: &'static str,

@@ -318,7 +318,9 @@ schedule_behind!(&S, Box<S>, Arc<S>);
 /// if there is a [`Scheduler`] behind the pointers, also behind a `dyn Schedule`, it gets the closure without a box.
 /// Every other schedule gets a box and the type name of the closure.
 ///
-/// A `Scheduler` is a handle and cheap to clone, so it needs no `Arc` around it.
+/// A `Scheduler` is a handle and cheap to clone, so it needs no `Arc` around it. Nor does a
+/// [`ScheduledThreadPool`](crate::pool::ScheduledThreadPool), whose own `schedule_with_fixed_delay` returns a future. On an
+/// `Arc` of it, Rust calls the method of this trait, which returns a [`Cancellable`]: clone the pool instead.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -406,6 +408,24 @@ pub trait ScheduleExt: Schedule {
         F: FnMut() -> R + Send + 'static,
     {
         ScheduleExt::schedule_periodic(self, initial, Period::fixed_delay(delay), task)
+    }
+
+    /// Runs a task again and again at its own pace: see [`Scheduler::schedule_self_paced`]. This is
+    /// [`schedule_periodic`](ScheduleExt::schedule_periodic) with a period that is never used, unless the schedule is one of
+    /// your own that goes by the period alone: then the task runs once.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Schedule::schedule_series`].
+    fn schedule_self_paced<F>(
+        &self,
+        initial: Duration,
+        task: F,
+    ) -> Result<Cancellable, ScheduleError>
+    where
+        F: FnMut() -> Option<Duration> + Send + 'static,
+    {
+        ScheduleExt::schedule_periodic(self, initial, Period::CHOSEN, task)
     }
 
     /// Runs a task repeatedly, with a [`Period`] that says when the next run is due and what happens to missed runs.

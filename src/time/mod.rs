@@ -60,6 +60,45 @@
 //!
 //! A loop of sleeps that are due, or of ticks that are late, gives its thread to other tasks after 128 of them.
 //!
+//! # Idle timeouts
+//!
+//! To limit a silence, keep one sleep, and reset it with each message. That costs two stores, and a `timeout` around each
+//! message a new timer:
+//!
+//! ```
+//! use futures_util::future::{Either, select};
+//! use futures_util::stream::{self, Stream, StreamExt};
+//! use std::pin::Pin;
+//! use tickwheel::time::{self, Duration, Instant};
+//!
+//! /// Reads messages until the peer closes, or says nothing for 30 seconds. Returns their number.
+//! async fn read(mut messages: impl Stream<Item = u32> + Unpin) -> usize {
+//!     let idle = Duration::from_secs(30);
+//!     let (mut count, mut silence) = (0, time::sleep(idle));
+//!     loop {
+//!         // As `tokio::select!` would write it: message = messages.next() => .., () = &mut silence => return count
+//!         match select(messages.next(), &mut silence).await {
+//!             Either::Left((Some(_message), _)) => count += 1,
+//!             Either::Left((None, _)) | Either::Right(_) => return count,
+//!         }
+//!         Pin::new(&mut silence).reset(Instant::now() + idle);
+//!     }
+//! }
+//!
+//! # async fn message(number: u32) -> u32 {
+//! #     time::sleep(Duration::from_secs(20)).await;
+//! #     number
+//! # }
+//! let (scheduler, driver) = tickwheel::Scheduler::builder().build_driven()?;
+//! let start = scheduler.now();
+//! let messages = stream::iter(0..3).then(message).chain(stream::pending()); // one every 20 seconds
+//! assert_eq!(driver.block_on(read(Box::pin(messages)))?, 3);
+//! assert_eq!(scheduler.now() - start, Duration::from_secs(90));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A retry with growing gaps is on the page [`adopting`](crate::adopting#a-library).
+//!
 //! # In tests
 //!
 //! Inside [`Driver::block_on`] time is virtual, and moves by itself whenever the future waits and nothing else can go on:

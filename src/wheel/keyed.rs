@@ -77,6 +77,7 @@ pub struct WheelKey {
 impl WheelKey {
     /// Returns the number of the value's slot: less than the most values that the wheel ever held at a time. When the
     /// value is gone another one may get its number. For tables beside a wheel, which are changed together with it.
+    #[doc(hidden)] // for the layers of this crate
     pub fn index(self) -> u32 {
         self.slot
     }
@@ -95,9 +96,6 @@ impl WheelKey {
         WheelKey { slot: (bits >> 32) as u32, generation: bits as u32 }
     }
 }
-
-/// The former name of [`WheelKey`], which is easier to tell from [`pool::Key`](crate::pool::Key).
-pub type Key = WheelKey;
 
 /// The entry of a value in the buckets.
 #[derive(Clone, Copy, Default)]
@@ -162,6 +160,7 @@ impl<T> Wheel<T> {
     /// let wheel: Wheel<()> = Wheel::new(64).starting_at(1_000);
     /// assert_eq!(wheel.now(), 1_000);
     /// ```
+    #[doc(hidden)] // for the layers of this crate
     #[must_use]
     pub fn starting_at(self, tick: u64) -> Wheel<T> {
         Wheel::with(self.size, self.granularity, tick)
@@ -183,6 +182,7 @@ impl<T> Wheel<T> {
     /// assert_eq!(wheel.advance(1_500_000).collect::<Vec<_>>(), [(1_500_000, "first")]);
     /// assert_eq!(wheel.next_expiry(), Some(1_500_001));
     /// ```
+    #[doc(hidden)] // for the layers of this crate
     #[must_use]
     pub fn with_granularity(self, ticks: NonZeroU64) -> Wheel<T> {
         Wheel::with(self.size, ticks, self.now)
@@ -236,6 +236,7 @@ impl<T> Wheel<T> {
     /// # Panics
     ///
     /// Panics if the wheel holds four thousand million values.
+    #[doc(hidden)] // for the layers of this crate
     pub fn insert_as(&mut self, deadline: u64, order: u64, value: T) -> WheelKey {
         let (slot, generation, filing) = self.slots.insert(deadline, order, value);
         self.len += 1;
@@ -294,6 +295,7 @@ impl<T> Wheel<T> {
 
     /// Like [`reset`](Wheel::reset), with a position among values of the same deadline: see
     /// [`insert_as`](Wheel::insert_as).
+    #[doc(hidden)] // for the layers of this crate
     pub fn reset_as(&mut self, key: WheelKey, deadline: u64, order: u64) -> bool {
         let slot = self.slots.get_mut(key.slot);
         let Some(slot) = slot.filter(|slot| slot.holds(key.generation)) else { return false };
@@ -353,6 +355,7 @@ impl<T> Wheel<T> {
     }
 
     /// Returns the key of the value that has this [index](WheelKey::index).
+    #[doc(hidden)] // for the layers of this crate
     pub fn key_at(&self, index: u32) -> Option<WheelKey> {
         self.at(index).map(|(key, _)| key)
     }
@@ -392,9 +395,9 @@ impl<T> Wheel<T> {
     /// the order of insertion or [`reset`](Wheel::reset). The wheel does not move back to a tick that has passed.
     ///
     /// If the iterator is dropped early, the rest comes out at the next call.
-    pub fn advance(&mut self, to: u64) -> Expired<'_, T> {
+    pub fn advance(&mut self, to: u64) -> Advance<'_, T> {
         self.move_to(to);
-        Expired { wheel: self }
+        Advance { wheel: self }
     }
 
     /// Moves on to a tick, and takes out the first value that is due by then, with its key and its deadline.
@@ -546,6 +549,7 @@ impl<T> Wheel<T> {
     /// Returns `None` if the wheel is empty.
     ///
     /// For a thread that sleeps until then, advances the wheel, and asks again.
+    #[doc(hidden)] // for the layers of this crate
     pub fn next_expiry_within(&mut self, budget: usize) -> Option<u64> {
         let mut budget = budget;
         while self.len > 0 {
@@ -636,11 +640,11 @@ impl<T> fmt::Debug for Wheel<T> {
 }
 
 /// An iterator over due values and their deadlines: see [`Wheel::advance`].
-pub struct Expired<'a, T> {
+pub struct Advance<'a, T> {
     wheel: &'a mut Wheel<T>,
 }
 
-impl<T> Iterator for Expired<'_, T> {
+impl<T> Iterator for Advance<'_, T> {
     type Item = (u64, T);
 
     fn next(&mut self) -> Option<(u64, T)> {
@@ -649,10 +653,10 @@ impl<T> Iterator for Expired<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Expired<'_, T> {
+impl<T> fmt::Debug for Advance<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at_most = self.wheel.ready.len() + self.wheel.behind.len();
-        f.debug_struct("Expired").field("at_most", &at_most).finish_non_exhaustive()
+        f.debug_struct("Advance").field("at_most", &at_most).finish_non_exhaustive()
     }
 }
 

@@ -36,6 +36,6 @@ mod occupancy;
 mod slots;
 mod sweep;
 
-pub use keyed::{Expired, Key, Wheel, WheelKey};
+pub use keyed::{Advance, Wheel, WheelKey};
 #[cfg(feature = "std")]
 pub(crate) use {buckets::Buckets, chain::Timed};

@@ -7,16 +7,19 @@ use std::fmt::Debug;
 use std::future::{Future, Ready, ready};
 use std::io;
 use std::ops::ControlFlow;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tickwheel::delay::{DelayQueue, InsertError};
 use tickwheel::future::block_on;
 use tickwheel::message_loop::{
     AlreadyBound, DefaultPump, Delegate, IdleKey, LoopThread, MessageLoop, MessagePump, Next,
     NotBound, QuitHandle, RunLoop, TaskRunner,
 };
+use tickwheel::pool::{JoinError, PanicPayload, ScheduledFuture, ScheduledThreadPool};
 use tickwheel::rx::{
     CompositeCancellable, CompositeKey, ContextAwareScheduler, ContextCapture, ExecutorScheduler,
     TrampolineScheduler, Worker,
@@ -27,7 +30,7 @@ use tickwheel::{
     DueTask, Entered, Executor, Inline, Leftovers, ManualClock, MissedTicks, Observer, PendingTask,
     Period, Precision, Rejected, Repeat, RepeatingTask, Schedule, ScheduleError, ScheduleExt,
     Scheduler, Stats, Stopping, SystemClock, Task, TaskPanic, ThreadPool, TryScheduleError,
-    WheelView,
+    WeakScheduler, WheelView,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,8 +58,7 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     shareable::<CancelOnDrop>();
     sendable::<Driver>();
     sendable::<Builder>();
-    sendable::<DueTask>();
-    sendable::<Rejected>();
+    shareable::<DueTask>();
     shareable::<Arc<dyn Schedule>>();
     schedule::<dyn Schedule>();
     schedule::<&dyn Schedule>();
@@ -75,7 +77,38 @@ fn what_can_be_sent_shared_cloned_and_printed() {
     error::<ScheduleError>();
     error::<CloseError>();
     error::<BuildError>();
+    error::<Rejected>();
+    error::<InsertError<std::cell::Cell<u8>, Box<dyn Any + Send>>>();
+    error::<JoinError>();
     error::<TryScheduleError<std::cell::Cell<u8>>>();
+}
+
+/// A struct that keeps a handle, and crosses a `catch_unwind`, needs no `AssertUnwindSafe`.
+#[test]
+fn what_may_cross_a_catch_unwind() {
+    fn crosses<T: UnwindSafe + RefUnwindSafe>() {}
+    crosses::<Scheduler>();
+    crosses::<WeakScheduler>();
+    crosses::<Cancellable>();
+    crosses::<CancelOnDrop>();
+    crosses::<PendingTask>();
+    crosses::<Leftovers>();
+    crosses::<Stopping>();
+    crosses::<Stats>();
+    crosses::<ThreadPool>();
+    crosses::<Wheel<u8>>();
+    crosses::<DelayQueue<String, Box<dyn Any + Send>>>();
+    crosses::<TaskRunner>();
+    crosses::<LoopThread>();
+    crosses::<ScheduledThreadPool>();
+    crosses::<ScheduledFuture<Box<dyn Any + Send>>>();
+    crosses::<PanicPayload>();
+    crosses::<ExecutorScheduler>();
+    crosses::<Worker>();
+    crosses::<CompositeCancellable>();
+    crosses::<tickwheel::time::Sleep>();
+    crosses::<tickwheel::time::Interval>();
+    crosses::<tickwheel::time::Timeout<Ready<()>>>();
 }
 
 #[test]
@@ -219,11 +252,14 @@ fn the_scheduler() -> Result<(), Box<dyn Error + Send + Sync>> {
     let _: Cancellable =
         scheduler.schedule_periodic(SECOND, rate.missed(MissedTicks::Delay), || ())?;
     let _: Cancellable = scheduler.schedule_periodic(SECOND, Period::fixed_delay(SECOND), || ())?;
+    let _: Cancellable = scheduler.schedule_self_paced(SECOND, || None)?;
     let _: Cancellable = scheduler.schedule_at(scheduler.now(), || ())?;
     let text = String::from("moved");
     let back: Result<Cancellable, TryScheduleError<_>> =
         scheduler.try_schedule_once(SECOND, move || drop(text));
     back?;
+    let _: Cancellable = scheduler.try_schedule_at(scheduler.now(), || ())?;
+    let _: Cancellable = scheduler.try_schedule_periodic(SECOND, rate, || ())?;
     let mine: Scheduler = scheduler.with_executor(Inline).with_executor(|task: DueTask| task.run());
     mine.schedule_once(SECOND, || ())?;
     let _: usize = scheduler.pending();
@@ -232,7 +268,7 @@ fn the_scheduler() -> Result<(), Box<dyn Error + Send + Sync>> {
     let _: Instant = driver.now();
     let _: Option<Instant> = driver.turn();
     let runs: usize = driver.advance(SECOND);
-    assert_eq!(runs, 8);
+    assert_eq!(runs, 10);
 
     let stats: Stats = scheduler.stats();
     let numbers: [u64; 8] = [
@@ -245,13 +281,13 @@ fn the_scheduler() -> Result<(), Box<dyn Error + Send + Sync>> {
         stats.wakeups(),
         stats.lateness().count(),
     ];
-    assert_eq!(numbers, [9, 9, 0, 0, 0, 0, 0, 9]);
+    assert_eq!(numbers, [12, 12, 0, 0, 0, 0, 0, 12]);
     assert_eq!(stats.pending() as usize, scheduler.pending());
     let _: Duration = stats.lateness().quantile(0.99);
     let _: Duration = stats.lateness().max();
 
     let leftovers: Leftovers = driver.close();
-    assert!(!leftovers.is_empty() && leftovers.len() == scheduler.stats().scheduled() as usize - 5);
+    assert!(!leftovers.is_empty() && leftovers.len() == scheduler.stats().scheduled() as usize - 7);
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! Bounds and sight: an exact limit, exact counters, and everything can be printed (S25 to S27).
 
+use std::error::Error;
 use std::fmt::{self, Debug, Write};
 use std::future::pending;
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -67,6 +69,11 @@ fn s25_the_limit_refuses_the_next_one_and_a_place_is_free_when_it_should_be() {
     let Err(task) = refused.map_err(TryScheduleError::into_task) else { panic!("it is full") };
     task();
     assert_eq!(seen.load(Ordering::Relaxed), 7, "the very task");
+    let every = Period::fixed_rate(SECOND);
+    let full = scheduler.try_schedule_periodic(HOUR, every, task).expect_err("it is full");
+    assert_eq!(full.reason(), ScheduleError::Full);
+    let full = scheduler.try_schedule_at(scheduler.now(), full.into_task()).expect_err("full");
+    assert_eq!(full.reason(), ScheduleError::Full);
     assert!(back.cancel());
     assert_eq!(driver.close().len(), 2);
     assert_eq!(scheduler.pending(), 0);
@@ -442,7 +449,7 @@ fn print_core(print: Print<'_>) {
     let mut leftovers = leftovers.into_iter();
     let task = leftovers.next().expect("one is left");
     print("PendingTask", &task, &|| assert!(!task.name().is_empty() && task.period().is_none()));
-    print("IntoIter", &leftovers, &|| assert_eq!(scheduler.pending(), 0));
+    print("LeftoversIter", &leftovers, &|| assert_eq!(scheduler.pending(), 0));
 }
 
 /// What only hooks, observers and executors get to see.
@@ -588,11 +595,15 @@ fn s27_errors_say_what_to_do() {
         (CloseError::Global.to_string(), "build a scheduler of your own"),
         (BuildError::ZeroTick.to_string(), "above zero"),
         (BuildError::WheelSize(1000).to_string(), "1024"),
+        (BuildError::Thread(io::ErrorKind::WouldBlock.into()).to_string(), "use `build_driven`"),
         (Rejected::new(DueTask::new(Instant::now(), || ())).to_string(), "into_task().run()"),
     ];
     for (text, advice) in told {
         assert!(text.contains(advice), "{text}");
     }
+    let thread = BuildError::Thread(io::Error::other("too many"));
+    assert!(!thread.to_string().contains("too many"), "only the source tells it: {thread}");
+    assert_eq!(thread.source().expect("the system's error").to_string(), "too many");
     let builder = Scheduler::builder;
     assert!(matches!(builder().tick(Duration::ZERO).build(), Err(BuildError::ZeroTick)));
     assert!(matches!(builder().wheel_size(0).build(), Err(BuildError::WheelSize(0))));
@@ -615,6 +626,8 @@ fn s27_a_refusal_says_why() {
     let (scheduler, driver) = Scheduler::builder().build_driven().expect("good settings");
     drop(driver);
     let refused = scheduler.try_schedule_once(SECOND, || ()).expect_err("its driver is gone");
-    assert_eq!(refused.to_string(), ScheduleError::Closed.to_string());
-    assert!(!refused.to_string().is_empty());
+    assert!(refused.to_string().contains("into_task"), "it says what to do: {refused}");
+    let error: Box<dyn Error + Send + Sync> = refused.into();
+    let reason = error.source().and_then(|reason| reason.downcast_ref());
+    assert_eq!(reason, Some(&ScheduleError::Closed));
 }

@@ -334,6 +334,7 @@ fn s23_after_the_stop_everything_is_refused() {
         scheduler.schedule_at(scheduler.now(), task()),
         scheduler.schedule_repeatedly(SECOND, SECOND, task()),
         scheduler.schedule_with_fixed_delay(SECOND, SECOND, task()),
+        scheduler.schedule_self_paced(SECOND, || None),
         scheduler.with_executor(Inline).schedule_once(SECOND, task()),
     ];
     for refused in refused {
@@ -342,6 +343,16 @@ fn s23_after_the_stop_everything_is_refused() {
     let back = scheduler.try_schedule_once(SECOND, task()).unwrap_err();
     assert_eq!(back.reason(), ScheduleError::Closed);
     assert_eq!(Arc::strong_count(&alive), 2, "only the one that was given back is left");
+    back.into_task()();
+    let back = scheduler.try_schedule_at(scheduler.now(), task()).unwrap_err();
+    assert_eq!((back.reason(), Arc::strong_count(&alive)), (ScheduleError::Closed, 2));
+    back.into_task()();
+    let every = Period::fixed_rate(SECOND);
+    let back = scheduler.try_schedule_periodic(SECOND, every, task()).unwrap_err();
+    assert_eq!((back.reason(), Arc::strong_count(&alive)), (ScheduleError::Closed, 2));
+    let never = Period::fixed_rate(Duration::ZERO);
+    let back = scheduler.try_schedule_periodic(SECOND, never, back.into_task()).unwrap_err();
+    assert_eq!((back.reason(), Arc::strong_count(&alive)), (ScheduleError::ZeroPeriod, 2));
     back.into_task()();
     assert_eq!((scheduler.stats().scheduled(), scheduler.pending()), (0, 0));
 }

@@ -32,7 +32,7 @@ fn s31_a_hook_is_told_the_name() {
     hook.tell_named("four", &4);
     hook.catch(|| panic_on_purpose());
     hook.report(Box::new("six"));
-    hook.tell(&7);
+    hook.report(Box::new(7));
     let text = |text: &str| Some(String::from(text));
     let expected = [
         ("two", text("on purpose")),
@@ -55,7 +55,11 @@ fn s17_a_hook_and_a_payload_that_panic_are_survived() {
 
 #[test]
 fn a_panic_shows_its_name() {
-    let shown = format!("{:?}", TaskPanic::named("my_app::beat", &"text"));
+    let text = Arc::new(Mutex::new(String::new()));
+    let shown = Arc::clone(&text);
+    let hook = PanicHook::new(move |panic| *shown.lock().expect("whole") = format!("{panic:?}"));
+    hook.report_named("my_app::beat", Box::new("text"));
+    let shown = text.lock().expect("whole");
     assert!(shown.contains("my_app::beat") && shown.contains("text"), "{shown}");
 }
 

@@ -6,6 +6,7 @@
     reason = "a time that goes below zero is a mistake in a test"
 )]
 
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -168,7 +169,8 @@ fn s20_a_call_that_is_refused_says_why() {
     );
     let error = full.join().expect_err("it was refused");
     assert!(matches!(error, JoinError::Refused(ScheduleError::Full)), "{error:?}");
-    assert!(error.to_string().contains("max_pending"), "it says what to do: {error}");
+    let source = error.source().expect("the reason").to_string();
+    assert!(source.contains("max_pending"), "it says what to do: {source}");
     drop(scheduler.close().expect("nobody turns it"));
     let error = scheduler.call_after(SECOND, || ()).join().expect_err("it was refused");
     assert!(matches!(error, JoinError::Refused(ScheduleError::Closed)), "{error:?}");

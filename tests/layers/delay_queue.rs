@@ -19,7 +19,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tickwheel::delay::{DelayQueue, Expirations, Expired, InsertError, Next};
+use tickwheel::delay::{DelayQueue, Expirations, Expired, InsertError, NextExpired};
 use tickwheel::future::block_on;
 use tickwheel::{Driver, Inline, Precision, ScheduleError, Scheduler};
 
@@ -1280,6 +1280,36 @@ fn s17_a_panic_in_the_closure_of_with_is_the_callers() {
     assert_eq!(queue.close().len(), 1);
 }
 
+/// It would wait for itself. The queue is whole after it, and another queue may be called.
+#[test]
+fn a_call_of_the_queue_in_the_closure_of_with_panics_and_does_not_hang() {
+    let (scheduler, _driver, queue) = queue::<&str, u32>();
+    let other = DelayQueue::new(&scheduler);
+    queue.insert("a", 1, SECOND).expect("open");
+    other.insert("a", 1, SECOND).expect("open");
+    let calls: [&dyn Fn(); 7] = [
+        &|| _ = queue.contains_key(&"a"),
+        &|| _ = queue.insert("a", 2, SECOND),
+        &|| _ = queue.reset(&"a", SECOND),
+        &|| _ = queue.remove(&"a"),
+        &|| _ = queue.with(&"a", |value| *value),
+        &|| _ = queue.len(),
+        &|| _ = queue.close(),
+    ];
+    for call in calls {
+        assert!(panics(|| queue.with(&"a", |_| call())));
+        assert_eq!(queue.with(&"a", |value| *value), Some(1));
+    }
+    let both = queue.with(&"a", |value| other.remove(&"a").map(|other| other + *value));
+    assert_eq!(both, Some(Some(2)));
+    assert!(panics(|| queue.with(&"a", |_| {
+        other.insert("b", 1, SECOND).expect("open");
+        other.with(&"b", |_| ());
+        queue.len()
+    })));
+    assert_eq!((queue.len(), other.len()), (1, 1));
+}
+
 #[test]
 fn s17_values_that_panic_when_they_are_dropped_are_the_business_of_who_drops_them() {
     let (_scheduler, driver, queue) = queue();
@@ -1548,15 +1578,15 @@ fn its_types_can_be_sent_shared_and_moved() {
     type Value = Cell<u8>; // it can be sent, and not shared
     type Silent = fn(*mut u8); // it has no `Debug` for lack of a bound
     is_send_and_sync::<DelayQueue<Value, Value>>();
-    is_send_and_sync::<Next<'static, Value, Value>>();
+    is_send_and_sync::<NextExpired<'static, Value, Value>>();
     is_send_and_sync::<Expirations<Value, Value>>();
     is_send_and_sync::<InsertError<Value, Value>>();
     is_send_and_sync::<Expired<String, u32>>();
-    is_unpin::<Next<'static, PhantomPinned, PhantomPinned>>();
+    is_unpin::<NextExpired<'static, PhantomPinned, PhantomPinned>>();
     is_unpin::<Expirations<PhantomPinned, PhantomPinned>>();
     is_unpin::<DelayQueue<PhantomPinned, PhantomPinned>>();
     is_debug::<DelayQueue<Silent, PhantomPinned>>();
-    is_debug::<Next<'static, PhantomPinned, PhantomPinned>>();
+    is_debug::<NextExpired<'static, PhantomPinned, PhantomPinned>>();
     is_debug::<Expirations<PhantomPinned, PhantomPinned>>();
     is_debug::<InsertError<PhantomPinned, PhantomPinned>>();
 }
@@ -1572,7 +1602,7 @@ fn its_types_show_what_they_are() {
     assert!(format!("{queue:?}").starts_with("DelayQueue { len: 1, next_deadline: Some("));
     let mut stream = queue.stream();
     assert!(format!("{stream:?}").ends_with("is_over: false }"));
-    assert_eq!(format!("{:?}", queue.next()), "Next { is_over: false, .. }");
+    assert_eq!(format!("{:?}", queue.next()), "NextExpired { is_over: false, .. }");
     queue.close();
     assert_eq!(poll(&Poller::new(), &mut stream), Poll::Ready(None));
     assert!(format!("{stream:?}").ends_with("is_over: true }"));
@@ -1617,4 +1647,7 @@ fn s27_errors_say_what_to_do_and_can_be_passed_on() {
     let closed = fills(&queue).unwrap_err();
     assert!(closed.to_string().contains("closed"), "{closed}");
     assert!(closed.to_string().contains("into_inner"), "{closed}");
+    for (error, reason) in [(full, ScheduleError::Full), (closed, ScheduleError::Closed)] {
+        assert_eq!(error.source().and_then(|source| source.downcast_ref()), Some(&reason));
+    }
 }

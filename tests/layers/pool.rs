@@ -128,7 +128,11 @@ fn a_panic_ends_its_own_task_and_is_told_of() {
     let pool = builder.build().expect("a thread");
     let failed =
         pool.submit(|| -> u8 { panic!("number {}", std::hint::black_box(5)) }).expect("open");
-    let Err(JoinError::Panicked(payload)) = failed.join() else { panic!("it has panicked") };
+    let Err(error) = failed.join() else { panic!("it has panicked") };
+    assert!(error.is_panic() && !error.is_cancelled() && !JoinError::Cancelled.is_panic());
+    crate::common::silence();
+    assert!(panic::catch_unwind(|| JoinError::Cancelled.into_panic()).is_err(), "no payload");
+    let JoinError::Panicked(payload) = error else { panic!("it has panicked") };
     assert_eq!(payload.message(), Some("number 5"));
     assert_eq!(payload.into_inner().downcast_ref::<String>().map(String::as_str), Some("number 5"));
 
@@ -751,6 +755,11 @@ fn a_join_that_would_hang_says_so() {
     let outer = pool.submit(move || inner.submit(|| 1).expect("open").join());
     let result = outer.expect("open").join().expect("it returns");
     assert!(matches!(result, Err(JoinError::WouldDeadlock)), "{result:?}");
+    // The future is kept, and joined when that thread is free.
+    let inner = pool.clone();
+    let outer = pool.submit(move || inner.submit(|| 2).expect("open").try_join());
+    let kept = outer.expect("open").join().expect("it returns").expect_err("it would hang");
+    assert_eq!(kept.try_join().expect("on another thread").expect("it ran"), 2);
 
     // Two threads. Each of them waits for a task that only the other one could run.
     let pool = ScheduledThreadPool::new(2);

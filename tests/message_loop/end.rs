@@ -624,3 +624,42 @@ fn a_task_that_waits_for_its_own_loop_is_told_or_returns() {
     runner.post(waits).expect("open");
     assert_eq!(told.recv_timeout(PATIENCE), Ok(true));
 }
+
+#[test]
+fn quit_and_join_runs_what_was_posted_before_and_waits_for_it() {
+    let looper = LoopThread::spawn("ends").expect("a thread");
+    let runner = looper.runner();
+    let (tell, told) = channel();
+    let says = |number| {
+        let tell = tell.clone();
+        move || tell.send(number).expect("awaited")
+    };
+    for number in 0..100 {
+        runner.post(says(number)).expect("open");
+    }
+    let delayed = runner.post_delayed(Duration::from_secs(3600), says(100)).expect("open");
+    looper.quit_and_join().expect("no panic");
+    assert!(told.try_iter().eq(0..100));
+    assert!(delayed.is_done() && !delayed.is_cancelled());
+    assert!(runner.post(|| ()).is_err());
+}
+
+#[test]
+fn quit_and_join_on_the_loop_s_own_thread_is_told_and_quits() {
+    let looper = LoopThread::spawn("ends").expect("a thread");
+    let runner = looper.runner();
+    let (tell, told) = channel();
+    let says = tell.clone();
+    let ends = move || {
+        let joined = looper.quit_and_join();
+        let is_told = joined.is_err_and(|e| e.is::<tickwheel::message_loop::WouldDeadlock>());
+        tell.send(is_told).expect("awaited");
+    };
+    let (open, gate) = channel::<()>();
+    runner.post(move || _ = gate.recv()).expect("open");
+    runner.post(ends).expect("open");
+    runner.post(move || says.send(true).expect("awaited")).expect("open");
+    drop(open);
+    assert!(told.iter().eq([true, true]), "what was posted before still runs");
+    assert!(runner.post(|| ()).is_err());
+}

@@ -36,11 +36,15 @@ fn s12_a_series_may_choose_its_next_delay() {
     let schedule: Arc<dyn Schedule> = Arc::new(scheduler.clone());
     let (first, at_first) = choosing(&schedule);
     let (second, at_second) = choosing(&schedule);
+    let (third, at_third) = choosing(&schedule);
+    let (fourth, at_fourth) = choosing(&schedule);
     let handle = scheduler.schedule_with_fixed_delay(Duration::ZERO, HOUR, first).expect("open");
     schedule.schedule_repeatedly(Duration::ZERO, MS, second).expect("open"); // in a box
-    assert_eq!(driver.advance(60 * SECOND), 12);
+    scheduler.schedule_self_paced(Duration::ZERO, third).expect("open");
+    schedule.schedule_self_paced(Duration::ZERO, fourth).expect("open");
+    assert_eq!(driver.advance(60 * SECOND), 24);
     assert!(handle.is_done());
-    for runs in [at_first, at_second] {
+    for runs in [at_first, at_second, at_third, at_fourth] {
         let at: Vec<_> = runs.lock().expect("whole").iter().map(Duration::as_millis).collect();
         assert_eq!(at, [0, 1, 21, 26, 26, 33]);
     }
@@ -60,16 +64,39 @@ fn s12_a_series_may_choose_its_next_delay_wherever_it_runs() {
         let (series, runs) = choosing(schedule);
         let period = Period::fixed_rate(HOUR);
         let handle = schedule.schedule_periodic(Duration::ZERO, period, series).expect("open");
+        let (paced, at_paced) = choosing(schedule);
+        let self_paced = schedule.schedule_self_paced(Duration::ZERO, paced).expect("open");
         crate::common::until(name, || {
             driver.advance(MS);
-            handle.is_done()
+            handle.is_done() && self_paced.is_done()
         });
-        let runs = runs.lock().expect("whole");
-        assert_eq!(runs.len(), DELAYS.len() + 1, "{name}");
-        for (pair, delay) in runs.windows(2).zip(DELAYS) {
-            assert!(pair[1] >= pair[0] + delay * MS, "{name}: {runs:?}");
+        for runs in [runs, at_paced] {
+            let runs = runs.lock().expect("whole");
+            assert_eq!(runs.len(), DELAYS.len() + 1, "{name}");
+            for (pair, delay) in runs.windows(2).zip(DELAYS) {
+                assert!(pair[1] >= pair[0] + delay * MS, "{name}: {runs:?}");
+            }
         }
     }
+}
+
+/// The delay that it has chosen goes on in another scheduler, and so does the pace.
+#[test]
+fn s12_s29_a_series_at_its_own_pace_moves() {
+    let (closed, its_driver) = Scheduler::builder().build_driven().expect("good");
+    let (scheduler, driver) = Scheduler::builder().build_driven().expect("good");
+    let mut left = 3;
+    let paced = closed.schedule_self_paced(SECOND, move || {
+        left -= 1;
+        (left > 0).then_some(10 * SECOND)
+    });
+    assert_eq!(its_driver.advance(2 * SECOND), 1);
+    for task in its_driver.close() {
+        assert_eq!(task.remaining(), 9 * SECOND);
+        task.reschedule(&scheduler).expect("open");
+    }
+    assert_eq!((driver.advance(9 * SECOND), driver.advance(HOUR)), (1, 1));
+    assert!(paced.expect("open").is_done());
 }
 
 /// What a series has chosen is its own: the one that runs next on the same thread keeps its period.

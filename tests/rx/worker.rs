@@ -680,6 +680,52 @@ fn a_full_scheduler_refuses_delays_and_nothing_else() {
     assert_eq!((log.all(), worker.pending()), (vec![1, 2], 0));
 }
 
+/// A worker that is disposed, one whose scheduler is closed or full, and a period of zero are told apart, and each gives
+/// the closure back.
+#[test]
+fn what_is_refused_comes_back_with_the_reason() {
+    let (timers, driver) = Scheduler::builder().max_pending(1).build_driven().expect("good");
+    let worker = ExecutorScheduler::new(Inline, &timers).worker();
+    let (ran, count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let task = || {
+        let ran = Arc::clone(&ran);
+        move || _ = ran.fetch_add(1, Ordering::Relaxed)
+    };
+    let once = worker.try_schedule_after(SECOND, task()).expect("there is room");
+    let full = worker.try_schedule_after(SECOND, task()).expect_err("full");
+    assert_eq!(full.reason(), ScheduleError::Full);
+    let series = || {
+        let count = Arc::clone(&count);
+        move || _ = count.fetch_add(1, Ordering::Relaxed)
+    };
+    let refused = worker.try_schedule_periodically(SECOND, SECOND, series()).expect_err("full");
+    assert_eq!(refused.reason(), ScheduleError::Full);
+    driver.advance(SECOND);
+    assert!(once.is_done() && ran.load(Ordering::Relaxed) == 1);
+
+    full.into_task()();
+    assert_eq!(ran.load(Ordering::Relaxed), 2, "the same closure");
+    let zero = worker.try_schedule_periodically(SECOND, Duration::ZERO, refused.into_task());
+    let zero = zero.expect_err("a period of zero");
+    assert_eq!(zero.reason(), ScheduleError::ZeroPeriod);
+    let gap = Period::fixed_delay(2 * SECOND);
+    let beat = worker.try_schedule_periodically(SECOND, gap, zero.into_task()).expect("good");
+    driver.advance(6 * SECOND);
+    assert_eq!(count.load(Ordering::Relaxed), 3, "at 1, 3 and 5 s");
+    assert!(beat.cancel());
+
+    drop(driver.close());
+    let closed = worker.try_schedule_after(SECOND, task()).expect_err("nobody keeps the time");
+    assert_eq!((closed.reason(), worker.is_disposed()), (ScheduleError::Closed, false));
+    worker.try_schedule_after(Duration::ZERO, closed.into_task()).expect("it needs no time");
+    assert_eq!((ran.load(Ordering::Relaxed), worker.pending()), (3, 0));
+    worker.dispose();
+    let disposed = worker.try_schedule_after(SECOND, task()).expect_err("disposed");
+    assert_eq!(disposed.reason(), ScheduleError::Closed);
+    drop(disposed);
+    assert_eq!(Arc::strong_count(&ran), 1, "nothing has kept a closure");
+}
+
 #[test]
 fn dropping_a_worker_disposes_nothing() {
     let (worker, hand, timers, driver) = by_hand();

@@ -15,7 +15,8 @@ use std::ops::ControlFlow;
 use std::ptr;
 use std::task::Waker;
 
-use crate::observe::trace::RunOnce;
+use crate::clock::repeat::Repeat;
+use crate::observe::trace::{RunOnce, in_a_root_span};
 
 /// The number of bytes that are stored inline.
 pub(crate) const INLINE_BYTES: usize = 32;
@@ -75,28 +76,17 @@ pub(crate) trait RunRepeatedly: Send + 'static {
     fn run(&mut self) -> ControlFlow<()>;
 }
 
-/// A repeating closure that wraps a closure of the user, of type `N`, and has the name of that type.
-pub(crate) struct NamedAfter<N, F> {
-    f: F,
-    _named_after: PhantomData<fn() -> N>,
-}
+/// A repeating closure of the user. Each run has a root span of its own.
+pub(crate) struct Repeating<F>(pub(crate) F);
 
-impl<N, F> NamedAfter<N, F> {
-    pub(crate) fn new(f: F) -> NamedAfter<N, F> {
-        NamedAfter { f, _named_after: PhantomData }
-    }
-}
-
-impl<N: 'static, F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly
-    for NamedAfter<N, F>
-{
+impl<R: Repeat, F: FnMut() -> R + Send + 'static> RunRepeatedly for Repeating<F> {
     fn type_name() -> &'static str {
-        type_name::<N>()
+        type_name::<F>()
     }
 
     #[inline]
     fn run(&mut self) -> ControlFlow<()> {
-        (self.f)()
+        in_a_root_span(|| (self.0)().flow())
     }
 }
 
@@ -493,7 +483,7 @@ mod tests {
     #[test]
     fn a_repeating_closure_keeps_its_state_until_it_breaks() {
         let mut left = 3;
-        let mut closure = Closure::of(Series(NamedAfter::<(), _>::new(move || {
+        let mut closure = Closure::of(Series(Repeating(move || {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })));
@@ -509,8 +499,7 @@ mod tests {
         let boxed: Box<dyn FnOnce() + Send> = Box::new(task);
         let named = Closure::of(OneShot(Named { name: "told", task: boxed }));
         assert_eq!((named.name(), named.names().name()), ("told", "told"));
-        let series = NamedAfter::<u8, _>::new(|| ControlFlow::Continue(()));
-        assert_eq!(Closure::of(Series(series)).name(), "u8");
+        assert_eq!(Closure::of(Series(Repeating(task))).name(), name);
         let weight = [1_usize; 100];
         let large = Closure::of(Series(Named {
             name: "heavy",

@@ -60,6 +60,6 @@ pub(crate) mod state;
 pub(crate) mod task;
 pub(crate) mod trim;
 
-pub(crate) use closure::{Content, Named, NamedAfter, OneShot, Series, UncountedWake, Wake};
+pub(crate) use closure::{Content, Named, OneShot, Repeating, Series, UncountedWake, Wake};
 pub(crate) use state::Phase;
 pub(crate) use task::{Running, Thrown};

@@ -13,7 +13,7 @@ use super::closure::{Closure, Content, Names};
 use super::holder::{TaskHolder, entry};
 use super::state::{NotEnded, Phase, Word};
 use super::{blocks, magazines, moved};
-use crate::clock::repeat::Kind;
+use crate::clock::repeat::{Kind, Period};
 use crate::clock::tick::{Moment, Times};
 use crate::engine::error::Refused;
 use crate::executor::own_executor::OwnExecutor;
@@ -50,6 +50,12 @@ pub(crate) struct Repetition {
 
 impl Repetition {
     pub(crate) const NONE: Repetition = Repetition { kind: Kind::Once, period: 0 };
+
+    /// Returns `None` for a period of zero.
+    pub(crate) fn of(period: Period) -> Option<Repetition> {
+        let repetition = Repetition { kind: period.kind(), period: period.nanos() };
+        (!period.duration().is_zero()).then_some(repetition)
+    }
 }
 
 /// A slot that its owner has taken out of the free slots and has not filled yet.
