@@ -8,7 +8,7 @@
 //! Each key is stored once, in the wheel. The table has hashes instead, which are computed before the lock is taken.
 //!
 //! - ITEM-1 Each value of the wheel is in the table once, under its hash, and the table has nothing else.
-//! - ITEM-2 A call that compares keys changes nothing before the last comparison. So a panic in a user's `Eq` leaves the
+//! - A call that compares keys changes nothing before the last comparison. So a panic in a user's `Eq` leaves the
 //!   items as they were.
 
 use std::num::{NonZeroU32, NonZeroU64};
@@ -135,7 +135,8 @@ pub(super) struct Found {
 }
 
 impl<K: Eq, V> Items<K, V> {
-    /// Returns the place of a key. This is the only function that compares keys (ITEM-2).
+    /// Returns the place of a key. This is the only function that compares keys, and it changes nothing, so a panic in a user's `Eq` leaves the items as
+    /// they were.
     pub(super) fn find(&self, hash: Hash, key: &K) -> Option<Found> {
         let place = |index| {
             let (at, item) = self.wheel.at(index)?;

@@ -13,14 +13,14 @@
 //! - SHARD-1 Whenever a shard's lock is free, its head is no later than the earliest deadline in it. It is written under
 //!   that lock alone. It is read without it, as a hint: what has been inserted before a call is seen by that call, and what
 //!   is inserted at the same time may count as later.
-//! - SHARD-2 Takers take turns, under the lock `taking`. A taker locks a shard whose head is due, and while it holds it,
+//! - Takers take turns, under the lock `taking`. A taker locks a shard whose head is due, and while it holds it,
 //!   looks at others whose heads are not later than the first item there, again and again until none has an earlier one. So
 //!   items come out in order: what was inserted before the item that comes out has been seen by the last of these looks.
-//! - SHARD-3 Locks are taken in this order: `taking` or `line`, and then shards. Only the thread that has `taking` holds two
+//! - Locks are taken in this order: `taking` or `line`, and then shards. Only the thread that has `taking` holds two
 //!   shards. So there is no deadlock.
-//! - SHARD-4 No user code runs under a lock, except `Eq` of keys and the closure of `with`. Clocks are read before. Keys,
+//! - No user code runs under a lock, except `Eq` of keys and the closure of `with`. Clocks are read before. Keys,
 //!   values and wakers are dropped, and wakers cloned and woken, before or after.
-//! - SHARD-5 Each insert and each reset has a stamp, which is greater for the later one of two calls. Equal deadlines come
+//! - Each insert and each reset has a stamp, which is greater for the later one of two calls. Equal deadlines come
 //!   out by it. It is a reading of the clock, if two of them always differ, and otherwise a count, which is a cache line
 //!   that all threads write.
 //!
@@ -30,7 +30,7 @@
 //!   and then stores the earliest deadline that it has found. A thread that inserts or resets loads `asleep_until` after it
 //!   has released the shard's lock. If it had that lock before the leader, the leader has seen its item. Otherwise it sees
 //!   what the leader has stored, and asks at the line. So all loads and stores can be Relaxed: the shard's lock orders them.
-//! - LINE-2 What asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
+//! - What asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
 //!   lock. Whoever wakes it marks it as awake, stores 0, and wakes it after that. An awake leader looks again.
 
 use std::cell::Cell;
@@ -72,9 +72,9 @@ pub(super) struct Shared<K, V> {
     heads: Box<[AtomicU64]>,
     /// Where the shards' tables are, to fetch what a call will read ahead of the lock.
     hints: Box<[Hint]>,
-    /// Counts inserts and resets, if readings of the clock may be equal (SHARD-5). Relaxed: only its order counts.
+    /// Counts inserts and resets, if readings of the clock may be equal. Relaxed: only its order counts.
     order: Option<CachePadded<AtomicU64>>,
-    /// The takers' turns (SHARD-2), and the latest present that a taker knew.
+    /// The takers' turns, and the latest present that a taker knew.
     taking: CachePadded<Mutex<Moment>>,
     line: CachePadded<Mutex<Line>>,
     /// Until when the leader of the line sleeps, as a [`Moment`]; [`AWAKE`] if nobody sleeps. Written under the line's
@@ -133,7 +133,7 @@ impl<K, V> Shared<K, V> {
         }
     }
 
-    /// Reads the clock, which may be user code, so nothing may be locked (SHARD-4).
+    /// Reads the clock, which may be user code, so nothing may be locked.
     pub(super) fn now(&self) -> Moment {
         self.timeline.present(self.scheduler.now())
     }
@@ -165,7 +165,7 @@ impl<K, V> Shared<K, V> {
         lock(mutex)
     }
 
-    /// A lock may be poisoned by a panic in the closure of `with` or in an `Eq`, which leaves the items whole (ITEM-2).
+    /// A lock may be poisoned by a panic in the closure of `with` or in an `Eq`, which leaves the items whole.
     fn shard(&self, shard: usize) -> MutexGuard<'_, Items<K, V>> {
         self.lock(&self.shards[shard])
     }
@@ -300,7 +300,7 @@ impl<K, V> Shared<K, V> {
         let until = line.takers.leads(ticket).then(|| self.look_before_sleep());
         let before = line.takers.set_asleep(ticket, until, waker);
         drop(line);
-        drop(before); // a waker's `Drop` is user code (SHARD-4)
+        drop(before); // a waker's `Drop` is user code
         until.map_or(Wait::AsFollower, Wait::AsLeader)
     }
 
@@ -341,7 +341,7 @@ impl<K, V> Shared<K, V> {
 
     /// Locks all shards, for a look at all items at one time.
     fn all_shards(&self) -> AllShards<'_, K, V> {
-        let taking = self.lock(&self.taking); // for it holds several shards (SHARD-3)
+        let taking = self.lock(&self.taking); // for it holds several shards: no two threads do
         let shards = (0..self.shards.len()).map(|shard| self.shard(shard)).collect();
         AllShards { shards, _taking: taking }
     }

@@ -9,8 +9,8 @@
 //! The table knows no keys. Its caller compares them, so nothing here is left half done by a panic of user code, and
 //! several keys may have the same hash.
 //!
-//! - TABLE-1 From the place that a hash asks for, up to the place where it is, no place is empty.
-//! - TABLE-2 At most three of four places are taken.
+//! - From the place that a hash asks for, up to the place where it is, no place is empty.
+//! - At most three of four places are taken.
 
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,7 +93,7 @@ impl Table {
         taken.for_each(|place| self.put(place));
     }
 
-    /// Removes the entry at a position, and moves those behind it up that would not be found any more (TABLE-1).
+    /// Removes the entry at a position, and moves those behind it up that would not be found any more.
     pub(super) fn remove(&mut self, position: usize) {
         let (mut free, mut at) = (position, self.after(position));
         while self.places[at].index != NONE {
@@ -118,10 +118,10 @@ impl Table {
         let taken = self.places.iter().enumerate().filter(|(_, place)| place.index != NONE);
         for (position, place) in taken.clone() {
             let found = self.find(place.hash, |index| (index == place.index).then_some(()));
-            assert_eq!(found.map(|(at, ())| at), Some(position), "TABLE-1");
+            assert_eq!(found.map(|(at, ())| at), Some(position), "an entry is not found");
         }
         assert_eq!(taken.clone().count(), self.len, "the number of entries");
-        assert!(self.len * 4 <= self.places.len() * 3, "TABLE-2");
+        assert!(self.len * 4 <= self.places.len() * 3, "the table is too full");
         taken.map(|(_, place)| (place.hash, place.index))
     }
 }

@@ -12,11 +12,11 @@
 //! the alarm is set for the end of time, because the scheduler wakes it when it is closed. The others have none. Whoever
 //! leaves the line as its leader, with an item, without, or by being dropped, wakes the next one.
 //!
-//! - TAKER-1 Whenever the line is not locked, the leader is awake, or has noted a time until which it sleeps that is no
+//! - Whenever the line is not locked, the leader is awake, or has noted a time until which it sleeps that is no
 //!   later than the earliest deadline, or an insert is about to ask at the line (LINE-1).
-//! - TAKER-2 A leader sets its alarm after it has noted that time, and before it returns `Pending`. The alarm rings at that
+//! - A leader sets its alarm after it has noted that time, and before it returns `Pending`. The alarm rings at that
 //!   time, or when the scheduler is closed. So what happens in between wakes it, by its waker in the line or by the alarm.
-//! - TAKER-3 An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
+//! - An item is taken out by the call that returns it. So a taker that was woken and is dropped has lost nothing,
 //!   and its wake-up goes to the next leader.
 
 use std::fmt;
@@ -96,7 +96,7 @@ impl Taker {
         self.alarm.as_ref().is_some_and(is_set)
     }
 
-    /// Sets the alarm, unless it is set already (TAKER-2). Returns false if the time has come.
+    /// Sets the alarm, unless it is set already. Returns false if the time has come.
     fn set_alarm<K, V>(
         &mut self,
         queue: &Shared<K, V>,

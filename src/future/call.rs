@@ -1,9 +1,9 @@
 //! A closure that is called later, and the future of its result: [`Scheduler::call_after`].
 //!
-//! - CALL-1 The task ends in one of two ways: it runs, or its closure is dropped. Both resolve the future, so no future
+//! - The task ends in one of two ways: it runs, or its closure is dropped. Both resolve the future, so no future
 //!   hangs. A call that is refused gets a cell of its own, with the reason.
 //! - The task does not keep the scheduler alive. The future does, and does not count as a handle that may close. So
-//!   the leftover that it waits for is given up with the last handle, and the future resolves (CALL-1).
+//!   the leftover that it waits for is given up with the last handle, and the future resolves.
 //! - Values, wakers and closures are used and dropped with nothing locked.
 
 use std::any::type_name_of_val;
@@ -48,7 +48,7 @@ impl Scheduler {
         let task = CallTask { f: Some(f), cell: Arc::clone(&cell) };
         let (handle, cell) = match self.schedule_at_named(name, deadline, move || task.run()) {
             Ok(handle) => (handle, cell),
-            // The task has been dropped, and has told the other cell that it was cancelled (CALL-1).
+            // The task has been dropped, and has told the other cell that it was cancelled.
             Err(reason) => {
                 let refused = ResultCell::known(Err(JoinError::Refused(reason)));
                 (Cancellable::already_cancelled(), Arc::new(refused))

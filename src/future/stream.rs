@@ -1,9 +1,9 @@
 //! Time as methods of every stream, with the feature `futures-core`: [`StreamTimeExt`].
 //!
-//! - STREAM-1 Each adaptor polls its stream, or its sleep, before it returns `Pending`, so one of them has the waker.
-//! - STREAM-2 An item leaves the stream only to be returned, or to stay in the chunk. So a `next()` that is dropped
+//! - Each adaptor polls its stream, or its sleep, before it returns `Pending`, so one of them has the waker.
+//! - An item leaves the stream only to be returned, or to stay in the chunk. So a `next()` that is dropped
 //!   loses no item.
-//! - STREAM-3 After the end the stream is not polled any more, and no timer is left.
+//! - After the end the stream is not polled any more, and no timer is left.
 
 use std::fmt;
 use std::future::Future;
@@ -185,10 +185,10 @@ impl<S: Stream + Unpin> Stream for StreamTimeout<S> {
             }
             Poll::Ready(None) => {
                 this.is_over = true;
-                this.sleep.disarm(); // no timer is left (STREAM-3)
+                this.sleep.disarm(); // no timer is left after the end
                 Poll::Ready(None)
             }
-            Poll::Pending if this.is_reported => Poll::Pending, // the stream has the waker (STREAM-1)
+            Poll::Pending if this.is_reported => Poll::Pending, // the stream has the waker
             Poll::Pending => {
                 ready!(poll(&mut this.sleep, context));
                 this.is_reported = true;
@@ -357,7 +357,7 @@ impl<S: Stream + Unpin> Stream for ChunksTimeout<S> {
                     if this.chunk.is_empty() {
                         this.sleep.move_by(this.duration);
                     }
-                    this.chunk.push(item); // it stays if this `next()` is dropped (STREAM-2)
+                    this.chunk.push(item); // it stays if this `next()` is dropped
                     if this.chunk.len() >= this.max {
                         return this.take();
                     }

@@ -1,7 +1,7 @@
 //! The queue: one lock around a [`Wheel`] of items and a [`WaitList`] of takers. [`waiters`](super::waiters) tells how
 //! takers wait.
 //!
-//! - QUEUE-3 A taker reads the clock before it takes the lock. When the lock is taken, this reading may be a little
+//! - A taker reads the clock before it takes the lock. When the lock is taken, this reading may be a little
 //!   old, but never ahead of the clock. So no item comes out early. If the head has become due in between, the taker
 //!   goes to sleep until a time that has come, wakes up at once, and reads a later time: one more round, and no
 //!   spinning.
@@ -281,7 +281,7 @@ impl<T> DelayedWorkQueue<T> {
 
     /// Takes the first item out if it is due, without waiting.
     pub fn poll(&self) -> Option<T> {
-        let now = self.clock.now(); // before the lock (QUEUE-3)
+        let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
         self.lock().take_due(now)
     }
 
@@ -304,7 +304,7 @@ impl<T> DelayedWorkQueue<T> {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Option<T> {
-        let now = self.clock.now(); // before the lock (QUEUE-3)
+        let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
         let end = timeout.and_then(|timeout| now.checked_add(timeout));
         let found = self.lock().look(now, end);
         if let Break(item) = found {
@@ -319,7 +319,7 @@ impl<T> DelayedWorkQueue<T> {
             if let Break(item) = state.look(now, end) {
                 return item;
             }
-            // The leader sleeps towards the head's deadline (QUEUE-1), and everybody towards their own end.
+            // The leader sleeps towards the head's deadline, and everybody towards their own end.
             let leads = state.waiters.leads(ticket);
             let head = if leads { state.not_before() } else { None };
             let until = head.into_iter().chain(end).min();
@@ -443,7 +443,7 @@ impl<T> DelayedWorkQueue<T> {
     /// ```
     #[doc(alias = "drainTo")]
     pub fn drain_due(&self) -> Vec<T> {
-        let now = self.clock.now(); // before the lock (QUEUE-3)
+        let now = self.clock.now(); // before the lock, so it may be old, but is never ahead of the clock
         let mut due = Vec::new();
         loop {
             // In portions, so that others get the lock in between. Taking items out wakes nobody (QUEUE-2).

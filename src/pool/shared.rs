@@ -46,7 +46,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Counts a task in (POLICY-1). Returns false if the pool is shut down; then the task is not counted.
+    /// Counts a task in. Returns false if the pool is shut down; then the task is not counted.
     #[inline]
     pub(super) fn enter(&self) -> bool {
         if self.lifecycle.is_shut() {
@@ -54,7 +54,7 @@ impl Shared {
         }
         let is_in = self.lifecycle.enter();
         if !is_in {
-            self.leave(); // it may be the last one (POLICY-2)
+            self.leave(); // it may be the last one: it was counted
         }
         is_in
     }
@@ -136,9 +136,9 @@ impl fmt::Debug for Shared {
 
 /// Says if a pool is shut down, which tasks may still run, and how many tasks have not ended.
 ///
-/// - POLICY-1 A task is counted from before it enters the queue until it has ended, and a series until its last run has
+/// - A task is counted from before it enters the queue until it has ended, and a series until its last run has
 ///   ended. So nothing is left to do when the count is zero, wherever tasks are at that time.
-/// - POLICY-2 `shut` and `enter` change one word, so a task that enters after `shut` is told so. It is counted until it
+/// - `shut` and `enter` change one word, so a task that enters after `shut` is told so. It is counted until it
 ///   has left again, and so it may be the last one.
 ///
 /// All accesses are `SeqCst`, because a shutdown writes `word` and reads `policy`, while `set_policy` writes `policy`
@@ -159,7 +159,7 @@ impl Lifecycle {
         Lifecycle { word: AtomicU64::new(0), policy: AtomicU8::new(policy.bits()) }
     }
 
-    /// Counts a task in. Returns false if the pool is shut down; the task has to leave in both cases (POLICY-2).
+    /// Counts a task in. Returns false if the pool is shut down; the task has to leave in both cases.
     #[inline]
     fn enter(&self) -> bool {
         self.word.fetch_add(ONE, Ordering::SeqCst) & SHUT == 0
@@ -169,7 +169,7 @@ impl Lifecycle {
     #[inline]
     fn leave(&self) -> bool {
         let before = self.word.fetch_sub(ONE, Ordering::SeqCst);
-        debug_assert!(before >= ONE, "a task has left twice (POLICY-1)");
+        debug_assert!(before >= ONE, "a task has left twice");
         let word = before - ONE;
         word & SHUT != 0 && word < ONE
     }

@@ -2,11 +2,11 @@
 //!
 //! - The cell is resolved by whatever ends the job: its last run, a withdrawal, or a cancel, which resolves
 //!   the future of a series at once, even while the series runs. So no future waits in vain. The first result stands.
-//! - RESULT-2 The key of a task is noted under the queue's lock, before another thread can take the task. The first
+//! - The key of a task is noted under the queue's lock, before another thread can take the task. The first
 //!   offer comes before there is a handle. The later offers of a series, and resets, come under the job's lock as well
 //!   (JOB-5 and JOB-6 of [`job`](crate::pool::job)). A handle reads the key under the job's lock, or after it has ended the
 //!   task, when the key does not change any more.
-//! - RESULT-3 A series waits in the queue from the time at which its next run became possible, which is the later of
+//! - A series waits in the queue from the time at which its next run became possible, which is the later of
 //!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
 //!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
@@ -91,7 +91,7 @@ pub(super) trait QueuedTask: Send + Sync {
     fn is_periodic(&self) -> bool;
 }
 
-/// Where a task notes its key (RESULT-2). Relaxed, because of the locks that RESULT-2 names: each reader comes after
+/// Where a task notes its key. Relaxed, because of the locks that are named above: each reader comes after
 /// the last writer.
 pub(super) struct KeyCell(AtomicU64);
 
@@ -171,7 +171,7 @@ impl<W: Callable> PoolTask<W> {
         self.job.owner_ref()
     }
 
-    /// Puts the task into the queue, and notes its key (RESULT-2). Returns `None` if the queue is closed.
+    /// Puts the task into the queue, and notes its key. Returns `None` if the queue is closed.
     pub(super) fn offer(
         self: &Arc<Self>,
         deadline: Instant,
@@ -231,7 +231,7 @@ impl<W: Callable> QueuedTask for PoolTask<W> {
             }
         };
         let mut put_back = |Next { due, ended }| {
-            is_in = self.offer(due.max(ended), Some(ended)).is_some(); // RESULT-3
+            is_in = self.offer(due.max(ended), Some(ended)).is_some(); // not by the plan alone
         };
         match self.job.run_with(&shared, run, &mut put_back) {
             Ran::Not | Ran::Later => {}

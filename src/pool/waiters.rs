@@ -22,7 +22,7 @@
 //! | the head is removed, drained, or taken by a thread that did not wait | nobody |
 //! | the queue is closed | all |
 //!
-//! - QUEUE-1 If anybody waits, exactly one waiter leads, and only the leader sleeps towards the head's deadline. It
+//! - If anybody waits, exactly one waiter leads, and only the leader sleeps towards the head's deadline. It
 //!   stays the leader until it leaves. So at most one thread is in [`Clock::sleep`](crate::Clock::sleep) for the sake
 //!   of the head.
 //! - QUEUE-2 Whenever the queue's lock is free, the leader is awake, or sleeps until the head's deadline at the latest.
@@ -89,7 +89,7 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
         ticket
     }
 
-    /// Returns true if this waiter is the leader (QUEUE-1).
+    /// Returns true if this waiter is the leader.
     pub(crate) fn leads(&self, ticket: Ticket) -> bool {
         self.waiters.front().is_some_and(|leader| leader.ticket == ticket)
     }
@@ -140,11 +140,11 @@ impl<T: Copy + Ord + Debug> WaitList<T> {
         self.waiters.len()
     }
 
-    /// Asserts QUEUE-1 and QUEUE-2.
+    /// Asserts that one waiter leads, and QUEUE-2.
     pub(crate) fn check_invariants(&self, head: Option<T>) {
         assert!(self.waiters.iter().is_sorted_by(|one, next| one.ticket < next.ticket), "tickets");
         let leaders = self.waiters.iter().filter(|waiter| self.leads(waiter.ticket)).count();
-        assert_eq!(leaders, usize::from(!self.waiters.is_empty()), "QUEUE-1");
+        assert_eq!(leaders, usize::from(!self.waiters.is_empty()), "one waiter leads");
         if let (Some(leader), Some(head)) = (self.waiters.front(), head) {
             assert!(!leader.state.sleeps_past(head), "QUEUE-2: {:?} past {head:?}", leader.state);
         }

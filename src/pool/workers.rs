@@ -5,15 +5,15 @@
 //!       '────── the factory fails, or drops the work ─────────────────────────────────────────────^
 //! ```
 //!
-//! - THREAD-1 A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
+//! - A thread is started when there is work, no idle thread, and fewer threads than the limit. It is started
 //!   by the caller that brings a task, or by a thread that takes a task and leaves others behind. So a thread waits for
 //!   the next deadline as long as one is free to.
-//! - THREAD-2 A thread ends when the queue is closed, when the clock panics in its hands, or when it has been idle for
+//! - A thread ends when the queue is closed, when the clock panics in its hands, or when it has been idle for
 //!   longer than `keep_alive` and more threads run than the core. The only idle thread stays while the queue has items.
 //!   If there is work, another thread is started in place of one that has ended.
 //! - At least one thread does not wait, directly or through other pools, for a task of its own pool.
 //!   [`deadlock`](crate::executor::deadlock) refuses the wait of the last one.
-//! - THREAD-4 The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
+//! - The factory is user code, so it is called with nothing locked. Until one thread runs, each caller that
 //!   needs a thread starts one, because the start by another caller may fail. If this exceeds the limit, a thread ends
 //!   as soon as it begins.
 
@@ -87,7 +87,7 @@ impl Workers {
 
     // ----- threads begin -------------------------------------------------------------------
 
-    /// Starts a thread if one is needed (THREAD-1). Returns an error only if the start failed and no thread runs.
+    /// Starts a thread if one is needed. Returns an error only if the start failed and no thread runs.
     #[inline]
     pub(super) fn start_if_needed(self: &Arc<Self>) -> io::Result<()> {
         let is_full = self.is_full.load(Ordering::Relaxed);
@@ -152,12 +152,12 @@ impl Workers {
         };
         drop(idle);
         if task.is_some() && !self.queue.is_empty() {
-            let _ = self.start_if_needed(); // for the tasks that are left behind (THREAD-1)
+            let _ = self.start_if_needed(); // for the tasks that are left behind
         }
         task
     }
 
-    /// Returns how long a thread waits for work before it may end (THREAD-2), or `None` if it stays.
+    /// Returns how long a thread waits for work before it may end, or `None` if it stays.
     fn idle_timeout(&self) -> Option<Duration> {
         let WorkerSettings { limit, core, keep_alive, .. } = self.settings;
         if core == limit || self.count().running <= core {
@@ -174,8 +174,8 @@ impl Workers {
         self.idle.load(Ordering::Relaxed) <= 1
     }
 
-    /// Called by a thread that has waited in vain. Returns true if it is to end; then it is no longer counted
-    /// (THREAD-2).
+    /// Called by a thread that has waited in vain. Returns true if it is to end; then it is no longer
+    /// counted.
     fn may_end(&self, worker: &Worker) -> bool {
         let mut count = self.count();
         let is_needed = self.is_the_only_idle() && !self.queue.is_empty();
@@ -273,7 +273,7 @@ impl Worker {
     }
 
     /// Counts the thread as running, if it was starting. Returns false if it is to end, because it is one too many
-    /// (THREAD-4).
+    /// for the limit.
     fn begin(&self) -> bool {
         let limit = self.workers.settings.limit;
         let mut count = self.workers.count();
@@ -284,7 +284,7 @@ impl Worker {
             count.running += usize::from(has_room);
             *state = if has_room { WorkerState::Running } else { WorkerState::Gone };
         }
-        debug_assert!(count.running <= limit, "THREAD-4");
+        debug_assert!(count.running <= limit, "more threads than the limit");
         *state == WorkerState::Running
     }
 
@@ -303,7 +303,7 @@ impl Drop for Worker {
         let workers = &self.workers;
         let has_begun = *self.state() != WorkerState::Starting;
         self.leave(&mut workers.count());
-        workers.is_full.store(false, Ordering::Relaxed); // another thread may take its place (THREAD-2)
+        workers.is_full.store(false, Ordering::Relaxed); // another thread may take its place
         workers.ended.notify_all();
         // A thread that has just brought a task may have relied on this one. Both take the queue's lock in between,
         // which orders this look and that thread's look at `idle`.

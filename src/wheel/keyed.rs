@@ -604,7 +604,10 @@ impl<T> Wheel<T> {
         };
         self.buckets.iter().for_each(|entry| count(entry.slot, entry.filing, entry.deadline));
         ready().for_each(|ready| count(ready.slot, ready.filing, ready.deadline));
-        assert!(filed.values().all(|count| *count == 1), "a value has one entry that stands for it");
+        assert!(
+            filed.values().all(|count| *count == 1),
+            "a value has one entry that stands for it"
+        );
         assert!(self.ready.iter().is_sorted(), "`ready` is out of order");
         let reached = self.buckets.now();
         let is_late = ready().any(|ready| self.buckets.tick_of(ready.deadline) > reached);

@@ -1,4 +1,4 @@
-//! Models of the hand-over from inserts to takers in a [`DelayQueue`]: LINE-1, LINE-2, TAKER-1 to TAKER-3.
+//! Models of the hand-over from inserts to takers in a [`DelayQueue`]: LINE-1, and what `taker` says.
 //!
 //! A wake-up that is lost leaves a taker asleep for ever, which loom reports as a deadlock. There are two shards, and keys
 //! go to the same ones in each run.
@@ -102,7 +102,7 @@ fn models_two_takers_and_two_items() {
     });
 }
 
-/// The leader is dropped, woken or not. The item that woke it goes to the other one (TAKER-3).
+/// The leader is dropped, woken or not. The item that woke it goes to the other one.
 #[test]
 fn models_a_leader_that_is_dropped_passes_its_wake_up_on() {
     loom::model(|| {

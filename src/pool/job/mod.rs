@@ -21,10 +21,10 @@
 //!
 //! - JOB-1 The thread that takes a job out of `Waiting` owns its work, and runs or drops it. So a task starts once, and
 //!   a task whose cancel wins never starts.
-//! - JOB-2 User code runs, and is dropped, while nothing is locked. Its panics are caught and reported.
+//! - User code runs, and is dropped, while nothing is locked. Its panics are caught and reported.
 //! - JOB-3 A job stops being pending (S25) once: a one-shot with the step out of `Waiting`, a series with the step to
 //!   `LastRun`, `Done` or `Cancelled`, whichever comes first.
-//! - JOB-4 A job tells its owner once that it has ended, after its closure was dropped.
+//! - A job tells its owner once that it has ended, after its closure was dropped.
 //! - JOB-5 An owner queues a series again under the job's lock, together with the step to `Waiting`. So a later cancel
 //!   or reset finds the job in the queue. The owner's lock is taken inside of the job's, never the other way round.
 //! - JOB-6 A reset moves the job in its owner's queue, or notes the time of the next run of a series that runs, under the
@@ -63,7 +63,7 @@ pub(crate) trait Owner: Send + Sync {
     /// Removes a job that has ended before its turn, now or later. The job may have left already.
     fn remove(&self, position: &Self::Position);
 
-    /// A job has ended, in whatever way (JOB-4).
+    /// A job has ended, in whatever way, and its closure was dropped. Called once.
     fn has_ended(&self) {}
 
     /// Returns when a queued job is due. Called with the job's lock held, so it calls no user code.
@@ -267,7 +267,7 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
             owner.hook().catch_named(rest.name(), || drop(rest));
         }
         self.is_over.store(true, Ordering::Release);
-        owner.has_ended(); // last of all (JOB-4)
+        owner.has_ended(); // last of all, when the closure was dropped
         Ran::ForTheLastTime
     }
 
@@ -286,7 +286,7 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Job<W, O, L> {
                 owner.remove(&self.position); // first, or more would wait than the limit allows
                 owner.no_longer_pending(); // JOB-3: it has left `Waiting`
                 owner.hook().catch_named(work.name(), || drop(work));
-                owner.has_ended(); // last of all (JOB-4)
+                owner.has_ended(); // last of all, when the closure was dropped
             }
             // The owner ends, with all its jobs, so nobody needs to be told.
             None => _ = PanicHook::default().catch_named(work.name(), || drop(work)),

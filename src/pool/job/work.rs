@@ -1,6 +1,6 @@
 //! The work of a job: a closure that is called once or again and again, or a task of a scheduler.
 //!
-//! A job runs and drops its work with nothing locked, and catches its panics (JOB-2). A reset moves a series under the
+//! A job runs and drops its work with nothing locked, and catches its panics. A reset moves a series under the
 //! job's lock (JOB-6), so the methods for that run no user code.
 
 use std::any::type_name;
