@@ -84,8 +84,8 @@ mod on {
     pub(crate) struct CurrentSpan(Span);
 
     impl CurrentSpan {
-        pub(super) fn run(self, task: impl FnOnce()) {
-            self.0.in_scope(task);
+        pub(crate) fn run<R>(&self, task: impl FnOnce() -> R) -> R {
+            self.0.in_scope(task)
         }
     }
 
@@ -121,7 +121,7 @@ mod off {
     pub(crate) struct CurrentSpan(Infallible);
 
     impl CurrentSpan {
-        pub(super) fn run(self, _: impl FnOnce()) {
+        pub(crate) fn run<R>(&self, _: impl FnOnce() -> R) -> R {
             match self.0 {}
         }
     }

@@ -27,6 +27,14 @@ pub struct PoolBuilder {
     clock: Arc<dyn Clock>,
     on_panic: PanicHook,
     max_pending: Option<usize>,
+    around: AroundRuns,
+}
+
+/// What is called before and after each run of a task.
+#[derive(Default)]
+pub(super) struct AroundRuns {
+    pub(super) before: Option<Box<dyn Fn(&'static str) + Send + Sync>>,
+    pub(super) after: Option<Box<dyn Fn(&'static str, bool) + Send + Sync>>,
 }
 
 impl Default for PoolBuilder {
@@ -41,6 +49,7 @@ impl Default for PoolBuilder {
             clock: Arc::new(SystemClock),
             on_panic: PanicHook::default(),
             max_pending: None,
+            around: AroundRuns::default(),
         }
     }
 }
@@ -138,6 +147,45 @@ impl PoolBuilder {
         PoolBuilder { on_panic: PanicHook::new(hook), ..self }
     }
 
+    /// Sets a hook that is called before each run of a task, on its thread, with the type name of its closure. If it panics,
+    /// that is reported, and the task runs.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use tickwheel::pool::ScheduledThreadPool;
+    ///
+    /// static STARTED: AtomicUsize = AtomicUsize::new(0);
+    /// static PANICKED: AtomicUsize = AtomicUsize::new(0);
+    ///
+    /// let pool = ScheduledThreadPool::builder()
+    ///     .before_execute(|_name| _ = STARTED.fetch_add(1, Ordering::Relaxed))
+    ///     .after_execute(|_name, panicked| _ = PANICKED.fetch_add(panicked.into(), Ordering::Relaxed))
+    ///     .build()?;
+    /// pool.submit(|| 3)?.join()?;
+    /// assert!(pool.submit(|| -> u8 { panic!("no paper") })?.join().is_err());
+    /// assert_eq!((STARTED.load(Ordering::Relaxed), PANICKED.load(Ordering::Relaxed)), (2, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "beforeExecute")]
+    pub fn before_execute(
+        self,
+        hook: impl Fn(&'static str) + Send + Sync + 'static,
+    ) -> PoolBuilder {
+        let around = AroundRuns { before: Some(Box::new(hook)), ..self.around };
+        PoolBuilder { around, ..self }
+    }
+
+    /// Sets a hook that is called after each run of a task, on its thread and before its future resolves, with the type name
+    /// of its closure, and true if the run has panicked.
+    #[doc(alias = "afterExecute")]
+    pub fn after_execute(
+        self,
+        hook: impl Fn(&'static str, bool) + Send + Sync + 'static,
+    ) -> PoolBuilder {
+        let around = AroundRuns { after: Some(Box::new(hook)), ..self.around };
+        PoolBuilder { around, ..self }
+    }
+
     /// Sets how many tasks may be pending. Further tasks are refused with
     /// [`ScheduleError::Full`](crate::ScheduleError::Full).
     ///
@@ -181,7 +229,8 @@ impl PoolBuilder {
             factory: self.factory,
         };
         let limit = PendingLimit::new(self.max_pending);
-        let shared = Shared::new(self.clock, self.policy, settings, self.on_panic, limit);
+        let shared =
+            Shared::new(self.clock, self.policy, settings, (self.on_panic, self.around), limit);
         Ok(ScheduledThreadPool::from_shared(shared))
     }
 }

@@ -48,7 +48,7 @@
 //! | a `ThreadFactory` | [`PoolBuilder::thread_factory`], [`thread_name`](PoolBuilder::thread_name); by default threads are called `pool-N-thread-M`, as there |
 //! | the core size, `setKeepAliveTime`, `allowCoreThreadTimeOut` | [`PoolBuilder::core_threads`], [`keep_alive`](PoolBuilder::keep_alive) |
 //! | a core size of 0 | [`core_threads(0)`](PoolBuilder::core_threads) with a maximum of one [thread](PoolBuilder::threads) at least; a maximum of 0 is an error |
-//! | `afterExecute(r, t)` | [`PoolBuilder::on_panic`] |
+//! | `beforeExecute(t, r)`, `afterExecute(r, t)` | [`PoolBuilder::before_execute`], [`after_execute`](PoolBuilder::after_execute), [`on_panic`](PoolBuilder::on_panic) |
 //! | a pool that nobody shuts down lives for ever | a pool shuts down when its last handle is dropped |
 //! | `get()` in a task of the same pool may hang, and so may pools that wait for each other | [`JoinError::WouldDeadlock`] |
 //! | `awaitTermination` in a task of the same pool waits in vain | it returns `false` at once |

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::builder::{PoolBuilder, ShutdownPolicy};
 use super::future::ScheduledFuture;
 use super::shared::Shared;
-use super::task::{Callable, PoolTask, QueuedTask};
+use super::task::{Call, Callable, PoolTask, QueuedTask};
 use crate::clock::timeline::after;
 use crate::executor::deadlock::PoolThreads;
-use crate::pool::job::{NamedOnce, Once, Series};
+use crate::pool::job::{NamedOnce, Series};
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -124,7 +124,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<(), TryScheduleError<F>> {
         let now = self.now();
-        self.enqueue(now, now, Once(f)).map(drop).map_err(refused)
+        self.enqueue(now, now, Call::new(f)).map(drop).map_err(refused)
     }
 
     /// Runs a task as soon as a thread is free, and returns a future of its result.
@@ -175,7 +175,7 @@ impl ScheduledThreadPool {
         f: F,
     ) -> Result<ScheduledFuture<T>, TryScheduleError<F>> {
         let now = self.now();
-        let task = self.enqueue(now, after(now, delay), Once(f)).map_err(refused)?;
+        let task = self.enqueue(now, after(now, delay), Call::new(f)).map_err(refused)?;
         Ok(ScheduledFuture::new(task))
     }
 
@@ -380,8 +380,8 @@ impl ScheduledThreadPool {
     }
 }
 
-fn refused<F>((reason, Once(f)): (ScheduleError, Once<F>)) -> TryScheduleError<F> {
-    TryScheduleError::new(reason, f)
+fn refused<F>((reason, call): (ScheduleError, Call<F>)) -> TryScheduleError<F> {
+    TryScheduleError::new(reason, call.f)
 }
 
 impl fmt::Debug for ScheduledThreadPool {

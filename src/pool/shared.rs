@@ -1,11 +1,13 @@
 //! The state that a pool, its tasks and its threads share.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::builder::ShutdownPolicy;
+use super::builder::{AroundRuns, ShutdownPolicy};
 use super::queue::{DelayedWorkQueue, SHORT};
 use super::task::QueuedTask;
 use super::workers::{WorkerSettings, Workers};
@@ -25,6 +27,7 @@ pub(super) struct Shared {
     pressure: Backpressure,
     pub(super) workers: Arc<Workers>,
     pub(super) on_panic: PanicHook,
+    pub(super) around: AroundRuns,
 }
 
 impl Shared {
@@ -32,18 +35,31 @@ impl Shared {
         clock: Arc<dyn Clock>,
         policy: ShutdownPolicy,
         settings: WorkerSettings,
-        on_panic: PanicHook,
+        (on_panic, around): (PanicHook, AroundRuns),
         limit: PendingLimit,
     ) -> Arc<Shared> {
         let queue = DelayedWorkQueue::with_clock(Arc::clone(&clock));
         let workers = Workers::new(queue, settings);
         let (lifecycle, pressure) = (Lifecycle::new(policy), Backpressure::new(AHEAD));
-        Arc::new(Shared { clock, lifecycle, limit, pressure, workers, on_panic })
+        Arc::new(Shared { clock, lifecycle, limit, pressure, workers, on_panic, around })
     }
 
     #[inline]
     pub(super) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// Runs a task with this name, between the hooks for that, and catches its panic.
+    pub(super) fn run_between_hooks<R>(
+        &self,
+        name: &'static str,
+        run: impl FnOnce() -> R,
+    ) -> thread::Result<R> {
+        let AroundRuns { before, after } = &self.around;
+        before.iter().for_each(|before| _ = self.on_panic.catch(|| before(name)));
+        let done = catch_unwind(AssertUnwindSafe(run));
+        after.iter().for_each(|after| _ = self.on_panic.catch(|| after(name, done.is_err())));
+        done
     }
 
     /// Counts a task in. Returns false if the pool is shut down; then the task is not counted.

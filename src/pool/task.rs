@@ -10,7 +10,7 @@
 //!   its planned time and the end of the run before. Ordered by the planned time alone, a series whose runs take longer
 //!   than its period would always come first, and nothing else would ever run. The phase goes by the plan.
 
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use super::future::{JoinError, Joinable, PanicPayload, ResultCell};
 use super::queue::Offered;
 use super::shared::Shared;
 use crate::executor::deadlock::{Waiting, wait_for};
-use crate::pool::job::{Due, Job, NamedOnce, Next, Once, Owner, Ran, Series, Work, Workload};
+use crate::observe::trace::{self, CurrentSpan};
+use crate::pool::job::{Due, Job, NamedOnce, Next, Owner, Ran, Series, Work, Workload};
 use crate::wheel::WheelKey;
 use crate::{Cancel, Cancellable, DueTask, PanicHook, Repeat};
 
@@ -39,12 +40,33 @@ pub(super) trait Callable: Workload + Sized {
     }
 }
 
-impl<T: Send, F: FnOnce() -> T + Send + 'static> Callable for Once<F> {
+/// A closure that is called once, in the span in which it was brought to the pool.
+pub(super) struct Call<F> {
+    pub(super) f: F,
+    span: Option<CurrentSpan>,
+}
+
+impl<F> Call<F> {
+    pub(super) fn new(f: F) -> Call<F> {
+        Call { f, span: trace::current_span() }
+    }
+}
+
+impl<F: Send + 'static> Workload for Call<F> {
+    fn name(&self) -> &'static str {
+        type_name::<F>()
+    }
+}
+
+impl<T: Send, F: FnOnce() -> T + Send + 'static> Callable for Call<F> {
     type Output = T;
 
     fn call(work: &mut Option<Self>) -> ControlFlow<T> {
-        let Once(f) = work.take().expect("a task runs once"); // only this thread has the work (JOB-1)
-        ControlFlow::Break(f())
+        let Call { f, span } = work.take().expect("a task runs once"); // only this thread has the work (JOB-1)
+        ControlFlow::Break(match span {
+            Some(span) => span.run(f),
+            None => f(),
+        })
     }
 }
 
@@ -53,7 +75,8 @@ impl<R: Repeat, F: FnMut() -> R + Send + 'static> Callable for Series<F> {
     type Output = ();
 
     fn call(work: &mut Option<Self>) -> ControlFlow<()> {
-        work.as_mut().map_or(ControlFlow::Break(()), Series::run_once)
+        let run = |series: &mut Self| trace::in_a_root_span(|| series.run_once());
+        work.as_mut().map_or(ControlFlow::Break(()), run)
     }
 
     fn next_run(&mut self, ended: Instant) -> Instant {
@@ -199,7 +222,7 @@ impl<W: Callable> PoolTask<W> {
             shared.on_panic.tell_named(name, &*panic);
             ControlFlow::Break(Err(JoinError::Panicked(PanicPayload::new(panic))))
         };
-        match catch_unwind(AssertUnwindSafe(|| W::call(work))) {
+        match shared.run_between_hooks(name, || W::call(work)) {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(value)) => return ControlFlow::Break(Ok(value)),
             Err(panic) => return panicked(panic),

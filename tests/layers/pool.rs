@@ -1071,3 +1071,53 @@ fn s09_a_panic_of_a_cancelled_closure_s_drop_is_reported_and_goes_no_further() {
     assert!(series.expect("open").join().is_ok());
     until("its closure's drop is reported", || panics.load(Ordering::Relaxed) == 2);
 }
+
+#[test]
+fn s17_hooks_around_runs_see_each_run_and_may_panic() {
+    crate::common::silence();
+    let (clock, seen) = (ManualClock::new(), Arc::new(Mutex::new(Vec::new())));
+    let note = |text: &'static str| {
+        let seen = Arc::clone(&seen);
+        move || seen.lock().expect("no panic").push(text)
+    };
+    let (before, after, panicked) = (note("before"), note("after"), note("after a panic"));
+    let pool = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
+    let pool = pool.on_panic(|_| ()).before_execute(move |name| {
+        before();
+        assert!(name.contains("hooks_around_runs"), "{name}");
+    });
+    let pool = pool.after_execute(move |_, is_panic| if is_panic { panicked() } else { after() });
+    let pool = pool.build().expect("threads");
+
+    pool.submit(note("one-shot")).expect("open").join().expect("it runs");
+    let broken = pool.submit(|| -> u8 { panic!("no paper") });
+    assert!(matches!(broken.expect("open").join(), Err(JoinError::Panicked(_))));
+    let (run, mut left) = (note("run"), 2);
+    let series = pool.schedule_with_fixed_delay(Duration::ZERO, SECOND, move || {
+        run();
+        left -= 1;
+        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    until("the first run has ended", || seen.lock().expect("no panic").len() == 8);
+    clock.advance(SECOND);
+    series.expect("open").join().expect("it ends");
+    pool.schedule(HOUR, note("unstarted")).expect("open").is_done();
+    pool.shutdown_now().into_iter().for_each(tickwheel::pool::Unstarted::run);
+    let expected = ["before", "one-shot", "after", "before", "after a panic"];
+    let runs = ["before", "run", "after"];
+    let unstarted = ["before", "unstarted", "after"];
+    let expected = [&expected[..], &runs, &runs, &unstarted].concat();
+    assert_eq!(*seen.lock().expect("no panic"), expected);
+
+    let (clock, named) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&named);
+    let pool = ScheduledThreadPool::builder().threads(1).clock(clock).on_panic(|_| ());
+    let pool = pool.before_execute(|_| panic!("a hook's panic, as ordered"));
+    let pool = pool.after_execute(move |name, _| {
+        count.fetch_add(usize::from(name.contains("hooks_around_runs")), Ordering::Relaxed);
+        panic!("a hook's panic, as ordered");
+    });
+    let pool = pool.build().expect("threads");
+    assert_eq!(pool.submit(|| 7).expect("open").join().expect("it runs"), 7);
+    assert_eq!(named.load(Ordering::Relaxed), 1);
+}

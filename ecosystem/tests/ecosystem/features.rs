@@ -1,11 +1,13 @@
 //! The features: executors of tokio and rayon, hyper's timer, spans and events, metrics.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{panic_on_purpose, silence, until};
+use tickwheel::pool::ScheduledThreadPool;
 use tickwheel::{DueTask, Executor, PanicHook, Rejected, Scheduler};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -253,6 +255,32 @@ mod spans {
             assert_eq!(ear.heard(), ["new test in none", "closed request", "closed test"]);
             driver.advance(SECOND);
             assert_eq!(*seen.lock().expect("no panic"), ["request", "request", "request", "none"]);
+        });
+    }
+
+    #[test]
+    fn a_pool_runs_a_one_shot_in_its_span_and_each_run_of_a_series_in_a_root_span() {
+        listening(|ear| {
+            let here = tracing::dispatcher::get_default(Clone::clone);
+            let pool =
+                ScheduledThreadPool::builder().threads(1).thread_factory(move |builder, work| {
+                    let here = here.clone();
+                    builder.spawn(move || tracing::dispatcher::with_default(&here, work)).map(drop)
+                });
+            let pool = pool.build().expect("good settings");
+            let in_span = tracing::info_span!("request").in_scope(|| pool.submit(name_of_span));
+            assert_eq!(in_span.expect("open").join().expect("it runs"), "request");
+            assert_eq!(ear.heard(), ["new request in none", "closed request"]);
+            let (sender, receiver) = mpsc::channel();
+            let series = tracing::info_span!("request").in_scope(|| {
+                pool.schedule_with_fixed_delay(MILLI, MILLI, move || {
+                    sender
+                        .send(name_of_span())
+                        .map_or(ControlFlow::Break(()), |()| ControlFlow::Continue(()))
+                })
+            });
+            assert_eq!(receiver.recv(), Ok("tickwheel.run"));
+            series.expect("open").cancel();
         });
     }
 
