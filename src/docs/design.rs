@@ -171,7 +171,7 @@
 //! # What was tried
 //!
 //! Nanoseconds of CPU time a task, on two cores of an EPYC in a virtual machine, where `F` was 14 to 17 and the clock
-//! 29. `cargo bench --bench costs` prints where it stands now.
+//! 29. `cargo bench --bench costs` prints where it stands now. What did not pay is in `benches/TRIED.md`.
 //!
 //! | what | before | after | kept |
 //! | --- | --- | --- | --- |
@@ -184,12 +184,6 @@
 //! | the same, and a look at 256 entries instead of 4096: process, per pair of cancel and schedule | 254 | 150 | yes |
 //! | a radix sort of what a tick gives out | 24 | 7 | yes |
 //! | that, one clock reading a microsecond, large pages, blocks freed when idle: fire inline | 150 | 102 | yes |
-//! | large pages, measured again: fire inline, in no order of addresses | 52 | 51 | no |
-//! | large pages: process, per schedule in a fresh process | 91 | 118 | no: two megabytes do not fit into a cache |
-//! | the time stamp counter in place of the clock: it must be fenced to keep order across threads | 29 | 22 | no |
-//! | due tasks handed over in slices instead of one by one | 17 | 17 | no |
-//! | wheel blocks given back from the highest address: resident memory after a peak, MB | 168 | 168 | no |
-//! | records filed in the loop that reads them, without a list between: tick thread, per schedule (W1) | 24 | 33 | no |
 //!
 //! The filing number came in place of a generation, the parity of a run, a mark of resets, stamps of resets, and two ways
 //! to claim. What became possible with it is counted in instructions by `cargo bench --bench gate`:
@@ -224,8 +218,6 @@
 //! | the same: W5, million tasks a second | 0.96 | 1.19 | 1.09 | yes |
 //! | the same: poll of the first of a million, over an hour | 525 | 388 | - | yes |
 //! | the same: remove, offer, poll with 500 items | 22, 27, 52 | 20, 35, 61 | - | yes |
-//! | buckets of 4 ms, whose half-turns are short: offer with 500 items over an hour | 41 | 65 | - | no |
-//! | 1024 buckets of 32 ms: the same; but an empty queue takes 25 KB in place of 6 | 41 | 35 | - | no |
 //! | slots in pages of 64, 1024 and 65,536, so that memory goes back although some values stay: D4, on a delay queue | 110 | 145 | - | for the pool alone |
 //! | the system's slack of 50 us set aside while a thread sleeps: W6, late in the median, ms | 0.089 | 0.043 | 0.086 | yes |
 //!
@@ -252,13 +244,10 @@
 //! | 16 shards, which is eight for each processor | 216 | 245 | 113 | 71 | 190 | 293 | 67 |
 //! | 32 shards | 240 | 250 | 114 | 69 | 197 | 272 | 68 |
 //! | 16 shards, with what each call writes on the first cache lines of a shard | 219 | 222 | 113 | 89 | 203 | 267 | 67 |
-//! | a weak hash in place of SipHash, which keys from a network need: not kept | - | - | 102 | 87 | 165 | 342 | - |
 //! | 16 shards, and the place in the table is fetched before the clock is read and the lock taken | 189 | 211 | 80 | 62 | 156 | 255 | 67 |
 //! | the same, and the first two lines of the shard: those that the other thread has | 193 | 205 | - | - | 151 | 240 | - |
 //! | the same, with 32 shards, sixteen for each processor | 214 | 199 | 80 | 55 | 165 | 209 | 68 |
-//! | the same, and the last block of the bucket: not kept | 203 | 188 | - | - | 183 | 213 | - |
 //! | 32 shards with wheels of 32 buckets of 32 ms, in place of 64 of 8 ms | 192 | 190 | 77 | 57 | 173 | 217 | 67 |
-//! | the same, with blocks of seven entries in place of thirty-one: not kept | 186 | - | 99 | - | 213 | 244 | 69 |
 //!
 //! A reset to a later time costs as much as to find the key: the wheel's entry stays where it is, and moves when it comes
 //! up. In D4, where each thread removes and inserts, two threads share all that they write, and the cache lines of a shard
@@ -303,7 +292,6 @@
 //! | what | before | after | the channel | kept |
 //! | --- | --- | --- | --- | --- |
 //! | the pump spins for 3 us before it sleeps, if it was woken lately: a round trip between two threads | 35,780 | 2,970 | 3,700 | yes |
-//! | the same by crossbeam's `Backoff`, whose looks are farther apart | 77,960 | 6,470 | 3,230 | no |
 //! | the spinning, for posts by 4 threads | 215 | 248 | 110 | yes |
 //! | lock and hint on cache lines of their own, for each post | 165 | 170 | 138 | no difference; kept, for the hint is read in each call |
 //!
@@ -329,8 +317,6 @@
 //! | --- | --- | --- | --- |
 //! | a thread that was woken for what is cancelled by now sleeps as if it were not; entries of a slot that was used again are dropped unseen | 278 | 155 | yes |
 //! | the clock read once, for making and polling | 155 | 125 | yes |
-//! | lines of the lane fetched for writing ahead of time | 130 | 130 | no |
-//! | small steps marked `#[inline]`: instructions | 765 | 802 | no |
 //!
 //! The same for a timeout whose future is pending once, so that its timer is set and dropped (one thread, 23 ns of
 //! which are the clock):
@@ -348,9 +334,6 @@
 //! | what lies in a holder is told by the address of its table, and by a call only where that differs | 6.1 | 5.2 | yes |
 //! | the waker is read where it lies; before, the whole body was moved to the stack first | 5.2 | 5.0 | yes |
 //! | wakers in a row leave the ready queue one by one, without a batch in between | 5.1 | 4.6 | yes |
-//! | holders fetched for writing (`prefetchw`) instead of for reading | 5.0 | 5.1 | no |
-//! | holders fetched 8 or 40 wakers ahead, instead of 16 | 4.5 | 4.5, 4.4 | no |
-//! | the first 16 of a batch fetched while it is filled | 5.3 | 5.4 | no |
 //!
 //! Of the 45 ns for each, some nine go into giving the holder back, five into the histogram of lateness, and six into
 //! the wake itself.
