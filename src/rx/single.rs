@@ -1,21 +1,20 @@
 //! Workers on one thread: [`single`] and [`new_thread`].
 //!
-//! The workers of [`single`] share one [`SerialQueue`], and with it one order. Each of them has a [`SubQueue`], which
-//! knows the worker's own tasks in that queue:
+//! The workers of [`single`] share one [`SerialQueue`], and with it one order. Each of them is a [`Part`] of that queue:
 //!
 //! ```text
-//!   worker a:  waiting {1, 2}              a1   b1   a2   b2
-//!                       |  |                |    |    |    |
-//!                       '--|---SubTask ---> [ a1 | b1 | a2 | b2 ]  the one queue
+//!   the one queue:  [ a1 | b1 | a2 | b2 ] ---> the drain of the one thread
+//!                      |    |    |    |
+//!   worker a:         a1    |   a2    |        a list of its own tasks, for its `dispose` and `pending`
+//!   worker b:              b1        b2
 //! ```
 //!
-//! - SINGLE-1 Until a task starts or is cancelled, it is in `waiting` of its sub-queue, and a [`SubTask`] for it is in
-//!   the queue. The task that has started is `running`, so a disposal finds a series there.
-//! - SINGLE-2 The lock of a sub-queue is never held together with a lock of the queue. So a task may leave one of them
-//!   while it is added to the other. A thread that adds a new task looks again afterwards whether the task is over.
+//! A task is in the queue like the task of any other worker, and its job tells the part when it has ended. From then on
+//! the list may forget it. A part locks its list and the queue one after the other, never both. So a task may end while it
+//! is being added to the queue, and the thread that adds it looks afterwards whether the part was disposed in the
+//! meantime.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -26,8 +25,8 @@ use super::serial::SerialQueue;
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
-use crate::pool::job::{Due, Next, Owner, Place, Ran, Run};
-use crate::{Cancel, PanicHook, ScheduleError, Scheduler, ThreadPool};
+use crate::pool::job::{Due, Owner};
+use crate::{PanicHook, ScheduleError, Scheduler, ThreadPool};
 
 /// Returns a new worker on the one thread that all such workers of the process share.
 ///
@@ -55,8 +54,8 @@ use crate::{Cancel, PanicHook, ScheduleError, Scheduler, ThreadPool};
 pub fn single() -> Worker {
     static SINGLE: OnceLock<Arc<SerialQueue>> = OnceLock::new();
     let queue = SINGLE.get_or_init(|| on_one_thread("tickwheel-single").queue());
-    let (queue, state) = (Arc::clone(queue), Mutex::default());
-    Worker::at(Arc::new_cyclic(|me| SubQueue { queue, state, me: Weak::clone(me) }))
+    let (queue, own, is_disposed) = (Arc::clone(queue), Mutex::default(), AtomicBool::new(false));
+    Worker::at(Arc::new_cyclic(|me| Part { queue, me: Weak::clone(me), own, is_disposed }))
 }
 
 /// Returns a new worker on a thread of its own.
@@ -90,47 +89,41 @@ fn on_one_thread(name: &str) -> ExecutorScheduler {
 }
 
 /// The part of a shared queue that belongs to one worker.
-struct SubQueue {
+struct Part {
     queue: Arc<SerialQueue>,
-    state: Mutex<SubTasks>,
-    me: Weak<SubQueue>,
+    me: Weak<Part>,
+    own: Mutex<Own>,
+    /// Written under the lock. A job asks with its own lock held, so it must not take this one. Relaxed suffices, because
+    /// the flag publishes nothing.
+    is_disposed: AtomicBool,
 }
 
-/// The tasks of one worker (SINGLE-1).
 #[derive(Default)]
-struct SubTasks {
-    /// By number. The position of each job is its number.
-    waiting: HashMap<u64, Arc<SubTask>>,
-    last_number: u64,
-    running: Option<Arc<SubTask>>,
-    is_disposed: bool,
+struct Own {
+    /// All tasks that have not ended, and some that have.
+    tasks: Vec<Entry>,
+    /// How many have not ended.
+    alive: usize,
+    /// Keeps the part alive as long as it has tasks, because their jobs need it.
+    keeps: Option<Arc<Part>>,
 }
 
-impl SubTasks {
-    fn add(&mut self, task: Arc<SubTask>) {
-        self.last_number += 1;
-        task.job.position().set(Position::Delayed(self.last_number));
-        self.waiting.insert(self.last_number, task);
+/// The list holds no more ended tasks than others, and so many more.
+const MAX_ENDED: usize = 64;
+
+impl Part {
+    fn own(&self) -> MutexGuard<'_, Own> {
+        lock(&self.own)
     }
 
-    fn get(&self, position: &AtomicPosition) -> Option<Arc<SubTask>> {
-        let Position::Delayed(number) = position.get() else { return None };
-        self.waiting.get(&number).map(Arc::clone)
-    }
-
-    fn remove(&mut self, position: &AtomicPosition) -> Option<Arc<SubTask>> {
-        let Position::Delayed(number) = position.get() else { return None };
-        self.waiting.remove(&number)
-    }
-}
-
-impl SubQueue {
-    fn tasks(&self) -> MutexGuard<'_, SubTasks> {
-        lock(&self.state)
+    /// Cancels tasks. All of them leave the queue first, so no reset moves them any more.
+    fn cancel(&self, tasks: &[Entry]) {
+        tasks.iter().for_each(|task| self.queue.remove(task.position()));
+        tasks.iter().for_each(|task| _ = task.cancel());
     }
 }
 
-impl Owner for SubQueue {
+impl Owner for Part {
     type Position = AtomicPosition;
     type AfterMove = Option<u64>;
 
@@ -143,20 +136,29 @@ impl Owner for SubQueue {
     }
 
     fn remove(&self, position: &AtomicPosition) {
-        let task = self.tasks().remove(position);
-        task.into_iter().for_each(|task| self.queue.remove(&task.position));
+        self.queue.remove(position);
+    }
+
+    /// Removes the tasks that have ended from the list, if they are more than half of all. So an end takes O(1),
+    /// amortised.
+    fn has_ended(&self) {
+        let _keeps; // dropped after the lock
+        let mut own = self.own();
+        own.alive -= 1;
+        let enough = 2 * own.alive + MAX_ENDED;
+        if own.tasks.len() > enough {
+            own.tasks.retain(|task| !task.is_done());
+            own.tasks.shrink_to(enough);
+        }
+        _keeps = if own.alive == 0 { own.keeps.take() } else { None };
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
-        let task = self.tasks().get(position)?;
-        self.queue.deadline(&task.position)
+        self.queue.deadline(position)
     }
 
     fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
-        let tasks = self.tasks();
-        let task = tasks.get(position).filter(|_| !tasks.is_disposed)?;
-        drop(tasks);
-        self.queue.move_to(&task.position, deadline)
+        self.queue.move_to(position, deadline)
     }
 
     fn has_moved(&self, ticket: Option<u64>) {
@@ -164,25 +166,25 @@ impl Owner for SubQueue {
     }
 
     fn repeats(&self) -> bool {
-        !self.tasks().is_disposed
+        !self.is_disposed()
     }
 }
 
-impl TaskQueue for SubQueue {
+impl TaskQueue for Part {
     fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
-        let owner = self.me.upgrade().expect("the caller holds it");
-        let task = Arc::new(SubTask { owner, job, position: AtomicPosition::default() });
-        let mut tasks = self.tasks();
-        if tasks.is_disposed {
+        let mut own = self.own();
+        if self.is_disposed() {
             return Err(ScheduleError::Closed);
         }
-        tasks.add(Arc::clone(&task));
-        drop(tasks);
-        let taken = self.queue.submit(Arc::clone(&task) as Entry, when);
+        own.tasks.push(Arc::clone(&job));
+        own.alive += 1;
+        own.keeps = self.me.upgrade();
+        drop(own);
+        let taken = self.queue.submit(Arc::clone(&job), when);
         if taken.is_err() {
-            drop(self.tasks().remove(task.job.position()));
-        } else if task.is_done() {
-            self.queue.remove(&task.position); // disposed in the meantime (SINGLE-2)
+            job.withdraw(); // if its timer has not done so. The queue has no limit and no end, and refuses nothing else
+        } else if self.is_disposed() {
+            self.cancel(&[job]);
         }
         taken
     }
@@ -192,83 +194,19 @@ impl TaskQueue for SubQueue {
     }
 
     fn dispose(&self) {
-        let mut tasks = self.tasks();
-        tasks.is_disposed = true;
-        let (waiting, running) = (std::mem::take(&mut tasks.waiting), tasks.running.take());
-        drop(tasks);
-        running.into_iter().for_each(|task| _ = task.cancel());
-        for task in waiting.into_values() {
-            task.cancel();
-            self.queue.remove(&task.position);
-        }
+        let mut own = self.own();
+        self.is_disposed.store(true, Ordering::Relaxed);
+        let tasks = std::mem::take(&mut own.tasks);
+        drop(own);
+        self.cancel(&tasks);
     }
 
     fn is_disposed(&self) -> bool {
-        self.tasks().is_disposed
+        self.is_disposed.load(Ordering::Relaxed)
     }
 
     fn pending(&self) -> usize {
-        self.tasks().waiting.len()
-    }
-}
-
-/// A task of one worker, as the shared queue holds it.
-struct SubTask {
-    owner: Arc<SubQueue>,
-    /// Its position is in the sub-queue.
-    job: Entry,
-    /// The position in the shared queue.
-    position: AtomicPosition,
-}
-
-impl Run<dyn TaskQueue> for SubTask {
-    fn run(&self, _queue: &dyn TaskQueue, place: &mut dyn Place) -> Ran {
-        let mut tasks = self.owner.tasks();
-        let Some(this) = tasks.remove(self.job.position()) else { return Ran::Not };
-        tasks.running = Some(Arc::clone(&this));
-        drop(tasks);
-        let mut is_disposed = false;
-        let mut put_back = |next: Next| {
-            let mut tasks = self.owner.tasks();
-            is_disposed = tasks.is_disposed;
-            if !is_disposed {
-                tasks.running = None;
-                tasks.add(Arc::clone(&this));
-                drop(tasks);
-                place.put_back(next);
-            }
-        };
-        let ran = self.job.run(&*self.owner, &mut put_back);
-        if ran == Ran::Again && !is_disposed {
-            return ran;
-        }
-        let running = self.owner.tasks().running.take();
-        drop(running); // its destructor may be a user's
-        if is_disposed {
-            self.cancel(); // the disposal may have looked for it before
-        }
-        Ran::ForTheLastTime
-    }
-
-    fn withdraw(&self) {
-        self.job.withdraw();
-    }
-
-    fn position(&self) -> &AtomicPosition {
-        &self.position
-    }
-}
-
-impl Cancel for SubTask {
-    fn cancel(&self) -> bool {
-        self.job.cancel()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.job.is_cancelled()
-    }
-
-    fn is_done(&self) -> bool {
-        self.job.is_done()
+        let waits = |task: &&Entry| task.position().get() != Position::Gone;
+        self.own().tasks.iter().filter(waits).count()
     }
 }

@@ -85,6 +85,16 @@ impl WheelKey {
     pub fn index(self) -> u32 {
         self.slot
     }
+
+    /// Returns the key as a number, which is below 2^62 if the wheel has never held 2^30 values.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.slot) << 32 | u64::from(self.generation)
+    }
+
+    /// Returns the key that has this [number](WheelKey::number).
+    pub(crate) fn of_number(number: u64) -> WheelKey {
+        WheelKey { slot: (number >> 32) as u32, generation: number as u32 }
+    }
 }
 
 /// The former name of [`WheelKey`], which is easier to tell from [`pool::Key`](crate::pool::Key).
@@ -421,9 +431,20 @@ impl<T> Wheel<T> {
 
     /// Moves on to a tick, and returns the deadline and the order of the value that [`pop`](Wheel::pop) would take out.
     pub fn peek(&mut self, to: u64) -> Option<(u64, u64)> {
-        self.move_to(to);
-        let (first, _) = self.first_ready().filter(|(first, _)| first.deadline <= self.now)?;
+        let first = self.first_due(to)?;
         Some((first.deadline, first.order))
+    }
+
+    /// Like [`peek`](Wheel::peek), but returns the key of that value.
+    pub(crate) fn peek_key(&mut self, to: u64) -> Option<WheelKey> {
+        let first = self.first_due(to)?;
+        self.key_at(first.slot)
+    }
+
+    fn first_due(&mut self, to: u64) -> Option<Ready> {
+        self.move_to(to);
+        let (first, _) = self.first_ready()?;
+        (first.deadline <= self.now).then_some(first)
     }
 
     /// Moves the buckets on, and what comes out of them to `ready`.
