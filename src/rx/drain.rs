@@ -17,10 +17,7 @@
 //!   workers of one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands the
 //!   first one over again, and then the others as long as each is taken. So many workers cost an executor that refuses
 //!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
-//! - DRAIN-2 An executor that is gone for good ends the queue ([`SerialQueue::executor_is_gone`]). So does an executor
-//!   that has not run a drain [`MAX_FAILURES`] times in a row, if only the retry queue still holds the queue, because
-//!   nobody could dispose it any more.
-//! - DRAIN-3 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
+//! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, that would be never. So
 //!   a drain that has held such a call for [`LONGEST_INLINE`], by the clock of the worker, goes to the retry queue, whose
@@ -28,10 +25,10 @@
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
-//! - DRAIN-5 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
+//! - DRAIN-3 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
 //!   that hands a drain over is the executor's own, the drain stays there and runs the queue to its end. After each batch
 //!   it is offered again, because the executor may have been stopped at once in the meantime. The queue is closed by
-//!   then (WORKER-7), so that end comes.
+//!   then (WORKER-4), so that end comes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -40,12 +37,12 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
-use super::serial::{SerialQueue, Taken};
-use super::timer::{Timers, When, cancel_timer};
+use super::serial::SerialQueue;
+use super::timer::{Timers, cancel_timer, later};
 use super::worker::TaskQueue;
 use crate::platform::sync::{Mutex, Ordering, local, lock};
 use crate::pool::job::{Next, Ran};
-use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
+use crate::{Cancellable, DueTask, Executor, PanicHook};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
@@ -55,10 +52,11 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 const FAILURES_PER_PAUSE: u32 = 16;
 
-/// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-3).
+/// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-2).
 const LONGEST_INLINE: Duration = Duration::from_millis(100);
 
-/// With these pauses, this many failed attempts take about a minute (DRAIN-2).
+/// After so many failed attempts in a row, a queue that nobody else holds ends, because nobody could dispose it any more.
+/// With these pauses they take about a minute.
 const MAX_FAILURES: u32 = 1024;
 
 /// How many drains one attempt hands over at most.
@@ -69,11 +67,11 @@ const MAX_PER_ATTEMPT: usize = 1024;
 pub(super) struct ThreadState {
     /// How many drains run on the stack.
     pub(super) drains: usize,
-    /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-3).
+    /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-2).
     pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
     hands_over: bool,
-    /// The address of a queue whose drain is about to be dropped because it stays with the caller (DRAIN-5), or 0.
+    /// The address of a queue whose drain is about to be dropped because it stays with the caller (DRAIN-3), or 0.
     kept: usize,
 }
 
@@ -83,7 +81,7 @@ local!(
 );
 
 local!(
-    /// The drains that wait for the outermost inline drain of this thread (DRAIN-3).
+    /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     WAITING: RefCell<VecDeque<Drain>> = RefCell::new(VecDeque::new())
 );
 
@@ -111,7 +109,7 @@ impl Drain {
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
-    /// finishes, the drain may run here, before this returns (DRAIN-5).
+    /// finishes, the drain may run here, before this returns (DRAIN-3).
     pub(super) fn hand_over(
         self,
         executor: Option<Arc<dyn Executor>>,
@@ -160,7 +158,7 @@ impl Drain {
     fn run(self) {
         let before = this_thread();
         if before.hands_over && before.is_inline {
-            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-3)
+            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-2)
         }
         // A thread that ends may have dropped `WAITING` already.
         let is_inline = before.hands_over && WAITING.try_with(|_| ()).is_ok();
@@ -184,7 +182,7 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch() {
-            // If the executor finishes, no other thread would run the rest (DRAIN-5).
+            // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing && queue.holds_its_caller_too_long() {
                 return Arc::clone(&queue.retries).wait(Drain(Some(queue)), Duration::ZERO);
             }
@@ -204,7 +202,7 @@ impl Drain {
 enum Offered {
     /// With the executor or in the retry queue, or its queue has ended. Then the newest task is returned.
     HasLeft(Option<Entry>),
-    /// With the caller, which is to run it (DRAIN-5).
+    /// With the caller, which is to run it (DRAIN-3).
     StaysHere,
 }
 
@@ -212,12 +210,7 @@ impl SerialQueue {
     /// Runs the next tasks. Returns false if there are no more, and so no drain.
     fn run_batch(&self) -> bool {
         for _ in 0..BATCH {
-            let job = match self.next() {
-                Some(Taken::Due(job)) => job,
-                Some(Taken::Postponed(job)) if self.take_postponed(&job) => job,
-                Some(Taken::Postponed(_)) => continue,
-                None => return false,
-            };
+            let Some(job) = self.next() else { return false };
             let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
             let mut put_back = None;
@@ -230,7 +223,7 @@ impl SerialQueue {
         self.has_more()
     }
 
-    /// Returns true if the drain has held the thread that brought it for too long (DRAIN-3).
+    /// Returns true if the drain has held the thread that brought it for too long (DRAIN-2).
     fn holds_its_caller_too_long(&self) -> bool {
         let Some(now) = self.hook.catch(|| self.timers.now()) else { return false };
         let mut outgoing = lock(&self.outgoing);
@@ -247,7 +240,7 @@ impl Drop for Drain {
     fn drop(&mut self) {
         let Some(queue) = self.0.take() else { return };
         if this_thread().kept == Arc::as_ptr(&queue).addr() {
-            return STATE.with(|own| own.set(ThreadState { kept: 0, ..own.get() })); // it runs on (DRAIN-5)
+            return STATE.with(|own| own.set(ThreadState { kept: 0, ..own.get() })); // it runs on (DRAIN-3)
         }
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
@@ -316,13 +309,13 @@ impl RetryQueue {
     /// [`Scheduler::global`].
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
-        let (when, run) = (When::After(pause), move || attempt.run());
+        let after =
+            |timers: &Timers| timers.schedule(later(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
         let timer = if is_last_resort {
-            let Ok(global) = Scheduler::try_global() else { return };
-            Timers::Wheel(global.with_executor(Inline)).schedule(when, run)
+            Timers::of_the_global_scheduler().and_then(|global| after(&global))
         } else {
-            self.timers.schedule(when, run)
+            after(&self.timers)
         };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
@@ -365,7 +358,7 @@ impl RetryQueue {
             let Some(queue) = drain.and_then(|mut drain| drain.0.take()) else { break };
             let failures = self.failures.load(Ordering::Relaxed);
             if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
-                queue.dispose(); // nobody else can (DRAIN-2)
+                queue.dispose(); // nobody else can
                 continue;
             }
             let executor = queue.state().executor.clone();

@@ -8,7 +8,7 @@ use super::serial::SerialQueue;
 use super::timer::Timers;
 use super::worker::Worker;
 use crate::executor::backpressure::PendingLimit;
-use crate::{Executor, Inline, PanicHook, Schedule, Scheduler, TaskPanic};
+use crate::{Executor, PanicHook, Schedule, Scheduler, TaskPanic};
 
 /// Gives out workers that run their tasks on an executor. Each worker runs its own tasks in order.
 ///
@@ -47,7 +47,7 @@ impl ExecutorScheduler {
     /// A thread that schedules a task on an idle worker calls the executor, and so does the tick thread for a delayed
     /// task. The scheduler's own executor is not used.
     ///
-    /// On [`Inline`], a task runs in the call that schedules it. There is one exception: if a task that runs inline
+    /// On [`Inline`](crate::Inline), a task runs in the call that schedules it. There is one exception: if a task that runs inline
     /// schedules another one, the call returns at once, and the new task runs on the same stack after that task's
     /// batch. So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait*
     /// for a task of another inline worker, because that one cannot start on this thread before the first has ended.
@@ -149,12 +149,6 @@ impl ExecutorScheduler {
         let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
         let (limit, retries) = (PendingLimit::new(self.max_pending), Arc::clone(&self.retries));
         SerialQueue::new(executor, timers, self.hook.clone(), limit, retries)
-    }
-}
-
-impl Timers {
-    fn of(scheduler: &Scheduler) -> Timers {
-        Timers::Wheel(scheduler.with_executor(Inline)) // so timers run on the tick thread (WORKER-3)
     }
 }
 

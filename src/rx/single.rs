@@ -26,6 +26,7 @@ use super::timer::When;
 use super::worker::{TaskQueue, Worker};
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::pool::job::{Due, Owner};
+use crate::wheel::WheelKey;
 use crate::{PanicHook, ScheduleError, Scheduler, ThreadPool};
 
 /// Returns a new worker on the one thread that all such workers of the process share.
@@ -125,7 +126,7 @@ impl Part {
 
 impl Owner for Part {
     type Position = AtomicPosition;
-    type AfterMove = Option<u64>;
+    type AfterMove = Option<WheelKey>;
 
     fn now(&self) -> Instant {
         self.queue.now()
@@ -157,12 +158,12 @@ impl Owner for Part {
         self.queue.deadline(position)
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
         self.queue.move_to(position, deadline)
     }
 
-    fn has_moved(&self, ticket: Option<u64>) {
-        self.queue.has_moved(ticket);
+    fn has_moved(&self, key: Option<WheelKey>) {
+        self.queue.has_moved(key);
     }
 
     fn repeats(&self) -> bool {

@@ -12,6 +12,7 @@ use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
 use crate::pool::job::{Job, NamedOnce, Once, Owner, Series, Work};
+use crate::wheel::WheelKey;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -22,7 +23,7 @@ pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue:
-    Owner<Position = AtomicPosition, AfterMove = Option<u64>>
+    Owner<Position = AtomicPosition, AfterMove = Option<WheelKey>>
 {
     /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
     /// is withdrawn.
