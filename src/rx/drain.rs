@@ -71,13 +71,11 @@ pub(super) struct ThreadState {
     pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
     hands_over: bool,
-    /// The address of a queue whose drain is about to be dropped because it stays with the caller (DRAIN-3), or 0.
-    kept: usize,
 }
 
 local!(
     STATE: Cell<ThreadState> =
-        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false, kept: 0 })
+        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false })
 );
 
 local!(
@@ -102,10 +100,18 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The right to run the tasks of a queue. If it is dropped before it has run, it is handed over again (DRAIN-1).
-pub(super) struct Drain(pub(super) Option<Arc<SerialQueue>>);
+/// The right to run the tasks of a queue, up to the one with a number. If it is dropped before it has run, it is handed over
+/// again (DRAIN-1).
+pub(super) struct Drain {
+    queue: Option<Arc<SerialQueue>>,
+    until: u64,
+}
 
 impl Drain {
+    pub(super) fn new(queue: Arc<SerialQueue>, until: u64) -> Drain {
+        Drain { queue: Some(queue), until }
+    }
+
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
@@ -115,10 +121,10 @@ impl Drain {
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let queue = self.0.clone();
+        let (queue, until) = (self.queue.clone(), self.until);
         match self.offer(executor, newest) {
             Offered::StaysHere => {
-                Drain(queue).run();
+                Drain { queue, until }.run();
                 None
             }
             Offered::HasLeft(back) => back,
@@ -126,7 +132,7 @@ impl Drain {
     }
 
     fn offer(self, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> Offered {
-        let (Some(executor), Some(queue)) = (executor, self.0.clone()) else {
+        let (Some(executor), Some(queue)) = (executor, self.queue.clone()) else {
             return Offered::HasLeft(None);
         };
         let task = DueTask::new(Instant::now(), move || self.run());
@@ -134,22 +140,19 @@ impl Drain {
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
         let mut offered = Offered::HasLeft(None);
         if let Some(Err(rejected)) = answer {
-            // Before the drain in it is dropped, which would wait for another attempt.
-            let mut kept = 0;
-            if rejected.goes_on_here() && newest.is_none() {
+            let keeps = rejected.goes_on_here() && newest.is_none();
+            if keeps {
                 queue.close();
-                kept = Arc::as_ptr(&queue).addr();
+                queue.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
                 let back = queue.executor_is_gone(newest, rejected.is_finishing());
                 offered = Offered::HasLeft(back);
             }
-            with_state(ThreadState { kept, ..this_thread() }, || {
-                queue.hook.catch(|| drop(rejected));
-                // An executor may have run the drain, and refuse another task in its place.
-                if this_thread().kept != kept {
-                    offered = Offered::StaysHere;
-                }
-            });
+            queue.hook.catch(|| drop(rejected));
+            // An executor may have run the drain, and refuse another task in its place.
+            if keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed) {
+                offered = Offered::StaysHere;
+            }
         }
         queue.hook.catch(|| drop(executor)); // this may be its last owner
         offered
@@ -177,17 +180,17 @@ impl Drain {
 
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_batch(mut self) {
-        let Some(queue) = self.0.take() else { return };
+        let (Some(queue), until) = (self.queue.take(), self.until) else { return };
         queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
-        while queue.run_batch() {
+        while queue.run_batch(until) {
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
             if this_thread().is_inline && !is_finishing && queue.holds_its_caller_too_long() {
-                return Arc::clone(&queue.retries).wait(Drain(Some(queue)), Duration::ZERO);
+                return Arc::clone(&queue.retries).wait(Drain::new(queue, until), Duration::ZERO);
             }
             let executor = queue.state().executor.clone();
-            match Drain(Some(Arc::clone(&queue))).offer(executor, None) {
+            match Drain::new(Arc::clone(&queue), until).offer(executor, None) {
                 Offered::StaysHere => is_finishing = true,
                 Offered::HasLeft(_) => return,
             }
@@ -207,10 +210,10 @@ enum Offered {
 }
 
 impl SerialQueue {
-    /// Runs the next tasks. Returns false if there are no more, and so no drain.
-    fn run_batch(&self) -> bool {
+    /// Runs the next tasks, up to the one with this number. Returns false if there are no more, and so no drain.
+    fn run_batch(&self, until: u64) -> bool {
         for _ in 0..BATCH {
-            let Some(job) = self.next() else { return false };
+            let Some(job) = self.next(until) else { return false };
             let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
             let mut put_back = None;
@@ -220,7 +223,7 @@ impl SerialQueue {
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
-        self.has_more()
+        self.has_more(until)
     }
 
     /// Returns true if the drain has held the thread that brought it for too long (DRAIN-2).
@@ -238,15 +241,15 @@ impl SerialQueue {
 
 impl Drop for Drain {
     fn drop(&mut self) {
-        let Some(queue) = self.0.take() else { return };
-        if this_thread().kept == Arc::as_ptr(&queue).addr() {
-            return STATE.with(|own| own.set(ThreadState { kept: 0, ..own.get() })); // it runs on (DRAIN-3)
+        let Some(queue) = self.queue.take() else { return };
+        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
+            return; // DRAIN-3
         }
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
         hook.catch(|| {
-            if queue.has_more() {
-                Arc::clone(&queue.retries).push(Drain(Some(queue)));
+            if queue.has_more(u64::MAX) {
+                Arc::clone(&queue.retries).push(Drain::new(queue, u64::MAX));
             }
         });
     }
@@ -333,7 +336,8 @@ impl RetryQueue {
     /// Removes the drain of a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
-        let is_its = |drain: &Drain| drain.0.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
+        let is_its =
+            |drain: &Drain| drain.queue.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
         let at = state.drains.iter().position(is_its);
         let drain = at.and_then(|at| state.drains.remove(at));
         let timer = if state.drains.is_empty() { state.timer.take() } else { None };
@@ -355,14 +359,14 @@ impl RetryQueue {
         let count = lock(&self.state).drains.len();
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
             let drain = lock(&self.state).drains.pop_front();
-            let Some(queue) = drain.and_then(|mut drain| drain.0.take()) else { break };
+            let Some(queue) = drain.and_then(|mut drain| drain.queue.take()) else { break };
             let failures = self.failures.load(Ordering::Relaxed);
             if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
                 queue.dispose(); // nobody else can
                 continue;
             }
             let executor = queue.state().executor.clone();
-            Drain(Some(queue)).hand_over(executor, None);
+            Drain::new(queue, u64::MAX).hand_over(executor, None);
             if self.failures.load(Ordering::Relaxed) > failures {
                 return false;
             }
@@ -414,7 +418,7 @@ impl Drop for Attempt {
         let drains = std::mem::take(&mut state.drains);
         drop(state);
         for mut drain in drains {
-            drain.0.take().into_iter().for_each(|queue| queue.state().has_drain = false);
+            drain.queue.take().into_iter().for_each(|queue| queue.state().has_drain = false);
         }
     }
 }

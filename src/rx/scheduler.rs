@@ -39,6 +39,7 @@ pub struct ExecutorScheduler {
     retries: Arc<RetryQueue>,
     hook: PanicHook,
     max_pending: Option<usize>,
+    in_line: bool,
 }
 
 impl ExecutorScheduler {
@@ -95,7 +96,13 @@ impl ExecutorScheduler {
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {
         let (retries, hook) = (RetryQueue::new(timers.clone()), PanicHook::default());
-        ExecutorScheduler { executor, timers, retries, hook, max_pending: None }
+        ExecutorScheduler { executor, timers, retries, hook, max_pending: None, in_line: false }
+    }
+
+    /// Has each task of a worker handed over by itself. So an executor of one thread runs the tasks of all workers in one
+    /// order.
+    pub(super) fn in_line(self) -> ExecutorScheduler {
+        ExecutorScheduler { in_line: true, ..self }
     }
 
     /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, of the `Drop` of
@@ -142,13 +149,10 @@ impl ExecutorScheduler {
     /// Returns a new worker. It costs an allocation, and no thread.
     #[doc(alias = "createWorker")]
     pub fn worker(&self) -> Worker {
-        Worker::at(self.queue())
-    }
-
-    pub(super) fn queue(&self) -> Arc<SerialQueue> {
         let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
         let (limit, retries) = (PendingLimit::new(self.max_pending), Arc::clone(&self.retries));
-        SerialQueue::new(executor, timers, self.hook.clone(), limit, retries)
+        let hook = self.hook.clone();
+        Worker::at(SerialQueue::new(executor, timers, hook, limit, retries, self.in_line))
     }
 }
 

@@ -308,12 +308,7 @@ impl<W: Work, O: Owner + ?Sized + 'static> Run<O> for Job<W, O> {
                 ControlFlow::Break(()) => None,
             }
         };
-        let ran = self.run_with(owner, run, place);
-        // Its own owner may be a part of the one that runs it.
-        if ran == Ran::ForTheLastTime && !std::ptr::addr_eq(self.owner.as_ptr(), owner) {
-            self.owner.get().into_iter().for_each(|owner| owner.has_ended());
-        }
-        ran
+        self.run_with(owner, run, place)
     }
 
     fn withdraw(&self) {
