@@ -105,11 +105,13 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
 pub(super) struct Drain {
     queue: Option<Arc<SerialQueue>>,
     until: u64,
+    /// Since when it holds the call that has handed it over to an inline executor (DRAIN-2).
+    inline_since: Option<Instant>,
 }
 
 impl Drain {
     pub(super) fn new(queue: Arc<SerialQueue>, until: u64) -> Drain {
-        Drain { queue: Some(queue), until }
+        Drain { queue: Some(queue), until, inline_since: None }
     }
 
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
@@ -124,7 +126,7 @@ impl Drain {
         let (queue, until) = (self.queue.clone(), self.until);
         match self.offer(executor, newest) {
             Offered::StaysHere => {
-                Drain { queue, until }.run();
+                Drain { queue, until, inline_since: None }.run();
                 None
             }
             Offered::HasLeft(back) => back,
@@ -142,7 +144,7 @@ impl Drain {
         if let Some(Err(rejected)) = answer {
             let keeps = rejected.goes_on_here() && newest.is_none();
             if keeps {
-                queue.close();
+                queue.state().is_closed = true;
                 queue.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
                 let back = queue.executor_is_gone(newest, rejected.is_finishing());
@@ -185,12 +187,22 @@ impl Drain {
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
         while queue.run_batch(until) {
+            let mut next = Drain::new(Arc::clone(&queue), until);
             // If the executor finishes, no other thread would run the rest (DRAIN-3).
-            if this_thread().is_inline && !is_finishing && queue.holds_its_caller_too_long() {
-                return Arc::clone(&queue.retries).wait(Drain::new(queue, until), Duration::ZERO);
+            if this_thread().is_inline && !is_finishing {
+                let now = queue.hook.catch(|| queue.timers.now());
+                next.inline_since = self.inline_since.or(now);
+                if next
+                    .inline_since
+                    .zip(now)
+                    .is_some_and(|(since, now)| now >= later(since, LONGEST_INLINE))
+                {
+                    next.inline_since = None;
+                    return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
+                }
             }
             let executor = queue.state().executor.clone();
-            match Drain::new(Arc::clone(&queue), until).offer(executor, None) {
+            match next.offer(executor, None) {
                 Offered::StaysHere => is_finishing = true,
                 Offered::HasLeft(_) => return,
             }
@@ -216,26 +228,18 @@ impl SerialQueue {
             let Some(job) = self.next(until) else { return false };
             let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
-            let mut put_back = None;
-            let mut place = |next: Next| put_back = Some(self.put_back(&job, next));
+            let mut wait = None;
+            let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
-                put_back.into_iter().for_each(|put_back| self.settle(&job, put_back));
+                match wait {
+                    Some(wait) => _ = self.hook.catch(|| _ = self.set_timer(wait)),
+                    None if self.is_disposed() => _ = job.cancel(),
+                    None => {} // it is queued
+                }
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
         self.has_more(until)
-    }
-
-    /// Returns true if the drain has held the thread that brought it for too long (DRAIN-2).
-    fn holds_its_caller_too_long(&self) -> bool {
-        let Some(now) = self.hook.catch(|| self.timers.now()) else { return false };
-        let mut outgoing = lock(&self.outgoing);
-        let since = *outgoing.inline_since.get_or_insert(now);
-        let is_too_long = now.saturating_duration_since(since) >= LONGEST_INLINE;
-        if is_too_long {
-            outgoing.inline_since = None;
-        }
-        is_too_long
     }
 }
 

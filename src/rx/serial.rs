@@ -73,7 +73,7 @@ pub(super) struct SerialQueue {
     me: Weak<SerialQueue>,
     pub(super) timers: Timers,
     pub(super) hook: PanicHook,
-    pub(super) outgoing: CachePadded<Mutex<Outgoing>>,
+    outgoing: CachePadded<Mutex<Outgoing>>,
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
     pub(super) passed: AtomicU64,
@@ -105,7 +105,7 @@ pub(super) struct State {
     last_number: u64,
     pub(super) delayed: Delayed,
     /// It takes no more tasks (WORKER-4).
-    is_closed: bool,
+    pub(super) is_closed: bool,
     /// `None` once the queue is disposed (WORKER-4).
     pub(super) executor: Option<Arc<dyn Executor>>,
     /// Tells whether there is a [`Drain`] (WORKER-1).
@@ -126,8 +126,6 @@ pub(super) struct Outgoing {
     tasks: VecDeque<Queued>,
     /// The task that the drain took out last (WORKER-2).
     running: Option<Entry>,
-    /// Since when the drain holds the call that has handed it over to an inline executor (DRAIN-2).
-    pub(super) inline_since: Option<Instant>,
 }
 
 impl SerialQueue {
@@ -209,8 +207,8 @@ impl SerialQueue {
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
-    /// held, so it calls no user code. [`settle`](SerialQueue::settle) does the rest.
-    pub(super) fn put_back(&self, job: &Entry, Next { due, ended }: Next) -> PutBack {
+    /// held, so it calls no user code: if it returns a wait, the caller sets the timer. A closed queue does nothing.
+    pub(super) fn put_back(&self, job: &Entry, Next { due, ended }: Next) -> Option<Wait> {
         let is_overdue = due <= ended;
         // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
@@ -223,22 +221,13 @@ impl SerialQueue {
             };
         let mut state = self.state();
         if state.is_closed {
-            PutBack::Closed
-        } else if is_overdue && !is_needed_elsewhere {
+            return None;
+        }
+        if is_overdue && !is_needed_elsewhere {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
-            PutBack::Queued
-        } else {
-            PutBack::Delayed(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First))
+            return None;
         }
-    }
-
-    /// Does what [`put_back`](SerialQueue::put_back) has left to do, with nothing locked.
-    pub(super) fn settle(&self, job: &Entry, put_back: PutBack) {
-        match put_back {
-            PutBack::Queued => {}
-            PutBack::Closed => _ = job.cancel(),
-            PutBack::Delayed(wait) => _ = self.hook.catch(|| _ = self.set_timer(wait)),
-        }
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First))
     }
 
     // ----- out of the queue ----------------------------------------------------------------
@@ -309,7 +298,6 @@ impl SerialQueue {
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
-                outgoing.inline_since = None;
                 return false;
             }
         }
@@ -369,11 +357,6 @@ impl SerialQueue {
         newest
     }
 
-    /// Takes no more tasks, because the executor finishes (WORKER-4).
-    pub(super) fn close(&self) {
-        self.state().is_closed = true;
-    }
-
     /// Closes the queue and cancels what is queued. Unless it keeps what is delayed, this disposes it.
     fn end(&self, keeps_delayed: bool) {
         let mut outgoing = lock(&self.outgoing);
@@ -407,16 +390,6 @@ fn is_stale((number, job): &Queued) -> bool {
 fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
     let at = tasks.binary_search_by_key(&number, |(number, _)| *number).ok()?;
     tasks.get(at).map(|(_, job)| job)
-}
-
-/// Where a series waits for its next run.
-#[derive(Clone, Copy)]
-pub(super) enum PutBack {
-    Queued,
-    /// For its time. It needs a timer.
-    Delayed(Wait),
-    /// Nowhere, because the queue is closed.
-    Closed,
 }
 
 impl Owner for SerialQueue {

@@ -22,15 +22,9 @@ use std::time::{Duration, Instant};
 
 use super::delayed::{Found, Wait};
 use super::serial::SerialQueue;
+pub(super) use crate::clock::timeline::When;
 use crate::wheel::WheelKey;
 use crate::{Cancellable, Inline, PanicHook, Period, Schedule, ScheduleError, Scheduler};
-
-/// When a task is to be queued.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    After(Duration),
-    At(Instant),
-}
 
 impl When {
     /// Returns the deadline, or `None` if it has come.
