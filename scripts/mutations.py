@@ -454,7 +454,7 @@ MUTATIONS = [
      "                    subscriber.exit(id);\n                }", "                }",
      ["cargo", "test", "--no-fail-fast", "-p", "tickwheel-ecosystem", "workers::"]),
     ("rx: a context that stays", "src/rx/context.rs",
-     "        drop(self.capture.replace(before));\n", "        drop(before);\n", tests("rx::others")),
+     "            drop(capture.replace(before));\n", "            drop(before);\n", tests("rx::others")),
     # The message loop
     ("loop: it falls asleep after the lock is free", "src/message_loop/inbox.rs",
      "        if sleeps {\n            inbox.state = LoopState::Asleep(until);",

@@ -204,6 +204,8 @@ impl FirstPanic {
 
     /// Panics if a piece of code has panicked.
     pub(super) fn resume(self) {
-        self.0.into_iter().for_each(|panic| resume_unwind(panic));
+        if let Some(panic) = self.0 {
+            resume_unwind(panic);
+        }
     }
 }

@@ -313,7 +313,7 @@ impl RetryQueue {
     }
 
     /// Schedules the attempt with this number, by the scheduler's own timers or, as the last resort, by those of
-    /// [`Scheduler::global`].
+    /// [`Scheduler::global`](crate::Scheduler::global).
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
         let after =

@@ -309,9 +309,8 @@ impl SerialQueue {
         assert!(state.has_drain, "only the drain looks for tasks (WORKER-1)");
         assert!(state.incoming.is_empty(), "older tasks come first (WORKER-3)");
         assert!(outgoing.tasks.iter().is_sorted_by_key(|(number, _)| number), "WORKER-5");
-        let stale = outgoing.tasks.iter().filter(|entry| is_stale(entry)).count();
-        let counted = self.stale.load(Ordering::Relaxed);
-        assert_eq!(stale, counted, "stale entries (WORKER-5)");
+        let found = outgoing.tasks.iter().filter(|entry| is_stale(entry)).count();
+        assert_eq!(found, self.stale.load(Ordering::Relaxed), "stale entries (WORKER-5)");
         let is_empty = outgoing.tasks.is_empty() && state.delayed.len() == 0;
         assert!(
             state.executor.is_some() || (state.is_closed && is_empty),
