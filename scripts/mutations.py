@@ -283,19 +283,16 @@ MUTATIONS = [
      "                    place.put_back(next);\n", "                    drop(stage);\n                    place.put_back(next);\n",
      models("workers")),
     ("rx: a drain takes a task that was moved", "src/rx/delayed.rs",
-     "        job.position().set(Position::Delayed(key));\n", "", models("workers")),
+     "        job.position().set(Position::Delayed(tasks.insert(place, task)));\n",
+     "        let _ = (job, tasks.insert(place, task));\n", models("workers")),
     ("rx: a timer looks at no deadline", "src/rx/delayed.rs",
      "if set_for.max(now) < Some(deadline) {", "if false && set_for.max(now) < Some(deadline) {", models("workers")),
     ("rx: a timer that was taken out is not moved again", "src/rx/delayed.rs",
      "Ok(deadline != wait.deadline)", "Ok(false && deadline != wait.deadline)", models("workers")),
-    ("rx: a task that was moved keeps the key", "src/rx/delayed.rs",
-     "        let DelayedTask { job, deadline, timer, .. } = self.remove(key)?;\n"
-     "        let set_for = (!is_elsewhere).then_some(deadline);\n"
-     "        let wait = self.file(DelayedTask { job, deadline, timer: Timer::InHand, set_for });\n",
-     "        let task = self.get_mut(key)?;\n"
-     "        let timer = std::mem::replace(&mut task.timer, Timer::InHand);\n"
-     "        task.set_for = (!is_elsewhere).then_some(task.deadline);\n"
-     "        let wait = Wait { key, deadline: task.deadline, set_for: task.set_for };\n", tests("layers::s28_layers")),
+    ("rx: a task that was moved keeps the ticket", "src/rx/delayed.rs",
+     "        Some((self.issue(task), timer))\n",
+     "        let wait = Wait { ticket: ticket.clone(), deadline: task.deadline, set_for: task.set_for };\n"
+     "        self.file(task);\n        Some((wait, timer))\n", tests("layers::s28_layers")),
     ("rx: each later deadline sets a timer", "src/rx/timer.rs",
      "|set_for| *set_for <= deadline)", "|set_for| *set_for == deadline)", tests("layers::s28_layers")),
     ("rx: a timer that fires while its loop quits counts as a leftover", "src/rx/timer.rs",
@@ -303,11 +300,11 @@ MUTATIONS = [
     ("rx: a leftover is not known while its timer is being set", "src/rx/delayed.rs",
      "deadline, timer, set_for: Some(deadline) })", "deadline, timer, set_for: None })", tests("layers::s28_layers")),
     ("rx: a timer of the global scheduler is moved by the worker's clock", "src/rx/timer.rs",
-     ".reissue(key, true)", ".reissue(key, false)", tests("layers::s28_layers")),
+     ".reissue(of, true)", ".reissue(of, false)", tests("layers::s28_layers")),
     ("driver: a stop in the last turn of a call waits for another one", "src/scheduler/block_on.rs",
      "        self.end_if_stopped();\n", "", tests("future::block_on")),
     ("rx: a queued task that was moved is lost when the scheduler is full", "src/rx/timer.rs",
-     "            _ => self.set_last_resort(wait.key, now),\n", "            _ => {}\n", tests("layers::s28_layers")),
+     "            _ => self.set_last_resort(&ticket, now),\n", "            _ => {}\n", tests("layers::s28_layers")),
     # The delay queue
     ("delay: an insert wakes nobody", "src/delay/shared.rs",
      "        self.wake_leader_for(due.0);\n        Ok(", "        Ok(", models("delays")),
@@ -426,8 +423,8 @@ MUTATIONS = [
     ("rx: a handle from outside that panics takes the worker along", "src/rx/timer.rs",
      "hook.catch(move || timer.is_some_and(|timer| timer.cancel()));", "let _ = (hook, timer.is_some_and(|timer| timer.cancel()));",
      tests("layers::s28_layers")),
-    ("rx: a timer of an earlier wait", "src/wheel/keyed.rs",
-     "            slot.generation = next;\n", "            let _ = next;\n", TESTS + ["--lib"]),
+    ("rx: a timer of an earlier wait", "src/rx/delayed.rs",
+     "(task.number == *number).then_some((key, task))", "(task.number >= *number).then_some((key, task))", TESTS + ["--lib"]),
     ("rx: pending counts who has gone", "src/rx/serial.rs",
      "waiting.saturating_sub(self.stale.load(Ordering::Relaxed))", "waiting", tests("rx::worker")),
     ("rx: a refusal withdraws a task that was moved", "src/rx/delayed.rs",

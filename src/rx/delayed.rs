@@ -11,9 +11,9 @@
 //!     '---- it is dropped, or refused: the task is withdrawn <------ it is stored ------- Dropped
 //! ```
 //!
-//! - DELAY-1 A key of the wheel names one timer of one task, and is never used again. A task that needs another timer gets
-//!   another key. So a timer that comes too late, when the task has left, waits for another run or has another timer,
-//!   finds nothing.
+//! - DELAY-1 A [`Ticket`] names one timer of one task, and its number is never used again. A task that needs another timer
+//!   gets another ticket. So a timer that comes too late, when the task has left, waits for another run or has another
+//!   timer, finds nothing.
 //! - DELAY-2 The deadline of a task is the one that stands here. Its timer fires no later than that, or a thread has the
 //!   timer in hand, and looks at the deadline again when it stores the timer. A timer never fires before `set_for`. If it
 //!   finds a deadline after that, only the clock can tell whether the task is due.
@@ -31,10 +31,13 @@ use crate::wheel::{Wheel, WheelKey};
 /// A task as its queue holds it.
 pub(super) type Entry = Arc<dyn Run<dyn TaskQueue>>;
 
-/// The size of the wheel, and what a bucket of it covers, in nanoseconds: half a second. Most workers have few delayed tasks,
-/// and a wheel of more buckets would take more memory than they.
-const BUCKETS: usize = 8;
-const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 29).expect("above zero");
+/// The size of the wheel, and what a bucket of it covers, in nanoseconds: four seconds. Most workers have few delayed tasks,
+/// and a wheel of more buckets would take more memory than they. Nearer deadlines are in the wheel's heap.
+const BUCKETS: usize = 4;
+const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
+
+/// A queue keeps the memory for this many tasks after a peak.
+pub(super) const SMALL: usize = 512;
 
 /// Returns a wheel for deadlines in nanoseconds.
 pub(super) fn wheel<T>() -> Wheel<T> {
@@ -49,10 +52,22 @@ pub(super) struct Delayed {
     timers_keep_order: bool,
     /// Made for the first task. A worker without a delayed task needs no memory for them.
     tasks: Option<Box<Wheel<DelayedTask>>>,
+    /// The most tasks that this wheel has held. It keeps the memory for so many.
+    peak: usize,
+    last_number: u64,
+}
+
+/// Names a timer of a delayed task (DELAY-1).
+#[derive(Clone)]
+pub(super) struct Ticket {
+    job: Entry,
+    number: u64,
 }
 
 pub(super) struct DelayedTask {
     pub(super) job: Entry,
+    /// That of its ticket.
+    number: u64,
     deadline: Instant,
     timer: Timer,
     /// The timer does not fire earlier, by the clock of the worker. `None` if it goes by another clock.
@@ -71,9 +86,8 @@ pub(super) enum Timer {
 }
 
 /// What a thread needs to know that sets or moves the timer of a task.
-#[derive(Clone, Copy)]
 pub(super) struct Wait {
-    pub(super) key: WheelKey,
+    pub(super) ticket: Ticket,
     pub(super) deadline: Instant,
     pub(super) set_for: Option<Instant>,
 }
@@ -96,7 +110,7 @@ impl DelayedTask {
 
 impl Delayed {
     pub(super) fn new(epoch: Epoch, timers_keep_order: bool) -> Delayed {
-        Delayed { epoch, timers_keep_order, tasks: None }
+        Delayed { epoch, timers_keep_order, tasks: None, peak: 0, last_number: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -108,31 +122,47 @@ impl Delayed {
         if self.timers_keep_order { 0 } else { self.epoch.number(deadline) }
     }
 
-    fn get_mut(&mut self, key: WheelKey) -> Option<&mut DelayedTask> {
-        self.tasks.as_mut()?.get_mut(key)
+    /// Returns the task of a ticket, if it has no other ticket by now.
+    fn get_mut(&mut self, Ticket { job, number }: &Ticket) -> Option<(WheelKey, &mut DelayedTask)> {
+        let Position::Delayed(key) = job.position().get() else { return None };
+        let task = self.tasks.as_mut()?.get_mut(key)?;
+        (task.number == *number).then_some((key, task))
     }
 
     /// Adds a task. The caller sets its first timer, or has it [taken](Delayed::take_timer) to set another.
     pub(super) fn insert(&mut self, job: Entry, deadline: Instant, timer: Timer) -> Wait {
-        self.file(DelayedTask { job, deadline, timer, set_for: Some(deadline) })
+        self.issue(DelayedTask { job, number: 0, deadline, timer, set_for: Some(deadline) })
     }
 
-    fn file(&mut self, task: DelayedTask) -> Wait {
-        let (job, deadline, set_for) = (Arc::clone(&task.job), task.deadline, task.set_for);
-        let place = self.place(deadline);
-        let key = self.tasks.get_or_insert_with(|| Box::new(wheel())).insert(place, task);
-        job.position().set(Position::Delayed(key));
-        Wait { key, deadline, set_for }
+    /// Files a task under a new ticket.
+    fn issue(&mut self, mut task: DelayedTask) -> Wait {
+        self.last_number += 1;
+        task.number = self.last_number;
+        let ticket = Ticket { job: Arc::clone(&task.job), number: task.number };
+        let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
+        self.file(task);
+        wait
+    }
+
+    fn file(&mut self, task: DelayedTask) {
+        let (job, place) = (Arc::clone(&task.job), self.place(task.deadline));
+        let tasks = self.tasks.get_or_insert_with(|| Box::new(wheel()));
+        job.position().set(Position::Delayed(tasks.insert(place, task)));
+        self.peak = self.peak.max(tasks.len());
     }
 
     /// Removes a task.
     pub(super) fn remove(&mut self, key: WheelKey) -> Option<DelayedTask> {
         let task = self.tasks.as_mut()?.remove(key)?;
         task.job.position().set(Position::Gone);
+        if self.peak > SMALL && self.len() < self.peak / 8 {
+            self.peak = 0;
+            self.take_all().for_each(|task| self.file(task)); // into a smaller wheel
+        }
         Some(task)
     }
 
-    /// Removes all tasks, and returns them in any order.
+    /// Removes all tasks, and returns them in order.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = DelayedTask> + use<> {
         let mut tasks = self.tasks.take();
         std::iter::from_fn(move || tasks.as_mut()?.pop(u64::MAX).map(|(_, _, task)| task))
@@ -142,22 +172,25 @@ impl Delayed {
         Some(self.tasks.as_ref()?.get(key)?.deadline)
     }
 
-    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns false if the task has left.
-    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> bool {
+    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns its ticket, or `None` if it has left.
+    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> Option<Ticket> {
         let place = self.place(deadline);
-        self.get_mut(key).into_iter().for_each(|task| task.deadline = deadline);
-        self.tasks.as_mut().is_some_and(|tasks| tasks.reset(key, place))
+        let tasks = self.tasks.as_mut()?;
+        tasks.reset(key, place);
+        let task = tasks.get_mut(key)?;
+        task.deadline = deadline;
+        Some(Ticket { job: Arc::clone(&task.job), number: task.number })
     }
 
     // ----- timers --------------------------------------------------------------------------
 
     /// Takes the timer in hand, if there is one. Returns `None` if the task has left, or if another thread has its timer.
-    pub(super) fn take_timer(&mut self, key: WheelKey) -> Option<(Wait, Option<Cancellable>)> {
-        let task = self.get_mut(key)?;
+    pub(super) fn take_timer(&mut self, ticket: Ticket) -> Option<(Wait, Option<Cancellable>)> {
+        let (_, task) = self.get_mut(&ticket)?;
         let Timer::Stored(timer) = &mut task.timer else { return None };
         let timer = timer.take();
         task.timer = Timer::InHand;
-        let wait = Wait { key, deadline: task.deadline, set_for: task.set_for };
+        let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
         task.set_for = task.set_for.min(Some(task.deadline)); // it may be moved to there at any time
         Some((wait, timer))
     }
@@ -167,28 +200,26 @@ impl Delayed {
     /// and with it a task that is to be withdrawn.
     pub(super) fn keep(
         &mut self,
-        wait: Wait,
+        wait: &Wait,
         timer: Cancellable,
     ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
-        let Some(task) = self.get_mut(wait.key) else { return Err((timer, None)) };
+        let Some((key, task)) = self.get_mut(&wait.ticket) else { return Err((timer, None)) };
         if matches!(task.timer, Timer::Dropped) {
-            return Err((timer, self.remove(wait.key)));
+            return Err((timer, self.remove(key)));
         }
-        debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a key has one timer (DELAY-1)");
+        debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a ticket has one timer (DELAY-1)");
         (task.timer, task.set_for) = (Timer::Stored(Some(timer)), wait.set_for);
         let deadline = task.deadline;
         let place = self.place(deadline);
-        if let Some(tasks) =
-            self.tasks.as_mut().filter(|tasks| tasks.deadline(wait.key) > Some(place))
-        {
-            tasks.reset(wait.key, place); // from where `first_until` has put it
+        if let Some(tasks) = self.tasks.as_mut().filter(|tasks| tasks.deadline(key) > Some(place)) {
+            tasks.reset(key, place); // from where `first_until` has put it
         }
         Ok(deadline != wait.deadline)
     }
 
     /// A timer was dropped without having fired. Removes its task, unless a thread has the timer in hand.
-    pub(super) fn drop_timer(&mut self, key: WheelKey) -> Option<DelayedTask> {
-        let task = self.get_mut(key)?;
+    pub(super) fn drop_timer(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
+        let (key, task) = self.get_mut(ticket)?;
         if matches!(task.timer, Timer::InHand) {
             task.timer = Timer::Dropped;
             return None;
@@ -196,20 +227,26 @@ impl Delayed {
         self.remove(key)
     }
 
-    /// Gives a task another key for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
+    /// Gives a task another ticket for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
     /// the worker, or by another one. Also returns the old timer, which is to be dropped with nothing locked.
-    pub(super) fn reissue(&mut self, key: WheelKey, is_elsewhere: bool) -> Option<(Wait, Timer)> {
-        let DelayedTask { job, deadline, timer, .. } = self.remove(key)?;
-        let set_for = (!is_elsewhere).then_some(deadline);
-        let wait = self.file(DelayedTask { job, deadline, timer: Timer::InHand, set_for });
-        Some((wait, timer))
+    pub(super) fn reissue(&mut self, ticket: &Ticket, is_elsewhere: bool) -> Option<(Wait, Timer)> {
+        let (key, _) = self.get_mut(ticket)?;
+        let mut task = self.remove(key)?;
+        let timer = std::mem::replace(&mut task.timer, Timer::InHand);
+        task.set_for = (!is_elsewhere).then_some(task.deadline);
+        Some((self.issue(task), timer))
     }
 
-    /// Removes what is due when the timer with this key fires. `now` is the time if the clock was asked.
-    pub(super) fn come_out(&mut self, key: WheelKey, now: Option<Instant>) -> Found {
-        let Some(&mut DelayedTask { deadline, set_for, .. }) = self.get_mut(key) else {
-            return Found::Nothing;
-        };
+    /// Removes the task of a ticket.
+    pub(super) fn give_up(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
+        let (key, _) = self.get_mut(ticket)?;
+        self.remove(key)
+    }
+
+    /// Removes what is due when the timer with this ticket fires. `now` is the time if the clock was asked.
+    pub(super) fn come_out(&mut self, ticket: &Ticket, now: Option<Instant>) -> Found {
+        let Some((key, task)) = self.get_mut(ticket) else { return Found::Nothing };
+        let (deadline, set_for) = (task.deadline, task.set_for);
         if set_for.max(now) < Some(deadline) {
             return Found::Early(set_for); // DELAY-2
         }
@@ -290,37 +327,37 @@ mod tests {
         let ((mut delayed, start), job) = (delayed(), task());
         let wait = delayed.insert(Arc::clone(&job), start, Timer::First);
         let first = timer();
-        assert!(matches!(delayed.keep(wait, first.clone()), Ok(false)));
-        let came = delayed.remove(wait.key).expect("in it").into_timer();
+        assert!(matches!(delayed.keep(&wait, first.clone()), Ok(false)));
+        let came = delayed.give_up(&wait.ticket).expect("in it").into_timer();
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
         let is_unwanted = |kept| matches!(kept, Err((_, None)));
-        assert!(is_unwanted(delayed.keep(wait, timer())), "it has come");
+        assert!(is_unwanted(delayed.keep(&wait, timer())), "it has come");
         let again = delayed.insert(Arc::clone(&job), start, Timer::First);
-        assert!(is_unwanted(delayed.keep(wait, timer())), "it waits again");
-        assert!(matches!(delayed.come_out(wait.key, None), Found::Nothing));
-        assert!(matches!(delayed.keep(again, timer()), Ok(false)));
-        assert_eq!((job.position().get(), delayed.len()), (Position::Delayed(again.key), 1));
+        assert!(is_unwanted(delayed.keep(&wait, timer())), "it waits again");
+        assert!(matches!(delayed.come_out(&wait.ticket, None), Found::Nothing));
+        assert!(matches!(delayed.keep(&again, timer()), Ok(false)));
+        assert_eq!(delayed.len(), 1);
         delayed.check_invariants();
-        assert!(delayed.remove(again.key).is_some_and(|task| task.into_timer().is_some()));
+        assert!(delayed.give_up(&again.ticket).is_some_and(|task| task.into_timer().is_some()));
         assert!(job.position().get() == Position::Gone && delayed.take_all().next().is_none());
     }
 
     #[test]
-    fn tasks_come_in_order_once_their_timers_are_accepted() {
+    fn tasks_come_in_order_once_their_timers_are_accepted_and_after_a_peak_little_is_kept() {
         let (mut delayed, start) = delayed();
         let at = |ms| start + Duration::from_millis(ms);
         let waits: Vec<_> =
             (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::First)).collect();
         for wait in waits.iter().skip(1) {
-            assert!(matches!(delayed.keep(*wait, timer()), Ok(false)));
+            assert!(matches!(delayed.keep(wait, timer()), Ok(false)));
         }
         delayed.check_invariants();
         // Due no later than the second task that waits for 1 ms.
-        let mut come_until = |until: Wait| {
+        let mut come_until = |until: &Wait| {
             let mut came = Vec::new();
-            while let Found::Due { task, is_own } = delayed.come_out(until.key, None) {
+            while let Found::Due { task, is_own } = delayed.come_out(&until.ticket, None) {
                 came.push(task.deadline);
                 if is_own {
                     break;
@@ -328,16 +365,17 @@ mod tests {
             }
             came
         };
-        let came = come_until(waits[8]);
+        let came = come_until(&waits[8]);
         assert_eq!(
             came.len(),
             waits.len().div_ceil(7) - 1 + 2,
             "all of 0 ms but the first, and two"
         );
         assert!(came.is_sorted() && came.last() == Some(&at(1)));
-        assert_eq!(come_until(waits[0]).len(), 1, "its own timer brings it");
-        waits[15..].iter().for_each(|wait| _ = delayed.remove(wait.key));
+        assert_eq!(come_until(&waits[0]).len(), 1, "its own timer brings it");
+        waits[15..].iter().for_each(|wait| _ = delayed.give_up(&wait.ticket));
         assert_eq!(delayed.len(), 10);
+        assert!(delayed.peak <= SMALL, "after a peak little is kept");
         delayed.check_invariants();
     }
 }

@@ -44,7 +44,7 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{Delayed, DelayedTask, Entry, Timer, Wait};
+use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
 use super::position::{AtomicPosition, Position};
 use super::timer::{Timers, When, cancel_timer};
@@ -53,7 +53,6 @@ use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
 use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::pool::job::{Due, Epoch, Next, Owner};
-use crate::wheel::WheelKey;
 use crate::{Executor, PanicHook, ScheduleError};
 
 /// With more incoming tasks than this, the threads that bring them are held back.
@@ -61,9 +60,6 @@ const MAX_AHEAD: u64 = 1 << 16;
 
 /// No entries are removed for fewer stale ones than this (WORKER-5).
 const MIN_SWEEP: usize = 256;
-
-/// A queue keeps the memory for this many tasks after a peak.
-const SMALL: usize = 512;
 
 /// The tasks of one worker.
 // `state` is first, so that the lock lies beside the reference counts of the `Arc`: each task changes both.
@@ -393,8 +389,8 @@ fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
 
 impl Owner for SerialQueue {
     type Position = AtomicPosition;
-    /// The key of the task whose timer has to follow.
-    type AfterMove = Option<WheelKey>;
+    /// The ticket of the task whose timer has to follow.
+    type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -429,7 +425,7 @@ impl Owner for SerialQueue {
         }
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
         let mut state = self.state();
         let mut outgoing = None;
         if matches!(position.get(), Position::Queued(_)) {
@@ -439,9 +435,7 @@ impl Owner for SerialQueue {
         }
         match (position.get(), outgoing) {
             // If it has left, it is about to be cancelled.
-            (Position::Delayed(key), _) => {
-                state.delayed.move_to(key, deadline).then_some(Some(key))
-            }
+            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
             // If nobody keeps the time any more, the task stays where it is.
             (Position::Queued(number), Some(outgoing))
                 if !state.is_closed && !self.timers.are_closed() =>
@@ -449,14 +443,14 @@ impl Owner for SerialQueue {
                 let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
                 let job = Arc::clone(job?);
                 self.stale.fetch_add(1, Ordering::Relaxed);
-                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).key))
+                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).ticket))
             }
             _ => None,
         }
     }
 
-    fn has_moved(&self, key: Option<WheelKey>) {
-        key.into_iter().for_each(|key| self.follow(key));
+    fn has_moved(&self, ticket: Option<Ticket>) {
+        ticket.into_iter().for_each(|ticket| self.follow(ticket));
         self.sweep();
     }
 

@@ -8,12 +8,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::delayed::{Entry, wheel};
+use super::delayed::{Entry, Ticket, wheel};
 use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
 use crate::pool::job::{Due, Epoch, Next, Owner, Ran};
-use crate::wheel::{Wheel, WheelKey};
+use crate::wheel::Wheel;
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
@@ -137,7 +137,7 @@ impl Trampoline {
 
 impl Owner for Trampoline {
     type Position = AtomicPosition;
-    type AfterMove = Option<WheelKey>;
+    type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {
         SystemClock.now()
@@ -160,7 +160,7 @@ impl Owner for Trampoline {
         Some(Due::At(self.epoch.instant(due)))
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<WheelKey>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
         let mut state = self.state();
         let Position::Delayed(key) = position.get() else { return None };
         // The tasks of a disposed worker are about to be cancelled.
@@ -168,7 +168,7 @@ impl Owner for Trampoline {
         moves.then_some(None) // no task has a timer
     }
 
-    fn has_moved(&self, _key: Option<WheelKey>) {
+    fn has_moved(&self, _ticket: Option<Ticket>) {
         self.wake();
     }
 

@@ -7,12 +7,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::context::{Capture, InContext, both};
-use super::delayed::Entry;
+use super::delayed::{Entry, Ticket};
 use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
 use crate::pool::job::{Job, NamedOnce, Once, Owner, Series, Work};
-use crate::wheel::WheelKey;
 use crate::{
     Cancellable, DueTask, Executor, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
@@ -23,7 +22,7 @@ pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue:
-    Owner<Position = AtomicPosition, AfterMove = Option<WheelKey>>
+    Owner<Position = AtomicPosition, AfterMove = Option<Ticket>>
 {
     /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
     /// is withdrawn.
