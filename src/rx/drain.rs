@@ -40,7 +40,7 @@ use super::delayed::Entry;
 use super::serial::SerialQueue;
 use super::timer::{Timers, cancel_timer, later};
 use super::worker::TaskQueue;
-use crate::platform::sync::{Mutex, Ordering, local, lock};
+use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
 use crate::pool::job::{Next, Ran};
 use crate::{Cancellable, DueTask, Executor, PanicHook};
 
@@ -277,14 +277,6 @@ struct Retries {
     timer: Option<Cancellable>,
 }
 
-impl Retries {
-    fn new_attempt(&mut self) -> u64 {
-        self.last_attempt += 1;
-        self.attempt = self.last_attempt;
-        self.attempt
-    }
-}
-
 impl RetryQueue {
     pub(super) fn new(timers: Timers) -> Arc<RetryQueue> {
         Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
@@ -301,15 +293,21 @@ impl RetryQueue {
         let mut state = lock(&self.state);
         state.drains.push_back(drain);
         if state.attempt == 0 {
-            let number = state.new_attempt();
-            drop(state);
-            self.schedule(number, pause, false);
+            self.schedule_next(state, pause);
         }
     }
 
     fn pause(&self) -> Duration {
         let failures = self.failures.load(Ordering::Relaxed).saturating_sub(1);
         PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
+    }
+
+    fn schedule_next(self: &Arc<Self>, mut state: MutexGuard<'_, Retries>, pause: Duration) {
+        state.last_attempt += 1;
+        let number = state.last_attempt;
+        state.attempt = number;
+        drop(state);
+        self.schedule(number, pause, false);
     }
 
     /// Schedules the attempt with this number, by the scheduler's own timers or, as the last resort, by those of
@@ -388,35 +386,37 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn run(mut self) {
-        let Some(queue) = self.queue.take() else { return };
+    /// Returns the queue, if this is its attempt. The timer has come to its end.
+    fn take(&mut self) -> Option<Arc<RetryQueue>> {
+        let queue = self.queue.take()?;
         let mut state = lock(&queue.state);
-        if state.attempt != self.number {
-            return;
-        }
-        state.timer = None;
+        let is_its = state.attempt == self.number;
+        let timer = state.timer.take_if(|_| is_its);
         drop(state);
+        drop(timer);
+        is_its.then_some(queue)
+    }
+
+    fn run(mut self) {
+        let Some(queue) = self.take() else { return };
         let pause = if queue.hand_over() { PAUSE } else { queue.pause() };
         let mut state = lock(&queue.state);
         state.attempt = 0;
         if !state.drains.is_empty() {
-            let number = state.new_attempt();
-            drop(state);
-            queue.schedule(number, pause, false);
+            queue.schedule_next(state, pause);
         }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
+        let Some(queue) = self.take() else { return }; // it has run, or was cancelled
+        if !self.is_last_resort {
+            return queue.schedule(self.number, queue.pause(), true);
+        }
         let mut state = lock(&queue.state);
         if state.attempt != self.number {
-            return; // it was cancelled
-        }
-        if !self.is_last_resort {
-            drop(state);
-            return queue.schedule(self.number, queue.pause(), true);
+            return; // it was cancelled just now
         }
         state.attempt = 0;
         let drains = std::mem::take(&mut state.drains);
