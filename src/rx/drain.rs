@@ -100,8 +100,8 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The right to run the tasks of a queue, up to the one with a number. If it is dropped before it has run, it is handed over
-/// again (DRAIN-1).
+/// The right to run the tasks of a queue, up to the one with the number `until`. If it is dropped before it has run, it is
+/// handed over again (DRAIN-1).
 pub(super) struct Drain {
     queue: Option<Arc<SerialQueue>>,
     until: u64,
