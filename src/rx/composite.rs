@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::platform::panics::{Payload, caught, discard};
 use crate::{Cancel, Cancellable, PanicHook};
 
 /// A set of handles that are cancelled together: those of a request, a session or a screen.
@@ -129,22 +130,14 @@ impl CompositeCancellable {
         set.is_cancelled = true;
         let handles = std::mem::take(&mut set.handles);
         drop(set);
-        let (mut prevented, mut first_panic) = (0, None);
+        let (mut prevented, mut panics) = (0, FirstPanic::default());
         for handle in handles.into_values() {
             // `cancel` and `Drop` of a handle may be a user's, and panic.
-            let won = catch_unwind(AssertUnwindSafe(|| handle.cancel()));
-            let dropped = catch_unwind(AssertUnwindSafe(|| drop(handle)));
-            prevented += usize::from(matches!(won, Ok(true)));
-            for panic in won.err().into_iter().chain(dropped.err()) {
-                let later =
-                    if first_panic.is_none() { first_panic.replace(panic) } else { Some(panic) };
-                PanicHook::default().catch(|| drop(later));
-            }
+            prevented += usize::from(panics.catch(|| handle.cancel()) == Some(true));
+            panics.catch(|| drop(handle));
         }
-        match first_panic {
-            Some(panic) => resume_unwind(panic), // now that all are cancelled
-            None => prevented,
-        }
+        panics.resume(); // now that all are cancelled
+        prevented
     }
 
     /// Returns true if the set was cancelled.
@@ -187,5 +180,32 @@ impl fmt::Debug for CompositeCancellable {
             .field("len", &len)
             .field("is_cancelled", &is_cancelled)
             .finish()
+    }
+}
+
+/// The first panic of several pieces of user code. It goes on when all of them have run.
+#[derive(Default)]
+pub(super) struct FirstPanic(Option<Payload>);
+
+impl FirstPanic {
+    /// Runs a piece of code. Returns `None` if it panics.
+    pub(super) fn catch<R>(&mut self, code: impl FnOnce() -> R) -> Option<R> {
+        let panic = match caught(code) {
+            Ok(result) => return Some(result),
+            Err(panic) => panic,
+        };
+        if self.0.is_none() {
+            self.0 = Some(panic);
+        } else {
+            discard(panic);
+        }
+        None
+    }
+
+    /// Panics if a piece of code has panicked.
+    pub(super) fn resume(self) {
+        if let Some(panic) = self.0 {
+            resume_unwind(panic);
+        }
     }
 }

@@ -63,7 +63,7 @@ pub trait ContextCapture: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct ContextAwareScheduler {
     make: Arc<dyn Fn() -> Worker + Send + Sync>,
-    context: Arc<dyn Capture>,
+    context: Capture,
 }
 
 impl ContextAwareScheduler {
@@ -102,8 +102,7 @@ impl ContextAwareScheduler {
         workers: impl Fn() -> Worker + Send + Sync + 'static,
         capture: impl ContextCapture,
     ) -> ContextAwareScheduler {
-        let (make, context) = (Arc::new(workers), Arc::new(Arc::new(capture)));
-        ContextAwareScheduler { make, context }
+        ContextAwareScheduler { make: Arc::new(workers), context: erased(capture) }
     }
 
     /// Returns a new worker.
@@ -118,52 +117,36 @@ impl fmt::Debug for ContextAwareScheduler {
     }
 }
 
-/// A [`ContextCapture`] without the type of its context.
-pub(super) trait Capture: Send + Sync {
-    fn capture(&self) -> Box<dyn Scope>;
+/// Captures the context of the calling thread.
+pub(super) type Capture = Arc<dyn Fn() -> Scope + Send + Sync>;
+
+/// Calls something in a context that was captured.
+pub(super) type Scope = Box<dyn Fn(&mut dyn FnMut()) + Send>;
+
+/// Returns a [`ContextCapture`] without the type of its context.
+fn erased(capture: impl ContextCapture) -> Capture {
+    let capture = Arc::new(capture);
+    Arc::new(move || {
+        let (context, capture) = (capture.capture(), Arc::clone(&capture));
+        Box::new(move |run| {
+            let before = capture.replace(context.clone());
+            run(); // catches the panics of the task
+            drop(capture.replace(before));
+        })
+    })
 }
 
-/// A context that was captured.
-pub(super) trait Scope: Send {
-    /// Calls `run` in it.
-    fn call(&self, run: &mut dyn FnMut());
-}
-
-impl<C: ContextCapture> Capture for Arc<C> {
-    fn capture(&self) -> Box<dyn Scope> {
-        Box::new(Captured { context: ContextCapture::capture(&**self), capture: Arc::clone(self) })
-    }
-}
-
-struct Captured<C: ContextCapture> {
-    capture: Arc<C>,
-    context: C::Context,
-}
-
-impl<C: ContextCapture> Scope for Captured<C> {
-    fn call(&self, run: &mut dyn FnMut()) {
-        let before = self.capture.replace(self.context.clone());
-        run(); // catches the panics of the task
-        drop(self.capture.replace(before));
-    }
-}
-
-/// Two contexts, the outer one first.
-impl Capture for (Arc<dyn Capture>, Arc<dyn Capture>) {
-    fn capture(&self) -> Box<dyn Scope> {
-        Box::new((self.0.capture(), self.1.capture()))
-    }
-}
-
-impl Scope for (Box<dyn Scope>, Box<dyn Scope>) {
-    fn call(&self, run: &mut dyn FnMut()) {
-        self.0.call(&mut || self.1.call(run));
-    }
+/// Returns one context inside of another.
+pub(super) fn both(outer: Capture, inner: Capture) -> Capture {
+    Arc::new(move || {
+        let (outer, inner) = (outer(), inner());
+        Box::new(move |run| outer(&mut || inner(run)))
+    })
 }
 
 /// Work in the context of the thread that scheduled it.
 pub(super) struct InContext<W> {
-    pub(super) scope: Box<dyn Scope>,
+    pub(super) scope: Scope,
     pub(super) work: W,
 }
 
@@ -191,7 +174,7 @@ impl<W: Work> Work for InContext<W> {
         let (mut work, mut outcome) = (Some(work), None);
         let name = work.as_ref().map_or("a task", W::name);
         let run = &mut || outcome = hook.catch_named(name, || W::run(&mut work, hook));
-        let entered = hook.catch(|| scope.call(run));
+        let entered = hook.catch(|| scope(run));
         match (work, entered) {
             (Some(work), Some(())) => *in_context = Some(InContext { scope, work }),
             (work, _) => drop((hook.catch(|| drop(work)), hook.catch(|| drop(scope)))),

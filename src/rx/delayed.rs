@@ -1,307 +1,285 @@
-//! The tasks of a worker that wait for their time, and the clock that keeps it.
+//! The tasks of a worker that wait for their time, in a [`Wheel`].
 //!
-//! No lock is taken here and no task runs: the queue that owns a [`Delayed`] has the lock.
+//! No lock is taken here and no task runs: the queue that owns a [`Delayed`] has the lock. Each task has a timer, which is a
+//! task of the worker's scheduler. So the task is among the leftovers of that scheduler, counts towards its limit, and
+//! a pool or a loop treats it as its policy says. What a thread does with the timer is in [`timer`](super::timer).
 //!
-//! - DELAY-1 A ticket names one wait of one task for one timer, and is never used again. So a timer that comes too late,
-//!   when the task has left, waits for another run or has another timer, finds nothing.
-//! - DELAY-2 Each entry of `by_deadline` stands for a task in `by_ticket` that has this deadline and this turn.
-//! - DELAY-3 The deadline of a task that was moved is the one in `by_ticket`. Its timer fires no later than that, or a
-//!   thread is about to set or to move it, and looks at the deadline again when it stores the timer. A timer that
-//!   fires too early finds the later deadline, and the task gets another timer, with another ticket.
+//! ```text
+//!                  accepted               moved, or replaced
+//!   First ----------------------> Stored --------------------> InHand
+//!     |                              ^           stored          | |
+//!     | refused or dropped           '---------------------------' | refused or dropped
+//!     v                                                            v
+//!   the task is withdrawn <---- its thread finds it dropped ---- Dropped ---- its thread finds it refused: it sets another
+//! ```
+//!
+//! - DELAY-1 A [`Ticket`] names one timer of one task, and its number is never used again. A task that needs another timer
+//!   gets another ticket. So a timer that comes too late, when the task has left, waits for another run or has another
+//!   timer, finds nothing.
+//! - DELAY-2 The deadline of a task is the one that stands here. Its timer fires no later than that, or a thread has the
+//!   timer in hand, and looks at the deadline again when it stores the timer. A timer never fires before `set_for`. If it
+//!   finds a deadline after that, only the clock can tell whether the task is due.
 
-use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::position::Position;
 use super::worker::TaskQueue;
 use crate::Cancellable;
-use crate::pool::job::{Due, Run};
+use crate::pool::job::{Epoch, Run};
+use crate::wheel::{Wheel, WheelKey};
 
 /// A task as its queue holds it.
 pub(super) type Entry = Arc<dyn Run<dyn TaskQueue>>;
 
+/// The size of the wheel, and what a bucket of it covers, in nanoseconds: four seconds. Most workers have few delayed tasks,
+/// and a wheel of more buckets would take more memory than they. Nearer deadlines are in the wheel's heap.
+const BUCKETS: usize = 4;
+const GRANULARITY: NonZeroU64 = NonZeroU64::new(1 << 32).expect("above zero");
+
 /// A queue keeps the memory for this many tasks after a peak.
 pub(super) const SMALL: usize = 512;
 
-/// The tasks that wait for their time. A task leaves in O(1), or in O(log n) if it has a deadline.
-#[derive(Default)]
+/// Returns a wheel for deadlines in nanoseconds.
+pub(super) fn wheel<T>() -> Wheel<T> {
+    Wheel::new(BUCKETS).with_granularity(GRANULARITY)
+}
+
+/// The tasks that wait for their time.
 pub(super) struct Delayed {
-    by_ticket: HashMap<u64, DelayedTask>,
-    /// The ticket of each task, by deadline and turn. Tasks of equal deadlines are in the order in which they came or were
-    /// moved (DELAY-2).
-    by_deadline: BTreeMap<(Instant, u64), u64>,
-    /// Tickets and turns are given out in order.
-    last_ticket: u64,
+    /// The wheel counts from there, in nanoseconds.
+    epoch: Epoch,
+    /// Timers fire in order of deadline, so the wheel need not sort their tasks.
+    timers_keep_order: bool,
+    /// Made for the first task. A worker without a delayed task needs no memory for them.
+    tasks: Option<Box<Wheel<DelayedTask>>>,
+    last_number: u64,
 }
 
-struct DelayedTask {
+/// Names a timer of a delayed task (DELAY-1).
+#[derive(Clone)]
+pub(super) struct Ticket {
     job: Entry,
-    /// `None` if only the timer knows it.
-    deadline: Option<Instant>,
-    /// `None` if the timers keep the order of the deadlines, or if the task is not in order yet.
-    turn: Option<u64>,
-    /// The deadline was moved, so the timer may fire too early (DELAY-3).
-    was_moved: bool,
-    timer: Option<Cancellable>,
-    /// Noted before the timer is set, because the timer may fire before its handle is here.
-    set_for: SetFor,
-    /// The task was moved, and another timer is being set for it. If that is refused, the task stays.
-    is_arming: bool,
-    /// The timer that is being set was dropped, or refused.
-    was_dropped: bool,
+    number: u64,
 }
 
-/// What a timer was set for, or is being set for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SetFor {
-    /// The timer has the deadline, and this table does not.
-    Unknown,
-    At(Instant),
-    /// This deadline, on the clock of another scheduler, where it cannot be moved.
-    Elsewhere(Instant),
+pub(super) struct DelayedTask {
+    pub(super) job: Entry,
+    /// That of its ticket.
+    number: u64,
+    deadline: Instant,
+    timer: Timer,
+    /// The timer does not fire earlier, by the clock of the worker. `None` if it goes by another clock.
+    set_for: Option<Instant>,
+}
+
+pub(super) enum Timer {
+    /// A thread sets the first one. If it is refused, the task does not run.
+    First,
+    /// A thread moves it, or sets another one.
+    InHand,
+    /// That thread still has it, and it was dropped in the meantime, or refused.
+    Dropped,
+    /// It is set, or there is none.
+    Stored(Option<Cancellable>),
+}
+
+/// What a thread needs to know that sets or moves the timer of a task.
+pub(super) struct Wait {
+    pub(super) ticket: Ticket,
+    pub(super) deadline: Instant,
+    pub(super) set_for: Option<Instant>,
 }
 
 /// What a firing timer finds.
 pub(super) enum Found {
-    /// This task is due.
-    Due(Entry, Option<Cancellable>),
-    /// The timer's task was moved to a later deadline and needs a new timer. This was the time.
-    Later(Reissued, Instant),
-    /// Its task was moved, so only the clock can tell.
-    NoClock,
+    /// This task is due. `is_own` is true if it is the timer's, and false if it is another one that has to come before.
+    Due { task: DelayedTask, is_own: bool },
+    /// The task was moved to a later deadline. The timer was set for this time.
+    Early(Option<Instant>),
     /// Its task has left.
     Nothing,
 }
 
-/// A task that needs a timer for its new ticket.
-pub(super) struct Reissued {
-    pub(super) job: Entry,
-    pub(super) ticket: u64,
-    pub(super) deadline: Instant,
-    /// The timer that it had, and what that was set for.
-    pub(super) timer: Option<Cancellable>,
-    pub(super) set_for: SetFor,
-}
-
-/// What [`Delayed::set_timer`] leaves to do.
-#[derive(Debug)]
-pub(super) enum TimerSet {
-    Done,
-    /// The deadline was moved in the meantime, so the timer has to be moved too (DELAY-3).
-    IsMoved,
-    /// The task has left in the meantime (DELAY-1).
-    Unwanted(Cancellable),
-    /// The timer was dropped in the meantime, and the task was removed.
-    WasDropped(Cancellable),
+impl DelayedTask {
+    pub(super) fn into_timer(self) -> Option<Cancellable> {
+        if let Timer::Stored(timer) = self.timer { timer } else { None }
+    }
 }
 
 impl Delayed {
+    pub(super) fn new(epoch: Epoch, timers_keep_order: bool) -> Delayed {
+        Delayed { epoch, timers_keep_order, tasks: None, last_number: 0 }
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.by_ticket.len()
+        self.tasks.as_ref().map_or(0, |tasks| tasks.len())
     }
 
-    /// Adds a task, and returns its ticket. The caller sets a timer for this deadline. The task has no part in the order
-    /// of the deadlines until [`put_in_order`](Delayed::put_in_order).
-    pub(super) fn insert(&mut self, job: Entry, deadline: Option<Instant>) -> u64 {
-        self.last_ticket += 1;
-        job.position().set(Position::Delayed(self.last_ticket));
-        let task = DelayedTask {
-            job,
-            deadline,
-            turn: None,
-            was_moved: false,
-            timer: None,
-            set_for: deadline.map_or(SetFor::Unknown, SetFor::At),
-            is_arming: false,
-            was_dropped: false,
-        };
-        self.by_ticket.insert(self.last_ticket, task);
-        self.last_ticket
+    /// Returns the number by which the wheel sorts a deadline.
+    fn place(&self, deadline: Instant) -> u64 {
+        if self.timers_keep_order { 0 } else { self.epoch.number(deadline) }
     }
 
-    /// Adds a task that was moved, for which a timer is being set.
-    pub(super) fn insert_moved(&mut self, job: Entry, deadline: Instant) -> u64 {
-        let ticket = self.insert(job, Some(deadline));
-        if let Some(task) = self.by_ticket.get_mut(&ticket) {
-            (task.was_moved, task.is_arming) = (true, true);
-        }
-        ticket
+    /// Returns the task of a ticket, if it has no other ticket by now.
+    fn get_mut(&mut self, Ticket { job, number }: &Ticket) -> Option<(WheelKey, &mut DelayedTask)> {
+        let Position::Delayed(key) = job.position().get() else { return None };
+        let task = self.tasks.as_mut()?.get_mut(key)?;
+        (task.number == *number).then_some((key, task))
     }
 
-    /// Adds the deadline of a task, if it has one, to the order of all deadlines.
-    pub(super) fn put_in_order(&mut self, ticket: u64) {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return };
-        let (Some(deadline), None) = (task.deadline, task.turn) else { return };
-        task.turn = Some(ticket);
-        self.by_deadline.insert((deadline, ticket), ticket);
+    /// Adds a task. The caller sets its first timer, or has it [taken](Delayed::take_timer) to set another.
+    pub(super) fn insert(&mut self, job: Entry, deadline: Instant, timer: Timer) -> Wait {
+        self.issue(DelayedTask { job, number: 0, deadline, timer, set_for: Some(deadline) })
     }
 
-    /// Stores the timer of a task, which may have been moved since it was set.
-    pub(super) fn set_timer(
+    /// Files a task under a new ticket.
+    fn issue(&mut self, mut task: DelayedTask) -> Wait {
+        self.last_number += 1;
+        task.number = self.last_number;
+        let ticket = Ticket { job: Arc::clone(&task.job), number: task.number };
+        let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
+        self.file(task);
+        wait
+    }
+
+    fn file(&mut self, task: DelayedTask) {
+        let (job, place) = (Arc::clone(&task.job), self.place(task.deadline));
+        let tasks = self.tasks.get_or_insert_with(|| Box::new(wheel()));
+        job.position().set(Position::Delayed(tasks.insert(place, task)));
+    }
+
+    /// Removes a task.
+    pub(super) fn remove(&mut self, key: WheelKey) -> Option<DelayedTask> {
+        let task = self.tasks.as_mut()?.remove(key)?;
+        task.job.position().set(Position::Gone);
+        Some(task)
+    }
+
+    /// Removes all tasks, and returns them in order.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = DelayedTask> + use<> {
+        let mut tasks = self.tasks.take();
+        std::iter::from_fn(move || tasks.as_mut()?.pop(u64::MAX).map(|(_, _, task)| task))
+    }
+
+    pub(super) fn deadline(&self, key: WheelKey) -> Option<Instant> {
+        Some(self.tasks.as_ref()?.get(key)?.deadline)
+    }
+
+    /// Moves the deadline of a task. Its timer has to follow (DELAY-2). Returns its ticket, or `None` if it has left.
+    pub(super) fn move_to(&mut self, key: WheelKey, deadline: Instant) -> Option<Ticket> {
+        let place = self.place(deadline);
+        let tasks = self.tasks.as_mut()?;
+        tasks.reset(key, place);
+        let task = tasks.get_mut(key)?;
+        task.deadline = deadline;
+        Some(Ticket { job: Arc::clone(&task.job), number: task.number })
+    }
+
+    // ----- timers --------------------------------------------------------------------------
+
+    /// Takes the timer in hand, if there is one. Returns `None` if the task has left, or if another thread has its timer.
+    pub(super) fn take_timer(&mut self, ticket: Ticket) -> Option<(Wait, Option<Cancellable>)> {
+        let (_, task) = self.get_mut(&ticket)?;
+        let Timer::Stored(timer) = &mut task.timer else { return None };
+        let timer = timer.take();
+        task.timer = Timer::InHand;
+        let wait = Wait { ticket, deadline: task.deadline, set_for: task.set_for };
+        task.set_for = task.set_for.min(Some(task.deadline)); // it may be moved to there at any time
+        Some((wait, timer))
+    }
+
+    /// Stores a timer that was set, or moved, as `wait` says. Returns true if the deadline was moved in the meantime, so
+    /// the timer has to follow. If the task has left, or the timer was dropped, returns the timer, which nobody needs,
+    /// and with it a task that is to be withdrawn.
+    pub(super) fn keep(
         &mut self,
-        ticket: u64,
+        wait: &Wait,
         timer: Cancellable,
-        moved_to: Option<Instant>,
-    ) -> TimerSet {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return TimerSet::Unwanted(timer) };
-        if task.was_dropped {
-            self.remove(ticket);
-            return TimerSet::WasDropped(timer);
+    ) -> Result<bool, (Cancellable, Option<DelayedTask>)> {
+        let Some((key, task)) = self.get_mut(&wait.ticket) else { return Err((timer, None)) };
+        if matches!(task.timer, Timer::Dropped) {
+            return Err((timer, self.remove(key)));
         }
-        debug_assert!(task.timer.is_none(), "a task has one timer (DELAY-3)");
-        (task.timer, task.is_arming) = (Some(timer), false);
-        task.set_for = moved_to.map_or(task.set_for, SetFor::At);
-        let is_moved = match task.set_for {
-            SetFor::At(at) => Some(at) != task.deadline,
-            SetFor::Elsewhere(at) => Some(at) > task.deadline,
-            SetFor::Unknown => true,
-        };
-        if task.was_moved && is_moved { TimerSet::IsMoved } else { TimerSet::Done }
+        debug_assert!(!matches!(task.timer, Timer::Stored(_)), "a ticket has one timer (DELAY-1)");
+        (task.timer, task.set_for) = (Timer::Stored(Some(timer)), wait.set_for);
+        let deadline = task.deadline;
+        let place = self.place(deadline);
+        if let Some(tasks) = self.tasks.as_mut().filter(|tasks| tasks.deadline(key) > Some(place)) {
+            tasks.reset(key, place); // from where `first_until` has put it
+        }
+        Ok(deadline != wait.deadline)
     }
 
-    /// Puts a timer back that cannot be moved, if it fires early enough (DELAY-3). Returns it otherwise.
-    pub(super) fn put_timer_back(
-        &mut self,
-        ticket: u64,
-        timer: Cancellable,
-    ) -> Option<Cancellable> {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return Some(timer) };
-        match task.set_for {
-            SetFor::At(at) | SetFor::Elsewhere(at) if Some(at) <= task.deadline => {
-                task.timer = Some(timer);
-                None
-            }
-            _ => Some(timer),
-        }
-    }
-
-    /// A timer was dropped without having fired. Removes its task, unless the timer was just being set: then
-    /// [`set_timer`](Delayed::set_timer) does so, if the timer had been accepted.
-    pub(super) fn drop_timer(&mut self, ticket: u64) -> Option<(Entry, Option<Cancellable>)> {
-        let task = self.by_ticket.get_mut(&ticket)?;
-        if task.is_arming {
-            task.was_dropped = true;
+    /// A timer was dropped without having fired. Removes its task, unless a thread has the timer in hand.
+    pub(super) fn drop_timer(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
+        let (key, task) = self.get_mut(ticket)?;
+        if matches!(task.timer, Timer::InHand) {
+            task.timer = Timer::Dropped;
             return None;
         }
-        self.remove(ticket)
+        self.remove(key)
     }
 
-    /// Moves the deadline of a task. Its timer has to follow (DELAY-3). Returns false if the task has left.
-    pub(super) fn move_to(&mut self, ticket: u64, deadline: Instant) -> bool {
-        let Some(task) = self.by_ticket.get_mut(&ticket) else { return false };
-        let before = task.deadline.replace(deadline);
-        task.was_moved = true;
-        if let (Some(before), Some(turn)) = (before, task.turn) {
-            self.by_deadline.remove(&(before, turn));
-            self.last_ticket += 1; // it counts as scheduled now
-            task.turn = Some(self.last_ticket);
-            self.by_deadline.insert((deadline, self.last_ticket), ticket);
+    /// Gives a task another ticket for another timer, which the caller has in hand (DELAY-1). That one goes by the clock of
+    /// the worker, or by another one. Also returns the old timer, which is to be dropped with nothing locked.
+    pub(super) fn reissue(&mut self, ticket: &Ticket, is_elsewhere: bool) -> Option<(Wait, Timer)> {
+        let (key, _) = self.get_mut(ticket)?;
+        let mut task = self.remove(key)?;
+        let timer = std::mem::replace(&mut task.timer, Timer::InHand);
+        task.set_for = (!is_elsewhere).then_some(task.deadline);
+        Some((self.issue(task), timer))
+    }
+
+    /// Removes the task of a ticket.
+    pub(super) fn give_up(&mut self, ticket: &Ticket) -> Option<DelayedTask> {
+        let (key, _) = self.get_mut(ticket)?;
+        self.remove(key)
+    }
+
+    /// Removes what is due when the timer with this ticket fires. `now` is the time if the clock was asked.
+    pub(super) fn come_out(&mut self, ticket: &Ticket, now: Option<Instant>) -> Found {
+        let Some((key, task)) = self.get_mut(ticket) else { return Found::Nothing };
+        let (deadline, set_for) = (task.deadline, task.set_for);
+        if set_for.max(now) < Some(deadline) {
+            return Found::Early(set_for); // DELAY-2
         }
-        true
+        let first = self.first_until(key, deadline);
+        let task = self.remove(first);
+        task.map_or(Found::Nothing, |task| Found::Due { task, is_own: first == key })
     }
 
-    /// Takes the timer of a task out, for the caller to move it to this deadline and put it back.
-    pub(super) fn take_timer(
-        &mut self,
-        ticket: u64,
-    ) -> Option<(Entry, Cancellable, SetFor, Instant)> {
-        let task = self.by_ticket.get_mut(&ticket)?;
-        Some((Arc::clone(&task.job), task.timer.take()?, task.set_for, task.deadline?))
-    }
-
-    /// Gives a moved task a new ticket, for its new timer (DELAY-1). `set_for` is [`SetFor::At`], or
-    /// [`SetFor::Elsewhere`] if another scheduler is to keep the time.
-    pub(super) fn reissue(
-        &mut self,
-        ticket: u64,
-        set_for: fn(Instant) -> SetFor,
-    ) -> Option<Reissued> {
-        let deadline = self.by_ticket.get(&ticket)?.deadline?;
-        let mut task = self.by_ticket.remove(&ticket)?;
-        self.last_ticket += 1;
-        let ticket = self.last_ticket;
-        task.job.position().set(Position::Delayed(ticket));
-        if let Some(turn) = task.turn {
-            self.by_deadline.insert((deadline, turn), ticket);
-        }
-        let (job, timer) = (Arc::clone(&task.job), task.timer.take());
-        (task.is_arming, task.was_dropped) = (true, false);
-        let set_for = std::mem::replace(&mut task.set_for, set_for(deadline));
-        self.by_ticket.insert(ticket, task);
-        Some(Reissued { job, ticket, deadline, timer, set_for })
-    }
-
-    /// Returns when a task is due.
-    pub(super) fn due(&self, ticket: u64) -> Due {
-        let task = self.by_ticket.get(&ticket);
-        match task.map(|task| (task.deadline, &task.timer)) {
-            Some((Some(deadline), _)) => Due::At(deadline),
-            Some((None, Some(timer))) => Due::AsksTimer(timer.clone()),
-            _ => Due::Now,
-        }
-    }
-
-    /// Returns the earliest deadline and its ticket.
-    pub(super) fn first(&self) -> Option<(Instant, u64)> {
-        self.by_deadline.first_key_value().map(|((deadline, _), ticket)| (*deadline, *ticket))
-    }
-
-    /// Returns the ticket of the task that has to be queued first when the task with this ticket is due: an earlier
-    /// one, or the task itself. Returns `None` if the task has left.
-    pub(super) fn first_before(&self, ticket: u64) -> Option<u64> {
-        let task = self.by_ticket.get(&ticket)?;
-        let (Some(deadline), Some(turn)) = (task.deadline, task.turn) else { return Some(ticket) };
-        let first = self.by_deadline.first_key_value().filter(|(key, _)| **key < (deadline, turn));
-        Some(first.map_or(ticket, |(_, first)| *first))
-    }
-
-    /// Removes what is due when the timer with this ticket fires. It needs the clock for a task that was moved.
-    pub(super) fn come_out(&mut self, ticket: u64, now: Option<Instant>) -> Found {
-        let Some(task) = self.by_ticket.get(&ticket) else { return Found::Nothing };
-        match (task.deadline.filter(|_| task.was_moved), now) {
-            (Some(_), None) => return Found::NoClock,
-            (Some(deadline), Some(now)) if deadline > now => {
-                let reissued = self.reissue(ticket, SetFor::At);
-                return reissued.map_or(Found::Nothing, |reissued| Found::Later(reissued, now));
+    /// Returns the key of the task that has to be queued first when the task with this key is due: one that is due earlier,
+    /// an older one with the same deadline, or the task itself.
+    fn first_until(&mut self, key: WheelKey, deadline: Instant) -> WheelKey {
+        let until = self.epoch.number(deadline);
+        let Some(tasks) = self.tasks.as_mut().filter(|_| !self.timers_keep_order) else {
+            return key;
+        };
+        while let Some(first) = tasks.peek_key(until) {
+            if first == key || tasks.deadline(first) > Some(until) {
+                break;
             }
-            _ => {}
+            // A task may be refused as long as its first timer is being set. It comes with that, or once it is stored.
+            if !tasks.get(first).is_some_and(|task| matches!(task.timer, Timer::First)) {
+                return first;
+            }
+            tasks.reset(first, u64::MAX);
         }
-        let first = self.first_before(ticket).and_then(|first| self.remove(first));
-        first.map_or(Found::Nothing, |(job, timer)| Found::Due(job, timer))
+        key
     }
 
-    /// Removes a task, and returns it with its timer.
-    pub(super) fn remove(&mut self, ticket: u64) -> Option<(Entry, Option<Cancellable>)> {
-        let task = self.by_ticket.remove(&ticket)?;
-        task.job.position().set(Position::Gone);
-        if let (Some(deadline), Some(turn)) = (task.deadline, task.turn) {
-            self.by_deadline.remove(&(deadline, turn));
-        }
-        if self.by_ticket.capacity() > SMALL && self.len() < self.by_ticket.capacity() / 8 {
-            self.by_ticket.shrink_to(2 * self.len());
-        }
-        Some((task.job, task.timer))
-    }
-
-    /// Returns all tasks with their timers, in any order.
-    pub(super) fn into_all(self) -> impl Iterator<Item = (Entry, Option<Cancellable>)> {
-        self.by_ticket.into_values().map(|task| (task.job, task.timer))
-    }
-
-    /// Checks DELAY-1 and DELAY-2 at both ends of the order, in O(log n).
-    pub(super) fn check_invariants(&self) {
-        assert!(self.by_deadline.len() <= self.len(), "each deadline has a task (DELAY-2)");
-        let ends = [self.by_deadline.first_key_value(), self.by_deadline.last_key_value()];
-        for (&(deadline, turn), ticket) in ends.into_iter().flatten() {
-            assert!(turn.max(*ticket) <= self.last_ticket, "tickets are in order (DELAY-1)");
-            let task = self.by_ticket.get(ticket).expect("each deadline has a task (DELAY-2)");
-            let key = (task.deadline, task.turn);
-            assert_eq!(key, (Some(deadline), Some(turn)), "a task has one deadline (DELAY-2)");
-            assert_eq!(
-                task.job.position().get(),
-                Position::Delayed(*ticket),
-                "a task knows its ticket"
+    /// Checks that each task knows its key, in O(n).
+    #[cfg(all(test, not(loom)))]
+    fn check_invariants(&self) {
+        let tasks = self.tasks.as_ref().expect("it had a task");
+        tasks.check_invariants();
+        for (_, task) in tasks.iter() {
+            let Position::Delayed(key) = task.job.position().get() else { panic!("it has no key") };
+            assert!(
+                tasks.get(key).is_some_and(|it| Arc::ptr_eq(&it.job, &task.job)),
+                "its own key"
             );
         }
     }
@@ -323,6 +301,12 @@ mod tests {
         Job::new(nobody, Once(|| ()))
     }
 
+    /// Returns the tasks of a worker whose timers keep no order, and their first moment.
+    fn delayed() -> (Delayed, Instant) {
+        let start = Instant::now();
+        (Delayed::new(Epoch(start), false), start)
+    }
+
     /// This is not an assertion of the build, because std's locks are larger on other systems.
     #[test]
     #[cfg(target_os = "linux")]
@@ -338,47 +322,57 @@ mod tests {
 
     #[test]
     fn a_timer_of_an_earlier_wait_finds_nothing() {
-        let (mut delayed, job) = (Delayed::default(), task());
-        let ticket = delayed.insert(Arc::clone(&job), None);
+        let ((mut delayed, start), job) = (delayed(), task());
+        let wait = delayed.insert(Arc::clone(&job), start, Timer::First);
         let first = timer();
-        assert!(matches!(delayed.set_timer(ticket, first.clone(), None), TimerSet::Done));
-        let (_, came) = delayed.remove(ticket).expect("in it");
+        assert!(matches!(delayed.keep(&wait, first.clone()), Ok(false)));
+        let came = delayed.give_up(&wait.ticket).expect("in it").into_timer();
         assert!(!first.is_cancelled());
         came.expect("its timer").cancel();
         assert!(first.is_cancelled(), "the same one");
-        let is_unwanted = |set| matches!(set, TimerSet::Unwanted(_));
-        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it has come");
-        let again = delayed.insert(Arc::clone(&job), None);
-        assert!(is_unwanted(delayed.set_timer(ticket, timer(), None)), "it waits again");
-        assert!(delayed.first_before(ticket).is_none() && delayed.remove(ticket).is_none());
-        assert!(matches!(delayed.set_timer(again, timer(), None), TimerSet::Done));
-        assert_eq!((job.position().get(), delayed.len()), (Position::Delayed(again), 1));
+        let is_unwanted = |kept| matches!(kept, Err((_, None)));
+        assert!(is_unwanted(delayed.keep(&wait, timer())), "it has come");
+        let again = delayed.insert(Arc::clone(&job), start, Timer::First);
+        assert!(is_unwanted(delayed.keep(&wait, timer())), "it waits again");
+        assert!(matches!(delayed.come_out(&wait.ticket, None), Found::Nothing));
+        assert!(matches!(delayed.keep(&again, timer()), Ok(false)));
+        assert_eq!(delayed.len(), 1);
         delayed.check_invariants();
-        assert!(delayed.remove(again).is_some_and(|(_, timer)| timer.is_some()));
-        assert!(job.position().get() == Position::Gone && delayed.into_all().next().is_none());
+        assert!(delayed.give_up(&again.ticket).is_some_and(|task| task.into_timer().is_some()));
+        assert!(job.position().get() == Position::Gone && delayed.take_all().next().is_none());
     }
 
     #[test]
-    fn tasks_with_deadlines_come_in_order_and_after_a_peak_little_is_kept() {
-        let (mut delayed, start) = (Delayed::default(), Instant::now());
-        let at = |ms| Some(start + Duration::from_millis(ms));
-        let tickets: Vec<_> = (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7))).collect();
-        tickets.iter().for_each(|ticket| delayed.put_in_order(*ticket));
-        let plain = delayed.insert(task(), None);
-        assert_eq!(delayed.first_before(plain), Some(plain), "it has no part in the order");
+    fn tasks_come_in_order_once_their_timers_are_accepted() {
+        let (mut delayed, start) = delayed();
+        let at = |ms| start + Duration::from_millis(ms);
+        let waits: Vec<_> =
+            (0..100_000_u64).map(|n| delayed.insert(task(), at(n % 7), Timer::First)).collect();
+        for wait in waits.iter().skip(1) {
+            assert!(matches!(delayed.keep(wait, timer()), Ok(false)));
+        }
         delayed.check_invariants();
         // Due no later than the second task that waits for 1 ms.
-        let mut came = Vec::new();
-        while let Some(first) = delayed.first_before(tickets[8]) {
-            came.push(first);
-            delayed.remove(first);
-        }
-        let expected = tickets.iter().step_by(7).chain([&tickets[1], &tickets[8]]);
-        assert!(came.iter().eq(expected));
-        tickets[15..].iter().for_each(|ticket| _ = delayed.remove(*ticket));
-        assert!(delayed.by_ticket.capacity() <= SMALL);
-        assert_eq!(delayed.by_deadline.len() + 1, delayed.len());
+        let mut come_until = |until: &Wait| {
+            let mut came = Vec::new();
+            while let Found::Due { task, is_own } = delayed.come_out(&until.ticket, None) {
+                came.push(task.deadline);
+                if is_own {
+                    break;
+                }
+            }
+            came
+        };
+        let came = come_until(&waits[8]);
+        assert_eq!(
+            came.len(),
+            waits.len().div_ceil(7) - 1 + 2,
+            "all of 0 ms but the first, and two"
+        );
+        assert!(came.is_sorted() && came.last() == Some(&at(1)));
+        assert_eq!(come_until(&waits[0]).len(), 1, "its own timer brings it");
+        waits[15..].iter().for_each(|wait| _ = delayed.give_up(&wait.ticket));
+        assert_eq!(delayed.len(), 10);
         delayed.check_invariants();
-        assert_eq!(delayed.first(), Some((start + Duration::from_millis(2), tickets[2])));
     }
 }

@@ -17,10 +17,7 @@
 //!   workers of one [`ExecutorScheduler`](super::ExecutorScheduler) share. After a pause that grows, a timer hands the
 //!   first one over again, and then the others as long as each is taken. So many workers cost an executor that refuses
 //!   no more than one (S30). Only if no clock is left to wait on, the drains rest, and the next task hands them over.
-//! - DRAIN-2 An executor that is gone for good ends the queue ([`SerialQueue::executor_is_gone`]). So does an executor
-//!   that has not run a drain [`MAX_FAILURES`] times in a row, if only the retry queue still holds the queue, because
-//!   nobody could dispose it any more.
-//! - DRAIN-3 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
+//! - DRAIN-2 An inline executor runs a drain inside of the call that hands it over. Such drains do not nest. The first
 //!   one on a stack is the outermost *inline* drain. The others wait in `WAITING`, and the outermost one runs them,
 //!   batch by batch, before that first call returns. If other threads bring tasks without end, that would be never. So
 //!   a drain that has held such a call for [`LONGEST_INLINE`], by the clock of the worker, goes to the retry queue, whose
@@ -28,10 +25,10 @@
 //! - A drain that reaches a thread in any other way, for example from an executor's queue in a nested loop of a
 //!   task, runs at once. It does not wait for an inline drain below it on the stack, because a task there may wait for
 //!   it.
-//! - DRAIN-5 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
+//! - DRAIN-3 An executor that finishes takes no more drains, but what the queue has accepted is to run. So if the thread
 //!   that hands a drain over is the executor's own, the drain stays there and runs the queue to its end. After each batch
 //!   it is offered again, because the executor may have been stopped at once in the meantime. The queue is closed by
-//!   then (WORKER-7), so that end comes.
+//!   then (WORKER-4), so that end comes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -40,12 +37,12 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use super::delayed::Entry;
-use super::serial::{SerialQueue, Taken};
-use super::timer::{Timers, When, cancel_timer};
+use super::serial::SerialQueue;
+use super::timer::{Timers, cancel_timer, later};
 use super::worker::TaskQueue;
-use crate::platform::sync::{Mutex, Ordering, local, lock};
+use crate::platform::sync::{Mutex, MutexGuard, Ordering, local, lock};
 use crate::pool::job::{Next, Ran};
-use crate::{Cancellable, DueTask, Executor, Inline, PanicHook, Scheduler};
+use crate::{Cancellable, DueTask, Executor, PanicHook};
 
 /// How many tasks a drain runs before it lets other workers have the thread.
 const BATCH: usize = 64;
@@ -55,10 +52,11 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 const FAILURES_PER_PAUSE: u32 = 16;
 
-/// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-3).
+/// No drain holds the call that has handed it over for longer than this and a batch (DRAIN-2).
 const LONGEST_INLINE: Duration = Duration::from_millis(100);
 
-/// With these pauses, this many failed attempts take about a minute (DRAIN-2).
+/// After so many failed attempts in a row, a queue that nobody else holds ends, because nobody could dispose it any more.
+/// With these pauses they take about a minute.
 const MAX_FAILURES: u32 = 1024;
 
 /// How many drains one attempt hands over at most.
@@ -69,21 +67,19 @@ const MAX_PER_ATTEMPT: usize = 1024;
 pub(super) struct ThreadState {
     /// How many drains run on the stack.
     pub(super) drains: usize,
-    /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-3).
+    /// The topmost drain on the stack is inline: it runs in the call that handed it over (DRAIN-2).
     pub(super) is_inline: bool,
     /// An executor on this thread is being handed a drain, and no drain runs above that call.
     hands_over: bool,
-    /// The address of a queue whose drain is about to be dropped because it stays with the caller (DRAIN-5), or 0.
-    kept: usize,
 }
 
 local!(
     STATE: Cell<ThreadState> =
-        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false, kept: 0 })
+        Cell::new(ThreadState { drains: 0, is_inline: false, hands_over: false })
 );
 
 local!(
-    /// The drains that wait for the outermost inline drain of this thread (DRAIN-3).
+    /// The drains that wait for the outermost inline drain of this thread (DRAIN-2).
     WAITING: RefCell<VecDeque<Drain>> = RefCell::new(VecDeque::new())
 );
 
@@ -104,23 +100,33 @@ fn with_state<R>(state: ThreadState, act: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The right to run the tasks of a queue. If it is dropped before it has run, it is handed over again (DRAIN-1).
-pub(super) struct Drain(pub(super) Option<Arc<SerialQueue>>);
+/// The right to run the tasks of a queue, up to the one with the number `until`. If it is dropped before it has run, it is
+/// handed over again (DRAIN-1).
+pub(super) struct Drain {
+    queue: Option<Arc<SerialQueue>>,
+    until: u64,
+    /// Since when it holds the call that has handed it over to an inline executor (DRAIN-2).
+    inline_since: Option<Instant>,
+}
 
 impl Drain {
+    pub(super) fn new(queue: Arc<SerialQueue>, until: u64) -> Drain {
+        Drain { queue: Some(queue), until, inline_since: None }
+    }
+
     /// Gives the drain to the executor. It is `None` if the queue was disposed; then nothing is left to do.
     ///
     /// If the executor is gone for good, the queue ends, and `newest`, the task that has just come, is returned. If it
-    /// finishes, the drain may run here, before this returns (DRAIN-5).
+    /// finishes, the drain may run here, before this returns (DRAIN-3).
     pub(super) fn hand_over(
         self,
         executor: Option<Arc<dyn Executor>>,
         newest: Option<Entry>,
     ) -> Option<Entry> {
-        let queue = self.0.clone();
+        let (queue, until) = (self.queue.clone(), self.until);
         match self.offer(executor, newest) {
             Offered::StaysHere => {
-                Drain(queue).run();
+                Drain { queue, until, inline_since: None }.run();
                 None
             }
             Offered::HasLeft(back) => back,
@@ -128,7 +134,7 @@ impl Drain {
     }
 
     fn offer(self, executor: Option<Arc<dyn Executor>>, newest: Option<Entry>) -> Offered {
-        let (Some(executor), Some(queue)) = (executor, self.0.clone()) else {
+        let (Some(executor), Some(queue)) = (executor, self.queue.clone()) else {
             return Offered::HasLeft(None);
         };
         let task = DueTask::new(Instant::now(), move || self.run());
@@ -136,22 +142,19 @@ impl Drain {
         let answer = with_state(ThreadState { hands_over: true, ..this_thread() }, execute);
         let mut offered = Offered::HasLeft(None);
         if let Some(Err(rejected)) = answer {
-            // Before the drain in it is dropped, which would wait for another attempt.
-            let mut kept = 0;
-            if rejected.goes_on_here() && newest.is_none() {
-                queue.close();
-                kept = Arc::as_ptr(&queue).addr();
+            let keeps = rejected.goes_on_here() && newest.is_none();
+            if keeps {
+                queue.state().is_closed = true;
+                queue.keeps_drain.store(true, Ordering::Relaxed); // or the drain would wait for another attempt
             } else if rejected.is_for_good() {
                 let back = queue.executor_is_gone(newest, rejected.is_finishing());
                 offered = Offered::HasLeft(back);
             }
-            with_state(ThreadState { kept, ..this_thread() }, || {
-                queue.hook.catch(|| drop(rejected));
-                // An executor may have run the drain, and refuse another task in its place.
-                if this_thread().kept != kept {
-                    offered = Offered::StaysHere;
-                }
-            });
+            queue.hook.catch(|| drop(rejected));
+            // An executor may have run the drain, and refuse another task in its place.
+            if keeps && !queue.keeps_drain.swap(false, Ordering::Relaxed) {
+                offered = Offered::StaysHere;
+            }
         }
         queue.hook.catch(|| drop(executor)); // this may be its last owner
         offered
@@ -160,7 +163,7 @@ impl Drain {
     fn run(self) {
         let before = this_thread();
         if before.hands_over && before.is_inline {
-            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-3)
+            return WAITING.with(|drains| drains.borrow_mut().push_back(self)); // does not nest (DRAIN-2)
         }
         // A thread that ends may have dropped `WAITING` already.
         let is_inline = before.hands_over && WAITING.try_with(|_| ()).is_ok();
@@ -179,17 +182,27 @@ impl Drain {
 
     /// Runs the next tasks, and hands the drain over again if there are more.
     fn run_batch(mut self) {
-        let Some(queue) = self.0.take() else { return };
+        let (Some(queue), until) = (self.queue.take(), self.until) else { return };
         queue.drained_by.store(thread_number(), Ordering::Relaxed);
         queue.retries.failures.store(0, Ordering::Relaxed);
         let mut is_finishing = false;
-        while queue.run_batch() {
-            // If the executor finishes, no other thread would run the rest (DRAIN-5).
-            if this_thread().is_inline && !is_finishing && queue.holds_its_caller_too_long() {
-                return Arc::clone(&queue.retries).wait(Drain(Some(queue)), Duration::ZERO);
+        while queue.run_batch(until) {
+            let mut next = Drain::new(Arc::clone(&queue), until);
+            // If the executor finishes, no other thread would run the rest (DRAIN-3).
+            if this_thread().is_inline && !is_finishing {
+                let now = queue.hook.catch(|| queue.timers.now());
+                next.inline_since = self.inline_since.or(now);
+                if next
+                    .inline_since
+                    .zip(now)
+                    .is_some_and(|(since, now)| now >= later(since, LONGEST_INLINE))
+                {
+                    next.inline_since = None;
+                    return Arc::clone(&queue.retries).wait(next, Duration::ZERO);
+                }
             }
             let executor = queue.state().executor.clone();
-            match Drain(Some(Arc::clone(&queue))).offer(executor, None) {
+            match next.offer(executor, None) {
                 Offered::StaysHere => is_finishing = true,
                 Offered::HasLeft(_) => return,
             }
@@ -204,56 +217,43 @@ impl Drain {
 enum Offered {
     /// With the executor or in the retry queue, or its queue has ended. Then the newest task is returned.
     HasLeft(Option<Entry>),
-    /// With the caller, which is to run it (DRAIN-5).
+    /// With the caller, which is to run it (DRAIN-3).
     StaysHere,
 }
 
 impl SerialQueue {
-    /// Runs the next tasks. Returns false if there are no more, and so no drain.
-    fn run_batch(&self) -> bool {
+    /// Runs the next tasks, up to the one with this number. Returns false if there are no more, and so no drain.
+    fn run_batch(&self, until: u64) -> bool {
         for _ in 0..BATCH {
-            let job = match self.next() {
-                Some(Taken::Due(job)) => job,
-                Some(Taken::Postponed(job)) if self.take_postponed(&job) => job,
-                Some(Taken::Postponed(_)) => continue,
-                None => return false,
-            };
+            let Some(job) = self.next(until) else { return false };
             let passed = || self.passed.load(Ordering::Relaxed);
             let before = cfg!(debug_assertions).then(passed);
-            let mut put_back = None;
-            let mut place = |next: Next| put_back = Some(self.put_back(&job, next));
+            let mut wait = None;
+            let mut place = |next: Next| wait = self.put_back(&job, next);
             if job.run(self, &mut place) == Ran::Again {
-                put_back.into_iter().for_each(|put_back| self.settle(&job, put_back));
+                match wait {
+                    Some(wait) => _ = self.hook.catch(|| _ = self.set_timer(wait)),
+                    None if self.is_disposed() => _ = job.cancel(),
+                    None => {} // it is queued
+                }
             }
             debug_assert_eq!(before, Some(passed()), "no other drain runs (WORKER-1)");
         }
-        self.has_more()
-    }
-
-    /// Returns true if the drain has held the thread that brought it for too long (DRAIN-3).
-    fn holds_its_caller_too_long(&self) -> bool {
-        let Some(now) = self.hook.catch(|| self.timers.now()) else { return false };
-        let mut outgoing = lock(&self.outgoing);
-        let since = *outgoing.inline_since.get_or_insert(now);
-        let is_too_long = now.saturating_duration_since(since) >= LONGEST_INLINE;
-        if is_too_long {
-            outgoing.inline_since = None;
-        }
-        is_too_long
+        self.has_more(until)
     }
 }
 
 impl Drop for Drain {
     fn drop(&mut self) {
-        let Some(queue) = self.0.take() else { return };
-        if this_thread().kept == Arc::as_ptr(&queue).addr() {
-            return STATE.with(|own| own.set(ThreadState { kept: 0, ..own.get() })); // it runs on (DRAIN-5)
+        let Some(queue) = self.queue.take() else { return };
+        if queue.keeps_drain.swap(false, Ordering::Relaxed) {
+            return; // DRAIN-3
         }
         let hook = queue.hook.clone();
         // The executor may be unwinding, and the clock may panic too.
         hook.catch(|| {
-            if queue.has_more() {
-                Arc::clone(&queue.retries).push(Drain(Some(queue)));
+            if queue.has_more(u64::MAX) {
+                Arc::clone(&queue.retries).push(Drain::new(queue, u64::MAX));
             }
         });
     }
@@ -277,14 +277,6 @@ struct Retries {
     timer: Option<Cancellable>,
 }
 
-impl Retries {
-    fn new_attempt(&mut self) -> u64 {
-        self.last_attempt += 1;
-        self.attempt = self.last_attempt;
-        self.attempt
-    }
-}
-
 impl RetryQueue {
     pub(super) fn new(timers: Timers) -> Arc<RetryQueue> {
         Arc::new(RetryQueue { state: Mutex::default(), failures: AtomicU32::new(0), timers })
@@ -301,9 +293,7 @@ impl RetryQueue {
         let mut state = lock(&self.state);
         state.drains.push_back(drain);
         if state.attempt == 0 {
-            let number = state.new_attempt();
-            drop(state);
-            self.schedule(number, pause, false);
+            self.schedule_next(state, pause);
         }
     }
 
@@ -312,17 +302,25 @@ impl RetryQueue {
         PAUSE * (1 << (failures / FAILURES_PER_PAUSE).min(6))
     }
 
+    fn schedule_next(self: &Arc<Self>, mut state: MutexGuard<'_, Retries>, pause: Duration) {
+        state.last_attempt += 1;
+        let number = state.last_attempt;
+        state.attempt = number;
+        drop(state);
+        self.schedule(number, pause, false);
+    }
+
     /// Schedules the attempt with this number, by the scheduler's own timers or, as the last resort, by those of
-    /// [`Scheduler::global`].
+    /// [`Scheduler::global`](crate::Scheduler::global).
     fn schedule(self: &Arc<Self>, number: u64, pause: Duration, is_last_resort: bool) {
         let attempt = Attempt { queue: Some(Arc::clone(self)), number, is_last_resort };
-        let (when, run) = (When::After(pause), move || attempt.run());
+        let after =
+            |timers: &Timers| timers.schedule(later(timers.now(), pause), move || attempt.run());
         // Timers that refuse drop the attempt, and its `Drop` turns to the last resort.
         let timer = if is_last_resort {
-            let Ok(global) = Scheduler::try_global() else { return };
-            Timers::Wheel(global.with_executor(Inline)).schedule(when, run)
+            Timers::of_the_global_scheduler().and_then(|global| after(&global))
         } else {
-            self.timers.schedule(when, run)
+            after(&self.timers)
         };
         let Ok(timer) = timer else { return };
         let mut state = lock(&self.state);
@@ -340,7 +338,8 @@ impl RetryQueue {
     /// Removes the drain of a queue that was disposed.
     pub(super) fn remove(&self, queue: &SerialQueue) {
         let mut state = lock(&self.state);
-        let is_its = |drain: &Drain| drain.0.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
+        let is_its =
+            |drain: &Drain| drain.queue.as_deref().is_some_and(|own| std::ptr::eq(own, queue));
         let at = state.drains.iter().position(is_its);
         let drain = at.and_then(|at| state.drains.remove(at));
         let timer = if state.drains.is_empty() { state.timer.take() } else { None };
@@ -362,14 +361,14 @@ impl RetryQueue {
         let count = lock(&self.state).drains.len();
         for _ in 0..count.min(MAX_PER_ATTEMPT) {
             let drain = lock(&self.state).drains.pop_front();
-            let Some(queue) = drain.and_then(|mut drain| drain.0.take()) else { break };
+            let Some(queue) = drain.and_then(|mut drain| drain.queue.take()) else { break };
             let failures = self.failures.load(Ordering::Relaxed);
             if failures >= MAX_FAILURES && Arc::strong_count(&queue) == 1 {
-                queue.dispose(); // nobody else can (DRAIN-2)
+                queue.dispose(); // nobody else can
                 continue;
             }
             let executor = queue.state().executor.clone();
-            Drain(Some(queue)).hand_over(executor, None);
+            Drain::new(queue, u64::MAX).hand_over(executor, None);
             if self.failures.load(Ordering::Relaxed) > failures {
                 return false;
             }
@@ -387,41 +386,43 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn run(mut self) {
-        let Some(queue) = self.queue.take() else { return };
+    /// Returns the queue, if this is its attempt. The timer has come to its end.
+    fn take(&mut self) -> Option<Arc<RetryQueue>> {
+        let queue = self.queue.take()?;
         let mut state = lock(&queue.state);
-        if state.attempt != self.number {
-            return;
-        }
-        state.timer = None;
+        let is_its = state.attempt == self.number;
+        let timer = state.timer.take_if(|_| is_its);
         drop(state);
+        drop(timer);
+        is_its.then_some(queue)
+    }
+
+    fn run(mut self) {
+        let Some(queue) = self.take() else { return };
         let pause = if queue.hand_over() { PAUSE } else { queue.pause() };
         let mut state = lock(&queue.state);
         state.attempt = 0;
         if !state.drains.is_empty() {
-            let number = state.new_attempt();
-            drop(state);
-            queue.schedule(number, pause, false);
+            queue.schedule_next(state, pause);
         }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let Some(queue) = self.queue.take() else { return };
+        let Some(queue) = self.take() else { return }; // it has run, or was cancelled
+        if !self.is_last_resort {
+            return queue.schedule(self.number, queue.pause(), true);
+        }
         let mut state = lock(&queue.state);
         if state.attempt != self.number {
-            return; // it was cancelled
-        }
-        if !self.is_last_resort {
-            drop(state);
-            return queue.schedule(self.number, queue.pause(), true);
+            return; // it was cancelled just now
         }
         state.attempt = 0;
         let drains = std::mem::take(&mut state.drains);
         drop(state);
         for mut drain in drains {
-            drain.0.take().into_iter().for_each(|queue| queue.state().has_drain = false);
+            drain.queue.take().into_iter().for_each(|queue| queue.state().has_drain = false);
         }
     }
 }

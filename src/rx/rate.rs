@@ -23,44 +23,33 @@
 //! - PACE-2 If a timer is set or has come, there is a value. If there is a value, then its timer is set, or the timer has
 //!   come and the thread that runs `f` will look after the value. There is one exception: the timer was dropped
 //!   without a run. The next call schedules another one then.
-//! - PACE-3 A value is in `value` only after a timer has been accepted for it or for an earlier one. Until then it is in
+//! - PACE-3 A value is in `pending` only after a timer has been accepted for it or for an earlier one. Until then it is in
 //!   `arming`, where no other call sees it. So a call that is refused gets its own value back, and takes away no value
 //!   of another call.
-//! - A value leaves `value` in one of three ways: `f` gets it, a later value replaces it, or `cancel` drops it.
-//! - PACE-5 A timer that is refused when it schedules itself again leaves its value to the thread that it runs on, which
-//!   runs `f` at once. That is too early, but otherwise the value could wait for ever.
-//! - PACE-6 With the state locked, nothing of a user's is called or dropped: no value, clock or schedule. A handle counts
-//!   as the user's too, because its drop may drop a timer, which locks the state (S11).
+//! - A value leaves `pending` in one of three ways: `f` gets it, a later value replaces it, or `cancel` drops it.
+//! - A timer that is refused when it schedules itself again leaves its value to the thread that it runs on, which runs
+//!   `f` at once. That is too early, but otherwise the value could wait for ever.
+//! - With the state locked, nothing of a user's is called or dropped: no value, clock or schedule. A handle counts as the
+//!   user's too, because its drop may drop a timer, which locks the state (S11).
 
 use std::any::type_name;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::timer::cancel_timer;
+use super::composite::FirstPanic;
+use super::timer::{cancel_timer, later};
+use crate::platform::panics::caught;
 use crate::platform::sync::{Mutex, lock};
-use crate::{Cancellable, PanicHook, Schedule, ScheduleError, Task, TryScheduleError};
+use crate::{Cancellable, PanicHook, Schedule, ScheduleError, TryScheduleError};
 
 /// When a value is due.
 #[derive(Clone, Copy)]
 pub(super) enum Pace {
     /// When no value has come for `quiet`, or `max_wait` after the first value of those that were replaced.
-    Quiet { quiet: Duration, max_wait: Option<Duration> },
+    Quiet { quiet: Duration, max_wait: Duration },
     /// A period after the start of the last run, or at once if there was none.
     Period(Duration),
-}
-
-/// A point in time, which may be beyond the range of the clock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    At(Instant),
-    Never,
-}
-
-impl Due {
-    fn after(now: Instant, delay: Duration) -> Due {
-        now.checked_add(delay).map_or(Due::Never, Due::At)
-    }
 }
 
 /// A closure, the value that it will run with next, and the schedule that it runs on.
@@ -77,21 +66,25 @@ struct State<T> {
     /// `None` while it runs (PACE-1).
     f: Option<F<T>>,
     pace: Pace,
-    value: Option<T>,
-    /// When `value` is due.
-    due: Due,
-    /// The latest time at which `value` is due, however many values replace it.
-    latest: Due,
+    pending: Option<Pending<T>>,
     last_run: Option<Instant>,
-    /// `flush` was called for `value` while `f` ran.
-    is_flushed: bool,
     timer: TimerState,
     /// The values of calls that are just scheduling a timer (PACE-3).
     arming: Vec<Arming<T>>,
     last_id: u64,
 }
 
-/// The timer of `value`.
+/// The value that `f` will run with next.
+struct Pending<T> {
+    value: T,
+    due: Instant,
+    /// The latest time at which it is due, however many values replace it.
+    latest: Instant,
+    /// `flush` was called for it while `f` ran.
+    is_flushed: bool,
+}
+
+/// The timer of the pending value.
 enum TimerState {
     None,
     /// The handle is missing for the moment in which the timer is scheduled.
@@ -113,9 +106,6 @@ struct Arming<T> {
     is_dropped: bool,
 }
 
-/// What has to be dropped after the state was unlocked (PACE-6).
-type Rest<T> = (Option<T>, Option<Cancellable>);
-
 /// What a timer has to do when it comes.
 enum Step<T> {
     Nothing,
@@ -123,7 +113,7 @@ enum Step<T> {
     /// Schedule itself again, as the timer with this id.
     Again {
         id: u64,
-        due: Due,
+        due: Instant,
     },
 }
 
@@ -145,31 +135,31 @@ impl<T> State<T> {
     }
 
     /// Returns when the value of a call at `now` is due, and at the latest.
-    fn due_of(&self, now: Instant) -> (Due, Due) {
-        let is_first = self.value.is_none();
+    fn due_of(&self, now: Instant) -> (Instant, Instant) {
+        let pending = self.pending.as_ref();
         match self.pace {
             Pace::Quiet { quiet, max_wait } => {
-                let quiet_at = Due::after(now, quiet);
-                let (pushed, latest) = if is_first {
-                    (quiet_at, max_wait.map_or(Due::Never, |wait| Due::after(now, wait)))
-                } else {
-                    // Calls of several threads may come in another order than their readings of the clock.
-                    (quiet_at.max(self.due), self.latest)
-                };
+                let quiet_at = later(now, quiet);
+                // Calls of several threads may come in another order than their readings of the clock.
+                let pushed = pending.map_or(quiet_at, |pending| pending.due.max(quiet_at));
+                let latest = pending.map_or_else(|| later(now, max_wait), |pending| pending.latest);
                 (pushed.min(latest), latest)
             }
-            Pace::Period(period) if is_first => {
-                let next = self.last_run.map_or(Due::At(now), |last| Due::after(last, period));
-                (next, Due::Never) // if it has passed, at once
+            Pace::Period(period) => {
+                // If a period has passed since the last run, at once.
+                let next = || self.last_run.map_or(now, |last| later(last, period));
+                let due = pending.map_or_else(next, |pending| pending.due);
+                (due, due)
             }
-            Pace::Period(_) => (self.due, Due::Never),
         }
     }
 
     /// Stores a value, and returns the one that it replaces.
     fn store(&mut self, value: T, now: Instant) -> Option<T> {
-        (self.due, self.latest) = self.due_of(now);
-        self.value.replace(value)
+        let (due, latest) = self.due_of(now);
+        let is_flushed = self.pending.as_ref().is_some_and(|pending| pending.is_flushed);
+        let before = self.pending.replace(Pending { value, due, latest, is_flushed });
+        before.map(|pending| pending.value)
     }
 
     fn take_arming(&mut self, id: u64) -> Option<Arming<T>> {
@@ -194,7 +184,7 @@ impl<T> State<T> {
 
     /// A timer was accepted for the value of a call. Its call says so, or the timer itself, whichever is first. Returns
     /// the value that was replaced, and the handle if the timer is not needed.
-    fn accept(&mut self, id: u64, handle: Option<Cancellable>) -> Rest<T> {
+    fn accept(&mut self, id: u64, handle: Option<Cancellable>) -> (Option<T>, Option<Cancellable>) {
         let Some(arming) = self.take_arming(id) else { return (None, handle) };
         let replaced = self.store(arming.value, arming.called);
         if self.has_timer() || arming.is_dropped {
@@ -232,7 +222,7 @@ impl<T> State<T> {
         let step = if self.f.is_none() {
             self.timer = TimerState::Come;
             Step::Nothing
-        } else if Due::At(now) < self.due {
+        } else if self.pending.as_ref().is_some_and(|pending| now < pending.due) {
             self.set_timer()
         } else {
             self.start(now).map_or(Step::Nothing, Step::Run)
@@ -241,36 +231,38 @@ impl<T> State<T> {
     }
 
     /// Sets a timer for a value that has been accepted, before it is scheduled: in the meantime other calls may replace
-    /// the value, because it cannot get lost (PACE-5).
+    /// the value, because it cannot get lost.
     fn set_timer(&mut self) -> Step<T> {
+        let Some(Pending { due, .. }) = self.pending else { return Step::Nothing };
         let id = self.next_id();
         self.timer = TimerState::Set { id, handle: None };
-        Step::Again { id, due: self.due }
+        Step::Again { id, due }
     }
 
     /// A run of `f` has started then. The next value is due a period later, unless `flush` was called for it.
     fn has_started(&mut self, at: Instant) {
         self.last_run = Some(at);
-        if let (Pace::Period(period), false) = (self.pace, self.is_flushed) {
-            self.due = self.due.max(Due::after(at, period));
+        if let (Pace::Period(period), Some(pending)) = (self.pace, &mut self.pending) {
+            if !pending.is_flushed {
+                pending.due = pending.due.max(later(at, period));
+            }
         }
     }
 
     /// Moves `f` and the value out for a run (PACE-1). Returns `None` if one of them is missing.
     fn start(&mut self, now: Instant) -> Option<Run<T>> {
-        let value = self.value.take_if(|_| self.f.is_some())?;
+        let Pending { value, .. } = self.pending.take_if(|_| self.f.is_some())?;
         self.last_run = Some(now);
-        self.is_flushed = false;
         self.f.take().map(|f| Run { f, value })
     }
 
     /// A timer that was to be scheduled again was refused. Returns a run, unless another thread will see to the value:
-    /// the one that has set another timer, or the one that runs `f` (PACE-5).
+    /// the one that has set another timer, or the one that runs `f`.
     fn start_without_timer(&mut self, id: u64, now: Instant) -> Option<Run<T>> {
         if self.is_set(id) {
             self.timer = TimerState::None; // it has no handle, because it was refused
         }
-        if self.has_timer() || self.value.is_none() {
+        if self.has_timer() || self.pending.is_none() {
             return None;
         }
         let run = self.start(now);
@@ -290,11 +282,8 @@ impl<T: Send + 'static> Paced<T> {
         let state = State {
             f: Some(Box::new(f)),
             pace,
-            value: None,
-            due: Due::Never,
-            latest: Due::Never,
+            pending: None,
             last_run: None,
-            is_flushed: false,
             timer: TimerState::None,
             arming: Vec::new(),
             last_id: 0,
@@ -315,7 +304,7 @@ impl<T: Send + 'static> Paced<T> {
         let (id, (due, _)) = (state.next_id(), state.due_of(now));
         state.arming.push(Arming { id, value, called: now, is_dropped: false });
         drop(state);
-        let scheduled = catch_unwind(AssertUnwindSafe(|| self.schedule_timer(id, due)));
+        let scheduled = caught(|| self.schedule_timer(id, due));
         let mut state = lock(&self.state);
         match scheduled {
             Ok(Ok(handle)) => {
@@ -330,7 +319,7 @@ impl<T: Send + 'static> Paced<T> {
                 drop(state);
                 refused.map(discard).map_err(|value| TryScheduleError::new(reason, value))
             }
-            // A user's schedule or clock, or the capture of a context.
+            // Of a user's schedule or clock, or of the capture of a context.
             Err(panic) => {
                 let value = state.take_arming(id);
                 drop(state);
@@ -340,13 +329,13 @@ impl<T: Send + 'static> Paced<T> {
         }
     }
 
-    fn schedule_timer(self: &Arc<Self>, id: u64, due: Due) -> Result<Cancellable, ScheduleError> {
+    fn schedule_timer(
+        self: &Arc<Self>,
+        id: u64,
+        due: Instant,
+    ) -> Result<Cancellable, ScheduleError> {
         let timer = Timer { paced: Arc::clone(self), id };
-        let task: Task = Box::new(move || timer.come());
-        match due {
-            Due::At(due) => self.schedule.schedule_task_at_named(self.name, due, task),
-            Due::Never => self.schedule.schedule_task_named(self.name, Duration::MAX, task),
-        }
+        self.schedule.schedule_task_at_named(self.name, due, Box::new(move || timer.come()))
     }
 
     /// Does what a timer has to do. Returns a run if it is this thread's turn.
@@ -366,19 +355,15 @@ impl<T: Send + 'static> Paced<T> {
     }
 
     /// Runs `f`. If the next value became due in the meantime, sets a timer for it, so that other tasks of this thread
-    /// have their turn. If the timer is refused, `f` runs again here (PACE-5).
+    /// have their turn. If the timer is refused, `f` runs again here.
     fn run(self: &Arc<Self>, mut run: Run<T>) {
-        let mut first_panic = None;
+        let mut panics = FirstPanic::default();
         loop {
             let Run { mut f, value } = run;
             // The thread that found the value due read the clock before it waited for the lock of the state. The run
             // starts only now, so this thread reads the clock again.
             let started = PanicHook::default().catch(|| self.schedule.now());
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(value))) {
-                let later =
-                    if first_panic.is_none() { first_panic.replace(panic) } else { Some(panic) };
-                discard(later);
-            }
+            panics.catch(|| f(value));
             let mut state = lock(&self.state);
             state.f = Some(f);
             started.into_iter().for_each(|at| state.has_started(at));
@@ -392,22 +377,20 @@ impl<T: Send + 'static> Paced<T> {
                 None => break,
             }
         }
-        if let Some(panic) = first_panic {
-            resume_unwind(panic); // to the layer that runs the task, which reports it
-        }
+        panics.resume(); // to the layer that runs the task, which reports it
     }
 
     pub(super) fn flush(self: &Arc<Self>) -> bool {
         let now = self.schedule.now();
         let mut state = lock(&self.state);
-        if state.value.is_none() {
+        if state.pending.is_none() {
             return false;
         }
         let handle = state.take_timer();
         let run = state.start(now);
-        if run.is_none() {
-            (state.timer, state.due) = (TimerState::Come, Due::At(now));
-            state.is_flushed = true;
+        if let Some(pending) = &mut state.pending {
+            (pending.due, pending.is_flushed) = (now, true);
+            state.timer = TimerState::Come;
         }
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
@@ -417,12 +400,11 @@ impl<T: Send + 'static> Paced<T> {
 
     pub(super) fn cancel(&self) -> bool {
         let mut state = lock(&self.state);
-        let (value, handle) = (state.value.take(), state.take_timer());
-        state.is_flushed = false;
+        let (pending, handle) = (state.pending.take(), state.take_timer());
         drop(state);
         cancel_timer(&PanicHook::default(), handle);
-        let was_pending = value.is_some();
-        discard(value);
+        let was_pending = pending.is_some();
+        discard(pending);
         was_pending
     }
 }
@@ -431,12 +413,12 @@ impl<T> Paced<T> {
     pub(super) fn set_max_wait(&self, longest: Duration) {
         let mut state = lock(&self.state);
         if let Pace::Quiet { max_wait, .. } = &mut state.pace {
-            *max_wait = Some(longest);
+            *max_wait = longest;
         }
     }
 
     pub(super) fn is_pending(&self) -> bool {
-        lock(&self.state).value.is_some()
+        lock(&self.state).pending.is_some()
     }
 }
 

@@ -8,7 +8,7 @@ use super::serial::SerialQueue;
 use super::timer::Timers;
 use super::worker::Worker;
 use crate::executor::backpressure::PendingLimit;
-use crate::{Executor, Inline, PanicHook, Schedule, Scheduler, TaskPanic};
+use crate::{Executor, PanicHook, Schedule, Scheduler, TaskPanic};
 
 /// Gives out workers that run their tasks on an executor. Each worker runs its own tasks in order.
 ///
@@ -39,6 +39,7 @@ pub struct ExecutorScheduler {
     retries: Arc<RetryQueue>,
     hook: PanicHook,
     max_pending: Option<usize>,
+    in_line: bool,
 }
 
 impl ExecutorScheduler {
@@ -47,7 +48,7 @@ impl ExecutorScheduler {
     /// A thread that schedules a task on an idle worker calls the executor, and so does the tick thread for a delayed
     /// task. The scheduler's own executor is not used.
     ///
-    /// On [`Inline`], a task runs in the call that schedules it. There is one exception: if a task that runs inline
+    /// On [`Inline`](crate::Inline), a task runs in the call that schedules it. There is one exception: if a task that runs inline
     /// schedules another one, the call returns at once, and the new task runs on the same stack after that task's
     /// batch. So any number of workers that schedule on each other keep the stack flat. But such a task must not *wait*
     /// for a task of another inline worker, because that one cannot start on this thread before the first has ended.
@@ -95,7 +96,13 @@ impl ExecutorScheduler {
 
     pub(super) fn with(executor: Arc<dyn Executor>, timers: Timers) -> ExecutorScheduler {
         let (retries, hook) = (RetryQueue::new(timers.clone()), PanicHook::default());
-        ExecutorScheduler { executor, timers, retries, hook, max_pending: None }
+        ExecutorScheduler { executor, timers, retries, hook, max_pending: None, in_line: false }
+    }
+
+    /// Has each task of a worker handed over by itself. So an executor of one thread runs the tasks of all workers in one
+    /// order.
+    pub(super) fn in_line(self) -> ExecutorScheduler {
+        ExecutorScheduler { in_line: true, ..self }
     }
 
     /// Sets a hook for the workers that are made from now on. It is called with each panic of a task, of the `Drop` of
@@ -142,19 +149,10 @@ impl ExecutorScheduler {
     /// Returns a new worker. It costs an allocation, and no thread.
     #[doc(alias = "createWorker")]
     pub fn worker(&self) -> Worker {
-        Worker::at(self.queue())
-    }
-
-    pub(super) fn queue(&self) -> Arc<SerialQueue> {
         let (executor, timers) = (Arc::clone(&self.executor), self.timers.clone());
         let (limit, retries) = (PendingLimit::new(self.max_pending), Arc::clone(&self.retries));
-        SerialQueue::new(executor, timers, self.hook.clone(), limit, retries)
-    }
-}
-
-impl Timers {
-    fn of(scheduler: &Scheduler) -> Timers {
-        Timers::Wheel(scheduler.with_executor(Inline)) // so timers run on the tick thread (WORKER-3)
+        let hook = self.hook.clone();
+        Worker::at(SerialQueue::new(executor, timers, hook, limit, retries, self.in_line))
     }
 }
 

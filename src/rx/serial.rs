@@ -10,44 +10,41 @@
 //!
 //! - WORKER-1 There is at most one [`Drain`], and only the drain takes tasks out, so they do not overlap. The thread
 //!   that sets `has_drain` makes the drain. The drain that finds nothing queued clears the flag under the same lock. So
-//!   no task is queued without a drain, and a task sees what the task before has written.
+//!   no task is queued without a drain, and a task sees what the task before has written. The queues of
+//!   [`single`](super::single()) have a drain for each task, and one thread for all drains.
 //! - WORKER-2 A task that has not started is queued or delayed, or the drain has just taken it out: then it is in
 //!   `running`. A series between two runs is there too. So `dispose` finds it. A task starts by a step of its job
 //!   (JOB-1), without a lock of the queue.
-//! - WORKER-3 A delayed task is queued by its [timer](super::timer), in order of deadline. A [`Scheduler`](crate::Scheduler)
-//!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
-//!   threads and out of order. So a timer first queues all tasks with an earlier deadline, and older ones with the same
-//!   deadline. They are due too. How timers are set and moved is in [`timer`](super::timer).
-//! - The executor, the clock, tasks, and destructors of any of these are called with no lock held.
-//! - WORKER-5 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
+//! - WORKER-3 Tasks come in under one lock, `state`, and the drain takes them out under another, `outgoing`. A thread
 //!   that needs both takes `outgoing` first. When `outgoing` is empty, the two queues are swapped, so the order is
 //!   kept, and the threads that bring tasks seldom meet the one that runs them.
-//! - WORKER-6 A thread that brings tasks much faster than they run is held back, after its task was taken in and with
-//!   no lock held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks
-//!   hold nobody back before they are due. A thread that drains this queue or another is never held back, because the
-//!   executor may have no other thread.
-//! - WORKER-7 A closed queue takes no task, and queues no series again. A queue closes when its executor finishes: that
-//!   one accepts nothing more, but runs what it has accepted. The drain then runs what is queued (DRAIN-5), and a delayed
+//! - WORKER-4 A closed queue takes no task, and queues no series again. A queue closes when its executor finishes: that
+//!   one accepts nothing more, but runs what it has accepted. The drain then runs what is queued (DRAIN-3), and a delayed
 //!   task still runs if its timer fires on a thread of the executor. A disposed queue is closed, has no executor, and
 //!   nothing waits in it. A queue disposes itself when its executor is gone for good, or finishes and has no thread for
-//!   it, or when only the retry queue still holds the queue and its executor has failed 1024 times in a row to run a drain
-//!   (DRAIN-2).
-//! - WORKER-8 A queued task that is cancelled drops its closure at once, and its position says that it has gone. Its
-//!   entry stays behind, and `cancelled` counts these entries. The drain skips them. When they are more than half of
-//!   all, all of them are removed. So a cancel takes O(1), amortised, and never searches.
-//! - WORKER-9 The deadline of a delayed task moves in `delayed`, and its timer follows (DELAY-3). A queued task whose
-//!   deadline moves stays where it is, and the new deadline is stored in its position. The drain reads it there: it runs
-//!   the task if it is due by then, and delays it otherwise. Only the drain takes a queued task out without the lock `state`, and it does
-//!   so by an exchange, so a reset comes before that or finds the task gone.
+//!   it, or when only the retry queue still holds the queue and its executor has failed 1024 times in a row to run a
+//!   drain.
+//! - WORKER-5 A queued entry stands for its task if the position of the task has the entry's number. A task that is
+//!   cancelled, or moved to a later time, leaves a *stale* entry behind, and `stale` counts these. The drain skips them.
+//!   When they are more than half of all, all of them are removed. So a cancel takes O(1), amortised, and never
+//!   searches, and a reset takes O(log n).
+//! - A delayed task is queued by its [timer](super::timer), in order of deadline. A [`Scheduler`](crate::Scheduler)
+//!   runs these timers on its tick thread, in order. Any other [`Schedule`](crate::Schedule) may run them on several
+//!   threads and out of order. So a timer first queues all tasks with an earlier deadline, and older ones with the same
+//!   deadline. They are due too.
+//! - The executor, the clock, tasks, and destructors of any of these are called with no lock held.
+//! - A thread that brings tasks much faster than they run is held back, after its task was taken in and with no lock
+//!   held: [`backpressure`](crate::executor::backpressure). Only the incoming tasks count, so delayed tasks hold nobody
+//!   back before they are due.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::delayed::{Delayed, Entry, SMALL};
+use super::delayed::{Delayed, DelayedTask, Entry, SMALL, Ticket, Timer, Wait};
 use super::drain::{self, Drain, RetryQueue};
 use super::position::{AtomicPosition, Position};
 use super::timer::{Timers, When, cancel_timer};
@@ -58,10 +55,10 @@ use crate::platform::sync::{Mutex, MutexGuard, Ordering, lock};
 use crate::pool::job::{Due, Epoch, Next, Owner};
 use crate::{Executor, PanicHook, ScheduleError};
 
-/// With more incoming tasks than this, the threads that bring them are held back (WORKER-6).
+/// With more incoming tasks than this, the threads that bring them are held back.
 const MAX_AHEAD: u64 = 1 << 16;
 
-/// No entries are removed for fewer cancelled tasks than this (WORKER-8).
+/// No entries are removed for fewer stale ones than this (WORKER-5).
 const MIN_SWEEP: usize = 256;
 
 /// The tasks of one worker.
@@ -71,33 +68,41 @@ pub(super) struct SerialQueue {
     state: Mutex<State>,
     me: Weak<SerialQueue>,
     pub(super) timers: Timers,
-    /// When the queue was made, by the clock of the timers. Postponed tasks count from it (WORKER-9).
-    epoch: Epoch,
     pub(super) hook: PanicHook,
-    pub(super) outgoing: CachePadded<Mutex<Outgoing>>,
+    outgoing: CachePadded<Mutex<Outgoing>>,
     /// How many entries the drain has taken out. Relaxed suffices, because only the drain writes it, and it orders
     /// nothing.
     pub(super) passed: AtomicU64,
+    /// Its executor is one thread, which other such queues share. Each task has a drain of its own, which runs the tasks up
+    /// to that one. So the order of the thread is the order of all tasks.
+    in_line: bool,
+    /// The drain is about to be dropped, and runs on all the same (DRAIN-3). Relaxed suffices, because the thread that sets it
+    /// is the one that drops the drain.
+    pub(super) keeps_drain: AtomicBool,
     /// The thread that drains, or has begun the drain that waits in the executor, as [`drain::thread_number`] numbers it.
     /// Relaxed suffices, because a thread only looks for itself.
     pub(super) drained_by: AtomicUsize,
-    /// How many entries in both queues are of cancelled tasks (WORKER-8). An entry is counted before its position says
-    /// that the task has gone, so the count is never too low. Relaxed suffices, because the position publishes it.
-    cancelled: AtomicUsize,
+    /// How many entries in both queues are stale (WORKER-5). An entry is counted before the position of its task changes, so
+    /// the count is never too low. Relaxed suffices, because the position publishes it.
+    stale: AtomicUsize,
     limit: PendingLimit,
     pressure: Backpressure,
     /// Where the drain waits if its executor does not run it.
     pub(super) retries: Arc<RetryQueue>,
 }
 
-/// What the threads that bring tasks work on (WORKER-5).
-#[derive(Default)]
+/// A task in a queue, with its number (WORKER-5).
+type Queued = (u64, Entry);
+
+/// What the threads that bring tasks work on (WORKER-3).
 pub(super) struct State {
-    incoming: VecDeque<Entry>,
+    incoming: VecDeque<Queued>,
+    /// The number of the entry that came last. So each queue is sorted by number.
+    last_number: u64,
     pub(super) delayed: Delayed,
-    /// It takes no more tasks (WORKER-7).
-    is_closed: bool,
-    /// `None` once the queue is disposed (WORKER-7).
+    /// It takes no more tasks (WORKER-4).
+    pub(super) is_closed: bool,
+    /// `None` once the queue is disposed (WORKER-4).
     pub(super) executor: Option<Arc<dyn Executor>>,
     /// Tells whether there is a [`Drain`] (WORKER-1).
     pub(super) has_drain: bool,
@@ -105,19 +110,18 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn push(&mut self, job: Entry) {
-        job.position().set(Position::Queued);
-        self.incoming.push_back(job);
+        self.last_number += 1;
+        job.position().set(Position::Queued(self.last_number));
+        self.incoming.push_back((self.last_number, job));
     }
 }
 
-/// What the drain works on (WORKER-5).
+/// What the drain works on (WORKER-3).
 #[derive(Default)]
 pub(super) struct Outgoing {
-    tasks: VecDeque<Entry>,
+    tasks: VecDeque<Queued>,
     /// The task that the drain took out last (WORKER-2).
     running: Option<Entry>,
-    /// Since when the drain holds the call that has handed it over to an inline executor (DRAIN-3).
-    pub(super) inline_since: Option<Instant>,
 }
 
 impl SerialQueue {
@@ -127,18 +131,27 @@ impl SerialQueue {
         hook: PanicHook,
         limit: PendingLimit,
         retries: Arc<RetryQueue>,
+        in_line: bool,
     ) -> Arc<SerialQueue> {
-        let epoch = Epoch(timers.now());
+        let state = State {
+            incoming: VecDeque::new(),
+            last_number: 0,
+            delayed: Delayed::new(Epoch(timers.now()), timers.keep_the_order()),
+            is_closed: false,
+            executor: Some(executor),
+            has_drain: false,
+        };
         Arc::new_cyclic(|me| SerialQueue {
-            state: Mutex::new(State { executor: Some(executor), ..State::default() }),
+            state: Mutex::new(state),
             me: Weak::clone(me),
             timers,
-            epoch,
             hook,
             outgoing: CachePadded::default(),
             passed: AtomicU64::new(0),
+            in_line,
+            keeps_drain: AtomicBool::new(false),
             drained_by: AtomicUsize::new(0),
-            cancelled: AtomicUsize::new(0),
+            stale: AtomicUsize::new(0),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
             retries,
@@ -172,122 +185,103 @@ impl SerialQueue {
         newest: Option<Entry>,
     ) -> Option<Entry> {
         let had_one = std::mem::replace(&mut state.has_drain, true);
-        if had_one {
+        if had_one && !self.in_line {
             return None;
         }
+        let until = if self.in_line { state.last_number } else { u64::MAX };
         let executor = state.executor.clone();
         drop(state);
-        Drain(Some(self.me())).hand_over(executor, newest)
+        Drain::new(self.me(), until).hand_over(executor, newest)
     }
 
-    fn delay(&self, job: &Entry, when: When) -> Result<bool, ScheduleError> {
-        let (when, deadline) = self.timers.with_deadline(when);
+    fn delay(&self, job: Entry, deadline: Instant) -> Result<bool, ScheduleError> {
         let mut state = self.admit()?;
-        let ticket = state.delayed.insert(Arc::clone(job), deadline);
+        let wait = state.delayed.insert(job, deadline, Timer::First);
         let is_too_long = self.pressure.is_over(state.incoming.len() as u64);
         drop(state);
-        self.set_first_timer(job, ticket, when).map(|()| is_too_long)
+        self.set_timer(wait).map(|()| is_too_long)
     }
 
     /// Queues the next run of the series that the drain has just run, or delays it. Called with the lock of the job
-    /// held, so it calls no user code. [`settle`](SerialQueue::settle) does the rest.
-    pub(super) fn put_back(&self, job: &Entry, Next { due, ended }: Next) -> PutBack {
+    /// held, so it calls no user code: if it returns a wait, the caller sets the timer. A closed queue does nothing.
+    pub(super) fn put_back(&self, job: &Entry, Next { due, ended }: Next) -> Option<Wait> {
         let is_overdue = due <= ended;
         // On an inline executor or on the tick thread, a lagging series that is queued at once would keep this thread
         // from its timers or its caller. There its next run goes through a timer, after all that is due. On other
-        // threads it is queued at once.
-        let is_needed_elsewhere = drain::this_thread().is_inline
+        // threads it is queued at once, unless it needs a drain of its own.
+        let is_needed_elsewhere = self.in_line
+            || drain::this_thread().is_inline
             || match &self.timers {
                 Timers::Wheel(scheduler) => scheduler.is_turned_here(),
                 Timers::Any(_) => true, // perhaps
             };
         let mut state = self.state();
         if state.is_closed {
-            PutBack::Closed
-        } else if is_overdue && !is_needed_elsewhere {
+            return None;
+        }
+        if is_overdue && !is_needed_elsewhere {
             state.push(Arc::clone(job)); // the caller is the drain, and will come to it
-            PutBack::Queued
-        } else {
-            let due = due.max(ended);
-            PutBack::Delayed(state.delayed.insert(Arc::clone(job), Some(due)), due)
+            return None;
         }
-    }
-
-    /// Does what [`put_back`](SerialQueue::put_back) has left to do, with nothing locked.
-    pub(super) fn settle(&self, job: &Entry, put_back: PutBack) {
-        match put_back {
-            PutBack::Queued => {}
-            PutBack::Closed => _ = job.cancel(),
-            PutBack::Delayed(ticket, due) => {
-                self.hook.catch(|| _ = self.set_first_timer(job, ticket, When::At(due)));
-            }
-        }
+        Some(state.delayed.insert(Arc::clone(job), due.max(ended), Timer::First))
     }
 
     // ----- out of the queue ----------------------------------------------------------------
 
-    /// Takes out the next task. If it returns `None`, there is none, and the drain has ended. A task that was postponed
-    /// keeps its position, and [`take_postponed`](SerialQueue::take_postponed) tells whether it is due.
-    pub(super) fn next(&self) -> Option<Taken> {
+    /// Takes out the next task, if its number is no greater. If it returns `None`, there is none, and the drain has ended.
+    pub(super) fn next(&self, until: u64) -> Option<Entry> {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        while self.has_next(&mut outgoing) {
-            let job = outgoing.tasks.pop_front()?;
+        while self.has_next(&mut outgoing, until) {
+            let entry = outgoing.tasks.pop_front()?;
             self.passed.store(self.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            let is_due = job.position().change(Position::Queued, Position::Gone);
-            if is_due || matches!(job.position().get(), Position::Postponed(_)) {
-                outgoing.running = Some(Arc::clone(&job));
-                return Some(if is_due { Taken::Due(job) } else { Taken::Postponed(job) });
+            outgoing.running = self.take_out(entry);
+            if outgoing.running.is_some() {
+                break;
             }
-            self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled since the look at it
         }
+        outgoing.running.clone()
+    }
+
+    /// Takes out the task of an entry that has been removed. Returns `None` if the entry is stale (WORKER-5).
+    fn take_out(&self, (number, job): Queued) -> Option<Entry> {
+        if job.position().leave(Position::Queued(number)) {
+            return Some(job);
+        }
+        self.stale.fetch_sub(1, Ordering::Relaxed);
         None
     }
 
-    /// Returns true if a postponed task is due by now. Otherwise delays it (WORKER-9).
-    #[cold]
-    pub(super) fn take_postponed(&self, job: &Entry) -> bool {
-        let now = self.hook.catch(|| self.timers.now());
-        let mut state = self.state();
-        let Position::Postponed(number) = job.position().get() else {
-            self.cancelled.fetch_sub(1, Ordering::Relaxed); // cancelled in the meantime
-            return false;
-        };
-        let due = self.epoch.instant(number);
-        let is_due = number == 0 || now.is_some_and(|now| due <= now);
-        if is_due || state.is_closed {
-            job.position().leave();
-            drop(state);
-            if !is_due {
-                job.cancel(); // nobody would keep its time (WORKER-7)
-            }
-            return is_due;
+    /// Takes out a task that is queued, and leaves its entry behind (WORKER-5). Returns false if it is not.
+    fn leave_the_queue(&self, _state: &State, position: &AtomicPosition) -> bool {
+        self.stale.fetch_add(1, Ordering::Relaxed);
+        let queued = position.get();
+        let has_left = matches!(queued, Position::Queued(_)) && position.leave(queued);
+        if !has_left {
+            self.stale.fetch_sub(1, Ordering::Relaxed);
         }
-        let ticket = state.delayed.insert_moved(Arc::clone(job), due);
-        drop(state);
-        self.set_timer_again(job, ticket, due);
-        false
+        has_left
     }
 
     /// Returns true if the drain has something to do. Otherwise the drain has ended.
-    pub(super) fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self, until: u64) -> bool {
         let _before; // dropped after the lock
         let mut outgoing = lock(&self.outgoing);
         _before = outgoing.running.take();
-        self.has_next(&mut outgoing)
+        self.has_next(&mut outgoing, until)
     }
 
-    /// Brings a task that waits to the front of `outgoing`. If there is none, it ends the drain and returns false
-    /// (WORKER-1).
-    fn has_next(&self, outgoing: &mut Outgoing) -> bool {
+    /// Brings a task that waits to the front of `outgoing`. If there is none up to that number, it ends the drain and
+    /// returns false (WORKER-1).
+    fn has_next(&self, outgoing: &mut Outgoing, until: u64) -> bool {
         loop {
-            while let Some(job) = outgoing.tasks.front() {
-                if job.position().get() != Position::Gone {
-                    return true;
+            while let Some(entry) = outgoing.tasks.front() {
+                if !is_stale(entry) {
+                    return entry.0 <= until;
                 }
                 outgoing.tasks.pop_front();
-                self.cancelled.fetch_sub(1, Ordering::Relaxed);
+                self.stale.fetch_sub(1, Ordering::Relaxed);
             }
             let mut state = self.state();
             if outgoing.tasks.capacity() > SMALL.max(8 * state.incoming.len()) {
@@ -300,7 +294,6 @@ impl SerialQueue {
             if outgoing.tasks.is_empty() {
                 state.has_drain = false;
                 self.drained_by.store(0, Ordering::Relaxed); // the next drain may run on another thread
-                outgoing.inline_since = None;
                 return false;
             }
         }
@@ -310,38 +303,30 @@ impl SerialQueue {
     /// task is constant.
     fn check_invariants(&self, outgoing: &Outgoing, state: &State) {
         assert!(state.has_drain, "only the drain looks for tasks (WORKER-1)");
-        assert!(state.incoming.is_empty(), "older tasks come first (WORKER-5)");
-        let mut gone = 0;
-        for job in &outgoing.tasks {
-            match job.position().get() {
-                Position::Queued | Position::Postponed(_) => {}
-                Position::Gone => gone += 1,
-                Position::Delayed(_) => panic!("a task is queued or delayed (WORKER-2)"),
-            }
-        }
-        let counted = self.cancelled.load(Ordering::Relaxed);
-        assert!(
-            gone <= counted,
-            "{gone} entries are of cancelled tasks, {counted} counted (WORKER-8)"
-        );
-        state.delayed.check_invariants();
+        assert!(state.incoming.is_empty(), "older tasks come first (WORKER-3)");
+        assert!(outgoing.tasks.iter().is_sorted_by_key(|(number, _)| number), "WORKER-5");
+        let found = outgoing.tasks.iter().filter(|entry| is_stale(entry)).count();
+        assert_eq!(found, self.stale.load(Ordering::Relaxed), "stale entries (WORKER-5)");
         let is_empty = outgoing.tasks.is_empty() && state.delayed.len() == 0;
-        assert!(state.executor.is_some() || is_empty, "nothing waits after a disposal (WORKER-7)");
-        assert!(state.executor.is_some() || state.is_closed, "WORKER-7");
+        assert!(
+            state.executor.is_some() || (state.is_closed && is_empty),
+            "nothing waits in a disposed queue (WORKER-4)"
+        );
     }
 
-    /// Removes the entries of cancelled tasks, if they are more than half of all (WORKER-8).
-    #[cold]
+    /// Removes the stale entries, if they are more than half of all (WORKER-5).
     fn sweep(&self) {
+        if self.stale.load(Ordering::Relaxed) <= MIN_SWEEP {
+            return;
+        }
         let mut outgoing = lock(&self.outgoing);
         let mut state = self.state();
         let entries = outgoing.tasks.len() + state.incoming.len();
-        if self.cancelled.load(Ordering::Relaxed) > MIN_SWEEP + entries / 2 {
+        if self.stale.load(Ordering::Relaxed) > MIN_SWEEP + entries / 2 {
             for tasks in [&mut outgoing.tasks, &mut state.incoming] {
                 let before = tasks.len();
-                tasks.retain(|job| job.position().get() != Position::Gone);
-                let removed = before - tasks.len();
-                self.cancelled.fetch_sub(removed, Ordering::Relaxed);
+                tasks.retain(|entry| !is_stale(entry));
+                self.stale.fetch_sub(before - tasks.len(), Ordering::Relaxed);
                 tasks.shrink_to(SMALL.max(2 * tasks.len()));
             }
         }
@@ -361,23 +346,10 @@ impl SerialQueue {
         is_finishing: bool,
     ) -> Option<Entry> {
         let keeps_delayed = is_finishing && newest.is_some() && !self.timers.keep_the_order();
-        let newest = newest.and_then(|job| {
-            let mut state = self.state();
-            // An incoming task has not started, and nobody has a handle yet to cancel it.
-            let at = state.incoming.iter().rposition(|other| Arc::ptr_eq(other, &job))?;
-            job.position().leave();
-            state.incoming.remove(at)
-        });
-        if newest.is_some() {
-            self.limit.leave();
-        }
+        let newest = newest.filter(|job| self.leave_the_queue(&self.state(), job.position()));
+        newest.iter().for_each(|_| self.limit.leave());
         self.end(keeps_delayed);
         newest
-    }
-
-    /// Takes no more tasks, because the executor finishes (WORKER-7).
-    pub(super) fn close(&self) {
-        self.state().is_closed = true;
     }
 
     /// Closes the queue and cancels what is queued. Unless it keeps what is delayed, this disposes it.
@@ -386,43 +358,39 @@ impl SerialQueue {
         let mut state = self.state();
         state.is_closed = true;
         let queued = [std::mem::take(&mut outgoing.tasks), std::mem::take(&mut state.incoming)];
-        let (mut executor, mut delayed) = (None, Delayed::default());
+        let take_out = |entry| self.take_out(entry);
+        let mut ended: Vec<Entry> = queued.into_iter().flatten().filter_map(take_out).collect();
+        ended.extend(outgoing.running.clone());
+        let (mut executor, mut delayed) = (None, None);
         if !keeps_delayed {
-            (executor, delayed) = (state.executor.take(), std::mem::take(&mut state.delayed));
+            (executor, delayed) = (state.executor.take(), Some(state.delayed.take_all()));
         }
-        let running = outgoing.running.clone();
         drop((state, outgoing));
-        running.into_iter().chain(queued.into_iter().flatten()).for_each(|job| _ = job.cancel());
-        for (job, timer) in delayed.into_all() {
-            job.cancel(); // before its timer, which would only withdraw it
-            cancel_timer(&self.hook, timer);
+        ended.into_iter().for_each(|job| _ = job.cancel());
+        for task in delayed.into_iter().flatten() {
+            task.job.cancel(); // before its timer, which would only withdraw it
+            cancel_timer(&self.hook, task.into_timer());
         }
         self.retries.remove(self);
         self.hook.catch(|| drop(executor));
     }
 }
 
-/// A task that the drain has taken out.
-pub(super) enum Taken {
-    Due(Entry),
-    /// Its deadline was moved while it was queued.
-    Postponed(Entry),
+/// Returns true if an entry does not stand for its task any more (WORKER-5).
+fn is_stale((number, job): &Queued) -> bool {
+    job.position().get() != Position::Queued(*number)
 }
 
-/// Where a series waits for its next run.
-#[derive(Clone, Copy)]
-pub(super) enum PutBack {
-    Queued,
-    /// Under this ticket, until then. It needs a timer.
-    Delayed(u64, Instant),
-    /// Nowhere, because the queue is closed.
-    Closed,
+/// Returns the task of the entry with this number.
+fn find(tasks: &VecDeque<Queued>, number: u64) -> Option<&Entry> {
+    let at = tasks.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+    tasks.get(at).map(|(_, job)| job)
 }
 
 impl Owner for SerialQueue {
     type Position = AtomicPosition;
-    /// The ticket whose timer has to be moved.
-    type AfterMove = Option<u64>;
+    /// The ticket of the task whose timer has to follow.
+    type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {
         self.timers.now()
@@ -438,21 +406,13 @@ impl Owner for SerialQueue {
 
     fn remove(&self, position: &AtomicPosition) {
         let mut state = self.state();
-        let counted = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
-        match position.leave() {
-            Position::Delayed(ticket) => {
-                self.cancelled.fetch_sub(1, Ordering::Relaxed);
-                let removed = state.delayed.remove(ticket);
-                drop(state);
-                cancel_timer(&self.hook, removed.and_then(|(_, timer)| timer));
-            }
-            Position::Queued | Position::Postponed(_) => {
-                drop(state);
-                if counted > MIN_SWEEP {
-                    self.sweep();
-                }
-            }
-            Position::Gone => _ = self.cancelled.fetch_sub(1, Ordering::Relaxed),
+        if let Position::Delayed(key) = position.get() {
+            let removed = state.delayed.remove(key);
+            drop(state);
+            cancel_timer(&self.hook, removed.and_then(DelayedTask::into_timer));
+        } else if self.leave_the_queue(&state, position) {
+            drop(state);
+            self.sweep();
         }
     }
 
@@ -460,35 +420,38 @@ impl Owner for SerialQueue {
         let state = self.state();
         match position.get() {
             Position::Gone => None,
-            Position::Queued | Position::Postponed(0) => Some(Due::Now),
-            Position::Postponed(number) => Some(Due::At(self.epoch.instant(number))),
-            Position::Delayed(ticket) => Some(state.delayed.due(ticket)),
+            Position::Queued(_) => Some(Due::Now),
+            Position::Delayed(key) => state.delayed.deadline(key).map(Due::At),
         }
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
         let mut state = self.state();
-        loop {
-            match position.get() {
-                Position::Gone => return None,
-                // If it has left, it is about to be cancelled.
-                Position::Delayed(ticket) => {
-                    return state.delayed.move_to(ticket, deadline).then_some(Some(ticket));
-                }
-                // If nobody keeps the time any more, the task stays where it is.
-                _ if state.is_closed || self.timers.are_closed() => return None,
-                queued => {
-                    let postponed = Position::Postponed(self.epoch.number(deadline));
-                    if position.change(queued, postponed) {
-                        return Some(None); // otherwise the drain has just taken it out
-                    }
-                }
+        let mut outgoing = None;
+        if matches!(position.get(), Position::Queued(_)) {
+            drop(state);
+            outgoing = Some(lock(&self.outgoing));
+            state = self.state();
+        }
+        match (position.get(), outgoing) {
+            // If it has left, it is about to be cancelled.
+            (Position::Delayed(key), _) => state.delayed.move_to(key, deadline).map(Some),
+            // If nobody keeps the time any more, the task stays where it is.
+            (Position::Queued(number), Some(outgoing))
+                if !state.is_closed && !self.timers.are_closed() =>
+            {
+                let job = find(&outgoing.tasks, number).or_else(|| find(&state.incoming, number));
+                let job = Arc::clone(job?);
+                self.stale.fetch_add(1, Ordering::Relaxed);
+                Some(Some(state.delayed.insert(job, deadline, Timer::Stored(None)).ticket))
             }
+            _ => None,
         }
     }
 
-    fn has_moved(&self, ticket: Option<u64>) {
-        ticket.into_iter().for_each(|ticket| self.move_timer(ticket));
+    fn has_moved(&self, ticket: Option<Ticket>) {
+        ticket.into_iter().for_each(|ticket| self.follow(ticket));
+        self.sweep();
     }
 
     fn repeats(&self) -> bool {
@@ -498,12 +461,8 @@ impl Owner for SerialQueue {
 
 impl TaskQueue for SerialQueue {
     fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
-        let is_due = match when {
-            When::After(delay) => delay.is_zero(),
-            When::At(deadline) => deadline <= self.timers.now(),
-        };
-        if !is_due {
-            return self.delay(&job, when);
+        if let Some(deadline) = when.deadline(|| self.timers.now()) {
+            return self.delay(job, deadline);
         }
         let mut state = self.admit()?;
         let newest = (!state.has_drain).then(|| Arc::clone(&job));
@@ -518,7 +477,7 @@ impl TaskQueue for SerialQueue {
     #[cold]
     fn hold_back(&self) {
         if drain::this_thread().drains > 0 {
-            return; // the executor may have no other thread (WORKER-6)
+            return; // the executor may have no other thread
         }
         self.pressure.hold_back(|| {
             let ahead = self.state().incoming.len() as u64;
@@ -549,12 +508,8 @@ impl TaskQueue for SerialQueue {
     fn pending(&self) -> usize {
         let outgoing = lock(&self.outgoing);
         let state = self.state();
-        let is_postponed = |job: &&Entry| matches!(job.position().get(), Position::Postponed(_));
-        let taken_out = outgoing.running.iter().filter(is_postponed).count();
-        let queued = outgoing.tasks.len() + state.incoming.len() + taken_out;
-        let waiting = queued + state.delayed.len();
-        // A disposed queue is empty, but still counts the tasks that its disposal has cancelled.
-        waiting.saturating_sub(self.cancelled.load(Ordering::Relaxed))
+        let waiting = outgoing.tasks.len() + state.incoming.len() + state.delayed.len();
+        waiting.saturating_sub(self.stale.load(Ordering::Relaxed))
     }
 }
 
@@ -582,7 +537,7 @@ mod tests {
         let timers = Timers::Wheel(timers.with_executor(Inline));
         let hook = PanicHook::default();
         let (limit, retries) = (PendingLimit::new(None), RetryQueue::new(timers.clone()));
-        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries);
+        let queue = SerialQueue::new(Arc::new(never_runs), timers, hook, limit, retries, false);
         let owner: Weak<dyn TaskQueue> = Weak::clone(&queue.me) as Weak<dyn TaskQueue>;
         let push = || {
             let job = Job::new(Weak::clone(&owner), Once(|| ()));
@@ -590,7 +545,7 @@ mod tests {
             job
         };
         let mut window: VecDeque<_> = (0..100).map(|_| push()).collect();
-        assert!(queue.has_more(), "some are in front of the drain");
+        assert!(queue.has_more(u64::MAX), "some are in front of the drain");
         for _ in 0..200_000 {
             window.push_back(push());
             assert!(window.pop_front().is_some_and(|oldest| oldest.cancel()));
@@ -603,9 +558,9 @@ mod tests {
         assert!(entries() <= 2 * MIN_SWEEP && queue.pending() == 1);
         let memory = lock(&queue.outgoing).tasks.capacity() + queue.state().incoming.capacity();
         assert!(memory <= 4 * SMALL, "{memory}");
-        let Some(Taken::Due(stays)) = queue.next() else { panic!("one is left") };
+        let Some(stays) = queue.next(u64::MAX) else { panic!("one is left") };
         assert!(Arc::ptr_eq(&stays, &(Arc::clone(&window[0]) as Entry)));
-        assert!(queue.next().is_none() && !queue.state().has_drain);
+        assert!(queue.next(u64::MAX).is_none() && !queue.state().has_drain);
         queue.dispose();
         lock(&kept).clear(); // the drain that the executor keeps has the queue
     }

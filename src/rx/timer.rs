@@ -1,34 +1,44 @@
 //! The clock of a worker, and the timers of its delayed tasks: how they are set, moved, and fire.
 //!
 //! ```text
-//!   the task is delayed --set--> timer --fires, the task is due--------> the task is queued
-//!        ^                        | |
-//!        |                        | '---fires too early-----.
-//!        |   the deadline moves:  |                         v
-//!        '---- it moves too ------'               another timer, another ticket
-//!                                 '-- it cannot move, and fires too late --^
+//!   the task is delayed --set_timer--> timer --fires, the task is due--------> the task is queued
+//!                                       | |
+//!   the deadline moves: follow          | '---fires too early-----.
+//!        the timer moves too <----------|                         v
+//!                                       |              set_another: another timer, another ticket
+//!                                       '-- it cannot move, and fires too late --^
 //! ```
 //!
-//! - TIMER-1 A timer that is dropped without having fired withdraws its task. If the timers refuse the first timer of a
-//!   task, the task is withdrawn with it.
-//! - TIMER-2 A task that was moved, and needs another timer, is not lost if the timers refuse that. The global scheduler
-//!   keeps its time then, by real time, as it does for drains that wait (DRAIN-1). That timer looks at the clock when it
-//!   fires, like any other of a moved task. If that scheduler ends, the worker's own timers are tried once more.
-//! - TIMER-3 A leftover of timers that are closed queues its task when somebody runs it, whenever the task is due. It is
-//!   told from a timer that fires while they close: a leftover runs before the time that it was set for.
+//! - DELAY-3 A timer that is refused, or dropped without having fired, withdraws its task. But a task that was moved, and
+//!   needs another timer, is not lost if that one is refused. The global scheduler keeps its time then, by real time,
+//!   as it does for drains that wait (DRAIN-1). Its timer is like any other that fires early: it looks at the clock of
+//!   the worker, and the worker's own timers are tried again.
+//! - A leftover of timers that are closed queues its task when somebody runs it, whenever the task is due. If the task
+//!   was moved, the leftover is told from a timer that fires while they close: it runs before the time that it was set
+//!   for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::delayed::{Entry, Found, Reissued, SetFor, TimerSet};
+use super::delayed::{Found, Ticket, Wait};
 use super::serial::SerialQueue;
+pub(super) use crate::clock::timeline::When;
 use crate::{Cancellable, Inline, PanicHook, Period, Schedule, ScheduleError, Scheduler};
 
-/// When a task is to be queued.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum When {
-    After(Duration),
-    At(Instant),
+impl When {
+    /// Returns the deadline, or `None` if it has come.
+    pub(super) fn deadline(self, now: impl FnOnce() -> Instant) -> Option<Instant> {
+        match self {
+            When::After(Duration::ZERO) => None,
+            When::After(delay) => Some(later(now(), delay)),
+            When::At(deadline) => (deadline > now()).then_some(deadline),
+        }
+    }
+}
+
+/// Returns the instant after this delay. One beyond the range of the clock becomes the latest that it has.
+pub(super) fn later(now: Instant, delay: Duration) -> Instant {
+    Period::fixed_delay(delay).next_run(now, now)
 }
 
 /// The clock of delayed tasks.
@@ -41,6 +51,16 @@ pub(super) enum Timers {
 }
 
 impl Timers {
+    /// The timers of a scheduler run on its tick thread, whatever its executor is.
+    pub(super) fn of(scheduler: &Scheduler) -> Timers {
+        Timers::Wheel(scheduler.with_executor(Inline))
+    }
+
+    /// Returns the timers of the global scheduler, for when others refuse.
+    pub(super) fn of_the_global_scheduler() -> Result<Timers, ScheduleError> {
+        Scheduler::try_global().map(Timers::of).map_err(|_| ScheduleError::NoThread)
+    }
+
     pub(super) fn now(&self) -> Instant {
         match self {
             Timers::Wheel(scheduler) => scheduler.now(),
@@ -55,42 +75,17 @@ impl Timers {
 
     /// Returns true if nobody keeps the time any more, as far as is known.
     pub(super) fn are_closed(&self) -> bool {
-        match self {
-            Timers::Wheel(scheduler) => scheduler.is_closed(),
-            Timers::Any(_) => false,
-        }
-    }
-
-    /// Returns when the timer of a task is to run. The deadline beside it is `None` if only the timer will know it.
-    pub(super) fn with_deadline(&self, when: When) -> (When, Option<Instant>) {
-        let deadline = match (self, when) {
-            (Timers::Wheel(_), When::After(_)) => return (when, None),
-            (_, When::At(deadline)) => deadline,
-            (Timers::Any(schedule), When::After(delay)) => {
-                let now = schedule.now();
-                // A deadline beyond the range of the clock becomes the latest that it has.
-                Period::fixed_delay(delay).next_run(now, now)
-            }
-        };
-        (When::At(deadline), Some(deadline))
+        matches!(self, Timers::Wheel(scheduler) if scheduler.is_closed())
     }
 
     pub(super) fn schedule(
         &self,
-        when: When,
+        deadline: Instant,
         timer: impl FnOnce() + Send + 'static,
     ) -> Result<Cancellable, ScheduleError> {
-        match (self, when) {
-            (Timers::Wheel(scheduler), When::At(deadline)) => {
-                scheduler.schedule_at(deadline, timer)
-            }
-            (Timers::Wheel(scheduler), When::After(delay)) => scheduler.schedule_once(delay, timer),
-            (Timers::Any(schedule), When::At(deadline)) => {
-                schedule.schedule_task_at(deadline, Box::new(timer))
-            }
-            (Timers::Any(schedule), When::After(delay)) => {
-                schedule.schedule_task(delay, Box::new(timer))
-            }
+        match self {
+            Timers::Wheel(scheduler) => scheduler.schedule_at(deadline, timer),
+            Timers::Any(schedule) => schedule.schedule_task_at(deadline, Box::new(timer)),
         }
     }
 }
@@ -109,204 +104,134 @@ pub(super) fn cancel_timer(hook: &PanicHook, timer: Option<Cancellable>) {
 }
 
 impl SerialQueue {
-    /// Starts the timer of a delayed task (WORKER-3). If it is refused, the task is withdrawn (TIMER-1). No other timer
-    /// can have queued the task by then.
-    pub(super) fn set_first_timer(
-        &self,
-        job: &Entry,
-        ticket: u64,
-        when: When,
-    ) -> Result<(), ScheduleError> {
-        let timer = DelayTimer::new(self, job, ticket);
-        let handle = self.timers.schedule(when, move || timer.fire())?;
-        self.keep_timer(job, ticket, handle);
+    /// Sets the first timer of a delayed task. If it is refused, the task is withdrawn (DELAY-3).
+    pub(super) fn set_timer(&self, wait: Wait) -> Result<(), ScheduleError> {
+        self.set_timer_on(&self.timers, wait.deadline, wait)
+    }
+
+    fn set_timer_on(&self, on: &Timers, at: Instant, wait: Wait) -> Result<(), ScheduleError> {
+        let timer = DelayTimer { queue: Some(self.me()), ticket: wait.ticket.clone() };
+        let handle = on.schedule(at, move || timer.fire())?;
+        if self.keep_timer(&wait, handle) {
+            self.follow(wait.ticket);
+        }
         Ok(())
     }
 
-    /// Starts another timer for a task that was moved (TIMER-2).
-    pub(super) fn set_timer_again(&self, job: &Entry, ticket: u64, deadline: Instant) {
-        if self.try_set_timer(job, ticket, deadline).is_err() {
-            self.set_last_resort(ticket);
-        }
+    /// Stores a timer, or cancels it if its task has left. Returns true if it has to follow the deadline (DELAY-2).
+    fn keep_timer(&self, wait: &Wait, timer: Cancellable) -> bool {
+        let kept = self.state().delayed.keep(wait, timer);
+        kept.unwrap_or_else(|(timer, dropped)| {
+            cancel_timer(&self.hook, Some(timer));
+            dropped.into_iter().for_each(|task| task.job.withdraw());
+            false
+        })
     }
 
-    fn try_set_timer(
-        &self,
-        job: &Entry,
-        ticket: u64,
-        deadline: Instant,
-    ) -> Result<(), ScheduleError> {
-        let timer = DelayTimer::new(self, job, ticket);
-        let schedule = || self.timers.schedule(When::At(deadline), move || timer.fire());
-        // A schedule from outside may panic. That counts as a refusal.
-        let handle = self.hook.catch(schedule).unwrap_or(Err(ScheduleError::NoThread))?;
-        self.keep_timer(job, ticket, handle);
-        Ok(())
-    }
-
-    /// Has the global scheduler keep the time of a task whose timer was refused (TIMER-2).
-    #[cold]
-    fn set_last_resort(&self, ticket: u64) {
-        // Under another ticket, the end of a timer that was refused does nothing.
-        let reissued = self.state().delayed.reissue(ticket, SetFor::Elsewhere);
-        let Some(Reissued { job, ticket, deadline, .. }) = reissued else { return };
-        let now = self.hook.catch(|| self.timers.now());
-        let left = now.map_or(BLIND_PAUSE, |now| deadline.saturating_duration_since(now));
-        let mut timer = DelayTimer::new(self, &job, ticket);
-        timer.is_last_resort = true;
-        let handle = Scheduler::try_global().ok().and_then(|global| {
-            let global = global.with_executor(Inline);
-            global.schedule_once(left.max(MIN_PAUSE), move || timer.fire()).ok()
-        });
-        // A timer that was refused has been dropped by now, and its `Drop` does the rest.
-        if let Some(handle) = handle {
-            self.keep_timer(&job, ticket, handle);
-        }
-    }
-
-    /// Stores a timer, or cancels it if its task has left.
-    fn keep_timer(&self, job: &Entry, ticket: u64, timer: Cancellable) {
-        if self.store_timer(job, ticket, timer, None) {
-            self.move_timer(ticket);
-        }
-    }
-
-    /// Like `keep_timer`, but returns true if the timer has to be moved. The timer may have been moved just now.
-    fn store_timer(
-        &self,
-        job: &Entry,
-        ticket: u64,
-        timer: Cancellable,
-        moved_to: Option<Instant>,
-    ) -> bool {
-        let mut state = self.state();
-        let set = state.delayed.set_timer(ticket, timer, moved_to);
-        if !self.timers.keep_the_order() {
-            state.delayed.put_in_order(ticket);
-        }
-        drop(state);
-        match set {
-            TimerSet::Done => {}
-            TimerSet::Unwanted(timer) => cancel_timer(&self.hook, Some(timer)),
-            TimerSet::WasDropped(_timer) => job.withdraw(), // TIMER-1
-            TimerSet::IsMoved => return true,
-        }
-        false
-    }
-
-    /// Moves the timer of a task to where the deadline of the task was moved. If another thread has the timer, that
-    /// thread does so (DELAY-3).
-    pub(super) fn move_timer(&self, ticket: u64) {
+    /// Has the timer of a task follow its deadline, which was moved. If another thread has the timer in hand, that thread
+    /// does so (DELAY-2).
+    pub(super) fn follow(&self, mut ticket: Ticket) {
         loop {
-            let taken = self.state().delayed.take_timer(ticket);
-            let Some((job, timer, set_for, deadline)) = taken else { return };
-            let moves = || !matches!(set_for, SetFor::Elsewhere(_)) && timer.reset_at(deadline);
-            // A handle from outside may panic. Then its timer counts as one that cannot be moved.
-            if self.hook.catch(moves) != Some(true) {
-                return self.replace_timer(ticket, timer);
+            let Some((mut wait, timer)) = self.state().delayed.take_timer(ticket) else { return };
+            let Some(timer) = timer else { return self.set_another(&wait.ticket, None, None) };
+            let Wait { deadline, set_for, .. } = wait;
+            // A timer that goes by another clock cannot be moved, nor can one whose handle is from outside and panics.
+            let moves = || set_for.is_some() && timer.reset_at(deadline);
+            wait.set_for = match self.hook.catch(moves) {
+                Some(true) => Some(deadline),
+                _ => set_for.filter(|set_for| *set_for <= deadline), // it fires early enough
+            };
+            if wait.set_for.is_none() {
+                return self.set_another(&wait.ticket, Some(timer), None);
             }
-            if !self.store_timer(&job, ticket, timer, Some(deadline)) {
+            if !self.keep_timer(&wait, timer) {
                 return;
             }
+            ticket = wait.ticket;
         }
     }
 
-    /// Sets another timer for a task whose timer has fired or cannot be moved, unless that one fires early enough.
-    fn replace_timer(&self, ticket: u64, timer: Cancellable) {
-        let Some(timer) = self.state().delayed.put_timer_back(ticket, timer) else { return };
-        // Under another ticket, the end of the old timer does not withdraw the task.
-        let reissued = self.state().delayed.reissue(ticket, SetFor::At);
-        cancel_timer(&self.hook, Some(timer));
-        if let Some(Reissued { job, ticket, deadline, .. }) = reissued {
-            self.set_timer_again(&job, ticket, deadline);
+    /// Sets another timer for a task that was moved, or queues the task if it is due. `fired_for` is the time that the timer
+    /// was set for that has just fired too early.
+    fn set_another(&self, of: &Ticket, old: Option<Cancellable>, fired_for: Option<Instant>) {
+        let now = self.hook.catch(|| self.timers.now());
+        // Under another ticket, the end of the old timer withdraws nothing.
+        let another = self.state().delayed.reissue(of, false);
+        cancel_timer(&self.hook, old);
+        let Some((wait, _fired)) = another else { return };
+        let (ticket, deadline) = (wait.ticket.clone(), wait.deadline);
+        if now >= Some(deadline) {
+            return self.come_out(&ticket, now);
         }
-    }
-
-    /// Sets another timer for a task that was moved to a later deadline than `now`, when its timer fired (DELAY-3).
-    fn fired_early(&self, reissued: Reissued, now: Instant) {
-        let Reissued { job, ticket, deadline, timer, set_for } = reissued;
-        drop(timer); // the one that has fired
-        let is_leftover = matches!(set_for, SetFor::At(at) if at > now);
-        match self.try_set_timer(&job, ticket, deadline) {
-            Ok(()) => {}
-            // Somebody runs it (TIMER-3).
-            Err(ScheduleError::Closed) if is_leftover => {
-                let mut state = self.state();
-                if let Some((job, timer)) = state.delayed.remove(ticket) {
-                    state.push(job);
-                    self.start_drain(state, None);
-                    drop(timer);
-                }
+        // A schedule from outside may panic. That counts as a refusal.
+        match self.hook.catch(|| self.set_timer(wait)) {
+            Some(Ok(())) => {}
+            // Somebody runs a leftover.
+            Some(Err(ScheduleError::Closed)) if now.is_some() && fired_for > now => {
+                self.come_out(&ticket, Some(deadline));
             }
-            Err(_) => self.set_last_resort(ticket),
+            _ => self.set_last_resort(&ticket, now),
+        }
+    }
+
+    /// Has the global scheduler keep the time of a task whose timer was refused (DELAY-3).
+    #[cold]
+    fn set_last_resort(&self, of: &Ticket, now: Option<Instant>) {
+        let another = self.state().delayed.reissue(of, true);
+        let Some((wait, _refused)) = another else { return };
+        let left = now.map_or(BLIND_PAUSE, |now| wait.deadline.saturating_duration_since(now));
+        let ticket = wait.ticket.clone();
+        let set = Timers::of_the_global_scheduler().and_then(|global| {
+            self.set_timer_on(&global, later(global.now(), left.max(MIN_PAUSE)), wait)
+        });
+        if set.is_err() {
+            let task = self.state().delayed.give_up(&ticket);
+            task.into_iter().for_each(|task| task.job.withdraw());
+        }
+    }
+
+    /// Queues the task of a timer that fires, and before it those that are due earlier. `now` is the time if the clock was
+    /// asked.
+    fn come_out(&self, ticket: &Ticket, now: Option<Instant>) {
+        loop {
+            let mut state = self.state();
+            match state.delayed.come_out(ticket, now) {
+                Found::Due { task, is_own } => {
+                    state.push(Arc::clone(&task.job));
+                    self.start_drain(state, None);
+                    drop(task); // with the handle of its timer
+                    if is_own {
+                        return;
+                    }
+                }
+                Found::Early(set_for) => {
+                    drop(state);
+                    return self.set_another(ticket, None, set_for);
+                }
+                Found::Nothing => return, // it was cancelled, or another timer has queued it
+            }
         }
     }
 }
 
-/// The timer of a delayed task, with the task's ticket. When it fires, it queues the task. If the timer is dropped
-/// first, the task is withdrawn (TIMER-1).
+/// The timer of a delayed task. When it fires, it queues the task.
 struct DelayTimer {
     /// `None` once it has fired.
-    task: Option<(Arc<SerialQueue>, Entry, u64)>,
-    is_last_resort: bool,
+    queue: Option<Arc<SerialQueue>>,
+    ticket: Ticket,
 }
 
 impl DelayTimer {
-    fn new(queue: &SerialQueue, job: &Entry, ticket: u64) -> DelayTimer {
-        DelayTimer { task: Some((queue.me(), Arc::clone(job), ticket)), is_last_resort: false }
-    }
-
     fn fire(mut self) {
-        let Some((queue, _job, ticket)) = &self.task else { return };
-        let mut now = None;
-        loop {
-            let mut state = queue.state();
-            match state.delayed.come_out(*ticket, now) {
-                // Earlier ones are due too (WORKER-3).
-                Found::Due(job, timer) => {
-                    state.push(job);
-                    queue.start_drain(state, None);
-                    drop(timer);
-                }
-                Found::NoClock => {
-                    drop(state);
-                    now = queue.hook.catch(|| queue.timers.now());
-                    if now.is_none() {
-                        queue.set_last_resort(*ticket); // it looks again a little later
-                        break;
-                    }
-                }
-                Found::Later(reissued, now) => {
-                    drop(state);
-                    queue.fired_early(reissued, now);
-                    break;
-                }
-                // The task was cancelled, or another timer has queued it.
-                Found::Nothing => break,
-            }
-        }
-        self.task = None;
+        self.queue.take().into_iter().for_each(|queue| queue.come_out(&self.ticket, None));
     }
 }
 
 impl Drop for DelayTimer {
     fn drop(&mut self) {
-        let Some((queue, job, ticket)) = self.task.take() else { return };
-        let removed = if self.is_last_resort {
-            // The scheduler that kept the time has ended, or has refused it. The worker's own timers may take it again.
-            let reissued = queue.state().delayed.reissue(ticket, SetFor::At);
-            let Some(Reissued { ticket, deadline, timer, .. }) = reissued else { return };
-            drop(timer);
-            match queue.try_set_timer(&job, ticket, deadline) {
-                Ok(()) => None,
-                Err(_) => queue.state().delayed.remove(ticket),
-            }
-        } else {
-            // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
-            queue.state().delayed.drop_timer(ticket)
-        };
-        if removed.is_some() {
-            job.withdraw();
-        }
+        let Some(queue) = self.queue.take() else { return };
+        // If it does not wait, another timer has queued it, or a disposal is about to cancel it.
+        let task = queue.state().delayed.drop_timer(&self.ticket);
+        task.into_iter().for_each(|task| task.job.withdraw());
     }
 }

@@ -1,22 +1,20 @@
 //! Workers that run their tasks on the thread that schedules them.
 //!
-//! - TRAMPOLINE-1 One thread at a time drains a worker: the thread that brings a task while no other drains. It stops
-//!   under the lock, when it finds no task, so no task is left behind.
-//! - TRAMPOLINE-2 The task with the earliest deadline runs first. Of equal deadlines, the oldest does. A task without a
-//!   delay is due when it comes.
-//! - TRAMPOLINE-3 A task that was taken out stays in `running` until the next one is taken out. So `dispose` finds each
-//!   task that has not started, and a series between two runs.
-//! - TRAMPOLINE-4 The draining thread waits for a deadline without the lock, and each change wakes it.
+//! One thread at a time drains a worker: the thread that brings a task while no other drains. It stops under the lock,
+//! when it finds no task, so no task is left behind. While it waits for a deadline it does not hold the lock, and each
+//! change wakes it. A task that was taken out stays in `running` until the next one is taken out. So `dispose` finds each
+//! task that has not started, and a series between two runs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::delayed::{Delayed, Entry};
+use super::delayed::{Entry, Ticket, wheel};
 use super::position::{AtomicPosition, Position};
 use super::timer::When;
 use super::worker::{TaskQueue, Worker};
-use crate::pool::job::{Due, Next, Owner, Ran};
-use crate::{Clock, PanicHook, Period, ScheduleError, Sleeper, SystemClock};
+use crate::pool::job::{Due, Epoch, Next, Owner, Ran};
+use crate::wheel::Wheel;
+use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
 ///
@@ -56,33 +54,37 @@ impl TrampolineScheduler {
 
     /// Returns a new worker.
     pub fn worker(&self) -> Worker {
-        Worker::at(Arc::new(Trampoline::default()))
+        let (tasks, running) = (wheel(), None);
+        let state = Mutex::new(State { tasks, running, has_drain: false, is_disposed: false });
+        let (epoch, sleeper, hook) = (Epoch(Instant::now()), Sleeper::new(), PanicHook::default());
+        Worker::at(Arc::new(Trampoline { state, epoch, sleeper, hook }))
     }
 }
 
-#[derive(Default)]
 struct Trampoline {
     state: Mutex<State>,
+    /// The wheel counts from there, in nanoseconds.
+    epoch: Epoch,
     /// What the draining thread waits on. Each change wakes it.
     sleeper: Sleeper,
     hook: PanicHook,
 }
 
-#[derive(Default)]
 struct State {
-    /// In the order in which they run (TRAMPOLINE-2).
-    tasks: Delayed,
-    /// The task that was taken out last (TRAMPOLINE-3).
+    /// The task with the earliest deadline runs first, and of equal deadlines the oldest. A task without a delay is due
+    /// when it comes.
+    tasks: Wheel<Entry>,
+    /// The task that was taken out last.
     running: Option<Entry>,
-    /// Tells whether a thread drains (TRAMPOLINE-1).
+    /// Tells whether a thread drains.
     has_drain: bool,
     is_disposed: bool,
 }
 
 impl State {
-    fn insert(&mut self, due: Instant, job: Entry) {
-        let ticket = self.tasks.insert(job, Some(due));
-        self.tasks.put_in_order(ticket);
+    fn insert(&mut self, due: u64, job: &Entry) {
+        let key = self.tasks.insert(due, Arc::clone(job));
+        job.position().set(Position::Delayed(key));
     }
 }
 
@@ -96,20 +98,19 @@ impl Trampoline {
         let mut state = self.state();
         loop {
             state.running = None;
-            if cfg!(debug_assertions) {
-                assert!(state.has_drain, "one thread drains (TRAMPOLINE-1)");
-                state.tasks.check_invariants();
+            debug_assert!(state.has_drain, "one thread drains");
+            let now = self.epoch.number(SystemClock.now());
+            if let Some((_, _, job)) = state.tasks.pop(now) {
+                job.position().set(Position::Gone);
+                state.running = Some(job);
+                return state.running.clone();
             }
-            let Some((due, first)) = state.tasks.first() else {
+            let Some(due) = state.tasks.next_expiry() else {
                 state.has_drain = false;
                 return None;
             };
-            if due <= SystemClock.now() {
-                state.running = state.tasks.remove(first).map(|(job, _)| job);
-                return state.running.clone();
-            }
             drop(state);
-            SystemClock.sleep(&self.sleeper, Some(due)); // without the lock (TRAMPOLINE-4)
+            SystemClock.sleep(&self.sleeper, Some(self.epoch.instant(due)));
             state = self.state();
         }
     }
@@ -125,7 +126,7 @@ impl Trampoline {
             let mut state = self.state();
             is_disposed = state.is_disposed;
             if !is_disposed {
-                state.insert(next.due, Arc::clone(job));
+                state.insert(self.epoch.number(next.due), job);
             }
         };
         if job.run(self, &mut put_back) == Ran::Again && is_disposed {
@@ -136,10 +137,10 @@ impl Trampoline {
 
 impl Owner for Trampoline {
     type Position = AtomicPosition;
-    type AfterMove = Option<u64>;
+    type AfterMove = Option<Ticket>;
 
     fn now(&self) -> Instant {
-        Instant::now()
+        SystemClock.now()
     }
 
     fn hook(&self) -> &PanicHook {
@@ -147,35 +148,29 @@ impl Owner for Trampoline {
     }
 
     fn remove(&self, position: &AtomicPosition) {
-        let Position::Delayed(ticket) = position.get() else { return };
-        let job = self.state().tasks.remove(ticket);
+        let Position::Delayed(key) = position.get() else { return };
+        let job = self.state().tasks.remove(key);
         drop(job);
         self.wake();
     }
 
     fn deadline(&self, position: &AtomicPosition) -> Option<Due> {
-        let state = self.state();
-        let Position::Delayed(ticket) = position.get() else { return None };
-        Some(state.tasks.due(ticket))
+        let Position::Delayed(key) = position.get() else { return None };
+        let due = self.state().tasks.deadline(key)?;
+        Some(Due::At(self.epoch.instant(due)))
     }
 
-    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<u64>> {
+    fn move_to(&self, position: &AtomicPosition, deadline: Instant) -> Option<Option<Ticket>> {
         let mut state = self.state();
-        let Position::Delayed(ticket) = position.get() else { return None };
-        if state.is_disposed {
-            return None; // it is about to be cancelled
-        }
-        let first = state.tasks.first();
-        state.tasks.move_to(ticket, deadline);
-        let is_earlier = state.tasks.first() < first;
-        drop(state);
-        if is_earlier {
-            self.wake();
-        }
-        Some(None) // no task has a timer
+        let Position::Delayed(key) = position.get() else { return None };
+        // The tasks of a disposed worker are about to be cancelled.
+        let moves = !state.is_disposed && state.tasks.reset(key, self.epoch.number(deadline));
+        moves.then_some(None) // no task has a timer
     }
 
-    fn has_moved(&self, _ticket: Option<u64>) {}
+    fn has_moved(&self, _ticket: Option<Ticket>) {
+        self.wake();
+    }
 
     fn repeats(&self) -> bool {
         !self.state().is_disposed
@@ -184,24 +179,19 @@ impl Owner for Trampoline {
 
 impl TaskQueue for Trampoline {
     fn submit(&self, job: Entry, when: When) -> Result<bool, ScheduleError> {
-        let now = Instant::now();
-        let due = match when {
-            // A deadline beyond the range of the clock becomes the latest that it has.
-            When::After(delay) => Period::fixed_delay(delay).next_run(now, now),
-            When::At(deadline) => deadline.max(now),
-        };
+        let due = when.deadline(|| self.now()).unwrap_or_else(|| self.now());
         let mut state = self.state();
         if state.is_disposed {
             return Err(ScheduleError::Closed);
         }
-        state.insert(due, job);
+        state.insert(self.epoch.number(due), &job);
         let has_drain = std::mem::replace(&mut state.has_drain, true);
         drop(state);
         if has_drain {
             self.wake();
             return Ok(false);
         }
-        // This thread drains: it runs all tasks, and waits for those that are delayed (TRAMPOLINE-1).
+        // This thread drains: it runs all tasks, and waits for those that are delayed.
         while let Some(job) = self.next() {
             self.run(&job);
         }
@@ -211,11 +201,11 @@ impl TaskQueue for Trampoline {
     fn dispose(&self) {
         let mut state = self.state();
         state.is_disposed = true;
-        let (tasks, running) = (std::mem::take(&mut state.tasks), state.running.take());
+        let mut jobs: Vec<Entry> = state.running.take().into_iter().collect();
+        jobs.extend(state.tasks.advance(u64::MAX).map(|(_, job)| job));
         drop(state);
         self.wake();
-        let waited = tasks.into_all().map(|(job, _)| job);
-        running.into_iter().chain(waited).for_each(|job| _ = job.cancel());
+        jobs.into_iter().for_each(|job| _ = job.cancel());
     }
 
     fn is_disposed(&self) -> bool {

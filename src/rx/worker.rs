@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::context::{Capture, InContext};
-use super::delayed::Entry;
+use super::context::{Capture, InContext, both};
+use super::delayed::{Entry, Ticket};
 use super::position::AtomicPosition;
 use super::scheduler::ExecutorScheduler;
 use super::timer::{Timers, When};
@@ -24,7 +24,7 @@ pub(super) const NOW: When = When::After(Duration::ZERO);
 
 /// Where a worker's tasks wait: a queue of its own, a part of a shared one, or one that the caller's thread drains.
 pub(super) trait TaskQueue:
-    Owner<Position = AtomicPosition, AfterMove = Option<u64>>
+    Owner<Position = AtomicPosition, AfterMove = Option<Ticket>>
 {
     /// Takes in a job that waits, or refuses it and leaves it alone. Only if the timer of a delay is refused, the job
     /// is withdrawn.
@@ -118,7 +118,7 @@ pub struct Worker {
     queue: Arc<dyn TaskQueue>,
     /// For the jobs. Cloning it costs less than a downgrade of `queue`.
     weak: Weak<dyn TaskQueue>,
-    context: Option<Arc<dyn Capture>>,
+    context: Option<Capture>,
 }
 
 impl Worker {
@@ -152,9 +152,9 @@ impl Worker {
     }
 
     /// Returns this worker with one more context for its tasks, inside of the contexts that it has.
-    pub(super) fn in_context(self, context: Arc<dyn Capture>) -> Worker {
+    pub(super) fn in_context(self, context: Capture) -> Worker {
         let context = match self.context {
-            Some(outer) => Arc::new((outer, context)),
+            Some(outer) => both(outer, context),
             None => context,
         };
         Worker { context: Some(context), ..self }
@@ -371,7 +371,7 @@ impl Worker {
         if let Some(reason) = self.queue.refusal() {
             return Err((reason, Some(work))); // before a user's code runs in vain
         }
-        let scope = match catch_unwind(AssertUnwindSafe(|| context.capture())) {
+        let scope = match catch_unwind(AssertUnwindSafe(|| context())) {
             Ok(scope) => scope,
             Err(panic) => {
                 self.queue.hook().catch(|| drop(work)); // a second panic while unwinding would abort

@@ -86,6 +86,7 @@ impl WheelKey {
     #[cfg(feature = "std")]
     pub(crate) const NONE: WheelKey = WheelKey { slot: u32::MAX, generation: u32::MAX };
 
+    /// Returns the key as a number, which is below 2^62 if the wheel has never held 2^30 values.
     #[cfg(feature = "std")]
     pub(crate) fn to_bits(self) -> u64 {
         u64::from(self.slot) << 32 | u64::from(self.generation)
@@ -417,8 +418,7 @@ impl<T> Wheel<T> {
 
     /// Moves on to a tick, and returns the deadline and the order of the value that [`pop`](Wheel::pop) would take out.
     pub fn peek(&mut self, to: u64) -> Option<(u64, u64)> {
-        self.move_to(to);
-        let (first, _) = self.first_ready().filter(|(first, _)| first.deadline <= self.now)?;
+        let first = self.first_due(to)?;
         Some((first.deadline, first.order))
     }
 
@@ -444,6 +444,19 @@ impl<T> Wheel<T> {
         let all: Vec<_> = self.slots.iter().map(name).collect();
         let take = |(key, deadline, order)| Some((deadline, order, self.vacate(key)?));
         all.into_iter().filter_map(take).collect()
+    }
+
+    /// Like [`peek`](Wheel::peek), but returns the key of that value.
+    #[cfg(feature = "std")]
+    pub(crate) fn peek_key(&mut self, to: u64) -> Option<WheelKey> {
+        let first = self.first_due(to)?;
+        self.key_at(first.slot)
+    }
+
+    fn first_due(&mut self, to: u64) -> Option<Ready> {
+        self.move_to(to);
+        let (first, _) = self.first_ready()?;
+        (first.deadline <= self.now).then_some(first)
     }
 
     /// Moves the buckets on, and what comes out of them to `ready`.

@@ -213,7 +213,7 @@ fn models_a_series_does_not_escape_its_cancel() {
 }
 
 /// An executor that is gone, at once or after one drain, against a further task. Each task runs or is cancelled, and no
-/// closure is kept (WORKER-7).
+/// closure is kept (WORKER-4).
 #[test]
 fn models_a_gone_executor_ends_the_worker() {
     for takes in [0, 1] {
@@ -249,7 +249,7 @@ fn models_a_gone_executor_ends_the_worker() {
     }
 }
 
-/// A reset of a queued task against the drain. If the reset wins, the task waits for its new time (WORKER-9).
+/// A reset of a queued task against the drain. If the reset wins, the task waits for its new time (DELAY-2).
 #[test]
 fn models_a_reset_of_a_queued_task_against_the_drain() {
     loom::model(|| {
@@ -267,7 +267,7 @@ fn models_a_reset_of_a_queued_task_against_the_drain() {
     });
 }
 
-/// A reset against the timer of a delayed task that is due. If the reset wins, the task runs at its new time (DELAY-3).
+/// A reset against the timer of a delayed task that is due. If the reset wins, the task runs at its new time (DELAY-2).
 #[test]
 fn models_a_reset_of_a_delayed_task_against_its_timer() {
     loom::model(|| {
@@ -294,7 +294,7 @@ fn models_a_reset_of_a_delayed_task_against_its_timer() {
     });
 }
 
-/// Two resets of a delayed task. The last one counts, and the timer follows it (DELAY-3).
+/// Two resets of a delayed task. The last one counts, and the timer follows it (DELAY-2).
 #[test]
 fn models_a_reset_of_a_delayed_task_against_another() {
     loom::model(|| {

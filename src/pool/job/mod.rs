@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::timeline::farthest;
 use crate::platform::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::{Cancel, Cancellable, PanicHook, Period};
+use crate::{Cancel, PanicHook, Period};
 
 pub(crate) use work::{NamedOnce, Once, Series, Work, Workload};
 
@@ -86,8 +86,6 @@ pub(crate) enum Due {
     /// It is due, and waits for its turn.
     Now,
     At(Instant),
-    /// Only this timer of it knows. It is asked with nothing locked, because a scheduler may end with the answer.
-    AsksTimer(Cancellable),
 }
 
 /// What a call of [`Run::run`] did.
@@ -391,7 +389,6 @@ impl<W: Workload, O: Owner + ?Sized + 'static, L: OwnerRef<O>> Cancel for Job<W,
         match due? {
             Due::Now => Some(owner.now()),
             Due::At(deadline) => Some(deadline),
-            Due::AsksTimer(timer) => timer.deadline(),
         }
     }
 }
