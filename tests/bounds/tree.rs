@@ -13,11 +13,13 @@ const RANKS: &[&str] =
 const LAYERS: &[&str] = &["pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
-/// instants as numbers, a wait with a bound, and what knows the threads of all pools. A crate outside would have its own.
+/// instants as numbers, a wait with a bound, spans, and what knows the threads of all pools. A crate outside would have its
+/// own.
 /// `time` and `block_on` also ask which scheduler is in force on a thread. `Driver::block_on` says so, which is below them.
 const FOR_LAYERS: &[&str] = &[
     "executor::backpressure",
     "executor::deadlock",
+    "observe::trace",
     "platform::cpu",
     "platform::panics",
     "platform::sync",
