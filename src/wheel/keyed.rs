@@ -56,7 +56,7 @@ pub struct Wheel<T> {
     ready: VecDeque<Ready>,
     /// The entries whose tick had passed when they were filed, the first on top.
     behind: BinaryHeap<Reverse<Ready>>,
-    /// Room for the entries that come out of the buckets. It is empty between calls.
+    /// Room for the entries that come out of the buckets. It is empty between calls, and small.
     given_out: Vec<KeyedEntry>,
     /// Room for those of them that go to `ready`. It is empty between calls.
     batch: Vec<Ready>,
@@ -323,7 +323,8 @@ impl<T> Wheel<T> {
     fn vacate(&mut self, WheelKey { slot, generation }: WheelKey) -> Option<T> {
         let value = self.slots.take(slot, generation)?;
         self.len -= 1;
-        if self.len == 0 && self.ready.capacity().max(self.buckets.blocks()) > KEPT {
+        let room = self.ready.capacity().max(self.behind.capacity());
+        if self.len == 0 && (room > KEPT || self.buckets.blocks() > BLOCKS_KEPT) {
             self.give_back_all();
         }
         Some(value)
@@ -344,6 +345,8 @@ impl<T> Wheel<T> {
             let is_live = |ready: &Ready| is_live(slots, ready.slot, ready.filing);
             self.ready.retain(is_live);
             self.behind.retain(|Reverse(ready)| is_live(ready));
+            self.shrink_ready();
+            self.buckets.give_back(enough); // the blocks from which they came
         }
     }
 
@@ -351,7 +354,6 @@ impl<T> Wheel<T> {
     #[cold]
     fn give_back_all(&mut self) {
         (self.ready, self.behind) = (VecDeque::new(), BinaryHeap::new());
-        (self.given_out, self.batch) = (Vec::new(), Vec::new());
         self.buckets.clear();
     }
 
@@ -496,12 +498,14 @@ impl<T> Wheel<T> {
             }
         }
         given_out.clear();
+        given_out.shrink_to(KEPT);
         self.given_out = given_out;
         // Values that were inserted in a loop come out in order.
         if !self.batch.is_sorted() {
             self.batch.sort_unstable();
         }
         self.ready.extend(self.batch.drain(..)); // all of them are later than what is in it
+        self.batch.shrink_to(KEPT);
     }
 
     /// Returns the first entry whose tick has come, and true if it is in `ready`. Drops stale entries on the way, and
@@ -534,6 +538,19 @@ impl<T> Wheel<T> {
             self.ready.pop_front();
         } else {
             self.behind.pop();
+        }
+        self.shrink_ready();
+        self.buckets.give_back(1); // the blocks from which they came
+    }
+
+    /// Gives back what a peak has left of the room for entries whose tick has come.
+    fn shrink_ready(&mut self) {
+        let is_bloated = |room: usize, len: usize| room > KEPT && len < room / 8;
+        if is_bloated(self.ready.capacity(), self.ready.len()) {
+            self.ready.shrink_to(2 * self.ready.len());
+        }
+        if is_bloated(self.behind.capacity(), self.behind.len()) {
+            self.behind.shrink_to(2 * self.behind.len());
         }
     }
 
@@ -636,8 +653,10 @@ const AHEAD: usize = 8;
 const SLACK: usize = 64;
 /// About so many entries are looked at by one call that sweeps.
 const SHARE: usize = 64;
-/// The memory of so many entries that were ready, and the list of so many blocks, are kept when the wheel is empty.
-const KEPT: usize = 2048;
+/// The memory of so many entries whose tick has come is kept.
+const KEPT: usize = 256;
+/// The memory of so many blocks is kept when the wheel is empty.
+const BLOCKS_KEPT: usize = 256;
 
 /// Returns true if the entry of this filing stands for the value in this slot. The page of the slot may have been
 /// given back.
