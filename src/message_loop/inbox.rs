@@ -24,20 +24,22 @@
 //!   in most turns. It is written under the lock, so it is exact there. Without the lock it is a hint, which may be late
 //!   because it is Relaxed. A late hint costs one turn, because the loop always takes the lock before it sleeps.
 //! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::executor::backpressure), after
-//!   its task was taken, and with no lock held. The measure is the number of tasks in the inbox, plus the overdue tasks
-//!   of the loop's own heap. Never held back are the loop's own thread, a wake of a future, a reply, and a scheduler
-//!   that hands a task over, because other threads wait for these.
-//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. So does the old entry of
-//!   a task that was moved to an earlier deadline (LOOP-5). A cancel or a reset sweeps the inbox, and the loop sweeps its
-//!   own queues, each time that more than half of their tasks, and a few, are cancelled.
-//!   So the memory is in proportion to the tasks that are pending, also while the loop is busy or asleep.
+//!   its task was taken, and with no lock held. The measure is the number of immediate tasks in the inbox, plus the delayed
+//!   tasks that have come since the loop last looked at them, or that were overdue then. Never held back are the loop's own
+//!   thread, a wake of a future, a reply, and a scheduler that hands a task over, because other threads wait for these.
+//!
+//! Delayed tasks are in one wheel under the lock of the inbox, so a cancel takes its task out, and a reset moves it, on any
+//! thread. The loop's thread takes them out one by one. Immediate tasks leave the inbox all at once, because the loop has
+//! no lock to take then. A cancelled one stays in its queue, without its closure, until its turn, or until a sweep that
+//! keeps the memory in proportion to the tasks that are pending.
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicIsize, AtomicU64};
+use std::num::NonZeroU64;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
@@ -48,18 +50,26 @@ use super::turn;
 use crate::executor::backpressure::PendingLimit;
 use crate::executor::backpressure::{Backpressure, Flow};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Job, Owner, Run, Work};
+use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
+use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 
-/// Fewer cancelled tasks than this are not worth a sweep (INBOX-7).
-const MIN_SWEEP: isize = 256;
+/// Fewer cancelled tasks than this are not worth a sweep.
+const MIN_SWEEP: usize = 256;
+
+/// The size of the wheel of delayed tasks, and what a bucket of it covers, in nanoseconds.
+const BUCKETS: usize = 1024;
+const GRANULARITY: NonZeroU64 = NonZeroU64::new(32_000_000).expect("above zero");
+
+/// About so many entries of the wheel are looked at to find out until when the loop may sleep. If they do not suffice, it
+/// may wake up once too early.
+const LOOK: usize = 64;
+
+/// Deadlines that have passed before the loop was made keep their order, as far back as this.
+const PAST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
-
-fn signed(count: usize) -> isize {
-    isize::try_from(count).unwrap_or(isize::MAX)
-}
 
 /// A value that is to be dropped on the loop's thread.
 pub(super) type ToDrop = Box<dyn Any + Send>;
@@ -70,18 +80,13 @@ pub(super) struct Shared {
     inbox: CachePadded<Mutex<Inbox>>,
     /// Something other than an immediate task has come (INBOX-5).
     changed: CachePadded<AtomicBool>,
-    /// About how many cancelled tasks are in the queues. A task is counted after its cancel, and subtracted when it is
-    /// removed. Relaxed suffices here and for the next field, because they only tell when to sweep.
-    cancelled: AtomicIsize,
-    /// A higher count of cancelled tasks calls for a sweep (INBOX-7). It is written under the inbox's lock.
-    sweep_above: AtomicIsize,
     /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own.
     /// Relaxed suffices, because it orders nothing.
     passed: CachePadded<AtomicU64>,
     limit: PendingLimit,
     pressure: Backpressure,
     clock: Arc<dyn Clock>,
-    /// When the loop was made.
+    /// The wheel counts nanoseconds from here.
     epoch: Epoch,
     /// The pump's waker, and that of [`wake_with`](super::LoopBuilder::wake_with) if there is one.
     wakers: Vec<Waker>,
@@ -89,20 +94,20 @@ pub(super) struct Shared {
     me: Weak<Shared>,
 }
 
-#[derive(Default)]
 struct Inbox {
     immediate: VecDeque<QueuedTask>,
-    delayed: Vec<QueuedTask>,
+    /// All delayed tasks, by deadline, and at equal deadlines in the order of posting. `None` keeps the place of an
+    /// immediate task that was reset to this time, until its turn comes.
+    delayed: Wheel<Option<QueuedTask>>,
     to_drop: Vec<ToDrop>,
     state: LoopState,
     quit: Quit,
     /// The loop has drained the inbox for the last time.
     is_gone: bool,
-    /// The number of the last task.
-    sequence: u64,
-    wants_sweep: bool,
-    /// How many tasks of the loop's own heap were overdue when it last drained the inbox (INBOX-6).
-    overdue: usize,
+    /// How many immediate tasks were cancelled since the last sweep, or since the loop took them all.
+    cancelled: usize,
+    /// How many delayed tasks have come since the loop last looked at them, and how many were overdue then (INBOX-6).
+    delayed_ahead: usize,
 }
 
 /// What the loop's thread does, as far as a post needs to know.
@@ -118,11 +123,12 @@ pub(super) enum LoopState {
     Asleep(Option<Instant>),
 }
 
-/// What the loop has taken out of the inbox, beside tasks.
+/// What the loop has taken out of the inbox, beside immediate tasks.
 pub(super) struct Received {
     pub(super) quit: Quit,
     pub(super) to_drop: Vec<ToDrop>,
-    pub(super) wants_sweep: bool,
+    /// When the first delayed task is due, or somewhat earlier.
+    pub(super) first: Option<Instant>,
 }
 
 /// Where a task comes from.
@@ -151,22 +157,33 @@ impl Inbox {
         self.immediate.is_empty() && self.delayed.is_empty() && self.to_drop.is_empty()
     }
 
-    fn len(&self) -> usize {
-        self.immediate.len() + self.delayed.len()
-    }
-
     /// Returns how far the posters are ahead of the loop (INBOX-6).
     fn ahead(&self) -> u64 {
-        (self.len() + self.overdue) as u64
+        (self.immediate.len() + self.delayed_ahead) as u64
     }
 
-    fn sweep(&mut self) -> usize {
-        let before = self.len();
-        self.immediate.retain(|task| !task.is_void()); // which takes no lock of a job (JOB-5)
-        self.delayed.retain(|task| !task.is_void());
-        self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
-        self.delayed.shrink_to(2 * self.delayed.len() + SMALL);
-        before - self.len()
+    /// Looks at the delayed tasks. Returns when the first one is due, or somewhat earlier.
+    fn look(&mut self, epoch: Epoch) -> Option<Instant> {
+        self.delayed_ahead = self.delayed.count_due(self.delayed.now());
+        self.delayed.next_expiry_within(LOOK).map(|tick| epoch.instant(tick))
+    }
+
+    fn file(&mut self, deadline: u64, task: QueuedTask) {
+        let key = self.delayed.insert(deadline, Some(task));
+        let filed = self.delayed.get(key).and_then(Option::as_ref);
+        filed.into_iter().for_each(|task| task.job.position().set(key));
+    }
+
+    /// Counts an immediate task that was cancelled, and removes all of these if they are many.
+    fn note_cancelled(&mut self) {
+        self.cancelled += 1;
+        // Each sweep is paid for by the cancels since the one before. Tasks that the loop has taken out may have been
+        // counted, and then a sweep finds less.
+        if self.cancelled > MIN_SWEEP + self.immediate.len() / 2 {
+            self.cancelled = 0;
+            self.immediate.retain(|task| !task.job.position().has_ended()); // takes no lock of a job (JOB-5)
+            self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
+        }
     }
 }
 
@@ -177,12 +194,23 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let epoch = Epoch(clock.now());
+        let now = clock.now();
+        let epoch = Epoch(now.checked_sub(PAST).unwrap_or(now));
+        let inbox = Inbox {
+            immediate: VecDeque::new(),
+            delayed: Wheel::new(BUCKETS)
+                .with_granularity(GRANULARITY)
+                .starting_at(epoch.number(now)),
+            to_drop: Vec::new(),
+            state: LoopState::NotRunning,
+            quit: Quit::No,
+            is_gone: false,
+            cancelled: 0,
+            delayed_ahead: 0,
+        };
         Arc::new_cyclic(|me| Shared {
-            inbox: CachePadded::default(),
+            inbox: CachePadded::new(Mutex::new(inbox)),
             changed: CachePadded::new(AtomicBool::new(false)),
-            cancelled: AtomicIsize::new(0),
-            sweep_above: AtomicIsize::new(MIN_SWEEP),
             passed: CachePadded::new(AtomicU64::new(0)),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
@@ -250,22 +278,17 @@ impl Shared {
         if !has_place {
             return Err(ScheduleError::Full);
         }
-        inbox.sequence += 1;
-        let task = QueuedTask { job, deadline, sequence: inbox.sequence, nests };
-        task.note(self.epoch);
-        if deadline.is_none() {
-            inbox.immediate.push_back(task);
-        } else {
-            inbox.delayed.push(task);
+        let task = QueuedTask { job, nests };
+        if let Some(deadline) = deadline {
+            inbox.file(self.epoch.number(deadline), task);
+            inbox.delayed_ahead += 1;
             self.changed.store(true, Ordering::Relaxed);
+        } else {
+            inbox.immediate.push_back(task);
         }
         let is_over = self.pressure.is_over(inbox.ahead());
         let must_wake = self.claim_wake(&mut inbox, deadline);
         Ok(Enqueued { is_over, must_wake })
-    }
-
-    pub(super) fn epoch(&self) -> Epoch {
-        self.epoch
     }
 
     /// Returns true if the caller has to wake the loop, for something that is due at `deadline`, or at once. The next
@@ -351,35 +374,47 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in: delayed tasks, and immediate ones if `immediate` is empty. `overdue` is the number
-    /// of overdue tasks in the loop's heap.
-    pub(super) fn drain(
-        &self,
-        immediate: &mut VecDeque<QueuedTask>,
-        arrived: &mut Vec<QueuedTask>,
-        overdue: usize,
-    ) -> Received {
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty.
+    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Received {
         let mut inbox = self.inbox();
-        inbox.overdue = overdue;
         self.changed.store(false, Ordering::Relaxed);
         inbox.state = LoopState::Awake;
         if immediate.is_empty() {
             std::mem::swap(immediate, &mut inbox.immediate);
+            inbox.cancelled = 0;
         }
-        std::mem::swap(arrived, &mut inbox.delayed);
-        let to_drop = std::mem::take(&mut inbox.to_drop);
-        let wants_sweep = std::mem::take(&mut inbox.wants_sweep);
-        Received { quit: inbox.quit, to_drop, wants_sweep }
+        let (quit, to_drop) = (inbox.quit, std::mem::take(&mut inbox.to_drop));
+        Received { quit, to_drop, first: inbox.look(self.epoch) }
     }
 
-    /// Puts the loop to sleep, or returns false if something has come (INBOX-1).
-    pub(super) fn go_to_sleep(&self, until: Option<Instant>) -> bool {
+    /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after
+    /// it is due.
+    pub(super) fn pop_delayed(&self, now: Instant) -> (Option<QueuedTask>, Option<Instant>) {
         let mut inbox = self.inbox();
+        let (mut task, by) = (None, inbox.quit.starts_by(now).map(|by| self.epoch.number_by(by)));
+        if let Some(by) = by {
+            // The wheel may have been moved beyond the time of a `quit_safely`.
+            let is_due = |first: Option<(u64, u64)>| first.is_some_and(|(at, _)| at <= by);
+            while task.is_none() && is_due(inbox.delayed.peek(by)) {
+                task = inbox.delayed.pop(by).and_then(|(_, _, task)| task);
+            }
+        }
+        if let Some(task) = &task {
+            task.job.position().set(LoopPosition::AT_ONCE);
+        }
+        (task, inbox.look(self.epoch))
+    }
+
+    /// Puts the loop to sleep until the first deadline, unless something has come (INBOX-1). Returns whether it sleeps,
+    /// and that deadline.
+    pub(super) fn go_to_sleep(&self) -> (bool, Option<Instant>) {
+        let mut inbox = self.inbox();
+        let until = inbox.look(self.epoch);
         let sleeps = inbox.immediate.is_empty() && !self.has_changed();
         if sleeps {
             inbox.state = LoopState::Asleep(until);
         }
-        sleeps
+        (sleeps, until)
     }
 
     pub(super) fn set_state(&self, state: LoopState) {
@@ -389,24 +424,23 @@ impl Shared {
     /// Ends a loop that was told to quit and has nothing left to do. Returns false if something has come in.
     pub(super) fn quit_if_empty(&self) -> bool {
         let mut inbox = self.inbox();
-        let is_empty = inbox.is_empty();
+        let is_empty = inbox.immediate.is_empty() && !self.has_changed();
         if is_empty {
             inbox.quit.tighten(Quit::Now);
         }
         is_empty
     }
 
-    /// Returns true if the inbox of a loop that takes no posts is empty. Then it stays so (INBOX-3).
-    pub(super) fn leave_if_empty(&self) -> bool {
+    /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if
+    /// there is nothing left to run or to drop. Because the loop takes no posts, it stays so (INBOX-3).
+    pub(super) fn take_all(&self) -> Option<Vec<QueuedTask>> {
         let mut inbox = self.inbox();
         inbox.is_gone = inbox.is_empty();
-        inbox.is_gone
-    }
-
-    pub(super) fn next_sequence(&self) -> u64 {
-        let mut inbox = self.inbox();
-        inbox.sequence += 1;
-        inbox.sequence
+        let mut all = Vec::from(std::mem::take(&mut inbox.immediate));
+        let mut delayed = inbox.delayed.take_all();
+        delayed.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));
+        all.extend(delayed.into_iter().filter_map(|(_, _, task)| task));
+        (!inbox.is_gone).then_some(all)
     }
 
     /// Counts a task that the loop has run or skipped.
@@ -415,72 +449,77 @@ impl Shared {
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Checks the inbox, and what it knows of the loop, whose own thread says that its state is `state`, and that it
-    /// was told `quit`.
-    pub(super) fn check_invariants(&self, state: LoopState, quit: Quit) {
-        let inbox = self.inbox();
-        let has_unsaid =
-            !inbox.delayed.is_empty() || !inbox.to_drop.is_empty() || inbox.wants_sweep;
-        assert!(self.has_changed() || !has_unsaid && inbox.quit == quit, "a lost hint (INBOX-5)");
-        assert!(!inbox.is_gone || inbox.is_empty() && inbox.quit == Quit::Now, "INBOX-3");
-        if let LoopState::Asleep(until) = inbox.state {
-            assert_eq!(state, inbox.state, "posters know how long the loop sleeps (INBOX-1)");
-            assert!(
-                inbox.immediate.is_empty() && inbox.to_drop.is_empty(),
-                "it was not woken (INBOX-2)"
-            );
-            let mut some = inbox.delayed.iter().take(16);
-            assert!(
-                some.all(|task| until.is_some() && task.deadline >= until),
-                "it was not woken (INBOX-2)"
-            );
-        }
-    }
-
-    // ----- cancelled tasks -----------------------------------------------------------------
-
-    pub(super) fn removed_cancelled(&self, count: usize) {
-        self.cancelled.fetch_sub(signed(count), Ordering::Relaxed);
-    }
-
-    /// Returns true if a loop whose own queues have `len` tasks should sweep them (INBOX-7).
-    pub(super) fn has_too_many_cancelled(&self, len: usize) -> bool {
-        self.cancelled.load(Ordering::Relaxed) > MIN_SWEEP + signed(len) / 2
-    }
-
-    /// Notes that the loop has swept its own queues: `removed` tasks have gone, and `len` are left.
-    pub(super) fn was_swept(&self, removed: usize, len: usize) {
-        let inbox = self.inbox(); // without the lock, a cancel in between would count the removed tasks
-        self.removed_cancelled(removed);
-        let sweep_above = MIN_SWEEP + signed(len + inbox.len()) / 2;
-        self.sweep_above.store(sweep_above, Ordering::Relaxed);
-    }
-
-    /// Removes the cancelled tasks of the inbox, and asks the loop to sweep its own queues if too many are left there.
-    #[cold]
-    fn sweep_inbox(&self) {
+    /// Checks the inbox against what the loop's thread knows: whether it sleeps, and how it was told to quit.
+    pub(super) fn check_invariants(&self, is_asleep: bool, quit: Quit) {
         let mut inbox = self.inbox();
-        let cancelled = self.cancelled.load(Ordering::Relaxed);
-        if cancelled <= self.sweep_above.load(Ordering::Relaxed) {
-            return; // another thread has swept
+        let is_told = inbox.to_drop.is_empty() && inbox.quit == quit;
+        assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
+        assert!(
+            !inbox.is_gone || inbox.is_empty() && inbox.quit == Quit::Now,
+            "a post to a loop that is gone (INBOX-3)"
+        );
+        if let LoopState::Asleep(until) = inbox.state {
+            let first = inbox.look(self.epoch);
+            let is_later = first.is_none_or(|first| until.is_some_and(|until| first >= until));
+            assert!(
+                is_asleep && inbox.immediate.is_empty() && is_later,
+                "it was not woken (INBOX-2)"
+            );
         }
-        let removed = inbox.sweep();
-        self.removed_cancelled(removed);
-        let left = cancelled - signed(removed);
-        // Twice `left`, so that the cancels since this sweep pay for the next one.
-        let sweep_above = MIN_SWEEP + 2 * left + signed(inbox.len()) / 2;
-        self.sweep_above.store(sweep_above, Ordering::Relaxed);
-        if left > MIN_SWEEP {
-            inbox.wants_sweep = true;
-            self.notify_and_unlock(inbox);
+    }
+}
+
+/// What the loop does with a task that has come out, when it starts and when it is due again.
+pub(super) struct OutOfQueue<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) task: &'a QueuedTask,
+}
+
+impl OutOfQueue<'_> {
+    fn again(&self) -> QueuedTask {
+        QueuedTask { job: Arc::clone(&self.task.job), nests: self.task.nests }
+    }
+}
+
+impl Place for OutOfQueue<'_> {
+    fn is_due(&mut self) -> bool {
+        let key = self.task.job.position().key();
+        if key == LoopPosition::AT_ONCE {
+            return true; // nobody has moved it, and the job's lock is held
         }
+        // A reset has made a place for it. Even if it is due by now, because others may be due before it. If its time has
+        // come so long ago that the loop has come to the place and skipped it, it runs now.
+        let mut inbox = self.shared.inbox();
+        let Some(place) = inbox.delayed.get_mut(key) else { return true };
+        *place = Some(self.again());
+        false
+    }
+
+    /// Queues the next run of a series, whose run has just ended.
+    ///
+    /// It has its turn from the moment when it became possible: when it was planned for, or when the run before it ended,
+    /// whichever is later. By its plan alone, a series that lags behind would always be the first, and nothing else would
+    /// ever run. The plan itself, and so the phase, does not change.
+    fn put_back(&mut self, Next { due, ended }: Next) {
+        let mut inbox = self.shared.inbox();
+        if inbox.is_gone {
+            return; // the run has dropped its loop
+        }
+        let mut due = due.max(ended);
+        // On a clock that stands still, or has long steps, a series that is behind would be due at the call of
+        // `quit_safely` again and again.
+        if due == ended && !inbox.quit.takes_posts() {
+            due = due.checked_add(Duration::from_nanos(1)).unwrap_or(due);
+        }
+        inbox.file(self.shared.epoch.number(due), self.again());
+        self.shared.changed.store(true, Ordering::Relaxed);
     }
 }
 
 impl Owner for Shared {
     type Position = LoopPosition;
-    /// Whether there is a new entry, and whether the loop has to be woken for it.
-    type AfterMove = Option<bool>;
+    /// Whether the loop has to be woken for the new deadline.
+    type AfterMove = bool;
 
     fn now(&self) -> Instant {
         self.clock.now()
@@ -494,50 +533,41 @@ impl Owner for Shared {
         self.limit.leave();
     }
 
-    /// Counts a cancelled job, which stays in its queue until its turn, or until a sweep (INBOX-7).
+    /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.
     fn remove(&self, position: &LoopPosition) {
+        let mut inbox = self.inbox();
+        let removed = inbox.delayed.remove(position.key()).flatten();
         position.end();
-        self.count_void();
+        if removed.is_none() {
+            inbox.note_cancelled();
+        }
+        drop(inbox); // before `removed`
     }
 
     fn deadline(&self, position: &LoopPosition) -> Option<Due> {
-        Some(position.due(self.epoch))
+        let tick = self.inbox().delayed.deadline(position.key());
+        Some(tick.map_or(Due::Now, |tick| Due::At(self.epoch.instant(tick))))
     }
 
-    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<Option<bool>> {
+    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<bool> {
         let mut inbox = self.inbox();
         if !inbox.quit.takes_posts() {
             return None; // the loop will not run what is delayed (INBOX-3)
         }
-        inbox.sequence += 1;
-        let earlier = position.move_to(deadline, self.epoch, inbox.sequence);
-        Some(earlier.map(|task| {
-            task.note(self.epoch);
-            let deadline = task.deadline;
-            inbox.delayed.push(task);
-            self.changed.store(true, Ordering::Relaxed);
-            self.claim_wake(&mut inbox, deadline)
-        }))
+        let tick = self.epoch.number(deadline);
+        if !inbox.delayed.reset(position.key(), tick) {
+            // It is among the immediate tasks, or has come out. When it is to start, it goes to this place instead.
+            position.set(inbox.delayed.insert(tick, None));
+        }
+        self.changed.store(true, Ordering::Relaxed);
+        Some(self.claim_wake(&mut inbox, Some(deadline)))
     }
 
-    fn has_moved(&self, new_entry: Option<bool>) {
-        if let Some(must_wake) = new_entry {
-            self.wake_if(must_wake);
-            self.count_void(); // the entry before
-        }
+    fn has_moved(&self, must_wake: bool) {
+        self.wake_if(must_wake);
     }
 
     fn repeats(&self) -> bool {
         self.takes_posts()
-    }
-}
-
-impl Shared {
-    /// Counts an entry that has become void, and sweeps if there are too many (INBOX-7).
-    fn count_void(&self) {
-        let cancelled = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
-        if cancelled > self.sweep_above.load(Ordering::Relaxed) {
-            self.sweep_inbox();
-        }
     }
 }

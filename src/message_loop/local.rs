@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use super::inbox::Shared;
 use super::looper::NotBound;
-use super::queue::has_room_to_spare;
+use super::queue::SMALL;
 use super::runner::TaskRunner;
 use super::turn::{self, IdleKey, LoopCore};
 use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
@@ -272,9 +272,9 @@ impl LocalTable {
     fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
         let mut entries = self.entries.borrow_mut();
         let local = entries.remove(&number);
-        if has_room_to_spare(entries.len(), entries.capacity()) {
-            let len = entries.len();
-            entries.shrink_to(2 * len);
+        let len = entries.len();
+        if entries.capacity() > SMALL && len < entries.capacity() / 8 {
+            entries.shrink_to(2 * len); // paid for by those that have left
         }
         local
     }

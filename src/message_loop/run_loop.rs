@@ -156,12 +156,12 @@ impl Quit {
         self <= Quit::WhenIdle
     }
 
-    /// Returns true if a delayed task may start. `is_due` tells whether its deadline has passed.
-    pub(super) fn lets_start(self, deadline: Instant, is_due: impl FnOnce() -> bool) -> bool {
+    /// Returns the instant by which a delayed task must be due to start now.
+    pub(super) fn starts_by(self, now: Instant) -> Option<Instant> {
         match self {
-            Quit::No | Quit::WhenIdle => is_due(),
-            Quit::Safely(at) => deadline <= at,
-            Quit::ImmediateOnly | Quit::Now => false,
+            Quit::No | Quit::WhenIdle => Some(now),
+            Quit::Safely(at) => Some(at),
+            Quit::ImmediateOnly | Quit::Now => None,
         }
     }
 }
@@ -191,7 +191,6 @@ mod tests {
         let mut quit = Quit::Safely(at);
         quit.tighten(Quit::Safely(at + Duration::from_secs(1)));
         assert_eq!(quit, Quit::Safely(at));
-        assert!(quit.lets_start(at, || unreachable!("it was due then")));
-        assert!(!quit.lets_start(at + Duration::from_nanos(1), || true));
+        assert_eq!(quit.starts_by(at + Duration::from_secs(1)), Some(at));
     }
 }

@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::entry::QueuedTask;
-use super::inbox::{LoopState, Shared};
+use super::inbox::{LoopState, OutOfQueue, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::{LoopQueue, OutOfQueue};
+use super::queue::LoopQueue;
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
 use crate::platform::sync::local;
@@ -214,15 +214,11 @@ impl LoopCore {
 
     /// Runs a task. Returns false if it was cancelled, or is due later.
     fn run_task(&self, task: &QueuedTask) -> bool {
-        let mut place = OutOfQueue { queue: &self.queue, task, is_closed: &self.is_closed };
+        let mut place = OutOfQueue { shared: &self.shared, task };
         let ran = task.job.run(&self.shared, &mut place);
         self.shared.count_passed();
         match ran {
-            Ran::Not => {
-                self.shared.removed_cancelled(1);
-                return false;
-            }
-            Ran::Later => return false,
+            Ran::Not | Ran::Later => return false,
             Ran::Again if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
             Ran::Again | Ran::ForTheLastTime => {}
         }
