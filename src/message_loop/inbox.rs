@@ -35,6 +35,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -358,13 +359,8 @@ impl Shared {
         self.wake_if(must_wake);
     }
 
-    pub(super) fn takes_posts(&self) -> bool {
-        self.inbox().quit.takes_posts()
-    }
-
-    /// Returns true if no task may start any more.
-    pub(super) fn quits_now(&self) -> bool {
-        self.inbox().quit == Quit::Now
+    pub(super) fn quit_state(&self) -> Quit {
+        self.inbox().quit
     }
 
     // ----- for the loop's thread -----------------------------------------------------------
@@ -516,6 +512,12 @@ impl Place for OutOfQueue<'_> {
     }
 }
 
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loop").field("quit", &self.quit_state()).finish_non_exhaustive()
+    }
+}
+
 impl Owner for Shared {
     type Position = LoopPosition;
     /// Whether the loop has to be woken for the new deadline.
@@ -568,6 +570,6 @@ impl Owner for Shared {
     }
 
     fn repeats(&self) -> bool {
-        self.takes_posts()
+        self.quit_state().takes_posts()
     }
 }

@@ -13,7 +13,6 @@
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -23,9 +22,9 @@ use std::time::{Duration, Instant};
 use super::inbox::Shared;
 use super::looper::NotBound;
 use super::queue::SMALL;
-use super::runner::TaskRunner;
+use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
-use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
+use crate::{Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
@@ -46,7 +45,7 @@ use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 /// assert_eq!(clicks.get(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LocalTaskRunner {
     pub(super) core: Rc<LoopCore>,
     runner: TaskRunner,
@@ -77,7 +76,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`TaskRunner::post`]: `Closed` or `Full`, with the closure.
-    pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Posted<F> {
         self.post_at_or_now(None, f)
     }
 
@@ -86,11 +85,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`post`](LocalTaskRunner::post).
-    pub fn post_delayed<F: FnOnce() + 'static>(
-        &self,
-        delay: Duration,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_delayed<F: FnOnce() + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
         self.post_at_or_now(self.runner.after(delay), f)
     }
 
@@ -99,11 +94,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`post`](LocalTaskRunner::post).
-    pub fn post_at<F: FnOnce() + 'static>(
-        &self,
-        at: Instant,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_at<F: FnOnce() + 'static>(&self, at: Instant, f: F) -> Posted<F> {
         self.post_at_or_now(Some(at), f)
     }
 
@@ -145,7 +136,7 @@ impl LocalTaskRunner {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    ) -> Posted<F> {
         let (entry, ticket) = self.keep(f);
         let posted =
             self.runner.post_series(initial, period, type_name::<F>(), move || ticket.call());
@@ -188,7 +179,7 @@ impl LocalTaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + 'static,
     {
-        if self.core.is_closed() {
+        if self.core.is_closed.get() {
             // The reply would never leave the table (LOCAL-1).
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
@@ -219,11 +210,7 @@ impl LocalTaskRunner {
         self.core.remove_idle_handler(key)
     }
 
-    fn post_at_or_now<F: FnOnce() + 'static>(
-        &self,
-        deadline: Option<Instant>,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
         let (entry, ticket) = self.keep(f);
         let task = move || {
             if let Some(f) = ticket.redeem() {
@@ -248,12 +235,6 @@ impl LocalTaskRunner {
     fn take_back<C>(&self, entry: &LocalClosure<C>) -> C {
         self.core.locals.remove(entry.number);
         entry.closure.take().expect("its ticket was not redeemed")
-    }
-}
-
-impl fmt::Debug for LocalTaskRunner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalTaskRunner").field("runner", &self.runner).finish_non_exhaustive()
     }
 }
 

@@ -156,6 +156,14 @@ impl DefaultPump {
         DefaultPump { clock, sleeper, bell, was_rung, quits }
     }
 
+    /// Takes a turn. Returns whether it did anything, or `None` if a call has told the run to quit.
+    fn turn(&self, delegate: &dyn Delegate) -> Option<bool> {
+        let goes_on = |did| (!self.quits.get()).then_some(did);
+        let did = goes_on(delegate.do_work())?;
+        let did = goes_on(delegate.do_delayed_work() || did)?;
+        goes_on(did || delegate.do_idle_work())
+    }
+
     /// Waits until this instant of the clock, or until it is woken.
     fn wait(&self, until: Option<Instant>) {
         let is_due = until.is_some_and(|until| until <= self.clock.now());
@@ -169,19 +177,7 @@ impl DefaultPump {
 
 impl MessagePump for DefaultPump {
     fn run(&self, delegate: &dyn Delegate) {
-        loop {
-            let did = delegate.do_work();
-            if self.quits.get() {
-                break;
-            }
-            let did = delegate.do_delayed_work() || did;
-            if self.quits.get() {
-                break;
-            }
-            let did = did || delegate.do_idle_work();
-            if self.quits.get() {
-                break;
-            }
+        while let Some(did) = self.turn(delegate) {
             if !did {
                 self.wait(delegate.next_delayed_work());
             }

@@ -19,22 +19,18 @@ pub(super) struct LoopQueue {
     shared: Arc<Shared>,
     tasks: RefCell<Tasks>,
     /// As the inbox said when it was last drained.
-    quit: Cell<Quit>,
+    pub(super) quit: Cell<Quit>,
     /// When the first delayed task is due, or earlier if that one has been cancelled or moved. For a loop that sleeps it is
     /// the time that the inbox was told, because the pump must not wait longer than posters assume (INBOX-1).
-    first: Cell<Option<Instant>>,
+    pub(super) first: Cell<Option<Instant>>,
     /// The loop has gone to sleep, and has not been called since.
-    is_asleep: Cell<bool>,
+    pub(super) is_asleep: Cell<bool>,
 }
 
 impl LoopQueue {
     pub(super) fn new(shared: Arc<Shared>) -> LoopQueue {
         let (tasks, quit, first) = (RefCell::default(), Cell::default(), Cell::default());
         LoopQueue { shared, tasks, quit, first, is_asleep: Cell::new(false) }
-    }
-
-    pub(super) fn quit(&self) -> Quit {
-        self.quit.get()
     }
 
     // ----- what comes in -------------------------------------------------------------------
@@ -124,10 +120,6 @@ impl LoopQueue {
         if self.is_asleep.replace(false) {
             self.shared.set_state(LoopState::Awake);
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.first.get()
     }
 
     /// Ends a loop that was told to quit and has nothing left to do. Returns false if something has come in.

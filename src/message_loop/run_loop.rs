@@ -12,7 +12,6 @@
 //! The [`Quit`] of a loop becomes stricter, never milder: it moves from any state to any other one further right. Each
 //! state turns into `Now` by itself when nothing is left that it lets start.
 
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,6 +45,7 @@ use crate::platform::sync::{AtomicBool, Ordering};
 /// ```
 #[doc(alias = "base::RunLoop")]
 #[must_use = "a run loop does nothing until `run`"]
+#[derive(Debug)]
 pub struct RunLoop {
     core: Rc<LoopCore>,
     quit: Arc<RunQuit>,
@@ -76,14 +76,8 @@ impl RunLoop {
     }
 }
 
-impl fmt::Debug for RunLoop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunLoop").field("quits", &self.quit.is_now()).finish_non_exhaustive()
-    }
-}
-
 /// A handle that ends one [`RunLoop`], and nothing else. It works from any thread.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct QuitHandle {
     shared: Arc<Shared>,
     quit: Arc<RunQuit>,
@@ -103,19 +97,13 @@ impl QuitHandle {
     }
 }
 
-impl fmt::Debug for QuitHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuitHandle").field("quits", &self.quit.is_now()).finish_non_exhaustive()
-    }
-}
-
 /// How one run was told to quit.
 ///
 /// Relaxed suffices for both flags. A thread that sets one locks the inbox afterwards, in `notify`. The loop reads the
 /// flags first, and then locks the inbox, in `go_to_sleep`. If `notify` came before, the loop finds `changed` set
 /// there, and takes another turn. If it comes later, the waker makes the loop do so. In that turn it reads the flags
 /// again, and sees what was set.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct RunQuit {
     now: AtomicBool,
     when_idle: AtomicBool,

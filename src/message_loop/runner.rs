@@ -1,12 +1,8 @@
 //! How tasks come to a loop, from any thread: [`TaskRunner`].
 //!
 //! A task on one loop may have its reply on another one.
-//!
-//! - REPLY-1 The reply travels in a [`PendingReply`], which has it dropped on the reply's own loop if the task panics
-//!   or never runs.
 
 use std::any::type_name;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,6 +16,9 @@ use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
+
+/// A handle, or the reason of a refusal and the closure.
+pub(super) type Posted<F> = Result<Cancellable, TryScheduleError<F>>;
 
 /// Posts tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
 ///
@@ -52,7 +51,7 @@ use crate::{
 /// ```
 #[doc(alias = "Handler")]
 #[doc(alias = "SingleThreadTaskRunner")]
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TaskRunner {
     pub(super) shared: Arc<Shared>,
 }
@@ -70,10 +69,7 @@ impl TaskRunner {
     ///
     /// `Closed` if the loop was told to quit, or is gone. `Full` if as many tasks are pending as
     /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. The closure comes back.
-    pub fn post<F: FnOnce() + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post<F: FnOnce() + Send + 'static>(&self, f: F) -> Posted<F> {
         self.post_once(None, true, f)
     }
 
@@ -82,11 +78,7 @@ impl TaskRunner {
     /// # Errors
     ///
     /// As [`post`](TaskRunner::post).
-    pub fn post_delayed<F: FnOnce() + Send + 'static>(
-        &self,
-        delay: Duration,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_delayed<F: FnOnce() + Send + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
         self.post_once(self.after(delay), true, f)
     }
 
@@ -96,11 +88,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     #[doc(alias = "postAtTime")]
-    pub fn post_at<F: FnOnce() + Send + 'static>(
-        &self,
-        at: Instant,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_at<F: FnOnce() + Send + 'static>(&self, at: Instant, f: F) -> Posted<F> {
         self.post_once(Some(at), true, f)
     }
 
@@ -111,10 +99,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     #[doc(alias = "PostNonNestableTask")]
-    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(&self, f: F) -> Posted<F> {
         self.post_once(None, false, f)
     }
 
@@ -127,7 +112,7 @@ impl TaskRunner {
         &self,
         delay: Duration,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    ) -> Posted<F> {
         self.post_once(self.after(delay), false, f)
     }
 
@@ -145,7 +130,7 @@ impl TaskRunner {
         if !self.belongs_to_current_thread() {
             return self.post(f).map(drop);
         }
-        if !self.shared.takes_posts() {
+        if !self.shared.quit_state().takes_posts() {
             return Err(TryScheduleError::new(ScheduleError::Closed, f));
         }
         self.shared.hook().catch_named(type_name::<F>(), f);
@@ -202,10 +187,13 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(replies_to) };
-        let task = TaskWithReply { task: f, reply, result: PhantomData };
+        let (task, reply, replies_to) = (Some(f), Some(reply), Arc::clone(replies_to));
+        let task = TaskWithReply { task, reply, replies_to, result: PhantomData };
         let posted = self.shared.post(None, true, Origin::Program, task).map(drop);
-        posted.map_err(|(reason, task)| TryScheduleError::new(reason, task.into_parts()))
+        posted.map_err(|(reason, mut refused)| {
+            let closures = refused.task.take().zip(refused.reply.take());
+            TryScheduleError::new(reason, closures.expect("it has not run"))
+        })
     }
 
     /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
@@ -223,7 +211,7 @@ impl TaskRunner {
         deadline: Option<Instant>,
         nests: bool,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    ) -> Posted<F> {
         let posted = self.shared.post(deadline, nests, Origin::Program, Once(f));
         posted.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
@@ -234,7 +222,7 @@ impl TaskRunner {
         deadline: Option<Instant>,
         name: &'static str,
         task: Task,
-    ) -> Result<Cancellable, TryScheduleError<Task>> {
+    ) -> Posted<Task> {
         let named = NamedOnce { name, task };
         let posted = self.shared.post(deadline, true, Origin::Program, named);
         posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
@@ -246,7 +234,7 @@ impl TaskRunner {
         period: Period,
         name: &'static str,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>>
+    ) -> Posted<F>
     where
         R: Repeat,
         F: FnMut() -> R + Send + 'static,
@@ -262,10 +250,7 @@ impl TaskRunner {
     }
 
     /// Drops a closure that was refused.
-    fn or_drop<F>(
-        &self,
-        posted: Result<Cancellable, TryScheduleError<F>>,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn or_drop<F>(&self, posted: Posted<F>) -> Result<Cancellable, ScheduleError> {
         posted.map_err(|refused| {
             let reason = refused.reason();
             self.shared.catch(|| drop(refused));
@@ -302,14 +287,6 @@ impl TaskRunner {
     /// Ends the loop for good as soon as nothing is due. Until then posts are taken.
     pub fn quit_when_idle(&self) {
         self.shared.quit(Quit::WhenIdle);
-    }
-}
-
-impl fmt::Debug for TaskRunner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskRunner")
-            .field("takes_posts", &self.shared.takes_posts())
-            .finish_non_exhaustive()
     }
 }
 
@@ -393,7 +370,9 @@ impl Executor for TaskRunner {
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let posted = self.shared.post(None, true, Origin::Scheduler, task).map(drop);
         posted.map_err(|(reason, task)| match reason {
-            ScheduleError::Closed if self.shared.quits_now() => Rejected::for_good(task),
+            ScheduleError::Closed if self.shared.quit_state() == Quit::Now => {
+                Rejected::for_good(task)
+            }
             ScheduleError::Closed => Rejected::finishing(task, self.belongs_to_current_thread()),
             _ => Rejected::new(task),
         })
@@ -402,47 +381,14 @@ impl Executor for TaskRunner {
 
 // ----- replies ----------------------------------------------------------------------------
 
-/// A reply on its way to its own loop (REPLY-1).
-struct PendingReply<R: Send + 'static> {
+/// A task with its reply. If the task panics or never runs, the reply is dropped on its own loop, with this.
+struct TaskWithReply<F, R: Send + 'static, T> {
+    /// `None` once the task has begun.
+    task: Option<F>,
+    /// `None` once it is posted.
     reply: Option<R>,
     replies_to: Arc<Shared>,
-}
-
-impl<R: Send + 'static> PendingReply<R> {
-    /// Posts the reply to its own loop.
-    fn send<T: Send + 'static>(mut self, value: T)
-    where
-        R: FnOnce(T),
-    {
-        let Some(reply) = self.reply.take() else { return };
-        let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
-        let answer = NamedOnce { name, task };
-        if let Err((_, refused)) = self.replies_to.post(None, true, Origin::Reply, answer) {
-            self.replies_to.drop_on_loop(Box::new(refused));
-        }
-    }
-}
-
-impl<R: Send + 'static> Drop for PendingReply<R> {
-    fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            self.replies_to.drop_on_loop(Box::new(reply));
-        }
-    }
-}
-
-/// A task with its reply.
-struct TaskWithReply<F, R: Send + 'static, T> {
-    task: F,
-    reply: PendingReply<R>,
     result: PhantomData<fn() -> T>,
-}
-
-impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
-    /// Returns both closures of a task that was refused.
-    fn into_parts(mut self) -> (F, R) {
-        (self.task, self.reply.reply.take().expect("it has not run"))
-    }
 }
 
 impl<F: Send + 'static, R: Send + 'static, T: 'static> Workload for TaskWithReply<F, R, T> {
@@ -458,9 +404,23 @@ where
     R: FnOnce(T) + Send + 'static,
 {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(TaskWithReply { task, reply, .. }) = work.take() {
-            reply.send(task());
+        let Some(work) = work else { return ControlFlow::Break(()) };
+        let value = work.task.take().map(|task| task());
+        if let (Some(value), Some(reply)) = (value, work.reply.take()) {
+            let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
+            let answer = NamedOnce { name, task };
+            if let Err((_, refused)) = work.replies_to.post(None, true, Origin::Reply, answer) {
+                work.replies_to.drop_on_loop(Box::new(refused));
+            }
         }
         ControlFlow::Break(())
+    }
+}
+
+impl<F, R: Send + 'static, T> Drop for TaskWithReply<F, R, T> {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            self.replies_to.drop_on_loop(Box::new(reply));
+        }
     }
 }

@@ -109,9 +109,11 @@ impl LocalTaskRunner {
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
         // The task cannot run before this thread goes back to the loop, or calls a waker.
-        let outcome = Rc::new(Outcome::default());
+        let (result, waker, is_over) = (Cell::new(None), Cell::new(None), Cell::new(false));
+        let outcome = Rc::new(Outcome { result, waker, is_over });
         let spawned = Spawned {
             future: Cell::new(Some(Box::pin(future))),
+            result: Cell::new(Err(JoinError::Cancelled)),
             outcome: Rc::clone(&outcome),
             task: Arc::clone(&task),
         };
@@ -203,25 +205,12 @@ struct Outcome<T> {
     is_over: Cell<bool>,
 }
 
-impl<T> Default for Outcome<T> {
-    fn default() -> Outcome<T> {
-        let (result, waker, is_over) = (Cell::new(None), Cell::new(None), Cell::new(false));
-        Outcome { result, waker, is_over }
-    }
-}
-
-impl<T> Outcome<T> {
-    fn resolve(&self, result: Result<T, JoinError>) {
-        self.result.set(Some(result));
-        self.is_over.set(true);
-        self.waker.take().into_iter().for_each(Waker::wake);
-    }
-}
-
 /// The entry of a future in the table of its loop.
 struct Spawned<F: Future> {
     /// `None` while it is polled, so that nothing is borrowed (SPAWN-2), and once it has ended.
     future: Cell<Option<Pin<Box<F>>>>,
+    /// What the handle is to be told when this is dropped.
+    result: Cell<Result<F::Output, JoinError>>,
     outcome: Rc<Outcome<F::Output>>,
     task: Arc<LocalTask<F>>,
 }
@@ -232,37 +221,35 @@ impl<F: Future + 'static> Spawned<F> {
         let waker = Waker::from(Arc::clone(&self.task));
         let mut context = Context::from_waker(&waker);
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
-        let result = match polled {
+        match polled {
             Ok(Poll::Pending) => {
                 self.future.set(Some(future));
                 return self.task.wait();
             }
-            Ok(Poll::Ready(value)) => Ok(value),
+            Ok(Poll::Ready(value)) => self.result.set(Ok(value)),
             Err(panic) => {
                 self.task.shared().hook().tell_named(type_name::<F>(), &*panic);
-                Err(JoinError::Panicked(PanicPayload::new(panic)))
+                self.result.set(Err(JoinError::Panicked(PanicPayload::new(panic))));
             }
-        };
-        let shared = self.task.shared();
-        shared.catch(|| drop(future));
-        if self.task.finish() {
-            shared.catch(|| self.outcome.resolve(result));
-        } else {
-            shared.catch(|| drop(result)); // it was cancelled in this poll
         }
+        self.task.shared().catch(|| drop(future));
         drop(self.task.key.take());
     }
 }
 
 impl<F: Future> Drop for Spawned<F> {
+    /// Drops the future, and then resolves the handle, which nothing else does. So no handle waits in vain.
     fn drop(&mut self) {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
-        self.task.finish();
-        if !self.outcome.is_over.get() {
-            // Nobody else will resolve it (SPAWN-3).
-            shared.catch(|| self.outcome.resolve(Err(JoinError::Cancelled)));
+        let mut result = self.result.replace(Err(JoinError::Cancelled));
+        if !self.task.finish() {
+            // It was cancelled, maybe in its last poll.
+            shared.catch(|| drop(std::mem::replace(&mut result, Err(JoinError::Cancelled))));
         }
+        self.outcome.result.set(Some(result));
+        self.outcome.is_over.set(true);
+        shared.catch(|| self.outcome.waker.take().into_iter().for_each(Waker::wake));
     }
 }
 

@@ -16,6 +16,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,6 +43,12 @@ type IdleHandler = Box<dyn FnMut() -> ControlFlow<()>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IdleKey(u64);
 
+impl fmt::Debug for LoopCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
 /// The part of a loop that only its own thread uses.
 pub(super) struct LoopCore {
     pub(super) shared: Arc<Shared>,
@@ -57,7 +64,7 @@ pub(super) struct LoopCore {
     /// The idle handlers have run in this idle phase (IDLE-1).
     has_idled: Cell<bool>,
     /// All that was pending has been dropped.
-    is_closed: Cell<bool>,
+    pub(super) is_closed: Cell<bool>,
 }
 
 struct ActiveRun {
@@ -125,28 +132,18 @@ impl LoopCore {
     pub(super) fn turn(&self) -> Next {
         let _run = self.begin_run(None, RunKind::Turn);
         let did = self.do_work();
-        let did = self.do_delayed_work() || did;
-        if self.must_quit_now() || !did && self.next_step() == NextStep::EndRun {
-            return Next::Quit;
+        let mut did = self.do_delayed_work() || did;
+        loop {
+            if did && (self.queue.drain_inbox() || self.queue.has_work(self.is_nested())) {
+                return Next::Now;
+            }
+            did = self.do_idle_work();
+            if !did {
+                // It sleeps, or a run has to end.
+                let next = self.queue.first.get().map_or(Next::Idle, Next::At);
+                return if self.queue.is_asleep.get() { next } else { Next::Quit };
+            }
         }
-        if self.is_busy() {
-            return Next::Now;
-        }
-        if self.run_idle_handlers() && self.must_quit_now() {
-            return Next::Quit;
-        }
-        // The handlers may have posted something.
-        if self.is_busy() || !self.queue.go_to_sleep() {
-            return Next::Now;
-        }
-        self.queue.next_deadline().map_or(Next::Idle, Next::At)
-    }
-
-    /// Returns true if there is something to do at once: to run a task, or to quit.
-    fn is_busy(&self) -> bool {
-        self.queue.drain_inbox()
-            || self.queue.quit() != Quit::No
-            || self.queue.has_work(self.is_nested())
     }
 
     fn begin_run(&self, quit: Option<Arc<RunQuit>>, kind: RunKind) -> RunGuard<'_> {
@@ -171,7 +168,7 @@ impl Delegate for LoopCore {
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        self.queue.next_deadline()
+        self.queue.first.get()
     }
 
     fn do_idle_work(&self) -> bool {
@@ -232,7 +229,7 @@ impl LoopCore {
         if self.shared.has_changed() {
             self.queue.drain_inbox();
         }
-        self.queue.quit() == Quit::Now || self.was_told(RunQuit::is_now)
+        self.queue.quit.get() == Quit::Now || self.was_told(RunQuit::is_now)
     }
 
     /// Returns true if the innermost run itself was told to quit in that way.
@@ -263,7 +260,7 @@ impl LoopCore {
         if self.queue.has_work(self.is_nested()) {
             return NextStep::GoOn; // the inbox was drained since, for example for a quit
         }
-        if self.queue.quit() == Quit::No {
+        if self.queue.quit.get() == Quit::No {
             let ends = self.was_told(RunQuit::is_when_idle);
             return if ends { NextStep::EndRun } else { NextStep::Wait };
         }
@@ -327,10 +324,6 @@ impl LoopCore {
     }
 
     // ----- the end of the loop -------------------------------------------------------------
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed.get()
-    }
 
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
