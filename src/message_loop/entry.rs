@@ -8,6 +8,7 @@ use crate::pool::job::Run;
 use crate::wheel::WheelKey;
 
 /// A task that waits for its turn, or for its time.
+#[derive(Clone)]
 pub(super) struct QueuedTask {
     pub(super) job: Arc<dyn Run<Shared>>,
     /// A nested run may run it.

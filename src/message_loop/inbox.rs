@@ -48,8 +48,7 @@ use super::entry::{LoopPosition, QueuedTask};
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
-use crate::executor::backpressure::PendingLimit;
-use crate::executor::backpressure::{Backpressure, Flow};
+use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
 use crate::wheel::Wheel;
@@ -268,16 +267,12 @@ impl Shared {
         if !inbox.quit.takes_posts() {
             return Err(ScheduleError::Closed); // the loop may not look into the inbox any more (INBOX-3)
         }
-        let has_place = match origin {
-            Origin::Program | Origin::Scheduler => self.limit.enter(),
-            Origin::Reply => {
-                self.limit.enter_anyway();
-                true
+        match origin {
+            Origin::Program | Origin::Scheduler if !self.limit.enter() => {
+                return Err(ScheduleError::Full);
             }
-            Origin::Wake => true,
-        };
-        if !has_place {
-            return Err(ScheduleError::Full);
+            Origin::Reply => self.limit.enter_anyway(),
+            _ => {}
         }
         let task = QueuedTask { job, nests };
         if let Some(deadline) = deadline {
@@ -417,14 +412,13 @@ impl Shared {
         self.inbox().state = state;
     }
 
-    /// Ends a loop that was told to quit and has nothing left to do. Returns false if something has come in.
-    pub(super) fn quit_if_empty(&self) -> bool {
+    /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
+    pub(super) fn quit_if_empty(&self) -> Quit {
         let mut inbox = self.inbox();
-        let is_empty = inbox.immediate.is_empty() && !self.has_changed();
-        if is_empty {
+        if inbox.immediate.is_empty() && !self.has_changed() {
             inbox.quit.tighten(Quit::Now);
         }
-        is_empty
+        inbox.quit
     }
 
     /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if
@@ -471,12 +465,6 @@ pub(super) struct OutOfQueue<'a> {
     pub(super) task: &'a QueuedTask,
 }
 
-impl OutOfQueue<'_> {
-    fn again(&self) -> QueuedTask {
-        QueuedTask { job: Arc::clone(&self.task.job), nests: self.task.nests }
-    }
-}
-
 impl Place for OutOfQueue<'_> {
     fn is_due(&mut self) -> bool {
         let key = self.task.job.position().key();
@@ -487,7 +475,7 @@ impl Place for OutOfQueue<'_> {
         // come so long ago that the loop has come to the place and skipped it, it runs now.
         let mut inbox = self.shared.inbox();
         let Some(place) = inbox.delayed.get_mut(key) else { return true };
-        *place = Some(self.again());
+        *place = Some(self.task.clone());
         false
     }
 
@@ -507,7 +495,7 @@ impl Place for OutOfQueue<'_> {
         if due == ended && !inbox.quit.takes_posts() {
             due = due.checked_add(Duration::from_nanos(1)).unwrap_or(due);
         }
-        inbox.file(self.shared.epoch.number(due), self.again());
+        inbox.file(self.shared.epoch.number(due), self.task.clone());
         self.shared.changed.store(true, Ordering::Relaxed);
     }
 }

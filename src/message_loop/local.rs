@@ -53,7 +53,7 @@ pub struct LocalTaskRunner {
 
 impl LocalTaskRunner {
     pub(super) fn of(core: Rc<LoopCore>) -> LocalTaskRunner {
-        let runner = TaskRunner::of(Arc::clone(&core.shared));
+        let runner = TaskRunner { shared: Arc::clone(&core.shared) };
         LocalTaskRunner { core, runner }
     }
 
@@ -137,10 +137,11 @@ impl LocalTaskRunner {
         period: Period,
         f: F,
     ) -> Posted<F> {
-        let (entry, ticket) = self.keep(f);
-        let posted =
-            self.runner.post_series(initial, period, type_name::<F>(), move || ticket.call());
-        posted.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&entry)))
+        let name = type_name::<F>();
+        let post = |ticket: Ticket<F>| {
+            self.runner.post_series(initial, period, name, move || ticket.call())
+        };
+        self.keep_and_post(f, post)
     }
 
     /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays on this thread in the
@@ -180,7 +181,6 @@ impl LocalTaskRunner {
         R: FnOnce(T) + 'static,
     {
         if self.core.is_closed.get() {
-            // The reply would never leave the table (LOCAL-1).
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
         let (entry, ticket) = self.keep(reply);
@@ -192,8 +192,10 @@ impl LocalTaskRunner {
         let posted = to.post_and_reply_to(&self.core.shared, f, answer);
         posted.map_err(|refused| {
             let reason = refused.reason();
-            let (f, _ticket) = refused.into_task();
-            TryScheduleError::new(reason, (f, self.take_back(&entry)))
+            let (f, answer) = refused.into_task();
+            drop(answer); // with the ticket, which takes the entry out of the table
+            let reply = entry.take().expect("its ticket was not redeemed");
+            TryScheduleError::new(reason, (f, reply))
         })
     }
 
@@ -211,30 +213,35 @@ impl LocalTaskRunner {
     }
 
     fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
-        let (entry, ticket) = self.keep(f);
-        let task = move || {
-            if let Some(f) = ticket.redeem() {
-                f();
-            }
+        let post = |ticket: Ticket<F>| {
+            let task = move || ticket.redeem().into_iter().for_each(|f| f());
+            self.runner.post_named(deadline, type_name::<F>(), Box::new(task))
         };
-        let posted = self.runner.post_named(deadline, type_name::<F>(), Box::new(task));
-        posted.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&entry)))
+        self.keep_and_post(f, post)
     }
 
-    /// Puts a closure into the table.
+    fn keep_and_post<C: 'static, X>(
+        &self,
+        closure: C,
+        post: impl FnOnce(Ticket<C>) -> Posted<X>,
+    ) -> Posted<C> {
+        if self.core.is_closed.get() {
+            return Err(TryScheduleError::new(ScheduleError::Closed, closure));
+        }
+        let (entry, ticket) = self.keep(closure);
+        post(ticket).map_err(|refused| {
+            let reason = refused.reason();
+            drop(refused); // with the ticket, which takes the entry out of the table
+            TryScheduleError::new(reason, entry.take().expect("its ticket was not redeemed"))
+        })
+    }
+
+    /// Puts a closure into the table of a loop that is not closed. Otherwise it would never leave the table.
     fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalClosure<C>>, Ticket<C>) {
         let key = LocalKey::new(&self.core);
-        let entry = LocalClosure { number: key.number, closure: Cell::new(Some(closure)) };
-        let entry = Rc::new(entry);
+        let entry = Rc::new(Cell::new(Some(closure)));
         self.core.locals.insert(&key, Rc::clone(&entry) as Rc<dyn Any>);
         (entry, Ticket { key: Some(key), closure: PhantomData })
-    }
-
-    /// Takes the closure back whose ticket was refused. A loop that is gone finds it by no ticket any more, so it is
-    /// taken from its entry.
-    fn take_back<C>(&self, entry: &LocalClosure<C>) -> C {
-        self.core.locals.remove(entry.number);
-        entry.closure.take().expect("its ticket was not redeemed")
     }
 }
 
@@ -270,7 +277,7 @@ impl LocalTable {
 #[derive(Clone)]
 pub(super) struct LocalKey {
     number: u64,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl LocalKey {
@@ -279,10 +286,6 @@ impl LocalKey {
         let number = core.locals.last_number.get() + 1;
         core.locals.last_number.set(number);
         LocalKey { number, shared: Arc::clone(&core.shared) }
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 
     /// Returns the loop, if this is its thread.
@@ -315,12 +318,8 @@ impl Drop for Discarded {
     }
 }
 
-/// The entry of a closure.
-struct LocalClosure<C> {
-    number: u64,
-    /// `None` while it runs, and once it has left.
-    closure: Cell<Option<C>>,
-}
+/// The entry of a closure: `None` while it runs, and once it has left.
+type LocalClosure<C> = Cell<Option<C>>;
 
 /// Stands for a closure on its way through the inbox (LOCAL-2).
 struct Ticket<C> {
@@ -333,7 +332,7 @@ struct Ticket<C> {
 impl<C: 'static> Ticket<C> {
     /// Takes the closure out of the table, for its only run.
     fn redeem(mut self) -> Option<C> {
-        self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.closure.take()
+        self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.take()
     }
 
     /// Calls the closure of a series once (LOCAL-3).
@@ -344,9 +343,9 @@ impl<C: 'static> Ticket<C> {
         let key = self.key.as_ref().expect("a series is not redeemed");
         let local = key.get().expect("a job runs on its loop's thread, before the loop is gone");
         let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
-        let mut f = entry.closure.take().expect("the runs of a series do not overlap");
+        let mut f = entry.take().expect("the runs of a series do not overlap");
         let result = catch_unwind(AssertUnwindSafe(&mut f));
-        entry.closure.set(Some(f));
+        entry.set(Some(f));
         key.shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }

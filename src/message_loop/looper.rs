@@ -91,12 +91,12 @@ impl MessageLoop {
     /// [`NotBound`] if the thread has no loop.
     #[doc(alias = "myLooper")]
     pub fn current() -> Result<TaskRunner, NotBound> {
-        turn::current().map(|core| TaskRunner::of(Arc::clone(&core.shared))).ok_or(NotBound)
+        LocalTaskRunner::current().map(|local| local.runner())
     }
 
     /// Returns a runner that posts tasks from any thread.
     pub fn runner(&self) -> TaskRunner {
-        TaskRunner::of(Arc::clone(&self.core.shared))
+        TaskRunner { shared: Arc::clone(&self.core.shared) }
     }
 
     /// Returns a runner for this thread that posts tasks whose closures are not [`Send`].

@@ -122,15 +122,6 @@ impl LoopQueue {
         }
     }
 
-    /// Ends a loop that was told to quit and has nothing left to do. Returns false if something has come in.
-    pub(super) fn quit_if_empty(&self) -> bool {
-        let has_ended = self.shared.quit_if_empty();
-        if has_ended {
-            self.quit.set(Quit::Now);
-        }
-        has_ended
-    }
-
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
         self.shared.quit(Quit::Now);

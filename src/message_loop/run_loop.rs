@@ -105,18 +105,8 @@ impl QuitHandle {
 /// again, and sees what was set.
 #[derive(Debug, Default)]
 pub(super) struct RunQuit {
-    now: AtomicBool,
-    when_idle: AtomicBool,
-}
-
-impl RunQuit {
-    pub(super) fn is_now(&self) -> bool {
-        self.now.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_when_idle(&self) -> bool {
-        self.when_idle.load(Ordering::Relaxed)
-    }
+    pub(super) now: AtomicBool,
+    pub(super) when_idle: AtomicBool,
 }
 
 /// How a loop was told to quit: which tasks may still start, and whether the loop takes posts.

@@ -57,10 +57,6 @@ pub struct TaskRunner {
 }
 
 impl TaskRunner {
-    pub(super) fn of(shared: Arc<Shared>) -> TaskRunner {
-        TaskRunner { shared }
-    }
-
     // ----- tasks ---------------------------------------------------------------------------
 
     /// Runs a task on the loop, after the immediate ones that were posted before.
@@ -228,17 +224,13 @@ impl TaskRunner {
         posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
     }
 
-    pub(super) fn post_series<R, F>(
+    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,
         name: &'static str,
         f: F,
-    ) -> Posted<F>
-    where
-        R: Repeat,
-        F: FnMut() -> R + Send + 'static,
-    {
+    ) -> Posted<F> {
         if period.duration().is_zero() {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
         }
@@ -369,11 +361,11 @@ impl Executor for TaskRunner {
     /// The calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let posted = self.shared.post(None, true, Origin::Scheduler, task).map(drop);
-        posted.map_err(|(reason, task)| match reason {
-            ScheduleError::Closed if self.shared.quit_state() == Quit::Now => {
-                Rejected::for_good(task)
+        posted.map_err(|(reason, task)| match (reason, self.shared.quit_state()) {
+            (ScheduleError::Closed, Quit::Now) => Rejected::for_good(task),
+            (ScheduleError::Closed, _) => {
+                Rejected::finishing(task, self.belongs_to_current_thread())
             }
-            ScheduleError::Closed => Rejected::finishing(task, self.belongs_to_current_thread()),
             _ => Rejected::new(task),
         })
     }

@@ -283,7 +283,7 @@ impl Stage {
 
 impl<F> LocalTask<F> {
     fn shared(&self) -> &Shared {
-        self.key.shared()
+        &self.key.shared
     }
 
     /// Moves to the next stage, if there is one from here. Returns the stage before.

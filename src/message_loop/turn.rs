@@ -31,13 +31,14 @@ use super::pump::{Delegate, MessagePump};
 use super::queue::LoopQueue;
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
-use crate::platform::sync::local;
+use crate::platform::sync::{AtomicBool, local};
 use crate::pool::job::Ran;
 
 /// How many cancelled tasks one call skips at most.
 const MAX_SKIPPED: usize = 64;
 
-type IdleHandler = Box<dyn FnMut() -> ControlFlow<()>>;
+/// It is borrowed while it runs.
+type IdleHandler = Rc<RefCell<dyn FnMut() -> ControlFlow<()>>>;
 
 /// Names an idle handler of a [`MessageLoop`](super::MessageLoop). No two handlers have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,8 +60,7 @@ pub(super) struct LoopCore {
     runs: RefCell<Vec<ActiveRun>>,
     /// How many tasks have run.
     ran: Cell<usize>,
-    /// `None` stands for a handler that runs just now (IDLE-2).
-    idle_handlers: RefCell<BTreeMap<u64, Option<IdleHandler>>>,
+    idle_handlers: RefCell<BTreeMap<u64, IdleHandler>>,
     /// The idle handlers have run in this idle phase (IDLE-1).
     has_idled: Cell<bool>,
     /// All that was pending has been dropped.
@@ -80,14 +80,6 @@ enum RunKind {
     UntilIdle,
     /// One `turn`, whose caller waits after it.
     Turn,
-}
-
-/// What the innermost run does next if it has found no task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NextStep {
-    Wait,
-    EndRun,
-    GoOn,
 }
 
 impl LoopCore {
@@ -122,7 +114,7 @@ impl LoopCore {
         loop {
             let did = self.do_work();
             let did = self.do_delayed_work() || did;
-            if self.must_quit_now() || !did && self.next_step() != NextStep::GoOn {
+            if !did && !self.do_idle_work() {
                 return self.ran.get() - before;
             }
         }
@@ -176,18 +168,29 @@ impl Delegate for LoopCore {
         if self.quit_if_told() {
             return false;
         }
-        match self.next_step() {
-            NextStep::GoOn => true,
-            NextStep::EndRun => {
-                self.end_innermost_run();
-                false
-            }
-            NextStep::Wait if self.run_idle_handlers() => {
-                self.quit_if_told();
-                true
-            }
-            NextStep::Wait => !self.queue.go_to_sleep(),
+        if self.queue.has_work(self.is_nested()) {
+            return true; // the inbox was drained since, for example for a quit
         }
+        if self.queue.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
+            if self.run_kind() == Some(RunKind::UntilIdle) {
+                return false;
+            }
+            if self.run_idle_handlers() {
+                self.quit_if_told();
+                return true;
+            }
+            return !self.queue.go_to_sleep();
+        }
+        // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
+        // ends when no run has anything left that may start.
+        if self.queue.quit.get() != Quit::No && !(self.is_nested() && self.queue.has_deferred()) {
+            self.queue.quit.set(self.shared.quit_if_empty());
+            if self.queue.quit.get() != Quit::Now {
+                return true; // something has come in
+            }
+        }
+        self.end_innermost_run();
+        false
     }
 }
 
@@ -229,13 +232,18 @@ impl LoopCore {
         if self.shared.has_changed() {
             self.queue.drain_inbox();
         }
-        self.queue.quit.get() == Quit::Now || self.was_told(RunQuit::is_now)
+        self.queue.quit.get() == Quit::Now || self.was_told(|run| &run.now)
     }
 
     /// Returns true if the innermost run itself was told to quit in that way.
-    fn was_told(&self, how: fn(&RunQuit) -> bool) -> bool {
+    fn was_told(&self, how: fn(&RunQuit) -> &AtomicBool) -> bool {
         let runs = self.runs.borrow();
-        runs.last().and_then(|run| run.quit.as_deref()).is_some_and(how)
+        let quit = runs.last().and_then(|run| run.quit.as_deref());
+        quit.is_some_and(|quit| how(quit).load(Ordering::Relaxed))
+    }
+
+    fn run_kind(&self) -> Option<RunKind> {
+        self.runs.borrow().last().map(|run| run.kind)
     }
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
@@ -249,25 +257,9 @@ impl LoopCore {
 
     /// Tells the pump to return from its innermost run, if the pump has begun it (NEST-1).
     fn end_innermost_run(&self) {
-        let kind = self.runs.borrow().last().map(|run| run.kind);
-        if kind == Some(RunKind::Pump) {
+        if self.run_kind() == Some(RunKind::Pump) {
             self.pump.quit();
         }
-    }
-
-    /// Decides what the innermost run does next. It has found no task in this turn.
-    fn next_step(&self) -> NextStep {
-        if self.queue.has_work(self.is_nested()) {
-            return NextStep::GoOn; // the inbox was drained since, for example for a quit
-        }
-        if self.queue.quit.get() == Quit::No {
-            let ends = self.was_told(RunQuit::is_when_idle);
-            return if ends { NextStep::EndRun } else { NextStep::Wait };
-        }
-        if self.is_nested() && self.queue.has_deferred() {
-            return NextStep::EndRun; // the outermost run takes the deferred task (NEST-3)
-        }
-        if self.queue.quit_if_empty() { NextStep::EndRun } else { NextStep::GoOn }
     }
 
     // ----- idle handlers -------------------------------------------------------------------
@@ -279,8 +271,8 @@ impl LoopCore {
     ) -> IdleKey {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let key = COUNT.fetch_add(1, Ordering::Relaxed); // Relaxed, because only the number counts
-        let handler: IdleHandler = Box::new(move || f().flow());
-        self.idle_handlers.borrow_mut().insert(key, Some(handler));
+        let handler: IdleHandler = Rc::new(RefCell::new(move || f().flow()));
+        self.idle_handlers.borrow_mut().insert(key, handler);
         if self.is_closed.get() {
             self.remove_idle_handler(IdleKey(key));
         }
@@ -307,20 +299,15 @@ impl LoopCore {
     }
 
     fn run_idle_handler(&self, key: u64) {
-        let taken = self.idle_handlers.borrow_mut().get_mut(&key).and_then(Option::take);
-        let Some(mut handler) = taken else { return }; // it was removed, or runs below
-        let flow = self.shared.catch(&mut handler);
-        let goes_on = flow == Some(ControlFlow::Continue(()));
-        let mut handlers = self.idle_handlers.borrow_mut();
-        let unwanted = match handlers.get_mut(&key) {
-            Some(entry) if goes_on => entry.replace(handler),
-            _ => {
-                handlers.remove(&key);
-                Some(handler)
-            }
-        };
-        drop(handlers);
-        self.shared.catch(|| drop(unwanted));
+        let found = self.idle_handlers.borrow().get(&key).map(Rc::clone);
+        let Some(handler) = found else { return }; // another handler has removed it
+        let Ok(mut f) = handler.try_borrow_mut() else { return }; // it runs below
+        let flow = self.shared.catch(|| f());
+        drop(f);
+        if flow != Some(ControlFlow::Continue(())) {
+            self.remove_idle_handler(IdleKey(key));
+        }
+        self.shared.catch(|| drop(handler)); // the last reference, if it was removed
     }
 
     // ----- the end of the loop -------------------------------------------------------------
@@ -367,22 +354,14 @@ impl Drop for CurrentLoop {
 
 /// Binds a loop to this thread. Returns false if the thread has a loop, or is about to end.
 pub(super) fn bind(core: &Rc<LoopCore>) -> bool {
-    let bind = |current: &RefCell<Option<CurrentLoop>>| {
-        let mut current = current.borrow_mut();
-        let is_free = current.is_none();
-        if is_free {
-            *current = Some(CurrentLoop(Rc::clone(core)));
-        }
-        is_free
-    };
-    CURRENT.try_with(bind).unwrap_or(false)
+    let loop_ = CurrentLoop(Rc::clone(core));
+    current().is_none() && CURRENT.try_with(|it| *it.borrow_mut() = Some(loop_)).is_ok()
 }
 
 /// Releases the calling thread, if it is bound to this loop.
 pub(super) fn unbind(shared: &Shared) {
     if is_current(shared) {
-        let current = CURRENT.try_with(|current| current.borrow_mut().take());
-        drop(current);
+        drop(CURRENT.try_with(|current| current.borrow_mut().take()));
     }
 }
 
