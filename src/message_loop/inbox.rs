@@ -195,6 +195,7 @@ impl Shared {
         limit: PendingLimit,
     ) -> Arc<Shared> {
         let now = clock.now();
+        // Some systems have no instants before their start. There such deadlines lose their order, and nothing else.
         let epoch = Epoch(now.checked_sub(PAST).unwrap_or(now));
         let inbox = Inbox {
             immediate: VecDeque::new(),
@@ -293,11 +294,14 @@ impl Shared {
     fn claim_wake(&self, inbox: &mut Inbox, deadline: Option<Instant>) -> bool {
         let must_wake = match (inbox.state, deadline) {
             (LoopState::Awake, _) => false,
+            // For a later task the loop wakes up in time by itself (INBOX-1).
             (LoopState::Asleep(Some(until)), Some(deadline)) => deadline < until,
             (LoopState::Asleep(_), _) => true,
+            // Its own thread will look into the inbox when it runs the loop. Another library's event loop may sleep before.
             (LoopState::NotRunning, _) => self.wakers.len() > 1 || !turn::is_current(self),
         };
         if must_wake {
+            // One wake-up suffices: the loop drains the inbox before it sleeps again.
             inbox.state = LoopState::Awake;
         }
         must_wake
@@ -313,6 +317,7 @@ impl Shared {
     /// Lets the calling thread sleep while it is far ahead of the loop (INBOX-6).
     #[cold]
     fn hold_back(&self) {
+        // The loop's own thread would wait for itself.
         if turn::is_current(self) {
             return;
         }
@@ -326,6 +331,7 @@ impl Shared {
     /// Has a value dropped on the loop's thread, or here if the loop is gone.
     pub(super) fn drop_on_loop(&self, value: ToDrop) {
         let mut inbox = self.inbox();
+        // If the loop is gone, nobody would come for the value.
         if inbox.is_gone || turn::is_current(self) {
             drop(inbox);
             self.catch(|| drop(value));
@@ -368,6 +374,7 @@ impl Shared {
     /// Takes out what has come in, and immediate tasks if `immediate` is empty.
     pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Received {
         let mut inbox = self.inbox();
+        // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
         inbox.state = LoopState::Awake;
         if immediate.is_empty() {
@@ -391,6 +398,7 @@ impl Shared {
             }
         }
         if let Some(task) = &task {
+            // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
             task.job.position().set(LoopPosition::AT_ONCE);
         }
         (task, inbox.look(self.epoch))
@@ -400,6 +408,7 @@ impl Shared {
     /// and that deadline.
     pub(super) fn go_to_sleep(&self) -> (bool, Option<Instant>) {
         let mut inbox = self.inbox();
+        // Looked at again, because tasks may have been cancelled or moved. A poster comes before or after this (INBOX-1).
         let until = inbox.look(self.epoch);
         let sleeps = inbox.immediate.is_empty() && !self.has_changed();
         if sleeps {
@@ -435,6 +444,7 @@ impl Shared {
 
     /// Counts a task that the loop has run or skipped.
     pub(super) fn count_passed(&self) {
+        // No read-modify-write, because only the loop's thread writes it.
         let passed = self.passed.load(Ordering::Relaxed);
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
@@ -529,6 +539,7 @@ impl Owner for Shared {
         let removed = inbox.delayed.remove(position.key()).flatten();
         position.end();
         if removed.is_none() {
+            // Among the immediate ones, or out of its queue already.
             inbox.note_cancelled();
         }
         drop(inbox); // before `removed`

@@ -3,12 +3,10 @@
 //! The closure stays on the thread, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of
 //! other threads, so that all keep their order. The same table keeps the futures of [`spawn`](super::spawn).
 //!
-//! - LOCAL-1 A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be
-//!   dropped.
-//! - LOCAL-2 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
+//! A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
+//!
+//! - LOCAL-1 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
 //!   another thread, the ticket sends the loop a message to do so.
-//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed in the meantime.
-//!   It is put back also after a panic, and dropped with its ticket.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
@@ -245,7 +243,7 @@ impl LocalTaskRunner {
     }
 }
 
-/// The closures and futures that stay on the thread of a loop, until they have run or are dropped (LOCAL-1).
+/// The closures and futures that stay on the thread of a loop, until they have run or are dropped.
 #[derive(Default)]
 pub(super) struct LocalTable {
     entries: RefCell<HashMap<u64, Rc<dyn Any>>>,
@@ -303,7 +301,7 @@ impl LocalKey {
         self.core()?.locals.remove(self.number)
     }
 
-    /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-2).
+    /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
         self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
     }
@@ -321,7 +319,7 @@ impl Drop for Discarded {
 /// The entry of a closure: `None` while it runs, and once it has left.
 type LocalClosure<C> = Cell<Option<C>>;
 
-/// Stands for a closure on its way through the inbox (LOCAL-2).
+/// Stands for a closure on its way through the inbox (LOCAL-1).
 struct Ticket<C> {
     /// `None` once it is redeemed.
     key: Option<LocalKey>,
@@ -335,7 +333,7 @@ impl<C: 'static> Ticket<C> {
         self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.take()
     }
 
-    /// Calls the closure of a series once (LOCAL-3).
+    /// Calls the closure of a series once.
     fn call<R>(&self) -> R
     where
         C: FnMut() -> R,
@@ -343,6 +341,8 @@ impl<C: 'static> Ticket<C> {
         let key = self.key.as_ref().expect("a series is not redeemed");
         let local = key.get().expect("a job runs on its loop's thread, before the loop is gone");
         let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
+        // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
+        // dropped with the ticket.
         let mut f = entry.take().expect("the runs of a series do not overlap");
         let result = catch_unwind(AssertUnwindSafe(&mut f));
         entry.set(Some(f));

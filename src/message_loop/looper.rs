@@ -373,6 +373,7 @@ impl LoopThread {
         let (tell, told) = sync_channel(1);
         let name = name.into().replace('\0', ""); // std panics if a name contains a NUL
         let thread = thread::Builder::new().name(name).spawn(move || {
+            // A return, or a panic, drops `tell`, and so tells the caller.
             let Ok(looper) = setup().prepare() else { return };
             _ = tell.send(looper.runner());
             looper.run();
@@ -399,6 +400,7 @@ impl LoopThread {
     /// The payload of a panic that ended the thread. A panic of a task is caught, and does not end the thread. On the
     /// loop's own thread a [`WouldDeadlock`], at once, and the loop goes on.
     pub fn join(mut self) -> thread::Result<()> {
+        // Taken out, so the drop of `self` does not tell the loop to quit.
         let Some(thread) = self.thread.take() else { return Ok(()) };
         if thread.thread().id() == thread::current().id() {
             return Err(Box::new(WouldDeadlock));

@@ -168,6 +168,7 @@ impl DefaultPump {
     fn wait(&self, until: Option<Instant>) {
         let is_due = until.is_some_and(|until| until <= self.clock.now());
         let is_rung = is_due || (self.was_rung.get() && self.bell.rings_soon());
+        // A clock is a user's, and may have run the loop. A wake that has come since is in the bell (PUMP-1).
         if !is_rung && self.bell.fall_asleep() {
             self.clock.sleep(&self.sleeper, until);
         }

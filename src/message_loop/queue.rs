@@ -39,6 +39,7 @@ impl LoopQueue {
     pub(super) fn drain_inbox(&self) -> bool {
         loop {
             let mut tasks = self.tasks.borrow_mut();
+            // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
             give_back(&mut tasks.immediate);
             let received = self.shared.drain(&mut tasks.immediate);
             let has_immediate = !tasks.immediate.is_empty();
@@ -117,6 +118,7 @@ impl LoopQueue {
 
     /// Notes that the loop is called again.
     pub(super) fn wake_up(&self) {
+        // From here on posts wake nobody. Most calls find the loop awake, and take no lock.
         if self.is_asleep.replace(false) {
             self.shared.set_state(LoopState::Awake);
         }
@@ -126,6 +128,7 @@ impl LoopQueue {
     pub(super) fn close(&self) {
         self.shared.quit(Quit::Now);
         loop {
+            // In the order in which they would run. Their destructors may send values to be dropped here, hence the loop.
             self.drain_inbox();
             let Tasks { immediate, deferred } = std::mem::take(&mut *self.tasks.borrow_mut());
             deferred.into_iter().chain(immediate).for_each(|task| task.job.withdraw());

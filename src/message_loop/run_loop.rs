@@ -86,6 +86,7 @@ pub struct QuitHandle {
 impl QuitHandle {
     /// Ends the run after the present task. A run that has not begun will return at once.
     pub fn quit(&self) {
+        // Before the lock that `notify` takes, so a loop that goes to sleep has seen it, or is woken.
         self.quit.now.store(true, Ordering::Relaxed);
         self.shared.notify();
     }
@@ -124,6 +125,7 @@ pub(super) enum Quit {
 impl Quit {
     /// Moves to `to` if that is stricter. A second `Safely` does not move the instant of the first.
     pub(super) fn tighten(&mut self, to: Quit) {
+        // What was due at the first call is a promise already.
         let is_again = matches!((&self, to), (Quit::Safely(_), Quit::Safely(_)));
         if !is_again {
             *self = (*self).max(to);

@@ -396,11 +396,13 @@ where
     R: FnOnce(T) + Send + 'static,
 {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
+        // It stays where it is, so after a panic the reply is dropped with it, on its own loop.
         let Some(work) = work else { return ControlFlow::Break(()) };
         let value = work.task.take().map(|task| task());
         if let (Some(value), Some(reply)) = (value, work.reply.take()) {
             let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
             let answer = NamedOnce { name, task };
+            // Nobody could take the closure back, so a loop that has quit drops it.
             if let Err((_, refused)) = work.replies_to.post(None, true, Origin::Reply, answer) {
                 work.replies_to.drop_on_loop(Box::new(refused));
             }

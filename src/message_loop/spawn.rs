@@ -17,13 +17,10 @@
 //!
 //! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A
 //!   wake during a poll is not lost: it leads to `PollAgain`.
-//! - SPAWN-2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are
-//!   caught and reported.
-//! - SPAWN-3 The handle is resolved by the code that drops the future: that is the last step of [`Spawned`].
-//! - SPAWN-4 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
-//! - No lock is taken while the stage is locked.
-//! - SPAWN-6 A loop that takes no posts takes no wakes either. A future that was woken before is polled as an immediate
-//!   task is run. All others are dropped with the loop.
+//! - SPAWN-2 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
+//!
+//! The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are caught and
+//! reported.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -207,7 +204,7 @@ struct Outcome<T> {
 
 /// The entry of a future in the table of its loop.
 struct Spawned<F: Future> {
-    /// `None` while it is polled, so that nothing is borrowed (SPAWN-2), and once it has ended.
+    /// `None` while it is polled, so that nothing is borrowed, and once it has ended.
     future: Cell<Option<Pin<Box<F>>>>,
     /// What the handle is to be told when this is dropped.
     result: Cell<Result<F::Output, JoinError>>,
@@ -217,6 +214,7 @@ struct Spawned<F: Future> {
 
 impl<F: Future + 'static> Spawned<F> {
     fn poll(&self) {
+        // Out of the entry, so that the future may cancel itself, or drop its loop.
         let Some(mut future) = self.future.take() else { return };
         let waker = Waker::from(Arc::clone(&self.task));
         let mut context = Context::from_waker(&waker);
@@ -233,6 +231,7 @@ impl<F: Future + 'static> Spawned<F> {
             }
         }
         self.task.shared().catch(|| drop(future));
+        // Dropped with it, the entry resolves the handle.
         drop(self.task.key.take());
     }
 }
@@ -294,7 +293,7 @@ impl<F> LocalTask<F> {
         before
     }
 
-    /// Moves to `Over`, and frees the place (SPAWN-4). Returns false if the future has ended before.
+    /// Moves to `Over`, and frees the place (SPAWN-2). Returns false if the future has ended before.
     fn finish(&self) -> bool {
         let finishes = !self.step(|stage| (!stage.is_end()).then_some(Stage::Over)).is_end();
         if finishes {
@@ -309,6 +308,7 @@ impl<F: Future + 'static> LocalTask<F> {
     fn wait(self: &Arc<Self>) {
         let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Waiting));
         match before {
+            // The wake during the poll is not lost (SPAWN-1).
             Stage::PollAgain => self.wake_by_ref(),
             Stage::Cancelled | Stage::Over => drop(self.key.take()),
             Stage::Waiting | Stage::Queued | Stage::Polling => {}
@@ -329,7 +329,8 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
         });
         if before == Stage::Waiting {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
-            // It has its place already (SPAWN-4). If it is refused, it waits for the end of the loop (SPAWN-6).
+            // It has its place already (SPAWN-2). A loop that takes no posts takes no wakes either. Then the future waits for
+            // the end of the loop, which drops it.
             if let Ok(enqueued) = self.shared().enqueue(job, None, true, Origin::Wake) {
                 self.shared().wake_if(enqueued.must_wake);
             }
@@ -367,7 +368,8 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
             Stage::Queued => self.shared().remove(&self.position),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }
-        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-4)
+        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)
+        // A poll that is in progress drops the future itself, when it ends.
         if !matches!(before, Stage::Polling | Stage::PollAgain) {
             self.key.discard();
         }

@@ -7,12 +7,8 @@
 //! [`Delegate`] here. `turn` and `run_until_idle` call the same methods without a pump. Nothing here is borrowed in the
 //! meantime (INBOX-4).
 //!
-//! - NEST-1 Only the innermost run is told to quit. Each outer run finds out when it is the innermost one.
-//! - NEST-2 A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do.
-//! - NEST-3 The loop ends when no run has anything left that may start. A nested run that has deferred a task ends
-//!   alone, and leaves that task to the outermost run.
-//! - IDLE-1 An idle phase begins when a task has run. Each idle handler runs once in it.
-//! - IDLE-2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
+//! A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do. An idle phase begins when a
+//! task has run, and each idle handler runs once in it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -61,7 +57,7 @@ pub(super) struct LoopCore {
     /// How many tasks have run.
     ran: Cell<usize>,
     idle_handlers: RefCell<BTreeMap<u64, IdleHandler>>,
-    /// The idle handlers have run in this idle phase (IDLE-1).
+    /// The idle handlers have run in this idle phase.
     has_idled: Cell<bool>,
     /// All that was pending has been dropped.
     pub(super) is_closed: Cell<bool>,
@@ -199,6 +195,7 @@ impl LoopCore {
     fn run_next(&self, next: impl Fn(&LoopQueue, bool) -> Option<QueuedTask>) -> bool {
         self.queue.wake_up();
         self.queue.check_invariants();
+        // Asked before and after the task, because a quit from elsewhere and the task itself may end the run.
         if self.quit_if_told() {
             return false;
         }
@@ -216,19 +213,20 @@ impl LoopCore {
     fn run_task(&self, task: &QueuedTask) -> bool {
         let mut place = OutOfQueue { shared: &self.shared, task };
         let ran = task.job.run(&self.shared, &mut place);
-        self.shared.count_passed();
+        self.shared.count_passed(); // a skipped one too, because its poster waits for room in the queue
         match ran {
             Ran::Not | Ran::Later => return false,
             Ran::Again if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
             Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
-        self.has_idled.set(false); // a new idle phase (IDLE-1)
+        self.has_idled.set(false); // a new idle phase
         true
     }
 
-    /// Returns true if the innermost run has to end without anything more (NEST-2).
+    /// Returns true if the innermost run has to end without anything more.
     fn must_quit_now(&self) -> bool {
+        // A look without the lock, in each call. A hint that comes late costs one turn (INBOX-5).
         if self.shared.has_changed() {
             self.queue.drain_inbox();
         }
@@ -255,8 +253,9 @@ impl LoopCore {
         quits
     }
 
-    /// Tells the pump to return from its innermost run, if the pump has begun it (NEST-1).
+    /// Tells the pump to return from its innermost run, if the pump has begun it.
     fn end_innermost_run(&self) {
+        // Each outer run finds out by itself when it is the innermost one.
         if self.run_kind() == Some(RunKind::Pump) {
             self.pump.quit();
         }
@@ -273,6 +272,7 @@ impl LoopCore {
         let key = COUNT.fetch_add(1, Ordering::Relaxed); // Relaxed, because only the number counts
         let handler: IdleHandler = Rc::new(RefCell::new(move || f().flow()));
         self.idle_handlers.borrow_mut().insert(key, handler);
+        // A destructor at the end of the loop may come here, and the loop would not drop the handler any more.
         if self.is_closed.get() {
             self.remove_idle_handler(IdleKey(key));
         }
@@ -292,6 +292,7 @@ impl LoopCore {
         if self.has_idled.replace(true) {
             return false;
         }
+        // A list of its own, because handlers may add and remove handlers, themselves too.
         let keys: Vec<u64> = self.idle_handlers.borrow().keys().copied().collect();
         let goes_on = |_: &&u64| !self.must_quit_now();
         keys.iter().take_while(goes_on).for_each(|key| self.run_idle_handler(*key));
@@ -317,6 +318,7 @@ impl LoopCore {
         if self.is_closed.replace(true) {
             return;
         }
+        // First, because the tickets among the tasks drop their closures in the order in which they would have run.
         self.queue.close();
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
@@ -331,6 +333,7 @@ impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let run = self.0.runs.borrow_mut().pop();
         let waits = run.is_some_and(|run| run.kind == RunKind::Turn);
+        // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
         if !waits && self.0.runs.borrow().is_empty() {
             self.0.shared.set_state(LoopState::NotRunning);
         }

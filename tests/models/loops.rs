@@ -200,7 +200,7 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     });
 }
 
-/// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-2).
+/// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-1).
 #[test]
 fn models_a_local_closure_that_is_cancelled_elsewhere_is_dropped_by_its_loop() {
     loom::model(|| {
@@ -241,8 +241,7 @@ fn models_a_wake_against_the_poll_of_a_future() {
     });
 }
 
-/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle
-/// (SPAWN-3).
+/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle.
 #[test]
 fn models_a_cancel_against_the_poll_of_a_future() {
     loom::model(|| {
