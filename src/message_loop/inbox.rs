@@ -123,14 +123,6 @@ pub(super) enum LoopState {
     Asleep(Option<Instant>),
 }
 
-/// What the loop has taken out of the inbox, beside immediate tasks.
-pub(super) struct Received {
-    pub(super) quit: Quit,
-    pub(super) to_drop: Vec<ToDrop>,
-    /// When the first delayed task is due, or somewhat earlier.
-    pub(super) first: Option<Instant>,
-}
-
 /// Where a task comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
@@ -371,8 +363,12 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in, and immediate tasks if `immediate` is empty.
-    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Received {
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty. Returns how the loop was told to quit, when
+    /// the first delayed task is due, or somewhat earlier, and what the caller has to drop.
+    pub(super) fn drain(
+        &self,
+        immediate: &mut VecDeque<QueuedTask>,
+    ) -> (Quit, Option<Instant>, Vec<ToDrop>) {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
@@ -381,26 +377,24 @@ impl Shared {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
         }
-        let (quit, to_drop) = (inbox.quit, std::mem::take(&mut inbox.to_drop));
-        Received { quit, to_drop, first: inbox.look(self.epoch) }
+        let to_drop = std::mem::take(&mut inbox.to_drop);
+        (inbox.quit, inbox.look(self.epoch), to_drop)
     }
 
     /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after
     /// it is due.
     pub(super) fn pop_delayed(&self, now: Instant) -> (Option<QueuedTask>, Option<Instant>) {
         let mut inbox = self.inbox();
-        let (mut task, by) = (None, inbox.quit.starts_by(now).map(|by| self.epoch.number_by(by)));
-        if let Some(by) = by {
+        let mut task = None;
+        if let Some(by) = inbox.quit.starts_by(now) {
+            let by = self.epoch.number_by(by);
             // The wheel may have been moved beyond the time of a `quit_safely`.
-            let is_due = |first: Option<(u64, u64)>| first.is_some_and(|(at, _)| at <= by);
-            while task.is_none() && is_due(inbox.delayed.peek(by)) {
+            while task.is_none() && inbox.delayed.peek(by).is_some_and(|(at, _)| at <= by) {
                 task = inbox.delayed.pop(by).and_then(|(_, _, task)| task);
             }
         }
-        if let Some(task) = &task {
-            // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
-            task.job.position().set(LoopPosition::AT_ONCE);
-        }
+        // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
+        task.iter().for_each(|task| task.job.position().set(LoopPosition::AT_ONCE));
         (task, inbox.look(self.epoch))
     }
 
@@ -454,17 +448,13 @@ impl Shared {
         let mut inbox = self.inbox();
         let is_told = inbox.to_drop.is_empty() && inbox.quit == quit;
         assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
-        assert!(
-            !inbox.is_gone || inbox.is_empty() && inbox.quit == Quit::Now,
-            "a post to a loop that is gone (INBOX-3)"
-        );
+        let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
+        assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
         if let LoopState::Asleep(until) = inbox.state {
             let first = inbox.look(self.epoch);
             let is_later = first.is_none_or(|first| until.is_some_and(|until| first >= until));
-            assert!(
-                is_asleep && inbox.immediate.is_empty() && is_later,
-                "it was not woken (INBOX-2)"
-            );
+            let sleeps = is_asleep && inbox.immediate.is_empty() && is_later;
+            assert!(sleeps, "it was not woken (INBOX-2)");
         }
     }
 }

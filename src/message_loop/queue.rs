@@ -41,17 +41,17 @@ impl LoopQueue {
             let mut tasks = self.tasks.borrow_mut();
             // Before the two tables are exchanged, or the memory of a peak would go back and forth between them.
             give_back(&mut tasks.immediate);
-            let received = self.shared.drain(&mut tasks.immediate);
+            let (quit, first, to_drop) = self.shared.drain(&mut tasks.immediate);
             let has_immediate = !tasks.immediate.is_empty();
             drop(tasks);
             self.is_asleep.set(false);
-            self.quit.set(received.quit);
-            self.first.set(received.first);
-            if received.to_drop.is_empty() {
+            self.quit.set(quit);
+            self.first.set(first);
+            if to_drop.is_empty() {
                 return has_immediate;
             }
             // The destructors may post something, so drain again.
-            received.to_drop.into_iter().for_each(|value| _ = self.shared.catch(|| drop(value)));
+            to_drop.into_iter().for_each(|value| _ = self.shared.catch(|| drop(value)));
         }
     }
 

@@ -282,38 +282,26 @@ impl TaskRunner {
     }
 }
 
+type Scheduled = Result<Cancellable, ScheduleError>;
+
 impl Schedule for TaskRunner {
     fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
         self.or_drop(self.post_once(self.after(delay), true, task))
     }
 
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
         self.or_drop(self.post_once(Some(deadline), true, task))
     }
 
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
         self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
     }
 
-    fn schedule_task_named(
-        &self,
-        name: &'static str,
-        delay: Duration,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
         self.or_drop(self.post_named(self.after(delay), name, task))
     }
 
@@ -322,7 +310,7 @@ impl Schedule for TaskRunner {
         name: &'static str,
         deadline: Instant,
         task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         self.or_drop(self.post_named(Some(deadline), name, task))
     }
 
@@ -332,7 +320,7 @@ impl Schedule for TaskRunner {
         initial: Duration,
         period: Period,
         task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         self.or_drop(self.post_series(initial, period, name, task))
     }
 }

@@ -222,7 +222,14 @@ impl<F: Future + 'static> Spawned<F> {
         match polled {
             Ok(Poll::Pending) => {
                 self.future.set(Some(future));
-                return self.task.wait();
+                let waits = |stage: Stage| (!stage.is_end()).then_some(Stage::Waiting);
+                match self.task.step(waits) {
+                    // The wake during the poll is not lost (SPAWN-1).
+                    Stage::PollAgain => self.task.wake_by_ref(),
+                    Stage::Cancelled | Stage::Over => drop(self.task.key.take()),
+                    Stage::Waiting | Stage::Queued | Stage::Polling => {}
+                }
+                return;
             }
             Ok(Poll::Ready(value)) => self.result.set(Ok(value)),
             Err(panic) => {
@@ -242,9 +249,12 @@ impl<F: Future> Drop for Spawned<F> {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
         let mut result = self.result.replace(Err(JoinError::Cancelled));
-        if !self.task.finish() {
+        let ends = |stage: Stage| (!stage.is_end()).then_some(Stage::Over);
+        if self.task.step(ends).is_end() {
             // It was cancelled, maybe in its last poll.
             shared.catch(|| drop(std::mem::replace(&mut result, Err(JoinError::Cancelled))));
+        } else {
+            shared.no_longer_pending(); // (SPAWN-2)
         }
         self.outcome.result.set(Some(result));
         self.outcome.is_over.set(true);
@@ -291,28 +301,6 @@ impl<F> LocalTask<F> {
         let before = *stage;
         *stage = next(before).unwrap_or(before);
         before
-    }
-
-    /// Moves to `Over`, and frees the place (SPAWN-2). Returns false if the future has ended before.
-    fn finish(&self) -> bool {
-        let finishes = !self.step(|stage| (!stage.is_end()).then_some(Stage::Over)).is_end();
-        if finishes {
-            self.shared().no_longer_pending();
-        }
-        finishes
-    }
-}
-
-impl<F: Future + 'static> LocalTask<F> {
-    /// Moves to `Waiting` after a poll that was not ready, unless it was woken or cancelled in the meantime.
-    fn wait(self: &Arc<Self>) {
-        let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Waiting));
-        match before {
-            // The wake during the poll is not lost (SPAWN-1).
-            Stage::PollAgain => self.wake_by_ref(),
-            Stage::Cancelled | Stage::Over => drop(self.key.take()),
-            Stage::Waiting | Stage::Queued | Stage::Polling => {}
-        }
     }
 }
 
