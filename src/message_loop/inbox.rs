@@ -156,6 +156,7 @@ impl Inbox {
 
     /// Looks at the delayed tasks. Returns when the first one is due, or somewhat earlier.
     fn look(&mut self, epoch: Epoch) -> Option<Instant> {
+        // As of the last reading of the clock, which is a user's, so it is not read under the lock (INBOX-4).
         self.delayed_ahead = self.delayed.count_due(self.delayed.now());
         self.delayed.next_expiry_within(LOOK).map(|tick| epoch.instant(tick))
     }
@@ -240,6 +241,7 @@ impl Shared {
             Ok(enqueued) => enqueued,
             Err(reason) => return Err((reason, job.take_back().expect("no queue has it"))),
         };
+        // Before this thread is held back, or the loop could not come nearer in the meantime.
         self.wake_if(enqueued.must_wake);
         if enqueued.is_over && origin == Origin::Program {
             self.hold_back();
@@ -264,17 +266,20 @@ impl Shared {
             Origin::Program | Origin::Scheduler if !self.limit.enter() => {
                 return Err(ScheduleError::Full);
             }
+            // Nobody could take a reply back.
             Origin::Reply => self.limit.enter_anyway(),
             _ => {}
         }
         let task = QueuedTask { job, nests };
         if let Some(deadline) = deadline {
             inbox.file(self.epoch.number(deadline), task);
+            // The loop goes by the first deadline that it was told, so it has to look again.
             inbox.delayed_ahead += 1;
             self.changed.store(true, Ordering::Relaxed);
         } else {
             inbox.immediate.push_back(task);
         }
+        // Found under the lock, and acted on without it (INBOX-6).
         let is_over = self.pressure.is_over(inbox.ahead());
         let must_wake = self.claim_wake(&mut inbox, deadline);
         Ok(Enqueued { is_over, must_wake })
@@ -302,6 +307,7 @@ impl Shared {
     /// Wakes the loop if `must_wake` says so. The inbox must not be locked (INBOX-4).
     pub(super) fn wake_if(&self, must_wake: bool) {
         if must_wake {
+            // A waker is a user's. If one panics, the next is woken all the same.
             self.wakers.iter().for_each(|waker| _ = self.catch(|| waker.wake_by_ref()));
         }
     }
@@ -428,8 +434,10 @@ impl Shared {
     /// there is nothing left to run or to drop. Because the loop takes no posts, it stays so (INBOX-3).
     pub(super) fn take_all(&self) -> Option<Vec<QueuedTask>> {
         let mut inbox = self.inbox();
+        // Asked first, because what is taken out now may bring something to drop when it is withdrawn.
         inbox.is_gone = inbox.is_empty();
         let mut all = Vec::from(std::mem::take(&mut inbox.immediate));
+        // The wheel gives them out in no order.
         let mut delayed = inbox.delayed.take_all();
         delayed.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));
         all.extend(delayed.into_iter().filter_map(|(_, _, task)| task));
@@ -551,6 +559,7 @@ impl Owner for Shared {
             position.set(inbox.delayed.insert(tick, None));
         }
         self.changed.store(true, Ordering::Relaxed);
+        // A later deadline wakes nobody: the loop wakes up at the old one, and looks again.
         Some(self.claim_wake(&mut inbox, Some(deadline)))
     }
 

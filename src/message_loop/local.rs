@@ -266,6 +266,7 @@ impl LocalTable {
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
+        // Taken out first, because their destructors may come back here.
         let entries = std::mem::take(&mut *self.entries.borrow_mut());
         entries.into_values().for_each(|local| _ = shared.catch(|| drop(local)));
     }
@@ -303,6 +304,7 @@ impl LocalKey {
 
     /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
+        // A message, because the entry itself may not leave its thread.
         self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
     }
 }

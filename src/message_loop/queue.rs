@@ -74,6 +74,7 @@ impl LoopQueue {
         while let Some(now) = self.delayed_is_due() {
             let (task, first) = self.shared.pop_delayed(now);
             self.first.set(first);
+            // If there is none, the one that was the first has been cancelled or moved.
             let task = task?;
             if task.nests || !is_nested {
                 return Some(task);
@@ -85,6 +86,7 @@ impl LoopQueue {
 
     /// Returns a reading of the clock if the first of the delayed tasks may start by then.
     fn delayed_is_due(&self) -> Option<Instant> {
+        // Without delayed tasks the clock is not read.
         self.first.get()?;
         let now = self.shared.now();
         // Another task may be the first one by now, because the clock is a user's, and may run the loop.

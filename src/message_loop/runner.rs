@@ -127,6 +127,7 @@ impl TaskRunner {
             return self.post(f).map(drop);
         }
         if !self.shared.quit_state().takes_posts() {
+            // As a post would be.
             return Err(TryScheduleError::new(ScheduleError::Closed, f));
         }
         self.shared.hook().catch_named(type_name::<F>(), f);
@@ -245,6 +246,7 @@ impl TaskRunner {
     fn or_drop<F>(&self, posted: Posted<F>) -> Result<Cancellable, ScheduleError> {
         posted.map_err(|refused| {
             let reason = refused.reason();
+            // A destructor is a user's code.
             self.shared.catch(|| drop(refused));
             reason
         })

@@ -258,6 +258,7 @@ impl<F: Future> Drop for Spawned<F> {
         }
         self.outcome.result.set(Some(result));
         self.outcome.is_over.set(true);
+        // Last of all, because a waker is a user's code.
         shared.catch(|| self.outcome.waker.take().into_iter().for_each(Waker::wake));
     }
 }
@@ -353,6 +354,7 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
         let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Cancelled));
         match before {
             Stage::Over | Stage::Cancelled => return false,
+            // Its job is among the immediate tasks.
             Stage::Queued => self.shared().remove(&self.position),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }

@@ -98,6 +98,7 @@ impl LoopCore {
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
         let _run = self.begin_run(quit, RunKind::Pump);
+        // A run that was told to quit before starts nothing.
         if !self.must_quit_now() {
             self.pump.run(self);
         }
@@ -122,6 +123,7 @@ impl LoopCore {
         let did = self.do_work();
         let mut did = self.do_delayed_work() || did;
         loop {
+            // Immediate tasks do not set `changed`, so the inbox is looked into.
             if did && (self.queue.drain_inbox() || self.queue.has_work(self.is_nested())) {
                 return Next::Now;
             }
@@ -364,6 +366,7 @@ pub(super) fn bind(core: &Rc<LoopCore>) -> bool {
 /// Releases the calling thread, if it is bound to this loop.
 pub(super) fn unbind(shared: &Shared) {
     if is_current(shared) {
+        // Taken out first, because its drop closes the loop, which may ask for the current one.
         drop(CURRENT.try_with(|current| current.borrow_mut().take()));
     }
 }
