@@ -192,8 +192,7 @@ impl LocalTaskRunner {
             let reason = refused.reason();
             let (f, answer) = refused.into_task();
             drop(answer); // with the ticket, which takes the entry out of the table
-            let reply = entry.take().expect("its ticket was not redeemed");
-            TryScheduleError::new(reason, (f, reply))
+            TryScheduleError::new(reason, (f, take_back(&entry)))
         })
     }
 
@@ -230,7 +229,7 @@ impl LocalTaskRunner {
         post(ticket).map_err(|refused| {
             let reason = refused.reason();
             drop(refused); // with the ticket, which takes the entry out of the table
-            TryScheduleError::new(reason, entry.take().expect("its ticket was not redeemed"))
+            TryScheduleError::new(reason, take_back(&entry))
         })
     }
 
@@ -320,6 +319,11 @@ impl Drop for Discarded {
 
 /// The entry of a closure: `None` while it runs, and once it has left.
 type LocalClosure<C> = Cell<Option<C>>;
+
+/// Takes the closure back whose ticket was refused.
+fn take_back<C>(entry: &LocalClosure<C>) -> C {
+    entry.take().expect("its ticket was not redeemed")
+}
 
 /// Stands for a closure on its way through the inbox (LOCAL-1).
 struct Ticket<C> {

@@ -305,7 +305,7 @@ impl LoopCore {
         let found = self.idle_handlers.borrow().get(&key).map(Rc::clone);
         let Some(handler) = found else { return }; // another handler has removed it
         let Ok(mut f) = handler.try_borrow_mut() else { return }; // it runs below
-        let flow = self.shared.catch(|| f());
+        let flow = self.shared.catch(&mut *f);
         drop(f);
         if flow != Some(ControlFlow::Continue(())) {
             self.remove_idle_handler(IdleKey(key));
