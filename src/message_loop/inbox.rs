@@ -24,20 +24,23 @@
 //!   in most turns. It is written under the lock, so it is exact there. Without the lock it is a hint, which may be late
 //!   because it is Relaxed. A late hint costs one turn, because the loop always takes the lock before it sleeps.
 //! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::executor::backpressure), after
-//!   its task was taken, and with no lock held. The measure is the number of tasks in the inbox, plus the overdue tasks
-//!   of the loop's own heap. Never held back are the loop's own thread, a wake of a future, a reply, and a scheduler
-//!   that hands a task over, because other threads wait for these.
-//! - INBOX-7 A cancelled task stays in its queue, without its closure, until a sweep removes it. So does the old entry of
-//!   a task that was moved to an earlier deadline (LOOP-5). A cancel or a reset sweeps the inbox, and the loop sweeps its
-//!   own queues, each time that more than half of their tasks, and a few, are cancelled.
-//!   So the memory is in proportion to the tasks that are pending, also while the loop is busy or asleep.
+//!   its task was taken, and with no lock held. The measure is the number of immediate tasks in the inbox, plus the delayed
+//!   tasks that have come since the loop last looked at them, or that were overdue then. Never held back are the loop's own
+//!   thread, a wake of a future, a reply, and a scheduler that hands a task over, because other threads wait for these.
+//!
+//! Delayed tasks are in one wheel under the lock of the inbox, so a cancel takes its task out, and a reset moves it, on any
+//! thread. The loop's thread takes them out one by one. Immediate tasks leave the inbox all at once, because the loop has
+//! no lock to take then. A cancelled one stays in its queue, without its closure, until its turn, or until a sweep that
+//! keeps the memory in proportion to the tasks that are pending.
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicIsize, AtomicU64};
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
@@ -45,21 +48,28 @@ use super::entry::{LoopPosition, QueuedTask};
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
-use crate::executor::backpressure::PendingLimit;
-use crate::executor::backpressure::{Backpressure, Flow};
+use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
-use crate::pool::job::{Due, Epoch, Job, Owner, Run, Work};
+use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
+use crate::wheel::Wheel;
 use crate::{Cancellable, Clock, PanicHook, ScheduleError};
 
-/// Fewer cancelled tasks than this are not worth a sweep (INBOX-7).
-const MIN_SWEEP: isize = 256;
+/// Fewer cancelled tasks than this are not worth a sweep.
+const MIN_SWEEP: usize = 256;
+
+/// The size of the wheel of delayed tasks, and what a bucket of it covers, in nanoseconds.
+const BUCKETS: usize = 1024;
+const GRANULARITY: NonZeroU64 = NonZeroU64::new(32_000_000).expect("above zero");
+
+/// About so many entries of the wheel are looked at to find out until when the loop may sleep. If they do not suffice, it
+/// may wake up once too early.
+const LOOK: usize = 64;
+
+/// Deadlines that have passed before the loop was made keep their order, as far back as this.
+const PAST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// With more tasks than this in the inbox, or overdue, a poster is held back (INBOX-6).
 const MAX_AHEAD: u64 = 1 << 16;
-
-fn signed(count: usize) -> isize {
-    isize::try_from(count).unwrap_or(isize::MAX)
-}
 
 /// A value that is to be dropped on the loop's thread.
 pub(super) type ToDrop = Box<dyn Any + Send>;
@@ -70,18 +80,13 @@ pub(super) struct Shared {
     inbox: CachePadded<Mutex<Inbox>>,
     /// Something other than an immediate task has come (INBOX-5).
     changed: CachePadded<AtomicBool>,
-    /// About how many cancelled tasks are in the queues. A task is counted after its cancel, and subtracted when it is
-    /// removed. Relaxed suffices here and for the next field, because they only tell when to sweep.
-    cancelled: AtomicIsize,
-    /// A higher count of cancelled tasks calls for a sweep (INBOX-7). It is written under the inbox's lock.
-    sweep_above: AtomicIsize,
     /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own.
     /// Relaxed suffices, because it orders nothing.
     passed: CachePadded<AtomicU64>,
     limit: PendingLimit,
     pressure: Backpressure,
     clock: Arc<dyn Clock>,
-    /// When the loop was made.
+    /// The wheel counts nanoseconds from here.
     epoch: Epoch,
     /// The pump's waker, and that of [`wake_with`](super::LoopBuilder::wake_with) if there is one.
     wakers: Vec<Waker>,
@@ -89,20 +94,20 @@ pub(super) struct Shared {
     me: Weak<Shared>,
 }
 
-#[derive(Default)]
 struct Inbox {
     immediate: VecDeque<QueuedTask>,
-    delayed: Vec<QueuedTask>,
+    /// All delayed tasks, by deadline, and at equal deadlines in the order of posting. `None` keeps the place of an
+    /// immediate task that was reset to this time, until its turn comes.
+    delayed: Wheel<Option<QueuedTask>>,
     to_drop: Vec<ToDrop>,
     state: LoopState,
     quit: Quit,
     /// The loop has drained the inbox for the last time.
     is_gone: bool,
-    /// The number of the last task.
-    sequence: u64,
-    wants_sweep: bool,
-    /// How many tasks of the loop's own heap were overdue when it last drained the inbox (INBOX-6).
-    overdue: usize,
+    /// How many immediate tasks were cancelled since the last sweep, or since the loop took them all.
+    cancelled: usize,
+    /// How many delayed tasks have come since the loop last looked at them, and how many were overdue then (INBOX-6).
+    delayed_ahead: usize,
 }
 
 /// What the loop's thread does, as far as a post needs to know.
@@ -116,13 +121,6 @@ pub(super) enum LoopState {
     Awake,
     /// The loop waits, or is about to: until this instant, or `None` until it is woken.
     Asleep(Option<Instant>),
-}
-
-/// What the loop has taken out of the inbox, beside tasks.
-pub(super) struct Received {
-    pub(super) quit: Quit,
-    pub(super) to_drop: Vec<ToDrop>,
-    pub(super) wants_sweep: bool,
 }
 
 /// Where a task comes from.
@@ -151,22 +149,34 @@ impl Inbox {
         self.immediate.is_empty() && self.delayed.is_empty() && self.to_drop.is_empty()
     }
 
-    fn len(&self) -> usize {
-        self.immediate.len() + self.delayed.len()
-    }
-
     /// Returns how far the posters are ahead of the loop (INBOX-6).
     fn ahead(&self) -> u64 {
-        (self.len() + self.overdue) as u64
+        (self.immediate.len() + self.delayed_ahead) as u64
     }
 
-    fn sweep(&mut self) -> usize {
-        let before = self.len();
-        self.immediate.retain(|task| !task.is_void()); // which takes no lock of a job (JOB-5)
-        self.delayed.retain(|task| !task.is_void());
-        self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
-        self.delayed.shrink_to(2 * self.delayed.len() + SMALL);
-        before - self.len()
+    /// Looks at the delayed tasks. Returns when the first one is due, or somewhat earlier.
+    fn look(&mut self, epoch: Epoch) -> Option<Instant> {
+        // As of the last reading of the clock, which is a user's, so it is not read under the lock (INBOX-4).
+        self.delayed_ahead = self.delayed.count_due(self.delayed.now());
+        self.delayed.next_expiry_within(LOOK).map(|tick| epoch.instant(tick))
+    }
+
+    fn file(&mut self, deadline: u64, task: QueuedTask) {
+        let key = self.delayed.insert(deadline, Some(task));
+        let filed = self.delayed.get(key).and_then(Option::as_ref);
+        filed.into_iter().for_each(|task| task.job.position().set(key));
+    }
+
+    /// Counts an immediate task that was cancelled, and removes all of these if they are many.
+    fn note_cancelled(&mut self) {
+        self.cancelled += 1;
+        // Each sweep is paid for by the cancels since the one before. Tasks that the loop has taken out may have been
+        // counted, and then a sweep finds less.
+        if self.cancelled > MIN_SWEEP + self.immediate.len() / 2 {
+            self.cancelled = 0;
+            self.immediate.retain(|task| !task.job.position().has_ended()); // takes no lock of a job (JOB-5)
+            self.immediate.shrink_to(2 * self.immediate.len() + SMALL);
+        }
     }
 }
 
@@ -177,12 +187,24 @@ impl Shared {
         hook: PanicHook,
         limit: PendingLimit,
     ) -> Arc<Shared> {
-        let epoch = Epoch(clock.now());
+        let now = clock.now();
+        // Some systems have no instants before their start. There such deadlines lose their order, and nothing else.
+        let epoch = Epoch(now.checked_sub(PAST).unwrap_or(now));
+        let inbox = Inbox {
+            immediate: VecDeque::new(),
+            delayed: Wheel::new(BUCKETS)
+                .with_granularity(GRANULARITY)
+                .starting_at(epoch.number(now)),
+            to_drop: Vec::new(),
+            state: LoopState::NotRunning,
+            quit: Quit::No,
+            is_gone: false,
+            cancelled: 0,
+            delayed_ahead: 0,
+        };
         Arc::new_cyclic(|me| Shared {
-            inbox: CachePadded::default(),
+            inbox: CachePadded::new(Mutex::new(inbox)),
             changed: CachePadded::new(AtomicBool::new(false)),
-            cancelled: AtomicIsize::new(0),
-            sweep_above: AtomicIsize::new(MIN_SWEEP),
             passed: CachePadded::new(AtomicU64::new(0)),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
@@ -219,6 +241,7 @@ impl Shared {
             Ok(enqueued) => enqueued,
             Err(reason) => return Err((reason, job.take_back().expect("no queue has it"))),
         };
+        // Before this thread is held back, or the loop could not come nearer in the meantime.
         self.wake_if(enqueued.must_wake);
         if enqueued.is_over && origin == Origin::Program {
             self.hold_back();
@@ -239,33 +262,27 @@ impl Shared {
         if !inbox.quit.takes_posts() {
             return Err(ScheduleError::Closed); // the loop may not look into the inbox any more (INBOX-3)
         }
-        let has_place = match origin {
-            Origin::Program | Origin::Scheduler => self.limit.enter(),
-            Origin::Reply => {
-                self.limit.enter_anyway();
-                true
+        match origin {
+            Origin::Program | Origin::Scheduler if !self.limit.enter() => {
+                return Err(ScheduleError::Full);
             }
-            Origin::Wake => true,
-        };
-        if !has_place {
-            return Err(ScheduleError::Full);
+            // Nobody could take a reply back.
+            Origin::Reply => self.limit.enter_anyway(),
+            _ => {}
         }
-        inbox.sequence += 1;
-        let task = QueuedTask { job, deadline, sequence: inbox.sequence, nests };
-        task.note(self.epoch);
-        if deadline.is_none() {
-            inbox.immediate.push_back(task);
-        } else {
-            inbox.delayed.push(task);
+        let task = QueuedTask { job, nests };
+        if let Some(deadline) = deadline {
+            inbox.file(self.epoch.number(deadline), task);
+            // The loop goes by the first deadline that it was told, so it has to look again.
+            inbox.delayed_ahead += 1;
             self.changed.store(true, Ordering::Relaxed);
+        } else {
+            inbox.immediate.push_back(task);
         }
+        // Found under the lock, and acted on without it (INBOX-6).
         let is_over = self.pressure.is_over(inbox.ahead());
         let must_wake = self.claim_wake(&mut inbox, deadline);
         Ok(Enqueued { is_over, must_wake })
-    }
-
-    pub(super) fn epoch(&self) -> Epoch {
-        self.epoch
     }
 
     /// Returns true if the caller has to wake the loop, for something that is due at `deadline`, or at once. The next
@@ -274,11 +291,14 @@ impl Shared {
     fn claim_wake(&self, inbox: &mut Inbox, deadline: Option<Instant>) -> bool {
         let must_wake = match (inbox.state, deadline) {
             (LoopState::Awake, _) => false,
+            // For a later task the loop wakes up in time by itself (INBOX-1).
             (LoopState::Asleep(Some(until)), Some(deadline)) => deadline < until,
             (LoopState::Asleep(_), _) => true,
+            // Its own thread will look into the inbox when it runs the loop. Another library's event loop may sleep before.
             (LoopState::NotRunning, _) => self.wakers.len() > 1 || !turn::is_current(self),
         };
         if must_wake {
+            // One wake-up suffices: the loop drains the inbox before it sleeps again.
             inbox.state = LoopState::Awake;
         }
         must_wake
@@ -287,6 +307,7 @@ impl Shared {
     /// Wakes the loop if `must_wake` says so. The inbox must not be locked (INBOX-4).
     pub(super) fn wake_if(&self, must_wake: bool) {
         if must_wake {
+            // A waker is a user's. If one panics, the next is woken all the same.
             self.wakers.iter().for_each(|waker| _ = self.catch(|| waker.wake_by_ref()));
         }
     }
@@ -294,6 +315,7 @@ impl Shared {
     /// Lets the calling thread sleep while it is far ahead of the loop (INBOX-6).
     #[cold]
     fn hold_back(&self) {
+        // The loop's own thread would wait for itself.
         if turn::is_current(self) {
             return;
         }
@@ -307,6 +329,7 @@ impl Shared {
     /// Has a value dropped on the loop's thread, or here if the loop is gone.
     pub(super) fn drop_on_loop(&self, value: ToDrop) {
         let mut inbox = self.inbox();
+        // If the loop is gone, nobody would come for the value.
         if inbox.is_gone || turn::is_current(self) {
             drop(inbox);
             self.catch(|| drop(value));
@@ -335,13 +358,8 @@ impl Shared {
         self.wake_if(must_wake);
     }
 
-    pub(super) fn takes_posts(&self) -> bool {
-        self.inbox().quit.takes_posts()
-    }
-
-    /// Returns true if no task may start any more.
-    pub(super) fn quits_now(&self) -> bool {
-        self.inbox().quit == Quit::Now
+    pub(super) fn quit_state(&self) -> Quit {
+        self.inbox().quit
     }
 
     // ----- for the loop's thread -----------------------------------------------------------
@@ -351,136 +369,155 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in: delayed tasks, and immediate ones if `immediate` is empty. `overdue` is the number
-    /// of overdue tasks in the loop's heap.
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty. Returns how the loop was told to quit, when
+    /// the first delayed task is due, or somewhat earlier, and what the caller has to drop.
     pub(super) fn drain(
         &self,
         immediate: &mut VecDeque<QueuedTask>,
-        arrived: &mut Vec<QueuedTask>,
-        overdue: usize,
-    ) -> Received {
+    ) -> (Quit, Option<Instant>, Vec<ToDrop>) {
         let mut inbox = self.inbox();
-        inbox.overdue = overdue;
+        // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
         inbox.state = LoopState::Awake;
         if immediate.is_empty() {
             std::mem::swap(immediate, &mut inbox.immediate);
+            inbox.cancelled = 0;
         }
-        std::mem::swap(arrived, &mut inbox.delayed);
         let to_drop = std::mem::take(&mut inbox.to_drop);
-        let wants_sweep = std::mem::take(&mut inbox.wants_sweep);
-        Received { quit: inbox.quit, to_drop, wants_sweep }
+        (inbox.quit, inbox.look(self.epoch), to_drop)
     }
 
-    /// Puts the loop to sleep, or returns false if something has come (INBOX-1).
-    pub(super) fn go_to_sleep(&self, until: Option<Instant>) -> bool {
+    /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after
+    /// it is due.
+    pub(super) fn pop_delayed(&self, now: Instant) -> (Option<QueuedTask>, Option<Instant>) {
         let mut inbox = self.inbox();
+        let mut task = None;
+        if let Some(by) = inbox.quit.starts_by(now) {
+            let by = self.epoch.number_by(by);
+            // The wheel may have been moved beyond the time of a `quit_safely`.
+            while task.is_none() && inbox.delayed.peek(by).is_some_and(|(at, _)| at <= by) {
+                task = inbox.delayed.pop(by).and_then(|(_, _, task)| task);
+            }
+        }
+        // So a reset from now on finds that it is out of the wheel, and makes a new place for it.
+        task.iter().for_each(|task| task.job.position().set(LoopPosition::AT_ONCE));
+        (task, inbox.look(self.epoch))
+    }
+
+    /// Puts the loop to sleep until the first deadline, unless something has come (INBOX-1). Returns whether it sleeps,
+    /// and that deadline.
+    pub(super) fn go_to_sleep(&self) -> (bool, Option<Instant>) {
+        let mut inbox = self.inbox();
+        // Looked at again, because tasks may have been cancelled or moved. A poster comes before or after this (INBOX-1).
+        let until = inbox.look(self.epoch);
         let sleeps = inbox.immediate.is_empty() && !self.has_changed();
         if sleeps {
             inbox.state = LoopState::Asleep(until);
         }
-        sleeps
+        (sleeps, until)
     }
 
     pub(super) fn set_state(&self, state: LoopState) {
         self.inbox().state = state;
     }
 
-    /// Ends a loop that was told to quit and has nothing left to do. Returns false if something has come in.
-    pub(super) fn quit_if_empty(&self) -> bool {
+    /// Ends a loop that was told to quit and has nothing left to do, unless something has come in.
+    pub(super) fn quit_if_empty(&self) -> Quit {
         let mut inbox = self.inbox();
-        let is_empty = inbox.is_empty();
-        if is_empty {
+        if inbox.immediate.is_empty() && !self.has_changed() {
             inbox.quit.tighten(Quit::Now);
         }
-        is_empty
+        inbox.quit
     }
 
-    /// Returns true if the inbox of a loop that takes no posts is empty. Then it stays so (INBOX-3).
-    pub(super) fn leave_if_empty(&self) -> bool {
+    /// Takes all tasks out, in the order in which they would run: the immediate ones, then by deadline. Returns `None` if
+    /// there is nothing left to run or to drop. Because the loop takes no posts, it stays so (INBOX-3).
+    pub(super) fn take_all(&self) -> Option<Vec<QueuedTask>> {
         let mut inbox = self.inbox();
+        // Asked first, because what is taken out now may bring something to drop when it is withdrawn.
         inbox.is_gone = inbox.is_empty();
-        inbox.is_gone
-    }
-
-    pub(super) fn next_sequence(&self) -> u64 {
-        let mut inbox = self.inbox();
-        inbox.sequence += 1;
-        inbox.sequence
+        let mut all = Vec::from(std::mem::take(&mut inbox.immediate));
+        // The wheel gives them out in no order.
+        let mut delayed = inbox.delayed.take_all();
+        delayed.sort_unstable_by_key(|(deadline, order, _)| (*deadline, *order));
+        all.extend(delayed.into_iter().filter_map(|(_, _, task)| task));
+        (!inbox.is_gone).then_some(all)
     }
 
     /// Counts a task that the loop has run or skipped.
     pub(super) fn count_passed(&self) {
+        // No read-modify-write, because only the loop's thread writes it.
         let passed = self.passed.load(Ordering::Relaxed);
         self.passed.store(passed.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Checks the inbox, and what it knows of the loop, whose own thread says that its state is `state`, and that it
-    /// was told `quit`.
-    pub(super) fn check_invariants(&self, state: LoopState, quit: Quit) {
-        let inbox = self.inbox();
-        let has_unsaid =
-            !inbox.delayed.is_empty() || !inbox.to_drop.is_empty() || inbox.wants_sweep;
-        assert!(self.has_changed() || !has_unsaid && inbox.quit == quit, "a lost hint (INBOX-5)");
-        assert!(!inbox.is_gone || inbox.is_empty() && inbox.quit == Quit::Now, "INBOX-3");
-        if let LoopState::Asleep(until) = inbox.state {
-            assert_eq!(state, inbox.state, "posters know how long the loop sleeps (INBOX-1)");
-            assert!(
-                inbox.immediate.is_empty() && inbox.to_drop.is_empty(),
-                "it was not woken (INBOX-2)"
-            );
-            let mut some = inbox.delayed.iter().take(16);
-            assert!(
-                some.all(|task| until.is_some() && task.deadline >= until),
-                "it was not woken (INBOX-2)"
-            );
-        }
-    }
-
-    // ----- cancelled tasks -----------------------------------------------------------------
-
-    pub(super) fn removed_cancelled(&self, count: usize) {
-        self.cancelled.fetch_sub(signed(count), Ordering::Relaxed);
-    }
-
-    /// Returns true if a loop whose own queues have `len` tasks should sweep them (INBOX-7).
-    pub(super) fn has_too_many_cancelled(&self, len: usize) -> bool {
-        self.cancelled.load(Ordering::Relaxed) > MIN_SWEEP + signed(len) / 2
-    }
-
-    /// Notes that the loop has swept its own queues: `removed` tasks have gone, and `len` are left.
-    pub(super) fn was_swept(&self, removed: usize, len: usize) {
-        let inbox = self.inbox(); // without the lock, a cancel in between would count the removed tasks
-        self.removed_cancelled(removed);
-        let sweep_above = MIN_SWEEP + signed(len + inbox.len()) / 2;
-        self.sweep_above.store(sweep_above, Ordering::Relaxed);
-    }
-
-    /// Removes the cancelled tasks of the inbox, and asks the loop to sweep its own queues if too many are left there.
-    #[cold]
-    fn sweep_inbox(&self) {
+    /// Checks the inbox against what the loop's thread knows: whether it sleeps, and how it was told to quit.
+    pub(super) fn check_invariants(&self, is_asleep: bool, quit: Quit) {
         let mut inbox = self.inbox();
-        let cancelled = self.cancelled.load(Ordering::Relaxed);
-        if cancelled <= self.sweep_above.load(Ordering::Relaxed) {
-            return; // another thread has swept
+        let is_told = inbox.to_drop.is_empty() && inbox.quit == quit;
+        assert!(self.has_changed() || is_told, "a lost hint (INBOX-5)");
+        let is_over = inbox.is_empty() && inbox.quit == Quit::Now;
+        assert!(is_over || !inbox.is_gone, "a post to a loop that is gone (INBOX-3)");
+        if let LoopState::Asleep(until) = inbox.state {
+            let first = inbox.look(self.epoch);
+            let is_later = first.is_none_or(|first| until.is_some_and(|until| first >= until));
+            let sleeps = is_asleep && inbox.immediate.is_empty() && is_later;
+            assert!(sleeps, "it was not woken (INBOX-2)");
         }
-        let removed = inbox.sweep();
-        self.removed_cancelled(removed);
-        let left = cancelled - signed(removed);
-        // Twice `left`, so that the cancels since this sweep pay for the next one.
-        let sweep_above = MIN_SWEEP + 2 * left + signed(inbox.len()) / 2;
-        self.sweep_above.store(sweep_above, Ordering::Relaxed);
-        if left > MIN_SWEEP {
-            inbox.wants_sweep = true;
-            self.notify_and_unlock(inbox);
+    }
+}
+
+/// What the loop does with a task that has come out, when it starts and when it is due again.
+pub(super) struct OutOfQueue<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) task: &'a QueuedTask,
+}
+
+impl Place for OutOfQueue<'_> {
+    fn is_due(&mut self) -> bool {
+        let key = self.task.job.position().key();
+        if key == LoopPosition::AT_ONCE {
+            return true; // nobody has moved it, and the job's lock is held
         }
+        // A reset has made a place for it. Even if it is due by now, because others may be due before it. If its time has
+        // come so long ago that the loop has come to the place and skipped it, it runs now.
+        let mut inbox = self.shared.inbox();
+        let Some(place) = inbox.delayed.get_mut(key) else { return true };
+        *place = Some(self.task.clone());
+        false
+    }
+
+    /// Queues the next run of a series, whose run has just ended.
+    ///
+    /// It has its turn from the moment when it became possible: when it was planned for, or when the run before it ended,
+    /// whichever is later. By its plan alone, a series that lags behind would always be the first, and nothing else would
+    /// ever run. The plan itself, and so the phase, does not change.
+    fn put_back(&mut self, Next { due, ended }: Next) {
+        let mut inbox = self.shared.inbox();
+        if inbox.is_gone {
+            return; // the run has dropped its loop
+        }
+        let mut due = due.max(ended);
+        // On a clock that stands still, or has long steps, a series that is behind would be due at the call of
+        // `quit_safely` again and again.
+        if due == ended && !inbox.quit.takes_posts() {
+            due = due.checked_add(Duration::from_nanos(1)).unwrap_or(due);
+        }
+        inbox.file(self.shared.epoch.number(due), self.task.clone());
+        self.shared.changed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loop").field("quit", &self.quit_state()).finish_non_exhaustive()
     }
 }
 
 impl Owner for Shared {
     type Position = LoopPosition;
-    /// Whether there is a new entry, and whether the loop has to be woken for it.
-    type AfterMove = Option<bool>;
+    /// Whether the loop has to be woken for the new deadline.
+    type AfterMove = bool;
 
     fn now(&self) -> Instant {
         self.clock.now()
@@ -494,50 +531,43 @@ impl Owner for Shared {
         self.limit.leave();
     }
 
-    /// Counts a cancelled job, which stays in its queue until its turn, or until a sweep (INBOX-7).
+    /// Removes a delayed task. An immediate one stays in its queue, without its closure, until its turn or a sweep.
     fn remove(&self, position: &LoopPosition) {
+        let mut inbox = self.inbox();
+        let removed = inbox.delayed.remove(position.key()).flatten();
         position.end();
-        self.count_void();
+        if removed.is_none() {
+            // Among the immediate ones, or out of its queue already.
+            inbox.note_cancelled();
+        }
+        drop(inbox); // before `removed`
     }
 
     fn deadline(&self, position: &LoopPosition) -> Option<Due> {
-        Some(position.due(self.epoch))
+        let tick = self.inbox().delayed.deadline(position.key());
+        Some(tick.map_or(Due::Now, |tick| Due::At(self.epoch.instant(tick))))
     }
 
-    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<Option<bool>> {
+    fn move_to(&self, position: &LoopPosition, deadline: Instant) -> Option<bool> {
         let mut inbox = self.inbox();
         if !inbox.quit.takes_posts() {
             return None; // the loop will not run what is delayed (INBOX-3)
         }
-        inbox.sequence += 1;
-        let earlier = position.move_to(deadline, self.epoch, inbox.sequence);
-        Some(earlier.map(|task| {
-            task.note(self.epoch);
-            let deadline = task.deadline;
-            inbox.delayed.push(task);
-            self.changed.store(true, Ordering::Relaxed);
-            self.claim_wake(&mut inbox, deadline)
-        }))
+        let tick = self.epoch.number(deadline);
+        if !inbox.delayed.reset(position.key(), tick) {
+            // It is among the immediate tasks, or has come out. When it is to start, it goes to this place instead.
+            position.set(inbox.delayed.insert(tick, None));
+        }
+        self.changed.store(true, Ordering::Relaxed);
+        // A later deadline wakes nobody: the loop wakes up at the old one, and looks again.
+        Some(self.claim_wake(&mut inbox, Some(deadline)))
     }
 
-    fn has_moved(&self, new_entry: Option<bool>) {
-        if let Some(must_wake) = new_entry {
-            self.wake_if(must_wake);
-            self.count_void(); // the entry before
-        }
+    fn has_moved(&self, must_wake: bool) {
+        self.wake_if(must_wake);
     }
 
     fn repeats(&self) -> bool {
-        self.takes_posts()
-    }
-}
-
-impl Shared {
-    /// Counts an entry that has become void, and sweeps if there are too many (INBOX-7).
-    fn count_void(&self) {
-        let cancelled = self.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
-        if cancelled > self.sweep_above.load(Ordering::Relaxed) {
-            self.sweep_inbox();
-        }
+        self.quit_state().takes_posts()
     }
 }

@@ -3,17 +3,14 @@
 //! The closure stays on the thread, in a table, and a [`Ticket`] for it goes through the inbox, among the tasks of
 //! other threads, so that all keep their order. The same table keeps the futures of [`spawn`](super::spawn).
 //!
-//! - LOCAL-1 A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be
-//!   dropped.
-//! - LOCAL-2 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
+//! A closure or a future leaves the table once, on the loop's thread: to run for the last time, or to be dropped.
+//!
+//! - LOCAL-1 A ticket that is dropped without having been redeemed drops its closure. If a cancel drops the ticket on
 //!   another thread, the ticket sends the loop a message to do so.
-//! - LOCAL-3 The closure of a series is out of the table's entry while it runs, so nothing is borrowed in the meantime.
-//!   It is put back also after a panic, and dropped with its ticket.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -22,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use super::inbox::Shared;
 use super::looper::NotBound;
-use super::queue::has_room_to_spare;
-use super::runner::TaskRunner;
+use super::queue::SMALL;
+use super::runner::{Posted, TaskRunner};
 use super::turn::{self, IdleKey, LoopCore};
-use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
+use crate::{Period, Repeat, ScheduleError, TryScheduleError};
 
 /// Posts tasks to the loop of its own thread. Their closures need not be [`Send`].
 ///
@@ -46,7 +43,7 @@ use crate::{Cancellable, Period, Repeat, ScheduleError, TryScheduleError};
 /// assert_eq!(clicks.get(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LocalTaskRunner {
     pub(super) core: Rc<LoopCore>,
     runner: TaskRunner,
@@ -54,7 +51,7 @@ pub struct LocalTaskRunner {
 
 impl LocalTaskRunner {
     pub(super) fn of(core: Rc<LoopCore>) -> LocalTaskRunner {
-        let runner = TaskRunner::of(Arc::clone(&core.shared));
+        let runner = TaskRunner { shared: Arc::clone(&core.shared) };
         LocalTaskRunner { core, runner }
     }
 
@@ -77,7 +74,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`TaskRunner::post`]: `Closed` or `Full`, with the closure.
-    pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post<F: FnOnce() + 'static>(&self, f: F) -> Posted<F> {
         self.post_at_or_now(None, f)
     }
 
@@ -86,11 +83,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`post`](LocalTaskRunner::post).
-    pub fn post_delayed<F: FnOnce() + 'static>(
-        &self,
-        delay: Duration,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_delayed<F: FnOnce() + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
         self.post_at_or_now(self.runner.after(delay), f)
     }
 
@@ -99,11 +92,7 @@ impl LocalTaskRunner {
     /// # Errors
     ///
     /// As [`post`](LocalTaskRunner::post).
-    pub fn post_at<F: FnOnce() + 'static>(
-        &self,
-        at: Instant,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_at<F: FnOnce() + 'static>(&self, at: Instant, f: F) -> Posted<F> {
         self.post_at_or_now(Some(at), f)
     }
 
@@ -145,11 +134,12 @@ impl LocalTaskRunner {
         initial: Duration,
         period: Period,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        let (entry, ticket) = self.keep(f);
-        let posted =
-            self.runner.post_series(initial, period, type_name::<F>(), move || ticket.call());
-        posted.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&entry)))
+    ) -> Posted<F> {
+        let name = type_name::<F>();
+        let post = |ticket: Ticket<F>| {
+            self.runner.post_series(initial, period, name, move || ticket.call())
+        };
+        self.keep_and_post(f, post)
     }
 
     /// Runs a task on another loop, and then `reply` with its result on this one. The reply stays on this thread in the
@@ -188,8 +178,7 @@ impl LocalTaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + 'static,
     {
-        if self.core.is_closed() {
-            // The reply would never leave the table (LOCAL-1).
+        if self.core.is_closed.get() {
             return Err(TryScheduleError::new(ScheduleError::Closed, (f, reply)));
         }
         let (entry, ticket) = self.keep(reply);
@@ -201,8 +190,9 @@ impl LocalTaskRunner {
         let posted = to.post_and_reply_to(&self.core.shared, f, answer);
         posted.map_err(|refused| {
             let reason = refused.reason();
-            let (f, _ticket) = refused.into_task();
-            TryScheduleError::new(reason, (f, self.take_back(&entry)))
+            let (f, answer) = refused.into_task();
+            drop(answer); // with the ticket, which takes the entry out of the table
+            TryScheduleError::new(reason, (f, take_back(&entry)))
         })
     }
 
@@ -219,45 +209,40 @@ impl LocalTaskRunner {
         self.core.remove_idle_handler(key)
     }
 
-    fn post_at_or_now<F: FnOnce() + 'static>(
-        &self,
-        deadline: Option<Instant>,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
-        let (entry, ticket) = self.keep(f);
-        let task = move || {
-            if let Some(f) = ticket.redeem() {
-                f();
-            }
+    fn post_at_or_now<F: FnOnce() + 'static>(&self, deadline: Option<Instant>, f: F) -> Posted<F> {
+        let post = |ticket: Ticket<F>| {
+            let task = move || ticket.redeem().into_iter().for_each(|f| f());
+            self.runner.post_named(deadline, type_name::<F>(), Box::new(task))
         };
-        let posted = self.runner.post_named(deadline, type_name::<F>(), Box::new(task));
-        posted.map_err(|refused| TryScheduleError::new(refused.reason(), self.take_back(&entry)))
+        self.keep_and_post(f, post)
     }
 
-    /// Puts a closure into the table.
+    fn keep_and_post<C: 'static, X>(
+        &self,
+        closure: C,
+        post: impl FnOnce(Ticket<C>) -> Posted<X>,
+    ) -> Posted<C> {
+        if self.core.is_closed.get() {
+            return Err(TryScheduleError::new(ScheduleError::Closed, closure));
+        }
+        let (entry, ticket) = self.keep(closure);
+        post(ticket).map_err(|refused| {
+            let reason = refused.reason();
+            drop(refused); // with the ticket, which takes the entry out of the table
+            TryScheduleError::new(reason, take_back(&entry))
+        })
+    }
+
+    /// Puts a closure into the table of a loop that is not closed. Otherwise it would never leave the table.
     fn keep<C: 'static>(&self, closure: C) -> (Rc<LocalClosure<C>>, Ticket<C>) {
         let key = LocalKey::new(&self.core);
-        let entry = LocalClosure { number: key.number, closure: Cell::new(Some(closure)) };
-        let entry = Rc::new(entry);
+        let entry = Rc::new(Cell::new(Some(closure)));
         self.core.locals.insert(&key, Rc::clone(&entry) as Rc<dyn Any>);
         (entry, Ticket { key: Some(key), closure: PhantomData })
     }
-
-    /// Takes the closure back whose ticket was refused. A loop that is gone finds it by no ticket any more, so it is
-    /// taken from its entry.
-    fn take_back<C>(&self, entry: &LocalClosure<C>) -> C {
-        self.core.locals.remove(entry.number);
-        entry.closure.take().expect("its ticket was not redeemed")
-    }
 }
 
-impl fmt::Debug for LocalTaskRunner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalTaskRunner").field("runner", &self.runner).finish_non_exhaustive()
-    }
-}
-
-/// The closures and futures that stay on the thread of a loop, until they have run or are dropped (LOCAL-1).
+/// The closures and futures that stay on the thread of a loop, until they have run or are dropped.
 #[derive(Default)]
 pub(super) struct LocalTable {
     entries: RefCell<HashMap<u64, Rc<dyn Any>>>,
@@ -272,14 +257,15 @@ impl LocalTable {
     fn remove(&self, number: u64) -> Option<Rc<dyn Any>> {
         let mut entries = self.entries.borrow_mut();
         let local = entries.remove(&number);
-        if has_room_to_spare(entries.len(), entries.capacity()) {
-            let len = entries.len();
-            entries.shrink_to(2 * len);
+        let len = entries.len();
+        if entries.capacity() > SMALL && len < entries.capacity() / 8 {
+            entries.shrink_to(2 * len); // paid for by those that have left
         }
         local
     }
 
     pub(super) fn clear(&self, shared: &Shared) {
+        // Taken out first, because their destructors may come back here.
         let entries = std::mem::take(&mut *self.entries.borrow_mut());
         entries.into_values().for_each(|local| _ = shared.catch(|| drop(local)));
     }
@@ -289,7 +275,7 @@ impl LocalTable {
 #[derive(Clone)]
 pub(super) struct LocalKey {
     number: u64,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl LocalKey {
@@ -298,10 +284,6 @@ impl LocalKey {
         let number = core.locals.last_number.get() + 1;
         core.locals.last_number.set(number);
         LocalKey { number, shared: Arc::clone(&core.shared) }
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 
     /// Returns the loop, if this is its thread.
@@ -319,8 +301,9 @@ impl LocalKey {
         self.core()?.locals.remove(self.number)
     }
 
-    /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-2).
+    /// Has the entry dropped on its thread: at once, if the caller is there (LOCAL-1).
     pub(super) fn discard(&self) {
+        // A message, because the entry itself may not leave its thread.
         self.shared.drop_on_loop(Box::new(Discarded(self.clone())));
     }
 }
@@ -334,14 +317,15 @@ impl Drop for Discarded {
     }
 }
 
-/// The entry of a closure.
-struct LocalClosure<C> {
-    number: u64,
-    /// `None` while it runs, and once it has left.
-    closure: Cell<Option<C>>,
+/// The entry of a closure: `None` while it runs, and once it has left.
+type LocalClosure<C> = Cell<Option<C>>;
+
+/// Takes the closure back whose ticket was refused.
+fn take_back<C>(entry: &LocalClosure<C>) -> C {
+    entry.take().expect("its ticket was not redeemed")
 }
 
-/// Stands for a closure on its way through the inbox (LOCAL-2).
+/// Stands for a closure on its way through the inbox (LOCAL-1).
 struct Ticket<C> {
     /// `None` once it is redeemed.
     key: Option<LocalKey>,
@@ -352,10 +336,10 @@ struct Ticket<C> {
 impl<C: 'static> Ticket<C> {
     /// Takes the closure out of the table, for its only run.
     fn redeem(mut self) -> Option<C> {
-        self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.closure.take()
+        self.key.take()?.take()?.downcast_ref::<LocalClosure<C>>()?.take()
     }
 
-    /// Calls the closure of a series once (LOCAL-3).
+    /// Calls the closure of a series once.
     fn call<R>(&self) -> R
     where
         C: FnMut() -> R,
@@ -363,9 +347,11 @@ impl<C: 'static> Ticket<C> {
         let key = self.key.as_ref().expect("a series is not redeemed");
         let local = key.get().expect("a job runs on its loop's thread, before the loop is gone");
         let entry = local.downcast_ref::<LocalClosure<C>>().expect("an entry keeps its type");
-        let mut f = entry.closure.take().expect("the runs of a series do not overlap");
+        // Out of the entry while it runs, so nothing is borrowed in the meantime. Also after a panic it is put back, and
+        // dropped with the ticket.
+        let mut f = entry.take().expect("the runs of a series do not overlap");
         let result = catch_unwind(AssertUnwindSafe(&mut f));
-        entry.closure.set(Some(f));
+        entry.set(Some(f));
         key.shared.catch(|| drop(local)); // the last reference, if the closure has dropped its loop
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }

@@ -42,6 +42,7 @@ use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 /// ```
 #[doc(alias = "Looper")]
 #[must_use = "dropping it unbinds the thread and drops what was posted: `run` it"]
+#[derive(Debug)]
 pub struct MessageLoop {
     core: Rc<LoopCore>,
 }
@@ -90,12 +91,12 @@ impl MessageLoop {
     /// [`NotBound`] if the thread has no loop.
     #[doc(alias = "myLooper")]
     pub fn current() -> Result<TaskRunner, NotBound> {
-        turn::current().map(|core| TaskRunner::of(Arc::clone(&core.shared))).ok_or(NotBound)
+        LocalTaskRunner::current().map(|local| local.runner())
     }
 
     /// Returns a runner that posts tasks from any thread.
     pub fn runner(&self) -> TaskRunner {
-        TaskRunner::of(Arc::clone(&self.core.shared))
+        TaskRunner { shared: Arc::clone(&self.core.shared) }
     }
 
     /// Returns a runner for this thread that posts tasks whose closures are not [`Send`].
@@ -188,12 +189,6 @@ impl Drop for MessageLoop {
     }
 }
 
-impl fmt::Debug for MessageLoop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageLoop").field("runner", &self.runner()).finish_non_exhaustive()
-    }
-}
-
 // ----- the builder --------------------------------------------------------------------------
 
 /// Makes a [`MessageLoop`]. [`MessageLoop::builder`] returns one.
@@ -212,20 +207,14 @@ impl fmt::Debug for MessageLoop {
 /// assert_eq!(looper.run_until_idle(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Default)]
 #[must_use = "a builder does nothing until `prepare`"]
 pub struct LoopBuilder {
     pump: Option<Box<dyn MessagePump>>,
-    clock: Arc<dyn Clock>,
+    clock: Option<Arc<dyn Clock>>,
     waker: Option<Waker>,
     on_panic: PanicHook,
     max_pending: Option<usize>,
-}
-
-impl Default for LoopBuilder {
-    fn default() -> LoopBuilder {
-        let (clock, on_panic) = (Arc::new(SystemClock), PanicHook::default());
-        LoopBuilder { pump: None, clock, waker: None, on_panic, max_pending: None }
-    }
 }
 
 impl LoopBuilder {
@@ -238,7 +227,7 @@ impl LoopBuilder {
     ///
     /// The default pump waits by this clock. A pump of your own must do so by itself.
     pub fn clock(self, clock: impl Clock) -> LoopBuilder {
-        LoopBuilder { clock: Arc::new(clock), ..self }
+        LoopBuilder { clock: Some(Arc::new(clock)), ..self }
     }
 
     /// Sets a waker that is woken together with the pump, for programs that call [`turn`](MessageLoop::turn) and wait
@@ -289,6 +278,7 @@ impl LoopBuilder {
     /// [`AlreadyBound`] if the thread has a loop, or is about to end.
     pub fn prepare(self) -> Result<MessageLoop, AlreadyBound> {
         let LoopBuilder { pump, clock, waker, on_panic, max_pending } = self;
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock));
         let pump = pump.unwrap_or_else(|| Box::new(DefaultPump::on(Arc::clone(&clock))));
         let wakers = std::iter::once(pump.waker()).chain(waker).collect();
         let shared = Shared::new(clock, wakers, on_panic, PendingLimit::new(max_pending));
@@ -300,9 +290,6 @@ impl LoopBuilder {
 impl fmt::Debug for LoopBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoopBuilder")
-            .field("has_pump", &self.pump.is_some())
-            .field("has_waker", &self.waker.is_some())
-            .field("on_panic", &self.on_panic)
             .field("max_pending", &self.max_pending)
             .finish_non_exhaustive()
     }
@@ -337,6 +324,7 @@ impl fmt::Debug for LoopBuilder {
 /// ```
 #[doc(alias = "HandlerThread")]
 #[must_use = "dropping it tells its loop to quit"]
+#[derive(Debug)]
 pub struct LoopThread {
     runner: TaskRunner,
     /// `None` once it is joined.
@@ -385,16 +373,13 @@ impl LoopThread {
         let (tell, told) = sync_channel(1);
         let name = name.into().replace('\0', ""); // std panics if a name contains a NUL
         let thread = thread::Builder::new().name(name).spawn(move || {
+            // A return, or a panic, drops `tell`, and so tells the caller.
             let Ok(looper) = setup().prepare() else { return };
             _ = tell.send(looper.runner());
             looper.run();
         })?;
-        let no_loop = |_| {
-            io::Error::other(
-                "the new thread has made no loop: `setup` panicked, or bound another one",
-            )
-        };
-        let runner = told.recv().map_err(no_loop)?;
+        let no_loop = "the new thread has made no loop: `setup` panicked, or bound another one";
+        let runner = told.recv().map_err(|_| io::Error::other(no_loop))?;
         Ok(LoopThread { runner, thread: Some(thread) })
     }
 
@@ -415,13 +400,12 @@ impl LoopThread {
     /// The payload of a panic that ended the thread. A panic of a task is caught, and does not end the thread. On the
     /// loop's own thread a [`WouldDeadlock`], at once, and the loop goes on.
     pub fn join(mut self) -> thread::Result<()> {
-        match self.thread.take() {
-            Some(thread) if thread.thread().id() == thread::current().id() => {
-                Err(Box::new(WouldDeadlock))
-            }
-            Some(thread) => thread.join(),
-            None => Ok(()),
+        // Taken out, so the drop of `self` does not tell the loop to quit.
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        if thread.thread().id() == thread::current().id() {
+            return Err(Box::new(WouldDeadlock));
         }
+        thread.join()
     }
 
     /// Tells the loop to quit, as dropping the `LoopThread` does, and waits for the thread to end. The immediate tasks
@@ -459,12 +443,6 @@ impl Drop for LoopThread {
         if self.thread.is_some() {
             self.quit();
         }
-    }
-}
-
-impl fmt::Debug for LoopThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoopThread").field("runner", &self.runner).finish_non_exhaustive()
     }
 }
 

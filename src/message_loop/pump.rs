@@ -156,10 +156,19 @@ impl DefaultPump {
         DefaultPump { clock, sleeper, bell, was_rung, quits }
     }
 
+    /// Takes a turn. Returns whether it did anything, or `None` if a call has told the run to quit.
+    fn turn(&self, delegate: &dyn Delegate) -> Option<bool> {
+        let goes_on = |did| (!self.quits.get()).then_some(did);
+        let did = goes_on(delegate.do_work())?;
+        let did = goes_on(delegate.do_delayed_work() || did)?;
+        goes_on(did || delegate.do_idle_work())
+    }
+
     /// Waits until this instant of the clock, or until it is woken.
     fn wait(&self, until: Option<Instant>) {
         let is_due = until.is_some_and(|until| until <= self.clock.now());
         let is_rung = is_due || (self.was_rung.get() && self.bell.rings_soon());
+        // A clock is a user's, and may have run the loop. A wake that has come since is in the bell (PUMP-1).
         if !is_rung && self.bell.fall_asleep() {
             self.clock.sleep(&self.sleeper, until);
         }
@@ -169,19 +178,7 @@ impl DefaultPump {
 
 impl MessagePump for DefaultPump {
     fn run(&self, delegate: &dyn Delegate) {
-        loop {
-            let did = delegate.do_work();
-            if self.quits.get() {
-                break;
-            }
-            let did = delegate.do_delayed_work() || did;
-            if self.quits.get() {
-                break;
-            }
-            let did = did || delegate.do_idle_work();
-            if self.quits.get() {
-                break;
-            }
+        while let Some(did) = self.turn(delegate) {
             if !did {
                 self.wait(delegate.next_delayed_work());
             }

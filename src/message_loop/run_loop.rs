@@ -12,7 +12,6 @@
 //! The [`Quit`] of a loop becomes stricter, never milder: it moves from any state to any other one further right. Each
 //! state turns into `Now` by itself when nothing is left that it lets start.
 
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,6 +45,7 @@ use crate::platform::sync::{AtomicBool, Ordering};
 /// ```
 #[doc(alias = "base::RunLoop")]
 #[must_use = "a run loop does nothing until `run`"]
+#[derive(Debug)]
 pub struct RunLoop {
     core: Rc<LoopCore>,
     quit: Arc<RunQuit>,
@@ -76,14 +76,8 @@ impl RunLoop {
     }
 }
 
-impl fmt::Debug for RunLoop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunLoop").field("quits", &self.quit.is_now()).finish_non_exhaustive()
-    }
-}
-
 /// A handle that ends one [`RunLoop`], and nothing else. It works from any thread.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct QuitHandle {
     shared: Arc<Shared>,
     quit: Arc<RunQuit>,
@@ -92,6 +86,7 @@ pub struct QuitHandle {
 impl QuitHandle {
     /// Ends the run after the present task. A run that has not begun will return at once.
     pub fn quit(&self) {
+        // Before the lock that `notify` takes, so a loop that goes to sleep has seen it, or is woken.
         self.quit.now.store(true, Ordering::Relaxed);
         self.shared.notify();
     }
@@ -103,32 +98,16 @@ impl QuitHandle {
     }
 }
 
-impl fmt::Debug for QuitHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuitHandle").field("quits", &self.quit.is_now()).finish_non_exhaustive()
-    }
-}
-
 /// How one run was told to quit.
 ///
 /// Relaxed suffices for both flags. A thread that sets one locks the inbox afterwards, in `notify`. The loop reads the
 /// flags first, and then locks the inbox, in `go_to_sleep`. If `notify` came before, the loop finds `changed` set
 /// there, and takes another turn. If it comes later, the waker makes the loop do so. In that turn it reads the flags
 /// again, and sees what was set.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct RunQuit {
-    now: AtomicBool,
-    when_idle: AtomicBool,
-}
-
-impl RunQuit {
-    pub(super) fn is_now(&self) -> bool {
-        self.now.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn is_when_idle(&self) -> bool {
-        self.when_idle.load(Ordering::Relaxed)
-    }
+    pub(super) now: AtomicBool,
+    pub(super) when_idle: AtomicBool,
 }
 
 /// How a loop was told to quit: which tasks may still start, and whether the loop takes posts.
@@ -146,6 +125,7 @@ pub(super) enum Quit {
 impl Quit {
     /// Moves to `to` if that is stricter. A second `Safely` does not move the instant of the first.
     pub(super) fn tighten(&mut self, to: Quit) {
+        // What was due at the first call is a promise already.
         let is_again = matches!((&self, to), (Quit::Safely(_), Quit::Safely(_)));
         if !is_again {
             *self = (*self).max(to);
@@ -156,12 +136,12 @@ impl Quit {
         self <= Quit::WhenIdle
     }
 
-    /// Returns true if a delayed task may start. `is_due` tells whether its deadline has passed.
-    pub(super) fn lets_start(self, deadline: Instant, is_due: impl FnOnce() -> bool) -> bool {
+    /// Returns the instant by which a delayed task must be due to start now.
+    pub(super) fn starts_by(self, now: Instant) -> Option<Instant> {
         match self {
-            Quit::No | Quit::WhenIdle => is_due(),
-            Quit::Safely(at) => deadline <= at,
-            Quit::ImmediateOnly | Quit::Now => false,
+            Quit::No | Quit::WhenIdle => Some(now),
+            Quit::Safely(at) => Some(at),
+            Quit::ImmediateOnly | Quit::Now => None,
         }
     }
 }
@@ -191,7 +171,6 @@ mod tests {
         let mut quit = Quit::Safely(at);
         quit.tighten(Quit::Safely(at + Duration::from_secs(1)));
         assert_eq!(quit, Quit::Safely(at));
-        assert!(quit.lets_start(at, || unreachable!("it was due then")));
-        assert!(!quit.lets_start(at + Duration::from_nanos(1), || true));
+        assert_eq!(quit.starts_by(at + Duration::from_secs(1)), Some(at));
     }
 }

@@ -1,12 +1,8 @@
 //! How tasks come to a loop, from any thread: [`TaskRunner`].
 //!
 //! A task on one loop may have its reply on another one.
-//!
-//! - REPLY-1 The reply travels in a [`PendingReply`], which has it dropped on the reply's own loop if the task panics
-//!   or never runs.
 
 use std::any::type_name;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,6 +16,9 @@ use crate::{
     Cancellable, DueTask, Executor, PanicHook, Period, Rejected, Repeat, RepeatingTask, Schedule,
     ScheduleError, Task, TryScheduleError,
 };
+
+/// A handle, or the reason of a refusal and the closure.
+pub(super) type Posted<F> = Result<Cancellable, TryScheduleError<F>>;
 
 /// Posts tasks to a [`MessageLoop`](super::MessageLoop), from any thread.
 ///
@@ -52,16 +51,12 @@ use crate::{
 /// ```
 #[doc(alias = "Handler")]
 #[doc(alias = "SingleThreadTaskRunner")]
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TaskRunner {
     pub(super) shared: Arc<Shared>,
 }
 
 impl TaskRunner {
-    pub(super) fn of(shared: Arc<Shared>) -> TaskRunner {
-        TaskRunner { shared }
-    }
-
     // ----- tasks ---------------------------------------------------------------------------
 
     /// Runs a task on the loop, after the immediate ones that were posted before.
@@ -70,10 +65,7 @@ impl TaskRunner {
     ///
     /// `Closed` if the loop was told to quit, or is gone. `Full` if as many tasks are pending as
     /// [`LoopBuilder::max_pending`](super::LoopBuilder::max_pending) allows. The closure comes back.
-    pub fn post<F: FnOnce() + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post<F: FnOnce() + Send + 'static>(&self, f: F) -> Posted<F> {
         self.post_once(None, true, f)
     }
 
@@ -82,11 +74,7 @@ impl TaskRunner {
     /// # Errors
     ///
     /// As [`post`](TaskRunner::post).
-    pub fn post_delayed<F: FnOnce() + Send + 'static>(
-        &self,
-        delay: Duration,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_delayed<F: FnOnce() + Send + 'static>(&self, delay: Duration, f: F) -> Posted<F> {
         self.post_once(self.after(delay), true, f)
     }
 
@@ -96,11 +84,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     #[doc(alias = "postAtTime")]
-    pub fn post_at<F: FnOnce() + Send + 'static>(
-        &self,
-        at: Instant,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_at<F: FnOnce() + Send + 'static>(&self, at: Instant, f: F) -> Posted<F> {
         self.post_once(Some(at), true, f)
     }
 
@@ -111,10 +95,7 @@ impl TaskRunner {
     ///
     /// As [`post`](TaskRunner::post).
     #[doc(alias = "PostNonNestableTask")]
-    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    pub fn post_non_nestable<F: FnOnce() + Send + 'static>(&self, f: F) -> Posted<F> {
         self.post_once(None, false, f)
     }
 
@@ -127,7 +108,7 @@ impl TaskRunner {
         &self,
         delay: Duration,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    ) -> Posted<F> {
         self.post_once(self.after(delay), false, f)
     }
 
@@ -145,7 +126,8 @@ impl TaskRunner {
         if !self.belongs_to_current_thread() {
             return self.post(f).map(drop);
         }
-        if !self.shared.takes_posts() {
+        if !self.shared.quit_state().takes_posts() {
+            // As a post would be.
             return Err(TryScheduleError::new(ScheduleError::Closed, f));
         }
         self.shared.hook().catch_named(type_name::<F>(), f);
@@ -202,10 +184,13 @@ impl TaskRunner {
         F: FnOnce() -> T + Send + 'static,
         R: FnOnce(T) + Send + 'static,
     {
-        let reply = PendingReply { reply: Some(reply), replies_to: Arc::clone(replies_to) };
-        let task = TaskWithReply { task: f, reply, result: PhantomData };
+        let (task, reply, replies_to) = (Some(f), Some(reply), Arc::clone(replies_to));
+        let task = TaskWithReply { task, reply, replies_to, result: PhantomData };
         let posted = self.shared.post(None, true, Origin::Program, task).map(drop);
-        posted.map_err(|(reason, task)| TryScheduleError::new(reason, task.into_parts()))
+        posted.map_err(|(reason, mut refused)| {
+            let closures = refused.task.take().zip(refused.reply.take());
+            TryScheduleError::new(reason, closures.expect("it has not run"))
+        })
     }
 
     /// Returns the deadline of a task that is to run after `delay`, or `None` for an immediate one. It is at most the
@@ -223,7 +208,7 @@ impl TaskRunner {
         deadline: Option<Instant>,
         nests: bool,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>> {
+    ) -> Posted<F> {
         let posted = self.shared.post(deadline, nests, Origin::Program, Once(f));
         posted.map_err(|(reason, Once(f))| TryScheduleError::new(reason, f))
     }
@@ -234,23 +219,19 @@ impl TaskRunner {
         deadline: Option<Instant>,
         name: &'static str,
         task: Task,
-    ) -> Result<Cancellable, TryScheduleError<Task>> {
+    ) -> Posted<Task> {
         let named = NamedOnce { name, task };
         let posted = self.shared.post(deadline, true, Origin::Program, named);
         posted.map_err(|(reason, named)| TryScheduleError::new(reason, named.task))
     }
 
-    pub(super) fn post_series<R, F>(
+    pub(super) fn post_series<R: Repeat, F: FnMut() -> R + Send + 'static>(
         &self,
         initial: Duration,
         period: Period,
         name: &'static str,
         f: F,
-    ) -> Result<Cancellable, TryScheduleError<F>>
-    where
-        R: Repeat,
-        F: FnMut() -> R + Send + 'static,
-    {
+    ) -> Posted<F> {
         if period.duration().is_zero() {
             return Err(TryScheduleError::new(ScheduleError::ZeroPeriod, f));
         }
@@ -262,12 +243,10 @@ impl TaskRunner {
     }
 
     /// Drops a closure that was refused.
-    fn or_drop<F>(
-        &self,
-        posted: Result<Cancellable, TryScheduleError<F>>,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn or_drop<F>(&self, posted: Posted<F>) -> Result<Cancellable, ScheduleError> {
         posted.map_err(|refused| {
             let reason = refused.reason();
+            // A destructor is a user's code.
             self.shared.catch(|| drop(refused));
             reason
         })
@@ -305,46 +284,26 @@ impl TaskRunner {
     }
 }
 
-impl fmt::Debug for TaskRunner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskRunner")
-            .field("takes_posts", &self.shared.takes_posts())
-            .finish_non_exhaustive()
-    }
-}
+type Scheduled = Result<Cancellable, ScheduleError>;
 
 impl Schedule for TaskRunner {
     fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
         self.or_drop(self.post_once(self.after(delay), true, task))
     }
 
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
         self.or_drop(self.post_once(Some(deadline), true, task))
     }
 
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
         self.schedule_series_named(type_name::<RepeatingTask>(), initial, period, task)
     }
 
-    fn schedule_task_named(
-        &self,
-        name: &'static str,
-        delay: Duration,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
         self.or_drop(self.post_named(self.after(delay), name, task))
     }
 
@@ -353,7 +312,7 @@ impl Schedule for TaskRunner {
         name: &'static str,
         deadline: Instant,
         task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         self.or_drop(self.post_named(Some(deadline), name, task))
     }
 
@@ -363,7 +322,7 @@ impl Schedule for TaskRunner {
         initial: Duration,
         period: Period,
         task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         self.or_drop(self.post_series(initial, period, name, task))
     }
 }
@@ -392,9 +351,11 @@ impl Executor for TaskRunner {
     /// The calling thread is never held back, because most often it is a tick thread.
     fn execute(&self, task: DueTask) -> Result<(), Rejected> {
         let posted = self.shared.post(None, true, Origin::Scheduler, task).map(drop);
-        posted.map_err(|(reason, task)| match reason {
-            ScheduleError::Closed if self.shared.quits_now() => Rejected::for_good(task),
-            ScheduleError::Closed => Rejected::finishing(task, self.belongs_to_current_thread()),
+        posted.map_err(|(reason, task)| match (reason, self.shared.quit_state()) {
+            (ScheduleError::Closed, Quit::Now) => Rejected::for_good(task),
+            (ScheduleError::Closed, _) => {
+                Rejected::finishing(task, self.belongs_to_current_thread())
+            }
             _ => Rejected::new(task),
         })
     }
@@ -402,47 +363,14 @@ impl Executor for TaskRunner {
 
 // ----- replies ----------------------------------------------------------------------------
 
-/// A reply on its way to its own loop (REPLY-1).
-struct PendingReply<R: Send + 'static> {
+/// A task with its reply. If the task panics or never runs, the reply is dropped on its own loop, with this.
+struct TaskWithReply<F, R: Send + 'static, T> {
+    /// `None` once the task has begun.
+    task: Option<F>,
+    /// `None` once it is posted.
     reply: Option<R>,
     replies_to: Arc<Shared>,
-}
-
-impl<R: Send + 'static> PendingReply<R> {
-    /// Posts the reply to its own loop.
-    fn send<T: Send + 'static>(mut self, value: T)
-    where
-        R: FnOnce(T),
-    {
-        let Some(reply) = self.reply.take() else { return };
-        let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
-        let answer = NamedOnce { name, task };
-        if let Err((_, refused)) = self.replies_to.post(None, true, Origin::Reply, answer) {
-            self.replies_to.drop_on_loop(Box::new(refused));
-        }
-    }
-}
-
-impl<R: Send + 'static> Drop for PendingReply<R> {
-    fn drop(&mut self) {
-        if let Some(reply) = self.reply.take() {
-            self.replies_to.drop_on_loop(Box::new(reply));
-        }
-    }
-}
-
-/// A task with its reply.
-struct TaskWithReply<F, R: Send + 'static, T> {
-    task: F,
-    reply: PendingReply<R>,
     result: PhantomData<fn() -> T>,
-}
-
-impl<F, R: Send + 'static, T> TaskWithReply<F, R, T> {
-    /// Returns both closures of a task that was refused.
-    fn into_parts(mut self) -> (F, R) {
-        (self.task, self.reply.reply.take().expect("it has not run"))
-    }
 }
 
 impl<F: Send + 'static, R: Send + 'static, T: 'static> Workload for TaskWithReply<F, R, T> {
@@ -458,9 +386,25 @@ where
     R: FnOnce(T) + Send + 'static,
 {
     fn run(work: &mut Option<Self>, _hook: &PanicHook) -> ControlFlow<()> {
-        if let Some(TaskWithReply { task, reply, .. }) = work.take() {
-            reply.send(task());
+        // It stays where it is, so after a panic the reply is dropped with it, on its own loop.
+        let Some(work) = work else { return ControlFlow::Break(()) };
+        let value = work.task.take().map(|task| task());
+        if let (Some(value), Some(reply)) = (value, work.reply.take()) {
+            let (name, task) = (type_name::<R>(), Box::new(move || reply(value)));
+            let answer = NamedOnce { name, task };
+            // Nobody could take the closure back, so a loop that has quit drops it.
+            if let Err((_, refused)) = work.replies_to.post(None, true, Origin::Reply, answer) {
+                work.replies_to.drop_on_loop(Box::new(refused));
+            }
         }
         ControlFlow::Break(())
+    }
+}
+
+impl<F, R: Send + 'static, T> Drop for TaskWithReply<F, R, T> {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            self.replies_to.drop_on_loop(Box::new(reply));
+        }
     }
 }

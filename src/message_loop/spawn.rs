@@ -17,13 +17,10 @@
 //!
 //! - SPAWN-1 A wake is posted only by the step from `Waiting` to `Queued`, so a task is in the inbox once at most. A
 //!   wake during a poll is not lost: it leads to `PollAgain`.
-//! - SPAWN-2 The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are
-//!   caught and reported.
-//! - SPAWN-3 The handle is resolved by the code that drops the future: that is the last step of [`Spawned`].
-//! - SPAWN-4 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
-//! - No lock is taken while the stage is locked.
-//! - SPAWN-6 A loop that takes no posts takes no wakes either. A future that was woken before is polled as an immediate
-//!   task is run. All others are dropped with the loop.
+//! - SPAWN-2 A future holds its place (S25) from the start until the step to `Over` or `Cancelled`.
+//!
+//! The future is polled, and dropped, on the loop's thread, with nothing locked or borrowed. Its panics are caught and
+//! reported.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -109,9 +106,11 @@ impl LocalTaskRunner {
             Err(reason) => return Err(TryScheduleError::new(reason, future)),
         };
         // The task cannot run before this thread goes back to the loop, or calls a waker.
-        let outcome = Rc::new(Outcome::default());
+        let (result, waker, is_over) = (Cell::new(None), Cell::new(None), Cell::new(false));
+        let outcome = Rc::new(Outcome { result, waker, is_over });
         let spawned = Spawned {
             future: Cell::new(Some(Box::pin(future))),
+            result: Cell::new(Err(JoinError::Cancelled)),
             outcome: Rc::clone(&outcome),
             task: Arc::clone(&task),
         };
@@ -203,66 +202,64 @@ struct Outcome<T> {
     is_over: Cell<bool>,
 }
 
-impl<T> Default for Outcome<T> {
-    fn default() -> Outcome<T> {
-        let (result, waker, is_over) = (Cell::new(None), Cell::new(None), Cell::new(false));
-        Outcome { result, waker, is_over }
-    }
-}
-
-impl<T> Outcome<T> {
-    fn resolve(&self, result: Result<T, JoinError>) {
-        self.result.set(Some(result));
-        self.is_over.set(true);
-        self.waker.take().into_iter().for_each(Waker::wake);
-    }
-}
-
 /// The entry of a future in the table of its loop.
 struct Spawned<F: Future> {
-    /// `None` while it is polled, so that nothing is borrowed (SPAWN-2), and once it has ended.
+    /// `None` while it is polled, so that nothing is borrowed, and once it has ended.
     future: Cell<Option<Pin<Box<F>>>>,
+    /// What the handle is to be told when this is dropped.
+    result: Cell<Result<F::Output, JoinError>>,
     outcome: Rc<Outcome<F::Output>>,
     task: Arc<LocalTask<F>>,
 }
 
 impl<F: Future + 'static> Spawned<F> {
     fn poll(&self) {
+        // Out of the entry, so that the future may cancel itself, or drop its loop.
         let Some(mut future) = self.future.take() else { return };
         let waker = Waker::from(Arc::clone(&self.task));
         let mut context = Context::from_waker(&waker);
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
-        let result = match polled {
+        match polled {
             Ok(Poll::Pending) => {
                 self.future.set(Some(future));
-                return self.task.wait();
+                let waits = |stage: Stage| (!stage.is_end()).then_some(Stage::Waiting);
+                match self.task.step(waits) {
+                    // The wake during the poll is not lost (SPAWN-1).
+                    Stage::PollAgain => self.task.wake_by_ref(),
+                    Stage::Cancelled | Stage::Over => drop(self.task.key.take()),
+                    Stage::Waiting | Stage::Queued | Stage::Polling => {}
+                }
+                return;
             }
-            Ok(Poll::Ready(value)) => Ok(value),
+            Ok(Poll::Ready(value)) => self.result.set(Ok(value)),
             Err(panic) => {
                 self.task.shared().hook().tell_named(type_name::<F>(), &*panic);
-                Err(JoinError::Panicked(PanicPayload::new(panic)))
+                self.result.set(Err(JoinError::Panicked(PanicPayload::new(panic))));
             }
-        };
-        let shared = self.task.shared();
-        shared.catch(|| drop(future));
-        if self.task.finish() {
-            shared.catch(|| self.outcome.resolve(result));
-        } else {
-            shared.catch(|| drop(result)); // it was cancelled in this poll
         }
+        self.task.shared().catch(|| drop(future));
+        // Dropped with it, the entry resolves the handle.
         drop(self.task.key.take());
     }
 }
 
 impl<F: Future> Drop for Spawned<F> {
+    /// Drops the future, and then resolves the handle, which nothing else does. So no handle waits in vain.
     fn drop(&mut self) {
         let shared = self.task.shared();
         shared.catch(|| drop(self.future.take()));
-        self.task.finish();
-        if !self.outcome.is_over.get() {
-            // Nobody else will resolve it (SPAWN-3).
-            shared.catch(|| self.outcome.resolve(Err(JoinError::Cancelled)));
+        let mut result = self.result.replace(Err(JoinError::Cancelled));
+        let ends = |stage: Stage| (!stage.is_end()).then_some(Stage::Over);
+        if self.task.step(ends).is_end() {
+            // It was cancelled, maybe in its last poll.
+            shared.catch(|| drop(std::mem::replace(&mut result, Err(JoinError::Cancelled))));
+        } else {
+            shared.no_longer_pending(); // (SPAWN-2)
         }
+        self.outcome.result.set(Some(result));
+        self.outcome.is_over.set(true);
+        // Last of all, because a waker is a user's code.
+        shared.catch(|| self.outcome.waker.take().into_iter().for_each(Waker::wake));
     }
 }
 
@@ -296,7 +293,7 @@ impl Stage {
 
 impl<F> LocalTask<F> {
     fn shared(&self) -> &Shared {
-        self.key.shared()
+        &self.key.shared
     }
 
     /// Moves to the next stage, if there is one from here. Returns the stage before.
@@ -305,27 +302,6 @@ impl<F> LocalTask<F> {
         let before = *stage;
         *stage = next(before).unwrap_or(before);
         before
-    }
-
-    /// Moves to `Over`, and frees the place (SPAWN-4). Returns false if the future has ended before.
-    fn finish(&self) -> bool {
-        let finishes = !self.step(|stage| (!stage.is_end()).then_some(Stage::Over)).is_end();
-        if finishes {
-            self.shared().no_longer_pending();
-        }
-        finishes
-    }
-}
-
-impl<F: Future + 'static> LocalTask<F> {
-    /// Moves to `Waiting` after a poll that was not ready, unless it was woken or cancelled in the meantime.
-    fn wait(self: &Arc<Self>) {
-        let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Waiting));
-        match before {
-            Stage::PollAgain => self.wake_by_ref(),
-            Stage::Cancelled | Stage::Over => drop(self.key.take()),
-            Stage::Waiting | Stage::Queued | Stage::Polling => {}
-        }
     }
 }
 
@@ -342,7 +318,8 @@ impl<F: Future + 'static> Wake for LocalTask<F> {
         });
         if before == Stage::Waiting {
             let job = Arc::clone(self) as Arc<dyn Run<Shared>>;
-            // It has its place already (SPAWN-4). If it is refused, it waits for the end of the loop (SPAWN-6).
+            // It has its place already (SPAWN-2). A loop that takes no posts takes no wakes either. Then the future waits for
+            // the end of the loop, which drops it.
             if let Ok(enqueued) = self.shared().enqueue(job, None, true, Origin::Wake) {
                 self.shared().wake_if(enqueued.must_wake);
             }
@@ -377,10 +354,12 @@ impl<F: Future + 'static> Cancel for LocalTask<F> {
         let before = self.step(|stage| (!stage.is_end()).then_some(Stage::Cancelled));
         match before {
             Stage::Over | Stage::Cancelled => return false,
+            // Its job is among the immediate tasks.
             Stage::Queued => self.shared().remove(&self.position),
             Stage::Waiting | Stage::Polling | Stage::PollAgain => {}
         }
-        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-4)
+        self.shared().no_longer_pending(); // the step to `Cancelled` does so, like that to `Over` (SPAWN-2)
+        // A poll that is in progress drops the future itself, when it ends.
         if !matches!(before, Stage::Polling | Stage::PollAgain) {
             self.key.discard();
         }

@@ -7,15 +7,12 @@
 //! [`Delegate`] here. `turn` and `run_until_idle` call the same methods without a pump. Nothing here is borrowed in the
 //! meantime (INBOX-4).
 //!
-//! - NEST-1 Only the innermost run is told to quit. Each outer run finds out when it is the innermost one.
-//! - NEST-2 A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do.
-//! - NEST-3 The loop ends when no run has anything left that may start. A nested run that has deferred a task ends
-//!   alone, and leaves that task to the outermost run.
-//! - IDLE-1 An idle phase begins when a task has run. Each idle handler runs once in it.
-//! - IDLE-2 A handler is taken out of the table while it runs, so it may add and remove handlers, itself too.
+//! A run ends as soon as it is to quit at once, and otherwise when it has nothing left to do. An idle phase begins when a
+//! task has run, and each idle handler runs once in it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,24 +20,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::entry::QueuedTask;
-use super::inbox::{LoopState, Shared};
+use super::inbox::{LoopState, OutOfQueue, Shared};
 use super::local::LocalTable;
 use super::looper::Next;
 use super::pump::{Delegate, MessagePump};
-use super::queue::{LoopQueue, OutOfQueue};
+use super::queue::LoopQueue;
 use super::run_loop::{Quit, RunQuit};
 use crate::Repeat;
-use crate::platform::sync::local;
+use crate::platform::sync::{AtomicBool, local};
 use crate::pool::job::Ran;
 
 /// How many cancelled tasks one call skips at most.
 const MAX_SKIPPED: usize = 64;
 
-type IdleHandler = Box<dyn FnMut() -> ControlFlow<()>>;
+/// It is borrowed while it runs.
+type IdleHandler = Rc<RefCell<dyn FnMut() -> ControlFlow<()>>>;
 
 /// Names an idle handler of a [`MessageLoop`](super::MessageLoop). No two handlers have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IdleKey(u64);
+
+impl fmt::Debug for LoopCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
 
 /// The part of a loop that only its own thread uses.
 pub(super) struct LoopCore {
@@ -52,12 +56,11 @@ pub(super) struct LoopCore {
     runs: RefCell<Vec<ActiveRun>>,
     /// How many tasks have run.
     ran: Cell<usize>,
-    /// `None` stands for a handler that runs just now (IDLE-2).
-    idle_handlers: RefCell<BTreeMap<u64, Option<IdleHandler>>>,
-    /// The idle handlers have run in this idle phase (IDLE-1).
+    idle_handlers: RefCell<BTreeMap<u64, IdleHandler>>,
+    /// The idle handlers have run in this idle phase.
     has_idled: Cell<bool>,
     /// All that was pending has been dropped.
-    is_closed: Cell<bool>,
+    pub(super) is_closed: Cell<bool>,
 }
 
 struct ActiveRun {
@@ -73,14 +76,6 @@ enum RunKind {
     UntilIdle,
     /// One `turn`, whose caller waits after it.
     Turn,
-}
-
-/// What the innermost run does next if it has found no task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NextStep {
-    Wait,
-    EndRun,
-    GoOn,
 }
 
 impl LoopCore {
@@ -103,6 +98,7 @@ impl LoopCore {
     /// Has the pump run the loop until this run ends.
     pub(super) fn run(&self, quit: Option<Arc<RunQuit>>) {
         let _run = self.begin_run(quit, RunKind::Pump);
+        // A run that was told to quit before starts nothing.
         if !self.must_quit_now() {
             self.pump.run(self);
         }
@@ -115,7 +111,7 @@ impl LoopCore {
         loop {
             let did = self.do_work();
             let did = self.do_delayed_work() || did;
-            if self.must_quit_now() || !did && self.next_step() != NextStep::GoOn {
+            if !did && !self.do_idle_work() {
                 return self.ran.get() - before;
             }
         }
@@ -125,28 +121,19 @@ impl LoopCore {
     pub(super) fn turn(&self) -> Next {
         let _run = self.begin_run(None, RunKind::Turn);
         let did = self.do_work();
-        let did = self.do_delayed_work() || did;
-        if self.must_quit_now() || !did && self.next_step() == NextStep::EndRun {
-            return Next::Quit;
+        let mut did = self.do_delayed_work() || did;
+        loop {
+            // Immediate tasks do not set `changed`, so the inbox is looked into.
+            if did && (self.queue.drain_inbox() || self.queue.has_work(self.is_nested())) {
+                return Next::Now;
+            }
+            did = self.do_idle_work();
+            if !did {
+                // It sleeps, or a run has to end.
+                let next = self.queue.first.get().map_or(Next::Idle, Next::At);
+                return if self.queue.is_asleep.get() { next } else { Next::Quit };
+            }
         }
-        if self.is_busy() {
-            return Next::Now;
-        }
-        if self.run_idle_handlers() && self.must_quit_now() {
-            return Next::Quit;
-        }
-        // The handlers may have posted something.
-        if self.is_busy() || !self.queue.go_to_sleep() {
-            return Next::Now;
-        }
-        self.queue.next_deadline().map_or(Next::Idle, Next::At)
-    }
-
-    /// Returns true if there is something to do at once: to run a task, or to quit.
-    fn is_busy(&self) -> bool {
-        self.queue.drain_inbox()
-            || self.queue.quit() != Quit::No
-            || self.queue.has_work(self.is_nested())
     }
 
     fn begin_run(&self, quit: Option<Arc<RunQuit>>, kind: RunKind) -> RunGuard<'_> {
@@ -171,7 +158,7 @@ impl Delegate for LoopCore {
     }
 
     fn next_delayed_work(&self) -> Option<Instant> {
-        self.queue.next_deadline()
+        self.queue.first.get()
     }
 
     fn do_idle_work(&self) -> bool {
@@ -179,18 +166,29 @@ impl Delegate for LoopCore {
         if self.quit_if_told() {
             return false;
         }
-        match self.next_step() {
-            NextStep::GoOn => true,
-            NextStep::EndRun => {
-                self.end_innermost_run();
-                false
-            }
-            NextStep::Wait if self.run_idle_handlers() => {
-                self.quit_if_told();
-                true
-            }
-            NextStep::Wait => !self.queue.go_to_sleep(),
+        if self.queue.has_work(self.is_nested()) {
+            return true; // the inbox was drained since, for example for a quit
         }
+        if self.queue.quit.get() == Quit::No && !self.was_told(|run| &run.when_idle) {
+            if self.run_kind() == Some(RunKind::UntilIdle) {
+                return false;
+            }
+            if self.run_idle_handlers() {
+                self.quit_if_told();
+                return true;
+            }
+            return !self.queue.go_to_sleep();
+        }
+        // A nested run that has deferred a task ends alone, and leaves that task to the outermost run. Otherwise the loop
+        // ends when no run has anything left that may start.
+        if self.queue.quit.get() != Quit::No && !(self.is_nested() && self.queue.has_deferred()) {
+            self.queue.quit.set(self.shared.quit_if_empty());
+            if self.queue.quit.get() != Quit::Now {
+                return true; // something has come in
+            }
+        }
+        self.end_innermost_run();
+        false
     }
 }
 
@@ -199,6 +197,7 @@ impl LoopCore {
     fn run_next(&self, next: impl Fn(&LoopQueue, bool) -> Option<QueuedTask>) -> bool {
         self.queue.wake_up();
         self.queue.check_invariants();
+        // Asked before and after the task, because a quit from elsewhere and the task itself may end the run.
         if self.quit_if_told() {
             return false;
         }
@@ -214,35 +213,37 @@ impl LoopCore {
 
     /// Runs a task. Returns false if it was cancelled, or is due later.
     fn run_task(&self, task: &QueuedTask) -> bool {
-        let mut place = OutOfQueue { queue: &self.queue, task, is_closed: &self.is_closed };
+        let mut place = OutOfQueue { shared: &self.shared, task };
         let ran = task.job.run(&self.shared, &mut place);
-        self.shared.count_passed();
+        self.shared.count_passed(); // a skipped one too, because its poster waits for room in the queue
         match ran {
-            Ran::Not => {
-                self.shared.removed_cancelled(1);
-                return false;
-            }
-            Ran::Later => return false,
+            Ran::Not | Ran::Later => return false,
             Ran::Again if self.is_closed.get() => task.job.withdraw(), // it has dropped its loop
             Ran::Again | Ran::ForTheLastTime => {}
         }
         self.ran.set(self.ran.get() + 1);
-        self.has_idled.set(false); // a new idle phase (IDLE-1)
+        self.has_idled.set(false); // a new idle phase
         true
     }
 
-    /// Returns true if the innermost run has to end without anything more (NEST-2).
+    /// Returns true if the innermost run has to end without anything more.
     fn must_quit_now(&self) -> bool {
+        // A look without the lock, in each call. A hint that comes late costs one turn (INBOX-5).
         if self.shared.has_changed() {
             self.queue.drain_inbox();
         }
-        self.queue.quit() == Quit::Now || self.was_told(RunQuit::is_now)
+        self.queue.quit.get() == Quit::Now || self.was_told(|run| &run.now)
     }
 
     /// Returns true if the innermost run itself was told to quit in that way.
-    fn was_told(&self, how: fn(&RunQuit) -> bool) -> bool {
+    fn was_told(&self, how: fn(&RunQuit) -> &AtomicBool) -> bool {
         let runs = self.runs.borrow();
-        runs.last().and_then(|run| run.quit.as_deref()).is_some_and(how)
+        let quit = runs.last().and_then(|run| run.quit.as_deref());
+        quit.is_some_and(|quit| how(quit).load(Ordering::Relaxed))
+    }
+
+    fn run_kind(&self) -> Option<RunKind> {
+        self.runs.borrow().last().map(|run| run.kind)
     }
 
     /// Tells the pump if the innermost run has to end without anything more, and returns true then.
@@ -254,27 +255,12 @@ impl LoopCore {
         quits
     }
 
-    /// Tells the pump to return from its innermost run, if the pump has begun it (NEST-1).
+    /// Tells the pump to return from its innermost run, if the pump has begun it.
     fn end_innermost_run(&self) {
-        let kind = self.runs.borrow().last().map(|run| run.kind);
-        if kind == Some(RunKind::Pump) {
+        // Each outer run finds out by itself when it is the innermost one.
+        if self.run_kind() == Some(RunKind::Pump) {
             self.pump.quit();
         }
-    }
-
-    /// Decides what the innermost run does next. It has found no task in this turn.
-    fn next_step(&self) -> NextStep {
-        if self.queue.has_work(self.is_nested()) {
-            return NextStep::GoOn; // the inbox was drained since, for example for a quit
-        }
-        if self.queue.quit() == Quit::No {
-            let ends = self.was_told(RunQuit::is_when_idle);
-            return if ends { NextStep::EndRun } else { NextStep::Wait };
-        }
-        if self.is_nested() && self.queue.has_deferred() {
-            return NextStep::EndRun; // the outermost run takes the deferred task (NEST-3)
-        }
-        if self.queue.quit_if_empty() { NextStep::EndRun } else { NextStep::GoOn }
     }
 
     // ----- idle handlers -------------------------------------------------------------------
@@ -286,8 +272,9 @@ impl LoopCore {
     ) -> IdleKey {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let key = COUNT.fetch_add(1, Ordering::Relaxed); // Relaxed, because only the number counts
-        let handler: IdleHandler = Box::new(move || f().flow());
-        self.idle_handlers.borrow_mut().insert(key, Some(handler));
+        let handler: IdleHandler = Rc::new(RefCell::new(move || f().flow()));
+        self.idle_handlers.borrow_mut().insert(key, handler);
+        // A destructor at the end of the loop may come here, and the loop would not drop the handler any more.
         if self.is_closed.get() {
             self.remove_idle_handler(IdleKey(key));
         }
@@ -307,6 +294,7 @@ impl LoopCore {
         if self.has_idled.replace(true) {
             return false;
         }
+        // A list of its own, because handlers may add and remove handlers, themselves too.
         let keys: Vec<u64> = self.idle_handlers.borrow().keys().copied().collect();
         let goes_on = |_: &&u64| !self.must_quit_now();
         keys.iter().take_while(goes_on).for_each(|key| self.run_idle_handler(*key));
@@ -314,33 +302,25 @@ impl LoopCore {
     }
 
     fn run_idle_handler(&self, key: u64) {
-        let taken = self.idle_handlers.borrow_mut().get_mut(&key).and_then(Option::take);
-        let Some(mut handler) = taken else { return }; // it was removed, or runs below
-        let flow = self.shared.catch(&mut handler);
-        let goes_on = flow == Some(ControlFlow::Continue(()));
-        let mut handlers = self.idle_handlers.borrow_mut();
-        let unwanted = match handlers.get_mut(&key) {
-            Some(entry) if goes_on => entry.replace(handler),
-            _ => {
-                handlers.remove(&key);
-                Some(handler)
-            }
-        };
-        drop(handlers);
-        self.shared.catch(|| drop(unwanted));
+        let found = self.idle_handlers.borrow().get(&key).map(Rc::clone);
+        let Some(handler) = found else { return }; // another handler has removed it
+        let Ok(mut f) = handler.try_borrow_mut() else { return }; // it runs below
+        let flow = self.shared.catch(&mut *f);
+        drop(f);
+        if flow != Some(ControlFlow::Continue(())) {
+            self.remove_idle_handler(IdleKey(key));
+        }
+        self.shared.catch(|| drop(handler)); // the last reference, if it was removed
     }
 
     // ----- the end of the loop -------------------------------------------------------------
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed.get()
-    }
 
     /// Drops all that is pending, here and now, and takes nothing more.
     pub(super) fn close(&self) {
         if self.is_closed.replace(true) {
             return;
         }
+        // First, because the tickets among the tasks drop their closures in the order in which they would have run.
         self.queue.close();
         let handlers = std::mem::take(&mut *self.idle_handlers.borrow_mut());
         handlers.into_values().for_each(|handler| _ = self.shared.catch(|| drop(handler)));
@@ -355,6 +335,7 @@ impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let run = self.0.runs.borrow_mut().pop();
         let waits = run.is_some_and(|run| run.kind == RunKind::Turn);
+        // Between two turns the loop stays awake or asleep, so that posts wake its caller no more often than they must.
         if !waits && self.0.runs.borrow().is_empty() {
             self.0.shared.set_state(LoopState::NotRunning);
         }
@@ -378,22 +359,15 @@ impl Drop for CurrentLoop {
 
 /// Binds a loop to this thread. Returns false if the thread has a loop, or is about to end.
 pub(super) fn bind(core: &Rc<LoopCore>) -> bool {
-    let bind = |current: &RefCell<Option<CurrentLoop>>| {
-        let mut current = current.borrow_mut();
-        let is_free = current.is_none();
-        if is_free {
-            *current = Some(CurrentLoop(Rc::clone(core)));
-        }
-        is_free
-    };
-    CURRENT.try_with(bind).unwrap_or(false)
+    let loop_ = CurrentLoop(Rc::clone(core));
+    current().is_none() && CURRENT.try_with(|it| *it.borrow_mut() = Some(loop_)).is_ok()
 }
 
 /// Releases the calling thread, if it is bound to this loop.
 pub(super) fn unbind(shared: &Shared) {
     if is_current(shared) {
-        let current = CURRENT.try_with(|current| current.borrow_mut().take());
-        drop(current);
+        // Taken out first, because its drop closes the loop, which may ask for the current one.
+        drop(CURRENT.try_with(|current| current.borrow_mut().take()));
     }
 }
 

@@ -45,7 +45,7 @@ fn models_a_post_against_a_loop_that_goes_to_sleep() {
     });
 }
 
-/// A reset to now meets a loop that goes to sleep: the loop finds the new entry, or is woken for it (LOOP-5).
+/// A reset to now meets a loop that goes to sleep: the loop finds the new deadline, or is woken for it (INBOX-1).
 #[test]
 fn models_an_earlier_deadline_against_a_loop_that_goes_to_sleep() {
     loom::model(|| {
@@ -59,21 +59,35 @@ fn models_an_earlier_deadline_against_a_loop_that_goes_to_sleep() {
     });
 }
 
-/// A reset against the run of an immediate task. If the reset wins, the task does not run now (JOB-6).
-#[test]
-fn models_a_reset_of_a_posted_task_against_its_run() {
-    loom::model(|| {
-        let (looper, runner) = prepare();
+/// A reset against the run of a task. If the reset wins, the task does not run now (JOB-6).
+fn models_a_reset_against_a_run(delay: Duration) {
+    loom::model(move || {
+        let clock = ManualClock::new();
+        let looper = MessageLoop::builder().clock(clock.clone()).prepare().expect("no other one");
         let runs = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&runs);
         let counts = move || _ = count.fetch_add(1, Ordering::Relaxed);
-        let task = runner.post(counts).expect("open");
+        let task = looper.runner().post_delayed(delay, counts).expect("open");
+        clock.advance(delay);
         let other = thread::spawn(move || task.reset(LATER));
         looper.run_until_idle();
         let won = other.join().unwrap();
         looper.run_until_idle();
         assert_eq!(runs.load(Ordering::Relaxed), usize::from(!won));
+        clock.advance(LATER);
+        looper.run_until_idle();
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "in its time");
     });
+}
+
+#[test]
+fn models_a_reset_of_a_posted_task_against_its_run() {
+    models_a_reset_against_a_run(Duration::ZERO);
+}
+
+#[test]
+fn models_a_reset_of_a_delayed_task_against_its_run() {
+    models_a_reset_against_a_run(LATER);
 }
 
 /// One of two posters wakes the loop, and the other finds it awake (INBOX-2). Both tasks run.
@@ -186,7 +200,7 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     });
 }
 
-/// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-2).
+/// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-1).
 #[test]
 fn models_a_local_closure_that_is_cancelled_elsewhere_is_dropped_by_its_loop() {
     loom::model(|| {
@@ -227,8 +241,7 @@ fn models_a_wake_against_the_poll_of_a_future() {
     });
 }
 
-/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle
-/// (SPAWN-3).
+/// Another thread cancels a future before, during, or after its poll. The loop drops it, and resolves its handle.
 #[test]
 fn models_a_cancel_against_the_poll_of_a_future() {
     loom::model(|| {
