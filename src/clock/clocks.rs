@@ -1,12 +1,12 @@
 //! Clocks: the operating system's, and one that a test moves by hand.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 pub use crate::clock::parking::Sleeper;
 use crate::clock::timeline::short_of_never;
+use crate::platform::impls::{call_target, impl_debug};
 use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
@@ -41,6 +41,7 @@ use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 /// # let clock = HalfSpeed(Instant::now());
 /// # clock.sleep(&Sleeper::default(), Some(clock.now() + Duration::from_millis(1)));
 /// ```
+#[expect(unused_variables, reason = "the default cannot move")]
 pub trait Clock: Send + Sync + 'static {
     /// Returns the present time.
     fn now(&self) -> Instant;
@@ -51,7 +52,6 @@ pub trait Clock: Send + Sync + 'static {
     /// Moves the clock to an instant, and returns true if it stands there or later. Returns false if this clock cannot
     /// be moved. [`Driver::advance`](crate::Driver::advance) calls this.
     fn advance_to(&self, instant: Instant) -> bool {
-        let _ = instant;
         false
     }
 
@@ -71,24 +71,12 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
-    fn now(&self) -> Instant {
-        (**self).now()
-    }
-
-    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        (**self).sleep(sleeper, until);
-    }
-
-    fn advance_to(&self, instant: Instant) -> bool {
-        (**self).advance_to(instant)
-    }
-
-    fn tells_calls_apart(&self) -> bool {
-        (**self).tells_calls_apart()
-    }
-
-    fn runs_in_real_time(&self) -> bool {
-        (**self).runs_in_real_time()
+    call_target! {
+        fn now(&self) -> Instant;
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>);
+        fn advance_to(&self, instant: Instant) -> bool;
+        fn tells_calls_apart(&self) -> bool;
+        fn runs_in_real_time(&self) -> bool;
     }
 }
 
@@ -288,8 +276,4 @@ impl Default for ManualClock {
     }
 }
 
-impl fmt::Debug for ManualClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
-    }
-}
+impl_debug!(ManualClock, self, now: self.now());

@@ -13,12 +13,12 @@
 //! The page [`waking`](crate::docs::waking) tells why no wake-up is lost, for all files that take part in it (WAKE-1 for
 //! the doorbell, WAKE-3 for the parker).
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
@@ -174,12 +174,8 @@ impl Default for Sleeper {
     }
 }
 
-impl fmt::Debug for Sleeper {
-    /// Prints nothing of the token, because its lock would be held while the formatter, which may be user code, runs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleeper").finish_non_exhaustive()
-    }
-}
+// Nothing of the token: its lock would be held while the formatter, which may be user code, runs.
+impl_debug!(Sleeper, self);
 
 /// A [`Parker`] as a [`Waker`].
 struct ParkerWaker(Parker);
@@ -282,11 +278,7 @@ impl Doorbell {
     }
 }
 
-impl fmt::Debug for Doorbell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doorbell").field("threshold", &self.threshold()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Doorbell, self, threshold: self.threshold());
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
@@ -156,15 +157,11 @@ impl Drop for DueTask {
     }
 }
 
-impl fmt::Debug for DueTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DueTask")
-            .field("name", &self.name())
-            .field("deadline", &self.deadline())
-            .field("is_repeating", &self.is_repeating())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(DueTask, self,
+    name: self.name(),
+    deadline: self.deadline(),
+    is_repeating: self.is_repeating()
+);
 
 /// A task that an executor has refused. It goes back to its scheduler, which hands it over again later.
 ///
@@ -435,8 +432,4 @@ impl Iterator for DueBatch {
     }
 }
 
-impl fmt::Debug for DueBatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DueBatch").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
+impl_debug!(DueBatch, self, len: self.len());

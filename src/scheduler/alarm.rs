@@ -8,7 +8,6 @@
 //!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
 //!   its end counted.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -19,6 +18,7 @@ use crate::engine::handles;
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Thrown, UncountedWake, Wake, task};
 use crate::executor::deadlock::OwnTimer;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -244,8 +244,4 @@ impl Drop for Alarm {
     }
 }
 
-impl fmt::Debug for Alarm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Alarm").field("is_pending", &self.is_pending()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Alarm, self, is_pending: self.is_pending());

@@ -1,7 +1,6 @@
 //! The [`Builder`], which makes a scheduler with a tick thread or with a [`Driver`].
 
 use std::any::TypeId;
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
 use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
+use crate::platform::impls::impl_debug;
 use crate::scheduler::driver::{Driver, EngineCell};
 
 /// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
@@ -260,15 +260,11 @@ impl Default for Builder {
     }
 }
 
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("tick", &self.tick)
-            .field("wheel_size", &self.wheel_size)
-            .field("precision", &self.precision)
-            .field("thread_name", &self.thread_name)
-            .field("max_pending", &self.max_pending)
-            .field("shutdown_timeout", &self.shutdown_timeout)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Builder, self,
+    tick: self.tick,
+    wheel_size: self.wheel_size,
+    precision: self.precision,
+    thread_name: self.thread_name,
+    max_pending: self.max_pending,
+    shutdown_timeout: self.shutdown_timeout
+);

@@ -1,6 +1,5 @@
 //! The [`Driver`], which turns an engine that has no thread: for tests, and for event loops.
 
-use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::Waker;
@@ -14,6 +13,7 @@ use crate::engine::shared::Shared;
 use crate::engine::termination;
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{Mutex, MutexGuard, lock};
 use crate::scheduler::in_force::Guard;
 use crate::scheduler::leftovers::Leftovers;
@@ -374,8 +374,4 @@ impl Drop for Driver {
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("pending", &self.shared.pending()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Driver, self, pending: self.shared.pending());

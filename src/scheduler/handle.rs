@@ -20,7 +20,6 @@
 //!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
 //!   and the clone loads it in order.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::Ending;
 use crate::engine::slots::{Phase, task};
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -55,8 +55,10 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// assert!(!timeout.cancel(), "only one cancel wins");
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+#[derive(Clone)]
 pub struct Cancellable(Inner);
 
+#[derive(Clone)]
 enum Inner {
     Task(TaskHandle),
     Other(Arc<dyn Cancel>),
@@ -97,6 +99,7 @@ const _: () =
 /// let handle = Cancellable::from(Arc::new(Request::default()));
 /// assert!(handle.cancel() && !handle.cancel());
 /// ```
+#[expect(unused_variables, reason = "the defaults do nothing")]
 pub trait Cancel: Send + Sync + 'static {
     /// Cancels the task. Returns true if this call has prevented a run: see the contract.
     fn cancel(&self) -> bool;
@@ -108,13 +111,11 @@ pub trait Cancel: Send + Sync + 'static {
     /// Moves the deadline to `delay` from now: see [`Cancellable::reset`]. By default it does nothing, and returns
     /// false.
     fn reset(&self, delay: Duration) -> bool {
-        let _ = delay;
         false
     }
 
     /// Moves the deadline: see [`Cancellable::reset_at`]. By default it does nothing, and returns false.
     fn reset_at(&self, deadline: Instant) -> bool {
-        let _ = deadline;
         false
     }
 
@@ -278,15 +279,6 @@ impl Cancellable {
     }
 }
 
-impl Clone for Cancellable {
-    fn clone(&self) -> Cancellable {
-        Cancellable(match &self.0 {
-            Inner::Task(task) => Inner::Task(task.clone()),
-            Inner::Other(other) => Inner::Other(Arc::clone(other)),
-        })
-    }
-}
-
 /// Two handles are equal if they stand for the same task. Handles to [no task](Cancellable::already_cancelled) are
 /// equal to each other.
 ///
@@ -324,14 +316,7 @@ impl Hash for Cancellable {
     }
 }
 
-impl fmt::Debug for Cancellable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cancellable")
-            .field("is_cancelled", &self.is_cancelled())
-            .field("is_done", &self.is_done())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Cancellable, self, is_cancelled: self.is_cancelled(), is_done: self.is_done());
 
 /// A guard that cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
 ///

@@ -16,7 +16,6 @@
 //! A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run. What the user
 //! does with its `PendingTask` is done by this thread, after the run.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,6 +30,7 @@ use crate::engine::shared::Shared;
 use crate::engine::slots::{Running, deadline, task};
 use crate::engine::termination::{self, Decision, Leftover};
 use crate::executor::own_executor::OwnExecutor;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
@@ -147,12 +147,7 @@ impl Drop for Stopping {
     }
 }
 
-impl fmt::Debug for Stopping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has_ended = self.shared.termination.has_come();
-        f.debug_struct("Stopping").field("has_ended", &has_ended).finish_non_exhaustive()
-    }
-}
+impl_debug!(Stopping, self, has_ended: self.shared.termination.has_come());
 
 /// The tasks that were pending when a scheduler closed, in order of their deadlines.
 ///
@@ -217,11 +212,7 @@ impl IntoIterator for Leftovers {
     }
 }
 
-impl fmt::Debug for Leftovers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leftovers").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Leftovers, self, len: self.len());
 
 /// The iterator over [`Leftovers`].
 #[derive(Debug)]
@@ -486,12 +477,8 @@ impl Drop for PendingTask {
     }
 }
 
-impl fmt::Debug for PendingTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingTask")
-            .field("name", &self.name())
-            .field("remaining", &self.remaining())
-            .field("period", &self.period())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(PendingTask, self,
+    name: self.name(),
+    remaining: self.remaining(),
+    period: self.period()
+);

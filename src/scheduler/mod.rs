@@ -22,7 +22,6 @@ mod leftovers;
 mod schedule_methods;
 mod schedule_trait;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -37,6 +36,7 @@ use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::stats::Stats;
+use crate::platform::impls::impl_debug;
 
 pub use alarm::Alarm;
 pub use builder::Builder;
@@ -426,14 +426,7 @@ impl Default for Scheduler {
     }
 }
 
-impl fmt::Debug for Scheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler")
-            .field("pending", &self.pending())
-            .field("is_closed", &self.is_closed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Scheduler, self, pending: self.pending(), is_closed: self.is_closed());
 
 /// A handle that does not keep the service alive: for tasks that need their own scheduler.
 ///
@@ -468,12 +461,7 @@ impl WeakScheduler {
     }
 }
 
-impl fmt::Debug for WeakScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_alive = self.service.strong_count() > 0;
-        f.debug_struct("WeakScheduler").field("is_alive", &is_alive).finish_non_exhaustive()
-    }
-}
+impl_debug!(WeakScheduler, self, is_alive: self.service.strong_count() > 0);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
