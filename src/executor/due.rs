@@ -4,9 +4,10 @@
 //! references. The batch holds [`Entry`]s by value. A [`DueTask`] keeps its scheduler alive, and is made only for an
 //! executor that takes single tasks out of the batch.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use thiserror::Error;
 
 use crate::clock::tick::Moment;
 use crate::platform::impls::impl_debug;
@@ -181,7 +182,11 @@ impl_debug!(DueTask, self,
 /// let rejected = Full.execute(DueTask::new(Instant::now(), || ())).unwrap_err();
 /// rejected.into_task().run();
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error(
+    "the executor refused the task: run it by `into_task().run()`, or hand it over again{}",
+    if self.is_for_good() { " to another one: this one will never run anything again" } else { "" }
+)]
 #[must_use = "it holds the task, which is dropped with it: return it, or call `into_task`"]
 pub struct Rejected {
     task: DueTask,
@@ -285,20 +290,6 @@ impl Rejected {
         self.task
     }
 }
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the executor refused the task: run it by `into_task().run()`, or hand it over again",
-        )?;
-        if self.is_for_good() {
-            f.write_str(" to another one: this one will never run anything again")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Rejected {}
 
 /// How many tasks before its run a task's holder is loaded into the cache.
 pub(crate) const AHEAD: usize = 16;
