@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::admit::Publication;
 use super::own_lanes::{self, with_lane};
 use super::shared::{self, Shared};
 use crate::clock::tick::Moment;
@@ -133,22 +134,14 @@ impl Shared {
         // Noted before the deadline moves, so that the engine looks at holders by the time an entry comes out too
         // early.
         with_lane(self, |writer| writer.lane.note_reset());
-        let mut filed = None;
-        let stamp = self.intake.stamp(times.now.0);
-        let announce = |entry| {
-            filed = self.push(entry, stamp, false).ok().map(|pushed| (entry, pushed));
-            filed.is_some()
-        };
+        let mut filing = Publication::new(self, false);
+        let announce = |entry| filing.publish(entry, times.now);
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
         let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);
-        // The task is not held any more, so a ring may run a user's waker.
-        if let Some((entry, pushed)) = filed {
-            self.ring_for(entry, &pushed);
-            if pushed.filled {
-                // The task is not new, so there is no executor to wait for. The engine may be far behind.
-                self.hold_back_for_engine(times.now);
-            }
+        if filing.ring() {
+            // The task is not new, so there is no executor to wait for. The engine may be far behind.
+            self.hold_back_for_engine(times.now);
         }
         done
     }

@@ -230,7 +230,7 @@ impl Engine {
             earliest: Moment::NEVER,
         };
         // No holder is touched here, except in the sample: each would be a cache miss.
-        let add = |record: Record| filing.add(record.into());
+        let add = |record: Record| filing.add(record.entry);
         let tasks = self.reader.take(&self.shared.intake, cut, most, add);
         filing.file_all();
         let earliest = filing.earliest;

@@ -92,6 +92,17 @@ pub(crate) struct Termination {
     changed: Condvar,
 }
 
+/// One of those that may take the leftovers, or close the scheduler, when it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaver {
+    /// A caller that does not wait any more.
+    Taker,
+    /// The same, and its leftovers are given up although a close could come, unless another caller waits for them.
+    TakerThatGivesUp,
+    /// The last handle, or the driver.
+    Closer,
+}
+
 /// What is to become of the leftovers.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Fate {
@@ -242,39 +253,24 @@ impl Termination {
         self.lock().want();
     }
 
-    /// Notes that a caller may take the leftovers, until it calls [`leave`](Termination::leave) or
-    /// [`give_up`](Termination::give_up).
+    /// Notes that a caller may take the leftovers, until it [leaves](Termination::leave).
     pub(crate) fn join(&self) {
         let mut state = self.lock();
         state.want();
         state.takers += 1;
     }
 
-    /// Notes that a caller does not wait any more. If it was the last one, and no handle and no driver is left that could
-    /// close, gives the leftovers up. Returns what the caller has to drop, because no tick thread does so.
-    pub(crate) fn leave(&self) -> Vec<Leftover> {
+    /// Notes that a taker or a closer has gone. If no other one is left that may take the leftovers, gives them up.
+    /// Returns what the caller has to drop, because no tick thread does so.
+    pub(crate) fn leave(&self, leaver: Leaver) -> Vec<Leftover> {
         let mut state = self.lock();
-        state.takers -= 1;
-        // As long as a close can come, it finds what this caller has not taken.
-        if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
-    }
-
-    /// Like `leave`, but gives the leftovers up although a close could come, unless another caller waits for them.
-    pub(crate) fn give_up(&self) -> Vec<Leftover> {
-        let mut state = self.lock();
-        state.takers -= 1;
-        self.give_up_unless_wanted(state)
-    }
-
-    /// Notes that the last handle has gone, or the driver. Returns what `leave` does.
-    pub(crate) fn closer_has_gone(&self) -> Vec<Leftover> {
-        let mut state = self.lock();
-        state.closers -= 1;
-        if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
-    }
-
-    fn give_up_unless_wanted(&self, mut state: MutexGuard<'_, State>) -> Vec<Leftover> {
-        if state.takers > 0 || state.fate == Fate::GivenUp {
+        match leaver {
+            Leaver::Taker | Leaver::TakerThatGivesUp => state.takers -= 1,
+            Leaver::Closer => state.closers -= 1,
+        }
+        // As long as a close can come, it finds what has not been taken.
+        let may_come = state.closers > 0 && leaver != Leaver::TakerThatGivesUp;
+        if may_come || state.takers > 0 || state.fate == Fate::GivenUp {
             return Vec::new();
         }
         state.fate = Fate::GivenUp;

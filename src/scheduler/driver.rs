@@ -10,7 +10,7 @@ use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::short_of_never;
 use crate::engine::shared::Shared;
-use crate::engine::termination;
+use crate::engine::termination::{self, Leaver};
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::impls::impl_debug;
@@ -333,7 +333,7 @@ impl Driver {
         // Another thread that closes the scheduler may be turning the engine now.
         let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
         let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
-        self.shared.drop_leftovers(termination.leave());
+        self.shared.drop_leftovers(termination.leave(Leaver::Taker));
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
@@ -370,7 +370,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // Threads that have scheduled tasks may keep the bell for longer, and the user's waker must not stay in it.
         self.shared.bell.wakes(None);
-        self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
+        self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Closer));
     }
 }
 

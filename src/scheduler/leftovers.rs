@@ -28,7 +28,7 @@ use crate::engine::admit::Reservation;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Running, deadline, task};
-use crate::engine::termination::{self, Decision, Leftover};
+use crate::engine::termination::{self, Decision, Leaver, Leftover};
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
@@ -64,7 +64,8 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Makes a `Stopping` for a scheduler that is about to be stopped.
+    /// Makes a `Stopping` for a scheduler that is about to be stopped: before the stop, so that the end finds a taker and
+    /// keeps the leftovers.
     pub(super) fn new(shared: &Arc<Shared>) -> Stopping {
         shared.termination.join();
         Stopping { shared: Arc::clone(shared), waiter: None, is_taker: true }
@@ -88,9 +89,9 @@ impl Stopping {
     }
 
     /// Notes that it does not wait any more.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         if std::mem::take(&mut self.is_taker) {
-            self.shared.drop_leftovers(self.shared.termination.leave());
+            self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Taker));
         }
     }
 
@@ -142,7 +143,8 @@ impl Drop for Stopping {
             self.shared.hooks.report(panic);
         }
         if self.is_taker {
-            self.shared.drop_leftovers(self.shared.termination.give_up());
+            let given_up = self.shared.termination.leave(Leaver::TakerThatGivesUp);
+            self.shared.drop_leftovers(given_up);
         }
     }
 }
@@ -316,7 +318,7 @@ impl PendingTask {
         let Some(running) = Running::claim_leftover(task.key) else { return false };
         // So that `await_termination` waits for it: no queue has it any more.
         self.shared.termination.runs_leftover(true);
-        self.shared.run_claimed(running, due, false, false);
+        self.shared.run_claimed(running, due, false);
         self.shared.termination.runs_leftover(false);
         true
     }

@@ -31,7 +31,8 @@ use self::driver::EngineCell;
 use crate::engine::error::{BuildError, CloseError};
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
-use crate::engine::{termination, this_thread};
+use crate::engine::termination::{self, Leaver};
+use crate::engine::this_thread;
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
 use crate::executor::own_executor::OwnExecutor;
@@ -105,7 +106,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         // The handle of the futures cannot close, so it does not count.
         if !self.is_for_futures {
-            self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
+            self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Closer));
         }
     }
 }
@@ -316,13 +317,10 @@ impl Scheduler {
         if shared.is_turned_here() {
             return Err(CloseError::OnTickThread);
         }
-        // Joined before the stop, so that the end finds a taker and keeps the leftovers.
-        shared.termination.join();
-        self.begin_stop();
-        let leftovers = shared.termination.wait(termination::after(shared.termination.timeout));
-        shared.drop_leftovers(shared.termination.leave());
-        let leftovers = leftovers.ok_or(CloseError::Timeout)?;
-        Ok(Leftovers::new(Arc::clone(shared), leftovers))
+        self.stop().wait_timeout(shared.termination.timeout).map_err(|mut stopping| {
+            stopping.leave(); // it gives nothing up, so a later close can collect
+            CloseError::Timeout
+        })
     }
 
     /// Closes the scheduler, and then runs the tasks that have not started, on the calling thread. A repeating task runs

@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use super::signals::Signals;
 use crate::engine::error::Refused;
-use crate::executor::backpressure::PendingLimit;
+use crate::executor::backpressure::{Backpressure, PendingLimit};
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
     AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
 };
+use crate::wheel::entry::Entry;
 
 /// The bit of `published` that says that the lane is closed (LANE-3).
 pub(super) const CLOSED: u64 = 1 << 63;
@@ -46,10 +46,8 @@ const CHECKED: usize = 64;
 /// What a schedule tells the engine of its task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
-    pub(crate) deadline: u64,
+    pub(crate) entry: Entry,
     pub(crate) stamp: u64,
-    /// Slot, flags and number: see [`Entry`](crate::wheel::entry::Entry).
-    pub(crate) name: u64,
 }
 
 /// A record as it lies in a lane.
@@ -72,9 +70,9 @@ impl Block {
         // Atomics that are only loaded and stored, Relaxed, because `published` orders them (LANE-1). That is a plain
         // move on every machine, and needs no `unsafe`.
         let [deadline, stamp, name] = &self.records[index];
-        deadline.store(record.deadline, Ordering::Relaxed);
+        deadline.store(record.entry.deadline, Ordering::Relaxed);
         stamp.store(record.stamp, Ordering::Relaxed);
-        name.store(record.name, Ordering::Relaxed);
+        name.store(record.entry.name, Ordering::Relaxed);
     }
 
     fn get(&self, index: usize) -> Record {
@@ -85,11 +83,9 @@ impl Block {
 impl Record {
     #[inline]
     fn read([deadline, stamp, name]: &Words) -> Record {
-        Record {
-            deadline: deadline.load(Ordering::Relaxed),
-            stamp: stamp.load(Ordering::Relaxed),
-            name: name.load(Ordering::Relaxed),
-        }
+        let [deadline, stamp, name] =
+            [deadline, stamp, name].map(|word| word.load(Ordering::Relaxed));
+        Record { entry: Entry { deadline, name }, stamp }
     }
 }
 
@@ -112,6 +108,35 @@ pub(crate) struct Lane {
     uncounted_cancels: Counter,
     limit: Option<Arc<PendingLimit>>,
     signals: Arc<Signals>,
+}
+
+/// What all lanes share with their reader: the ready list, and numbers that tell how far behind it is.
+///
+/// The numbers and hints only decide whether a thread sleeps or wakes, so all accesses to them are Relaxed.
+pub(super) struct Signals {
+    /// The link to the first lane of the ready list: the lane's number plus one, or 0 if the list is empty.
+    pub(super) ready: CachePadded<AtomicU64>,
+    /// How many blocks the writers have filled, all together.
+    pub(super) filled: CachePadded<AtomicU64>,
+    /// How many blocks the reader has emptied, and how often it has looked: while it looks, it does not stand still.
+    /// Both are written by the reader alone.
+    pub(super) emptied: Counter,
+    pub(super) looks: Counter,
+    /// What the reader's last look has left has waited for long.
+    pub(super) is_late: AtomicBool,
+    /// A thread has cancelled many tasks since the engine looked.
+    pub(super) many_cancelled: AtomicBool,
+    pub(super) pressure: Backpressure,
+    /// The deadline of some task was moved.
+    pub(super) has_resets: AtomicBool,
+}
+
+impl Signals {
+    /// Returns true if there are lanes on the ready list.
+    pub(super) fn has_ready(&self) -> bool {
+        // `SeqCst`, because it is also the sleeper's last look (WAKE-1).
+        self.ready.load_in_order() != 0
+    }
 }
 
 impl Lane {
@@ -454,14 +479,29 @@ impl LaneReader {
 mod tests {
     use super::super::Intake;
     use super::*;
+    use crate::clock::tick::Moment;
+    use crate::wheel::entry::{Runner, SLOT};
 
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
         let mut writer = Intake::new(true, None).take_lane();
         LaneReader::new(&writer.lane).close();
         for _ in 0..3 {
-            assert!(writer.push(Record { deadline: 1, stamp: 1, name: 1 }).is_err());
+            assert!(writer.push(Record { entry: Entry::default(), stamp: 1 }).is_err());
         }
         assert!(writer.lane.first().is_none() && writer.block.is_none());
+    }
+
+    #[test]
+    fn an_entry_survives_its_way_through_the_lane() {
+        let mut writer = Intake::new(true, None).take_lane();
+        let mut reader = LaneReader::new(&writer.lane);
+        for is_series in [false, true] {
+            let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
+            assert!(writer.push(Record { entry, stamp: 7 }).is_ok());
+            reader.look();
+            reader.take_before(8, 1, |record| assert_eq!((record.entry, record.stamp), (entry, 7)));
+            assert_eq!(reader.left(), 0);
+        }
     }
 }

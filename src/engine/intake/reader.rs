@@ -178,9 +178,10 @@ impl IntakeReader {
 mod tests {
     use super::super::lane::LaneWriter;
     use super::*;
+    use crate::wheel::entry::Entry;
 
     fn record(stamp: u64) -> Record {
-        Record { deadline: 1, stamp, name: stamp }
+        Record { entry: Entry { deadline: 1, name: stamp }, stamp }
     }
 
     /// Returns an intake with so many writers.

@@ -439,12 +439,6 @@ impl Ending {
         (ran, self.0)
     }
 
-    /// Runs the closure of a series for the last time.
-    pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
-        // SAFETY: see `names`.
-        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut() }.run())
-    }
-
     /// Drops the closure, and then the executor. Returns the panics, if there were any.
     #[inline]
     pub(crate) fn discard(self) -> (Option<Box<Thrown>>, Over) {
