@@ -60,19 +60,11 @@ pub enum ScheduleError {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{}", self.text())]
 pub struct Stalled {
-    pending: usize,
-    is_inside_a_task: bool,
+    pub(crate) pending: usize,
+    pub(crate) is_inside_a_task: bool,
 }
 
 impl Stalled {
-    pub(crate) fn waits_for_nothing(pending: usize) -> Stalled {
-        Stalled { pending, is_inside_a_task: false }
-    }
-
-    pub(crate) fn inside_a_task() -> Stalled {
-        Stalled { pending: 0, is_inside_a_task: true }
-    }
-
     /// Returns how many tasks are pending that will never be due, or whose executor does not run them.
     pub fn pending(&self) -> usize {
         self.pending

@@ -126,7 +126,7 @@ impl ReadyQueue {
         let is_of_row =
             |entry: &&Entry| entry.deadline <= now.0 && entry.runner() == Runner::Default;
         let row = first.iter().take(most).take_while(is_of_row).count();
-        batch.extend(&first[..row]);
+        batch.due.extend_from_slice(&first[..row]);
         self.sorted.drain(..row);
         row
     }

@@ -14,8 +14,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::admit::Publication;
-use super::own_lanes::with_lane;
-use super::shared::Shared;
+use super::shared::{Shared, with_lane};
 use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
@@ -51,7 +50,7 @@ impl Shared {
     pub(crate) fn run_claimed(&self, task: Running, due: Moment, was_pending: bool) {
         // A panic of the clock must not lose the run: the task is claimed, so nobody else would run it.
         let now = self.recently().unwrap_or(due);
-        let (key, is_series) = (task.key(), task.is_series());
+        let (key, is_series) = (task.key, task.is_series());
         // All that the run changes is counted before the run. A series leaves only at its end.
         with_lane(self, move |writer| {
             let lane = &writer.lane;
@@ -103,7 +102,7 @@ impl Shared {
     /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
     #[inline]
     pub(crate) fn ask_clock<R>(&self, question: impl FnOnce(&dyn Clock) -> R) -> Option<R> {
-        caught(|| question(&*self.watch.clock)).map_err(|panic| self.hooks.report(panic)).ok()
+        self.hooks.catch(|| question(&*self.watch.clock))
     }
 
     #[inline]
@@ -183,14 +182,13 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Result<(), Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let give_back = || self.give_back(task.key().slot, task.number(), Phase::Running);
-        match self.termination.return_from_run(task.key(), give_back, || self.drop_it()) {
+        let give_back = || self.give_back(task.key.slot, task.number(), Phase::Running);
+        match self.termination.return_from_run(task.key, give_back, || self.drop_it()) {
             BehindRun::Cancelled => return Err(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
                 // It may run a user's code: for example the clock of the scheduler that the series moves to.
-                let carried_out = caught(|| decision(task));
-                carried_out.err().into_iter().for_each(|panic| self.hooks.report(panic));
+                self.hooks.catch(|| decision(task));
                 self.termination.runs_leftover(false);
             }
         }
@@ -241,14 +239,28 @@ impl Shared {
     /// Wakes the wakers that are due. `wakers` is room for them. If the clock panics, `fallback` is used as the present.
     pub(crate) fn wake_all(
         &self,
-        mut due: impl Iterator<Item = Entry>,
+        due: impl Iterator<Item = Entry>,
         fallback: Moment,
         wakers: &mut Vec<Waker>,
     ) {
         // One reading and one borrow of the lane for all, so each waker costs little more than its wake.
         let now = self.recently().unwrap_or(fallback);
+        self.take_wakers(due, Some(now), wakers);
+        // A waker is user code, so it is called when the lane is not borrowed any more.
+        self.wake(wakers);
+    }
+
+    /// Takes wakers that fire now. If they are pending at the end, their time will not come, so `fired_at` is `None`, and
+    /// they count as dropped.
+    #[inline]
+    pub(crate) fn take_wakers(
+        &self,
+        mut entries: impl Iterator<Item = Entry>,
+        fired_at: Option<Moment>,
+        wakers: &mut Vec<Waker>,
+    ) {
         with_lane(self, |writer| {
-            for entry in due.by_ref() {
+            for entry in entries.by_ref() {
                 let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off
                 let lane = &writer.lane;
                 // The holder is freed before the waker is called: the woken task must not find the alarm pending
@@ -256,32 +268,17 @@ impl Shared {
                 let (waker, over) = task.into_ending().take_waker();
                 wakers.push(waker);
                 if entry.is_counted() {
-                    lane.counts.fired.add(1);
-                    lane.counts.record_lateness(now, due);
+                    if let Some(now) = fired_at {
+                        lane.counts.fired.add(1);
+                        lane.counts.record_lateness(now, due);
+                    } else {
+                        lane.counts.dropped.add(1);
+                    }
                     lane.count_left();
                 }
                 over.end();
             }
         });
-        // A waker is user code, so it is called when the lane is not borrowed any more.
-        self.wake(wakers);
-    }
-
-    /// Takes the wakers that are pending at the end. Their time will not come, so they count as dropped.
-    pub(crate) fn take_wakers(&self, mut pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
-        with_lane(self, |writer| {
-            let take = |entry: Entry| {
-                let Claim::Ours(task, _) = Running::claim(entry) else { return None };
-                let (waker, over) = task.into_ending().take_waker();
-                if entry.is_counted() {
-                    writer.lane.counts.dropped.add(1);
-                    writer.lane.count_left();
-                }
-                over.end();
-                Some(waker)
-            };
-            pending.by_ref().filter_map(take).collect()
-        })
     }
 
     /// Wakes these wakers, one after the other, also if some of them panic.

@@ -166,6 +166,12 @@ impl State {
         self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
     }
 
+    /// Takes a series off the list of those that were in a run.
+    fn take_off(&mut self, key: TaskKey) -> Option<InRun> {
+        let at = self.series.iter().position(|series| series.task.key == key)?;
+        Some(self.series.swap_remove(at))
+    }
+
     fn want(&mut self) {
         if self.fate == Fate::Unasked {
             self.fate = Fate::Wanted;
@@ -389,9 +395,7 @@ impl Termination {
         let mut state = self.lock();
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let Some(task) = give_back() else { return BehindRun::Cancelled };
-        let at = state.series.iter().position(|series| series.task.key == key);
-        let listed = at.map(|at| state.series.swap_remove(at).stage);
-        let decided = match listed {
+        let decided = match state.take_off(key).map(|series| series.stage) {
             None if state.has_come && !state.is_wanted() => Some(unwanted()),
             None | Some(Stage::InRun) => {
                 state.leftovers.push(task);
@@ -414,9 +418,7 @@ impl Termination {
     #[cold]
     pub(crate) fn run_is_over(&self, key: TaskKey) {
         let mut state = self.lock();
-        let at = state.series.iter().position(|series| series.task.key == key);
-        // A decision about a series that has ended by itself is dropped.
-        let decided = at.map(|at| state.series.swap_remove(at));
+        let decided = state.take_off(key); // a decision about a series that has ended by itself is dropped
         state.last_runs.retain(|one| *one != key);
         self.notify(state);
         quietly(|| drop(decided)); // it may hold the last handle to another scheduler, or to a user's executor
@@ -443,14 +445,15 @@ impl Termination {
         decision: Decision,
     ) -> Result<(), (Option<Leftover>, Decision)> {
         let mut state = self.lock();
-        let at = state.series.iter().position(|series| series.task.key == key);
-        let Some(at) = at else { return Err((None, decision)) };
-        if matches!(state.series[at].stage, Stage::Over) {
+        match state.take_off(key) {
+            None => Err((None, decision)),
             // The run has left the task here as it is now, with its next deadline.
-            return Err((Some(state.series.swap_remove(at).task), decision));
+            Some(InRun { task, stage: Stage::Over }) => Err((Some(task), decision)),
+            Some(InRun { task, .. }) => {
+                state.series.push(InRun { task, stage: Stage::Then(decision) });
+                Ok(())
+            }
         }
-        state.series[at].stage = Stage::Then(decision);
-        Ok(())
     }
 
     /// Returns when such a leftover is due, as far as is known.

@@ -300,7 +300,8 @@ pub(crate) const AHEAD: usize = 16;
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
     owner: Arc<dyn TaskOwner>,
-    due: Vec<Entry>,
+    /// All entries that were put in, taken or not, in order.
+    pub(crate) due: Vec<Entry>,
     /// How many of `due` have been taken out.
     taken: usize,
     /// How many of those were run at once, by [`DueBatch::run_all`].
@@ -356,24 +357,11 @@ impl DueBatch {
         Some(due)
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) {
-        self.due.push(entry);
-    }
-
-    pub(crate) fn extend(&mut self, entries: &[Entry]) {
-        self.due.extend_from_slice(entries);
-    }
-
     /// Moves all entries that are left into an empty list, and returns their scheduler.
     pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> &Arc<dyn TaskOwner> {
         into.extend_from_slice(&self.due[self.taken..]);
         self.taken = self.due.len();
         &self.owner
-    }
-
-    /// Returns all entries that were put in, taken or not, in order.
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.due
     }
 
     /// Returns true if [`DueBatch::run_all`] has run all tasks of the batch.

@@ -337,6 +337,12 @@ impl Hooks {
         self.on_panic.report(payload);
     }
 
+    /// Runs code of a user. A panic is reported, and `None` is returned.
+    #[inline]
+    pub(crate) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
+        caught(code).map_err(|payload| self.report(payload)).ok()
+    }
+
     /// Reports a panic of the task with this name, in its run or when it is dropped by the scheduler. A driver resumes it
     /// (HOOK-3).
     pub(crate) fn report_named(&self, name: &'static str, payload: Payload) {

@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Scheduler;
+use crate::clock::clocks::Watch;
 use crate::clock::clocks::{Clock, ManualClock, SystemClock};
 use crate::clock::parking::{Doorbell, Sleeper};
 use crate::clock::timeline::Timeline;
-use crate::clock::watch::Watch;
 use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
@@ -186,7 +186,7 @@ impl Builder {
         let name = name.unwrap_or_else(|| String::from("tickwheel"));
         let bell = Doorbell::new(Some(sleeper.waker()));
         let engine = self.build_engine(clock, executor, bell, true)?;
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
         Ok(Scheduler::from_shared(shared, Weak::new(), threads))
     }
@@ -204,7 +204,7 @@ impl Builder {
         // A test whose task panics would pass otherwise.
         self.hooks.are_driven();
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         let cell = EngineCell::new(engine);
         let scheduler = Scheduler::from_shared(shared, Arc::downgrade(&cell), threads);
         let driver = Driver::new(cell, &scheduler);

@@ -14,7 +14,7 @@ use crate::engine::termination::{self, Leaver};
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
 use crate::platform::impls::impl_debug;
-use crate::platform::sync::{Mutex, MutexGuard, lock};
+use crate::platform::sync::{Mutex, lock};
 use crate::scheduler::in_force::Guard;
 use crate::scheduler::leftovers::Leftovers;
 use crate::scheduler::{Scheduler, WeakScheduler};
@@ -56,8 +56,8 @@ use crate::scheduler::{Scheduler, WeakScheduler};
 /// ```
 #[must_use = "dropping the driver ends its scheduler: keep it, and call `turn` or `advance`"]
 pub struct Driver {
-    shared: Arc<Shared>,
-    cell: Arc<EngineCell>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) cell: Arc<EngineCell>,
     scheduler: WeakScheduler,
 }
 
@@ -69,22 +69,18 @@ pub(crate) struct EngineCell {
 
 impl EngineCell {
     pub(crate) fn new(engine: Engine) -> Arc<EngineCell> {
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         Arc::new(EngineCell { engine: Mutex::new(Some(Box::new(engine))), shared })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Box<Engine>>> {
-        lock(&self.engine)
     }
 
     /// Calls `work` with the engine. Returns `None` if the engine is out already, because another call has it.
     fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         // Taken out, so nothing is locked while tasks run (S11). A call from inside a task finds none.
-        let engine = self.lock().take()?;
+        let engine = lock(&self.engine).take()?;
         // It is put back also if something unwinds here.
         let mut guard = PutBack { cell: self, engine: Some(engine) };
         // Observers, clocks and wakers that run here are inside of a turn, too (S21).
-        let _mark = TurningMark::new(self.shared.id());
+        let _mark = TurningMark::new(self.shared.id);
         guard.engine.as_mut().map(|engine| work(engine))
     }
 
@@ -96,7 +92,7 @@ impl EngineCell {
 
     /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
     /// at once ends with this.
-    fn end_if_stopped(&self) {
+    pub(super) fn end_if_stopped(&self) {
         // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
         // that, under the same lock, so this load sees the store.
         if self.shared.is_closing() {
@@ -113,7 +109,7 @@ struct PutBack<'a> {
 
 impl Drop for PutBack<'_> {
     fn drop(&mut self) {
-        let mut cell = self.cell.lock();
+        let mut cell = lock(&self.cell.engine);
         debug_assert!(cell.is_none(), "an engine is taken out once");
         *cell = self.engine.take();
     }
@@ -139,7 +135,7 @@ impl Driver {
 
     /// Puts its scheduler in force on the calling thread, as long as a handle of it is left.
     pub(super) fn enter(&self) -> Guard {
-        Guard::driven(&self.scheduler, self.shared.id())
+        Guard::driven(&self.scheduler, self.shared.id)
     }
 
     /// Returns the present, on the scheduler's clock.
@@ -218,11 +214,6 @@ impl Driver {
         come_back
     }
 
-    /// Does the last turn if a stop has come in a turn that the caller of this driver is not told to follow by another.
-    pub(super) fn end_if_stopped(&self) {
-        self.cell.end_if_stopped();
-    }
-
     /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
     /// tasks that are scheduled on the way. Returns how many runs were started.
     ///
@@ -261,7 +252,7 @@ impl Driver {
                 _ => break,
             }
         }
-        self.end_if_stopped();
+        self.cell.end_if_stopped();
         self.resume_panic();
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
@@ -312,14 +303,6 @@ impl Driver {
         let tick = Duration::from_nanos(self.shared.watch.timeline.tick_nanos().get());
         let step = self.reading().checked_add(tick).map_or(instant, |step| step.min(instant));
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
-    }
-
-    pub(super) fn is_turned_here(&self) -> bool {
-        self.shared.is_turned_here()
-    }
-
-    pub(super) fn pending(&self) -> usize {
-        self.shared.pending()
     }
 
     /// Ends the scheduler, and returns the tasks that were pending.

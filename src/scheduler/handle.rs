@@ -345,11 +345,7 @@ impl std::ops::Deref for CancelOnDrop {
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        // A guard that was let go has a handle to nothing, and must look at no slot: there may be none.
-        let is_let_go = matches!(&self.handle.0, Inner::Task(task) if task.key == TaskKey::NONE);
-        if !is_let_go {
-            self.handle.cancel();
-        }
+        self.handle.cancel(); // a guard that was let go has a handle to nothing
     }
 }
 
@@ -376,24 +372,12 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        match task::cancel(self.key) {
-            Ok(task) => self.end(task, self.scheduler),
-            Err(NotEnded::Lost) => return false,
-            Err(NotEnded::Doomed) => self.note_doomed(self.scheduler),
-            Err(NotEnded::HasMoved) => return self.cancel_moved(),
-        }
-        true
-    }
-
-    #[cold]
-    fn cancel_moved(&self) -> bool {
         // The cancel is counted at the scheduler to which the task belongs now.
-        let (cancelled, scheduler) = task::cancel_moved(self.key);
-        let scheduler = scheduler.unwrap_or(self.scheduler);
-        match cancelled {
+        let mut scheduler = self.scheduler;
+        match task::cancel(self.key, |there| scheduler = there) {
             Ok(task) => self.end(task, scheduler),
             Err(NotEnded::Doomed) => self.note_doomed(scheduler),
-            Err(_) => return false,
+            Err(NotEnded::Lost) => return false,
         }
         true
     }
@@ -406,7 +390,7 @@ impl TaskHandle {
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
         // Counted before the closure is dropped, which may take long, and may schedule another task.
-        handles::count_cancel(scheduler, task.was_pending());
+        handles::count_cancel::<true>(scheduler, task.was_pending());
         let (thrown, over) = task.discard();
         over.end();
         if let Some(thrown) = thrown {
@@ -420,7 +404,7 @@ impl TaskHandle {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
         // A series counts as pending in its runs too. The runner drops the closure.
-        handles::count_cancel(scheduler, true);
+        handles::count_cancel::<true>(scheduler, true);
     }
 
     /// Sets the shared outcome, if a clone has been made.
@@ -438,14 +422,8 @@ impl TaskHandle {
         // The cheap looks first. In order, for the cancel of a series in its run, which keeps no slot (HANDLE-2).
         self.cancelled.load_in_order()
             || self.shared_outcome.get().is_some_and(|outcome| outcome.load(Ordering::Relaxed))
-            || self.was_cancelled_by_word()
+            || task::is_known_as_cancelled(self.key) // in order with every cancel (HANDLE-1)
             || self.cancelled.load(Ordering::Relaxed) // once more, after the look at the word (HANDLE-2)
-    }
-
-    /// Returns true if the holder's word tells that the task was cancelled.
-    fn was_cancelled_by_word(&self) -> bool {
-        // In order with every cancel, which a clone relies on (HANDLE-1).
-        task::is_known_as_cancelled(self.key)
     }
 
     fn is_done(&self) -> bool {

@@ -113,6 +113,11 @@ impl Drop for Service {
 
 static GLOBAL: OnceCell<Scheduler> = OnceCell::new();
 
+#[track_caller]
+fn or_panic<T>(built: Result<T, BuildError>) -> T {
+    built.unwrap_or_else(|error| panic!("{error} ({error:?})"))
+}
+
 impl Scheduler {
     /// Makes a scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as many threads
     /// as the machine runs at once, which start on first use.
@@ -121,10 +126,7 @@ impl Scheduler {
     ///
     /// Panics if the system does not start the tick thread. [`Builder::build`] returns an error instead.
     pub fn new() -> Scheduler {
-        match Scheduler::builder().build() {
-            Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error} ({error:?})"),
-        }
+        or_panic(Scheduler::builder().build())
     }
 
     /// Returns a builder, which sets tick, executor, clock and other options.
@@ -154,10 +156,7 @@ impl Scheduler {
     /// Panics if the system does not start the tick thread. [`try_global`](Scheduler::try_global) returns an error
     /// instead, and can be called again.
     pub fn global() -> &'static Scheduler {
-        match Scheduler::try_global() {
-            Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error} ({error:?})"),
-        }
+        or_panic(Scheduler::try_global())
     }
 
     /// Like [`global`](Scheduler::global), but returns an error instead of panicking.
@@ -278,7 +277,7 @@ impl Scheduler {
 
     /// Returns the pool that runs the tasks of this handle, if it is one of this crate's.
     pub(crate) fn threads(&self) -> Option<PoolThreads> {
-        self.own.as_ref().map_or(self.service.threads, |own| own.executor().threads())
+        self.own.as_ref().map_or(self.service.threads, |own| own.executor.threads())
     }
 
     // ----- shutdown ------------------------------------------------------------------------
@@ -380,7 +379,7 @@ impl Scheduler {
     pub fn await_termination(&self, timeout: Duration) -> bool {
         let shared = self.shared();
         // The run of the calling task would have to end first.
-        let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id());
+        let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id);
         !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
     }
 

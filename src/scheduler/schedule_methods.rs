@@ -139,7 +139,7 @@ impl Scheduler {
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let shared = self.shared();
         match shared.admit(times, task, repetition, self.own.as_ref()) {
-            Ok(key) => Ok(Cancellable::new(key, shared.id())),
+            Ok(key) => Ok(Cancellable::new(key, shared.id)),
             Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
         }
     }
@@ -167,7 +167,7 @@ impl Scheduler {
         repetition: Repetition,
     ) -> Result<Cancellable, ScheduleError> {
         let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
-        Ok(Cancellable::new(key, self.shared().id()))
+        Ok(Cancellable::new(key, self.shared().id))
     }
 
     // ----- repeating -----------------------------------------------------------------------

@@ -181,38 +181,26 @@ impl fmt::Debug for dyn Schedule + '_ {
 #[derive(Debug)]
 pub struct Unboxed<'a>(&'a Scheduler);
 
+type Scheduled = Result<Cancellable, ScheduleError>;
+
 impl Schedule for Scheduler {
     fn now(&self) -> Instant {
         Scheduler::now(self)
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
         self.schedule_once(delay, task)
     }
 
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
         self.schedule_at(deadline, task)
     }
 
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
         self.schedule_periodic(initial, period, task)
     }
 
-    fn schedule_task_named(
-        &self,
-        name: &'static str,
-        delay: Duration,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
         self.admit_once(self.shared().watch.after(delay), Named { name, task })
     }
 
@@ -221,7 +209,7 @@ impl Schedule for Scheduler {
         name: &'static str,
         deadline: Instant,
         task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         self.schedule_at_named(name, deadline, task)
     }
 
@@ -231,7 +219,7 @@ impl Schedule for Scheduler {
         initial: Duration,
         period: Period,
         mut task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         let task = move || trace::in_a_root_span(&mut task);
         self.admit_series(initial, period, Named { name, task })
     }
@@ -240,8 +228,6 @@ impl Schedule for Scheduler {
         Some(Unboxed(self))
     }
 }
-
-type Scheduled = Result<Cancellable, ScheduleError>;
 
 /// Makes a pointer to a schedule a schedule.
 macro_rules! schedule_behind {

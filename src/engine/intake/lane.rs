@@ -18,7 +18,7 @@
 //!
 //! Stamps in a lane never go down, so a merge of lanes by their first stamps is in order.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -27,7 +27,7 @@ use crate::engine::error::Refused;
 use crate::executor::backpressure::{Backpressure, PendingLimit};
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
-    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
+    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,
 };
 use crate::wheel::entry::Entry;
 
@@ -159,10 +159,6 @@ impl Lane {
         })
     }
 
-    fn first(&self) -> MutexGuard<'_, Option<Arc<Block>>> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts the lane on the ready list. Only its writer may do that, and only after it has found `listed` cleared
     /// (INTAKE-2).
     #[cold]
@@ -190,28 +186,18 @@ impl Lane {
         before & !CLOSED
     }
 
-    /// Counts a cancel by the thread that owns the lane. `was_pending`: the task counted as pending until then (S25).
-    /// Now and then it returns true, and then the caller must ring the bell.
+    /// Counts a cancel by the thread that owns the lane. One that is not `COUNTED`, of a waker, counts for sweeps only.
+    /// `was_pending`: the task counted as pending until then (S25). Now and then it returns true, and then the caller must
+    /// ring the bell.
     #[inline]
     #[must_use]
-    pub(crate) fn count_cancel(&self, was_pending: bool) -> bool {
-        self.counts.cancelled.add(1);
-        if was_pending {
+    pub(crate) fn count_cancel<const COUNTED: bool>(&self, was_pending: bool) -> bool {
+        let cancels = if COUNTED { &self.counts.cancelled } else { &self.uncounted_cancels };
+        cancels.add(1);
+        if COUNTED && was_pending {
             self.count_left();
         }
         // The bell is not rung here, because the lane is borrowed, and ringing may run a user's waker (S11).
-        self.asks_for_a_sweep(&self.counts.cancelled)
-    }
-
-    /// Notes a cancel of a waker that is counted nowhere. Now and then it returns true, as `count_cancel` does.
-    #[must_use]
-    pub(crate) fn note_uncounted_cancel(&self) -> bool {
-        self.uncounted_cancels.add(1);
-        self.asks_for_a_sweep(&self.uncounted_cancels)
-    }
-
-    #[inline]
-    fn asks_for_a_sweep(&self, cancels: &Counter) -> bool {
         let asks = cancels.get() % CANCELS == 0;
         if asks {
             self.signals.many_cancelled.store(true, Ordering::Relaxed); // a hint; the ring comes after it
@@ -252,7 +238,8 @@ pub(crate) struct LaneWriter {
     block: Option<Arc<Block>>,
     /// The stamp of the first record of that block.
     block_since: u64,
-    filled: Filled,
+    /// The block that was filled last.
+    pub(crate) filled: Filled,
     /// How many records it has published.
     published: u64,
     /// The highest stamp so far.
@@ -261,7 +248,7 @@ pub(crate) struct LaneWriter {
 
 /// The record was published.
 pub(crate) struct Pushed {
-    /// It is the first one of a new block, so the block before is full: see [`LaneWriter::filled`].
+    /// It is the first one of a new block, so the block before is full: see `LaneWriter::filled`.
     pub(crate) filled: bool,
 }
 
@@ -329,7 +316,7 @@ impl LaneWriter {
         let since = std::mem::replace(&mut self.block_since, stamp);
         let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
         let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
-            *self.lane.first() = Some(fresh);
+            *lock_std(&self.lane.first) = Some(fresh);
             return Ok(false);
         };
         // The reader looks for it only once a record in it is published.
@@ -337,11 +324,6 @@ impl LaneWriter {
         let blocks = self.lane.signals.filled.fetch_add(1, Ordering::Relaxed) + 1;
         self.filled = Filled { blocks, since };
         Ok(true)
-    }
-
-    /// Returns the block that was filled last.
-    pub(crate) fn filled(&self) -> Filled {
-        self.filled
     }
 }
 
@@ -391,7 +373,7 @@ impl LaneReader {
     pub(super) fn peek(&self) -> impl Iterator<Item = Record> {
         let (mut block, mut index) = match &self.block {
             Some(block) => (Some(Arc::clone(block)), self.index),
-            None => (self.lane.first().clone(), 0),
+            None => (lock_std(&self.lane.first).clone(), 0),
         };
         (0..self.left()).map_while(move |_| {
             if index == BLOCK {
@@ -452,7 +434,7 @@ impl LaneReader {
     fn next_block(&mut self) {
         let next = match &self.block {
             Some(block) => block.next.get().cloned(),
-            None => self.lane.first().take(),
+            None => lock_std(&self.lane.first).take(),
         };
         self.index = 0;
         let Some(mut emptied) = std::mem::replace(&mut self.block, next) else { return };
@@ -489,7 +471,7 @@ mod tests {
         for _ in 0..3 {
             assert!(writer.push(Record { entry: Entry::default(), stamp: 1 }).is_err());
         }
-        assert!(writer.lane.first().is_none() && writer.block.is_none());
+        assert!(lock_std(&writer.lane.first).is_none() && writer.block.is_none());
     }
 
     #[test]
