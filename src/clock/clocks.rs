@@ -1,13 +1,15 @@
 //! Clocks: the operating system's, and one that a test moves by hand.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 pub use crate::clock::parking::Sleeper;
-use crate::clock::timeline::short_of_never;
+use crate::clock::tick::{Moment, Times, nanos};
+use crate::clock::timeline::{Timeline, short_of_never};
+use crate::platform::impls::{call_target, impl_debug};
 use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
+use crate::platform::sync::lock_std;
 
 /// A source of [`Instant`]s that the tick thread can also sleep on.
 ///
@@ -41,6 +43,7 @@ use crate::platform::sleep::{PROCESSORS_MAY_DIFFER, boot_time};
 /// # let clock = HalfSpeed(Instant::now());
 /// # clock.sleep(&Sleeper::default(), Some(clock.now() + Duration::from_millis(1)));
 /// ```
+#[expect(unused_variables, reason = "the default cannot move")]
 pub trait Clock: Send + Sync + 'static {
     /// Returns the present time.
     fn now(&self) -> Instant;
@@ -51,7 +54,6 @@ pub trait Clock: Send + Sync + 'static {
     /// Moves the clock to an instant, and returns true if it stands there or later. Returns false if this clock cannot
     /// be moved. [`Driver::advance`](crate::Driver::advance) calls this.
     fn advance_to(&self, instant: Instant) -> bool {
-        let _ = instant;
         false
     }
 
@@ -71,24 +73,12 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
-    fn now(&self) -> Instant {
-        (**self).now()
-    }
-
-    fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        (**self).sleep(sleeper, until);
-    }
-
-    fn advance_to(&self, instant: Instant) -> bool {
-        (**self).advance_to(instant)
-    }
-
-    fn tells_calls_apart(&self) -> bool {
-        (**self).tells_calls_apart()
-    }
-
-    fn runs_in_real_time(&self) -> bool {
-        (**self).runs_in_real_time()
+    call_target! {
+        fn now(&self) -> Instant;
+        fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>);
+        fn advance_to(&self, instant: Instant) -> bool;
+        fn tells_calls_apart(&self) -> bool;
+        fn runs_in_real_time(&self) -> bool;
     }
 }
 
@@ -108,15 +98,7 @@ impl Clock for SystemClock {
     }
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        match until {
-            None => sleeper.sleep(),
-            Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
-                if !left.is_zero() {
-                    sleeper.sleep_for(left);
-                }
-            }
-        }
+        sleep_by(self, sleeper, until, Sleeper::sleep_for);
     }
 
     /// Returns true if its steps are shorter than a reading takes, as they are on most systems.
@@ -132,6 +114,20 @@ impl Clock for SystemClock {
 
     fn runs_in_real_time(&self) -> bool {
         true
+    }
+}
+
+/// Sleeps until this instant of a clock that runs by itself, or until a wake if it is `None`.
+fn sleep_by(
+    clock: &impl Clock,
+    sleeper: &Sleeper,
+    until: Option<Instant>,
+    sleep: impl FnOnce(&Sleeper, Duration),
+) {
+    let Some(until) = until else { return sleeper.sleep() };
+    let left = until.saturating_duration_since(clock.now());
+    if !left.is_zero() {
+        sleep(sleeper, left);
     }
 }
 
@@ -175,15 +171,7 @@ impl Clock for BootClock {
     }
 
     fn sleep(&self, sleeper: &Sleeper, until: Option<Instant>) {
-        match until {
-            None => sleeper.sleep(),
-            Some(until) => {
-                let left = until.saturating_duration_since(self.now());
-                if !left.is_zero() {
-                    sleeper.sleep_through_suspension(left);
-                }
-            }
-        }
+        sleep_by(self, sleeper, until, Sleeper::sleep_through_suspension);
     }
 
     /// As for [`SystemClock`].
@@ -229,7 +217,7 @@ impl ManualClock {
 
     /// Moves the clock forward. If the result would be beyond the range of [`Instant`], the clock does not move.
     pub fn advance(&self, by: Duration) {
-        let mut manual = self.lock();
+        let mut manual = lock_std(&self.shared);
         if let Some(later) = manual.now.checked_add(by) {
             manual.now = short_of_never(later);
         }
@@ -238,7 +226,7 @@ impl ManualClock {
 
     /// Sets the clock to an instant, before anybody uses it.
     pub(crate) fn set(&self, instant: Instant) {
-        self.lock().now = short_of_never(instant);
+        lock_std(&self.shared).now = short_of_never(instant);
     }
 
     fn wake_all(mut manual: MutexGuard<'_, Manual>) {
@@ -247,15 +235,11 @@ impl ManualClock {
         drop(manual);
         sleepers.into_iter().for_each(Waker::wake);
     }
-
-    fn lock(&self) -> MutexGuard<'_, Manual> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Instant {
-        self.lock().now
+        lock_std(&self.shared).now
     }
 
     /// Sleeps until an [`advance`](ManualClock::advance), or until woken.
@@ -263,7 +247,7 @@ impl Clock for ManualClock {
         // The time is compared and the waker is left under one lock. So either this sees an `advance`, or the
         // `advance` wakes it.
         let waker = sleeper.waker();
-        let mut manual = self.lock();
+        let mut manual = lock_std(&self.shared);
         if until.is_some_and(|until| until <= manual.now) {
             return;
         }
@@ -271,11 +255,11 @@ impl Clock for ManualClock {
         drop(manual); // or no `advance` could come
         sleeper.sleep();
         // Another wake may have ended the sleep, and then the waker is still there.
-        self.lock().sleepers.retain(|other| !other.will_wake(&waker));
+        lock_std(&self.shared).sleepers.retain(|other| !other.will_wake(&waker));
     }
 
     fn advance_to(&self, instant: Instant) -> bool {
-        let mut manual = self.lock();
+        let mut manual = lock_std(&self.shared);
         manual.now = manual.now.max(short_of_never(instant));
         Self::wake_all(manual);
         true
@@ -288,8 +272,55 @@ impl Default for ManualClock {
     }
 }
 
-impl fmt::Debug for ManualClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
+impl_debug!(ManualClock, self, now: self.now());
+
+// ----- a clock and its timeline ------------------------------------------------------------------
+
+/// A scheduler's watch: its clock, and the [`Timeline`] on which it reads it.
+pub(crate) struct Watch {
+    pub(crate) clock: Box<dyn Clock>,
+    pub(crate) timeline: Timeline,
+    pub(crate) is_in_real_time: bool,
+    /// The clock is a [`SystemClock`](crate::SystemClock).
+    pub(crate) has_system_clock: bool,
+    /// The tick that the user has asked for, in nanoseconds. That of the timeline may be finer.
+    pub(crate) tick: u64,
+}
+
+impl Watch {
+    /// Takes a clock that `is_system`, or is not.
+    pub(crate) fn new(
+        clock: Box<dyn Clock>,
+        is_system: bool,
+        timeline: Timeline,
+        tick: Duration,
+    ) -> Watch {
+        let is_in_real_time = clock.runs_in_real_time();
+        Watch { clock, timeline, is_in_real_time, has_system_clock: is_system, tick: nanos(tick) }
+    }
+
+    /// Returns the present.
+    #[inline]
+    pub(crate) fn now(&self) -> Moment {
+        self.timeline.present(self.clock.now())
+    }
+
+    /// Returns the times of a task that is to run after a delay. Callers call it before anything else that takes time
+    /// (S1).
+    #[inline]
+    pub(crate) fn after(&self, delay: Duration) -> Times {
+        let now = self.now();
+        Times { now, deadline: now.after(delay) }
+    }
+
+    /// Returns the times of a task that is to run at an instant.
+    pub(crate) fn at(&self, instant: Instant) -> Times {
+        self.read_at(self.clock.now(), instant)
+    }
+
+    /// Like [`at`](Watch::at), for a caller that has read the clock.
+    pub(crate) fn read_at(&self, reading: Instant, instant: Instant) -> Times {
+        let deadline = self.timeline.deadline(instant, reading);
+        Times { now: self.timeline.present(reading), deadline }
     }
 }

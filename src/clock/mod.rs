@@ -9,5 +9,3 @@ pub(crate) mod repeat;
 pub(crate) mod tick;
 #[cfg(feature = "std")]
 pub(crate) mod timeline;
-#[cfg(feature = "std")]
-pub(crate) mod watch;

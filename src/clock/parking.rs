@@ -13,12 +13,12 @@
 //! The page [`waking`](crate::docs::waking) tells why no wake-up is lost, for all files that take part in it (WAKE-1 for
 //! the doorbell, WAKE-3 for the parker).
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::{KernelTimer, TAKES_KERNEL_TIMERS, boot_time, on_time};
 use crate::platform::sync::{AtomicU64, Condvar, InOrder, Mutex, Ordering, lock};
@@ -137,29 +137,29 @@ impl Parker {
 /// A sleeper keeps a token: a wake that comes before the sleep ends it at once. So a clock that
 /// hands out [`waker`](Sleeper::waker) first and sleeps afterwards loses no wake-up. One thread at a time sleeps with it.
 pub struct Sleeper {
-    parker: Arc<ParkerWaker>,
+    parker: Arc<Parker>,
 }
 
 impl Sleeper {
     /// Makes a sleeper for the calling thread.
     pub fn new() -> Sleeper {
-        Sleeper { parker: Arc::new(ParkerWaker(Parker::new())) }
+        Sleeper { parker: Arc::new(Parker::new()) }
     }
 
     /// Sleeps until woken. It may return early.
     pub fn sleep(&self) {
-        self.parker.0.park();
+        self.parker.park();
     }
 
     /// Sleeps until woken, for this long at most. It may return early.
     pub fn sleep_for(&self, timeout: Duration) {
-        self.parker.0.park_timeout(timeout);
+        self.parker.park_timeout(timeout);
     }
 
     /// Sleeps until woken, for this long at most, and counts the time in which the machine is suspended. It may return
     /// early.
     pub(crate) fn sleep_through_suspension(&self, timeout: Duration) {
-        self.parker.0.park_through_suspension(timeout);
+        self.parker.park_through_suspension(timeout);
     }
 
     /// Returns a waker that ends the sleep, from any thread.
@@ -174,23 +174,16 @@ impl Default for Sleeper {
     }
 }
 
-impl fmt::Debug for Sleeper {
-    /// Prints nothing of the token, because its lock would be held while the formatter, which may be user code, runs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleeper").finish_non_exhaustive()
-    }
-}
+// Nothing of the token: its lock would be held while the formatter, which may be user code, runs.
+impl_debug!(Sleeper, self);
 
-/// A [`Parker`] as a [`Waker`].
-struct ParkerWaker(Parker);
-
-impl Wake for ParkerWaker {
+impl Wake for Parker {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.unpark();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        self.unpark();
     }
 }
 
@@ -282,11 +275,7 @@ impl Doorbell {
     }
 }
 
-impl fmt::Debug for Doorbell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doorbell").field("threshold", &self.threshold()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Doorbell, self, threshold: self.threshold());
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -331,13 +320,13 @@ mod tests {
         assert!(parker.timer.get().is_some() || boot_time().is_none());
         let sleeper = Sleeper::new();
         SystemClock.sleep(&sleeper, Some(Instant::now() + Duration::from_micros(200)));
-        assert_eq!(sleeper.parker.0.timer.get().is_some(), TAKES_KERNEL_TIMERS);
+        assert_eq!(sleeper.parker.timer.get().is_some(), TAKES_KERNEL_TIMERS);
         // On a busy machine a millisecond may be over before the sleep begins.
         let waits = [1, 10, 100, 1000].map(Duration::from_millis);
-        for wait in waits.into_iter().filter(|_| sleeper.parker.0.timer.get().is_none()) {
+        for wait in waits.into_iter().filter(|_| sleeper.parker.timer.get().is_none()) {
             BootClock.sleep(&sleeper, Some(BootClock.now() + wait));
         }
-        assert!(sleeper.parker.0.timer.get().is_some() || boot_time().is_none());
+        assert!(sleeper.parker.timer.get().is_some() || boot_time().is_none());
     }
 
     #[test]

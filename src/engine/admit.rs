@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::own_lanes::with_lane;
-use super::shared::Shared;
+use super::shared::{Shared, with_lane};
 use super::this_thread;
 use crate::clock::tick::{Moment, Times};
 use crate::engine::error::{Refused, ScheduleError};
 use crate::engine::intake::Intake;
-use crate::engine::intake::lane::{Filled, Pushed};
+use crate::engine::intake::lane::{Filled, Pushed, Record};
 use crate::engine::slots::task::{Repetition, Vacancy};
 use crate::engine::slots::{Content, Wake, task};
 use crate::executor::backpressure::Flow;
@@ -54,6 +53,41 @@ impl Drop for Reservation {
         if !self.is_used {
             self.shared.intake.count_out();
         }
+    }
+}
+
+/// A record that is published while its task is held. A ring may run a user's waker, so it comes after that (WORD-5).
+pub(super) struct Publication<'a> {
+    shared: &'a Shared,
+    is_new: bool,
+    published: Option<(Entry, Pushed)>,
+}
+
+impl Publication<'_> {
+    /// `is_new`: the task counts as scheduled now.
+    #[inline]
+    pub(super) fn new(shared: &Shared, is_new: bool) -> Publication<'_> {
+        Publication { shared, is_new, published: None }
+    }
+
+    /// Publishes the record of the next run, once. Returns false if the engine is closed.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a repetition takes 35 instructions more with a call")]
+    pub(super) fn publish(&mut self, entry: Entry, now: Moment) -> bool {
+        let (shared, is_new) = (self.shared, self.is_new);
+        let record = Record { entry, stamp: shared.intake.stamp(now.0) };
+        let pushed = with_lane(shared, move |writer| writer.publish(record, is_new));
+        self.published = pushed.ok().map(|pushed| (entry, pushed));
+        self.published.is_some()
+    }
+
+    /// Wakes the engine, if need be, when the task is not held any more. Returns true if the record has filled a block.
+    #[inline]
+    pub(super) fn ring(self) -> bool {
+        self.published.is_some_and(|(entry, pushed)| {
+            self.shared.ring_for(entry, &pushed);
+            pushed.filled
+        })
     }
 }
 
@@ -122,19 +156,15 @@ impl Shared {
         executor: Option<&Arc<OwnExecutor>>,
         mut reservation: Reservation,
     ) -> Result<Moved, ScheduleError> {
-        let mut filed = None;
-        // The bell is rung below, not here: the task is held while this runs, and a ring may run a user's waker.
-        let announce = |entry| {
-            filed = self.file(entry, now, true).ok().map(|pushed| (entry, pushed));
-            filed.is_some()
-        };
+        let mut filing = Publication::new(self, true);
+        let announce = |entry| filing.publish(entry, now);
         let times = |before| Times { now, deadline: deadline(before) };
         match task::move_to(key, (from, self.id), executor, times, announce) {
             None => Ok(Moved { was_cancelled: true, old_executor: None }),
             Some(Err(Refused)) => Err(ScheduleError::Closed),
             Some(Ok(old_executor)) => {
                 reservation.is_used = true; // the end of the task counts it out
-                filed.into_iter().for_each(|(entry, pushed)| self.ring_for(entry, &pushed));
+                filing.ring();
                 Ok(Moved { was_cancelled: false, old_executor })
             }
         }
@@ -182,7 +212,7 @@ impl Shared {
             // down, and later records would have to wait for it. The reading of the last turn is never ahead.
             Times { now: Moment(self.intake.reading_of_last_turn()), deadline }
         };
-        self.wake_at(times, || Wake(waker.clone()))
+        self.wake_at(times, || Wake::<true>(waker.clone()))
     }
 
     /// Returns a free slot for a task, after counting the task in if it `is_counted`.
@@ -225,7 +255,7 @@ impl Shared {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `admit`")]
     fn announce<T: Content>(&self, entry: Entry, now: Moment) -> Result<Pushed, Refused> {
-        let record = entry.record(self.intake.stamp(now.0));
+        let record = Record { entry, stamp: self.intake.stamp(now.0) };
         // A closure for each `T` has one caller, so it is inlined, which saves 20 instructions.
         let pushed = with_lane(self, move |writer| writer.publish(record, T::IS_COUNTED))?;
         // The look at the doorbell comes after the publication. In the other order the sleeper could arm the bell in
@@ -234,23 +264,9 @@ impl Shared {
         Ok(pushed)
     }
 
-    /// Publishes the record of a task for its next run, which counts as scheduled now, without a look at the doorbell.
-    /// [`ring_for`](Shared::ring_for) comes next.
-    #[inline]
-    pub(super) fn file(&self, entry: Entry, now: Moment, is_new: bool) -> Result<Pushed, Refused> {
-        self.push(entry, self.intake.stamp(now.0), is_new)
-    }
-
-    /// Publishes the record of a task, without a look at the doorbell.
-    #[inline]
-    pub(super) fn push(&self, entry: Entry, stamp: u64, is_new: bool) -> Result<Pushed, Refused> {
-        let record = entry.record(stamp);
-        with_lane(self, move |writer| writer.publish(record, is_new))
-    }
-
     /// Wakes the engine for a task that was published, if need be.
     #[inline]
-    pub(super) fn ring_for(&self, entry: Entry, pushed: &Pushed) {
+    fn ring_for(&self, entry: Entry, pushed: &Pushed) {
         // Now and then a full block wakes the engine whatever is due, or a flow of tasks that are due late would fill
         // the memory while the engine sleeps.
         let is_much = pushed.filled && Intake::is_much(self.filled());
@@ -260,7 +276,7 @@ impl Shared {
     /// Returns the block that the calling thread has filled last.
     #[cold]
     fn filled(&self) -> Filled {
-        with_lane(self, |writer| writer.filled())
+        with_lane(self, |writer| writer.filled)
     }
 
     /// Holds a producer back that is far ahead: of the engine, or, if its tasks are due soon, of the executor that is
@@ -272,7 +288,7 @@ impl Shared {
         // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
         if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
-            let backlog = executor.map_or(&self.backlog, |own| own.backlog());
+            let backlog = executor.map_or(&self.backlog, |own| &own.backlog);
             backlog.hold_back(|| self.goes_on());
         }
     }

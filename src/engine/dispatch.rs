@@ -15,7 +15,7 @@ use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{OneShot, task};
 use crate::executor::DueTask;
 use crate::observe::trace;
-use crate::platform::panics::{caught, quietly};
+use crate::platform::panics::quietly;
 
 impl Engine {
     // ----- what is due ---------------------------------------------------------------------
@@ -58,7 +58,7 @@ impl Engine {
                     self.ready.fetch_ahead();
                     // The word tells which executor it is. A stale entry has no executor, and is dropped here.
                     let Some((_, word)) = task::settled(entry) else { continue };
-                    word.executor() == own.number()
+                    word.executor() == own.number
                 }
                 _ => false,
             };
@@ -77,7 +77,7 @@ impl Engine {
                 // its tasks stays.
                 _ if is_refusing => self.outboxes.of(&target).retries.push(entry),
                 Target::TickThread => left -= self.wake(entry, left.min(BATCH - 1)),
-                _ => self.batch.push(entry),
+                _ => self.batch.due.push(entry),
             }
         }
         self.flush(&target);
@@ -130,8 +130,7 @@ impl Engine {
     fn release(&self, target: Target) {
         if let Target::Own(own) = target {
             // It may be the last hold on the executor, whose `Drop` is user code.
-            let dropped = caught(|| drop(own));
-            dropped.err().into_iter().for_each(|panic| self.shared.hooks.report(panic));
+            self.shared.hooks.catch(|| drop(own));
         }
     }
 
@@ -151,20 +150,19 @@ impl Engine {
         }
         let batch = &mut self.batch;
         // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
-        // so none is lost.
-        let handed = caught(|| match (target, &self.executor) {
-            (Target::Own(own), _) => own.executor().execute_batch(batch),
+        // so none is lost, and the turn goes on (S17).
+        self.shared.hooks.catch(|| match (target, &self.executor) {
+            (Target::Own(own), _) => own.executor.execute_batch(batch),
             (Target::Default, Some(executor)) => executor.execute_batch(batch),
             (Target::Default, None) | (Target::TickThread, _) => {}
         });
-        handed.err().into_iter().for_each(|panic| self.shared.hooks.report(panic)); // and the turn goes on (S17)
         let (mut refused, mut of_others) = (Vec::new(), Vec::new());
         self.batch.settle(&mut refused, &mut of_others);
         // An executor that serves several schedulers may give back another one's task. That scheduler does not know of
         // it, so it would be lost.
         of_others.into_iter().for_each(|task| quietly(|| self.adopt(task)));
         let backlog = match target {
-            Target::Own(own) => own.backlog(),
+            Target::Own(own) => &own.backlog,
             _ => &self.shared.backlog,
         };
         // The batch still lists all entries here, which is how the outbox learns what was taken. It is cleared after
@@ -276,7 +274,7 @@ impl Engine {
             let Some(entry) = self.outboxes.of(target).retries.pop() else { break };
             match deadline::come_out(entry) {
                 CameOut::Due => {
-                    self.batch.push(entry);
+                    self.batch.due.push(entry);
                     continue;
                 }
                 CameOut::Stale => {}

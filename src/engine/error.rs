@@ -57,55 +57,41 @@ pub enum ScheduleError {
 /// assert!(stalled.to_string().contains("no timer is pending"));
 /// # Ok::<(), tickwheel::BuildError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{}", self.text())]
 pub struct Stalled {
-    pending: usize,
-    is_inside_a_task: bool,
+    pub(crate) pending: usize,
+    pub(crate) is_inside_a_task: bool,
 }
 
 impl Stalled {
-    pub(crate) fn waits_for_nothing(pending: usize) -> Stalled {
-        Stalled { pending, is_inside_a_task: false }
-    }
-
-    pub(crate) fn inside_a_task() -> Stalled {
-        Stalled { pending: 0, is_inside_a_task: true }
-    }
-
     /// Returns how many tasks are pending that will never be due, or whose executor does not run them.
     pub fn pending(&self) -> usize {
         self.pending
     }
-}
 
-impl fmt::Display for Stalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self) -> String {
         if self.is_inside_a_task {
-            return f.write_str(
-                "`block_on` was called inside of a task of the same driver, and would wait for itself: call it outside, \
-                 or spawn the future on an executor of its own",
-            );
+            return "`block_on` was called inside of a task of the same driver, and would wait for itself: call it \
+                    outside, or spawn the future on an executor of its own"
+                .into();
         }
-        f.write_str("the future waits, and ")?;
-        match self.pending {
-            0 => f.write_str("no timer is pending")?,
-            1 => f.write_str(
-                "the one task that is pending is never due, or its executor does not run it",
-            )?,
-            n => write!(
-                f,
+        let pending = match self.pending {
+            0 => "no timer is pending".into(),
+            1 => {
+                "the one task that is pending is never due, or its executor does not run it".into()
+            }
+            n => format!(
                 "the {n} tasks that are pending are never due, or their executor does not run them"
-            )?,
-        }
-        f.write_str(
-            ": look for a channel whose other end is kept but not used, a lock that is held, or a sleep on another \
-             scheduler, as one made outside of the future or after the last handle of this one has gone; if another \
-             thread is to wake it, call `block_on_patiently`",
+            ),
+        };
+        format!(
+            "the future waits, and {pending}: look for a channel whose other end is kept but not used, a lock that \
+             is held, or a sleep on another scheduler, as one made outside of the future or after the last handle of \
+             this one has gone; if another thread is to wake it, call `block_on_patiently`"
         )
     }
 }
-
-impl std::error::Error for Stalled {}
 
 /// Converts the error for a function that returns [`io::Result`]. The kinds are
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for [`ZeroPeriod`](ScheduleError::ZeroPeriod),
@@ -179,7 +165,10 @@ impl From<ScheduleError> for io::Error {
 /// task(); // still ours to run
 /// # Ok::<(), tickwheel::CloseError>(())
 /// ```
+#[derive(Error)]
+#[error("the task was not accepted: `reason` tells why, and `into_task` gives it back")]
 pub struct TryScheduleError<F> {
+    #[source]
     reason: ScheduleError,
     /// The mutex is never locked. It makes the error `Sync` for every task that is `Send`.
     task: Mutex<F>,
@@ -205,18 +194,6 @@ impl<F> TryScheduleError<F> {
 impl<F> fmt::Debug for TryScheduleError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TryScheduleError").field("reason", &self.reason).finish_non_exhaustive()
-    }
-}
-
-impl<F> fmt::Display for TryScheduleError<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the task was not accepted: `reason` tells why, and `into_task` gives it back")
-    }
-}
-
-impl<F> std::error::Error for TryScheduleError<F> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.reason)
     }
 }
 

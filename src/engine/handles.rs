@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::own_lanes::{self, with_lane};
-use super::shared::{self, Shared};
+use super::admit::Publication;
+use super::shared::{self, Shared, with_lane};
 use crate::clock::tick::Moment;
 use crate::clock::timeline::{Timeline, When};
 use crate::engine::intake::lane::Lane;
@@ -16,25 +16,17 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 
 // ----- cancels ---------------------------------------------------------------------------------
 
-/// Counts a cancel, by the calling thread's lane at that scheduler. A scheduler that is gone counts no more.
-/// `was_pending`: the task counted as pending until then.
-#[inline]
-pub(crate) fn count_cancel(scheduler: SchedulerId, was_pending: bool) {
-    count_at(scheduler, |lane| lane.count_cancel(was_pending));
-}
-
-/// Notes the cancel of a waker that is counted nowhere. Its entry stays in the wheel until a sweep, as those of others.
-pub(crate) fn note_uncounted_cancel(scheduler: SchedulerId) {
-    count_at(scheduler, Lane::note_uncounted_cancel);
-}
-
-/// Counts something in the calling thread's lane at a scheduler, and rings the bell if the lane asks for it.
+/// Counts a cancel, by the calling thread's lane at that scheduler, and rings the bell if the lane asks for it. A scheduler
+/// that is gone counts no more. `was_pending`: the task counted as pending until then.
+///
+/// A waker that is not `COUNTED` is counted nowhere, but its entry stays in the wheel until a sweep, as those of others.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a cancel takes 15 instructions more with a call")]
-fn count_at(scheduler: SchedulerId, count: impl Fn(&Lane) -> bool + Copy) {
+pub(crate) fn count_cancel<const COUNTED: bool>(scheduler: SchedulerId, was_pending: bool) {
+    let count = |lane: &Lane| lane.count_cancel::<COUNTED>(was_pending);
     // Most tasks are cancelled by a thread that also schedules there. Its lane is found without a look into the
     // registry, which has a lock.
-    let counted = own_lanes::with_lane_at(scheduler, count);
+    let counted = shared::with_lane_at(scheduler, count);
     if counted != Some(false) {
         count_or_ring(scheduler, counted.is_some(), count);
     }
@@ -89,7 +81,7 @@ fn reset_to(
     blocks::prefetch(key.slot); // the clock takes as long as a cache miss
     // A deadline that moves further away changes only the holder. The lane of the calling thread knows the timeline,
     // so not even the scheduler is looked up. Everything else needs the scheduler.
-    let to = own_lanes::moment_at(scheduler, to);
+    let to = shared::moment_at(scheduler, to);
     let done = to.and_then(|to| deadline::postpone(key, to));
     done.unwrap_or_else(|| reset_there(key, scheduler, when)) == Reset::Done
 }
@@ -101,7 +93,7 @@ fn reset_there(key: TaskKey, first: SchedulerId, when: When) -> Reset {
         // A leftover may be moved to another scheduler between this look and the reset. The reset finds that out while
         // it holds the task, and the loop looks again.
         let there = task::scheduler_now(key, first);
-        let shared = own_lanes::shared_at(there).or_else(|| shared::find(there));
+        let shared = shared::shared_at(there).or_else(|| shared::find(there));
         let Some(shared) = shared else { return Reset::TooLate };
         match shared.reset(key, when) {
             Reset::Elsewhere => {} // it has moved in the meantime
@@ -118,7 +110,7 @@ pub(crate) fn deadline(key: TaskKey, first: SchedulerId) -> Option<(Moment, Time
         let there = task::scheduler_now(key, first);
         let deadline = deadline::deadline(key)?;
         if task::scheduler_now(key, first) == there {
-            let shared = own_lanes::shared_at(there).or_else(|| shared::find(there))?;
+            let shared = shared::shared_at(there).or_else(|| shared::find(there))?;
             return Some((deadline, shared.watch.timeline));
         }
     }
@@ -133,22 +125,14 @@ impl Shared {
         // Noted before the deadline moves, so that the engine looks at holders by the time an entry comes out too
         // early.
         with_lane(self, |writer| writer.lane.note_reset());
-        let mut filed = None;
-        let stamp = self.intake.stamp(times.now.0);
-        let announce = |entry| {
-            filed = self.push(entry, stamp, false).ok().map(|pushed| (entry, pushed));
-            filed.is_some()
-        };
+        let mut filing = Publication::new(self, false);
+        let announce = |entry| filing.publish(entry, times.now);
         let out_until = Moment(self.out_until.load(Ordering::Relaxed)); // an older one will do
         let is_far_behind = self.intake.is_far_ahead();
         let done = deadline::reset(key, times, out_until, is_far_behind, self.id, announce);
-        // The task is not held any more, so a ring may run a user's waker.
-        if let Some((entry, pushed)) = filed {
-            self.ring_for(entry, &pushed);
-            if pushed.filled {
-                // The task is not new, so there is no executor to wait for. The engine may be far behind.
-                self.hold_back_for_engine(times.now);
-            }
+        if filing.ring() {
+            // The task is not new, so there is no executor to wait for. The engine may be far behind.
+            self.hold_back_for_engine(times.now);
         }
         done
     }

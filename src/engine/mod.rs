@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
-//! | [`outbox`] | what is remembered of executors: the tasks [`in_flight`] and the [`retry_queue`] of each |
+//! | [`outbox`] | what is remembered of executors: the tasks in flight and the [`retry_queue`] of each |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |
 //! | [`shutdown`] | the last turn |
 
@@ -30,11 +30,9 @@ mod bounds;
 mod dispatch;
 pub(crate) mod error;
 pub(crate) mod handles;
-mod in_flight;
 pub(crate) mod intake;
 mod next_wakeup;
 mod outbox;
-pub(crate) mod own_lanes;
 pub(crate) mod ready;
 mod retry_queue;
 mod run;
@@ -97,7 +95,7 @@ pub(crate) enum Next {
 
 /// The engine of one scheduler.
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// The time at which the turn began. If the clock has panicked then, it is that of the turn before (S17).
     now: Moment,
     /// The clock has panicked at the beginning of the last turn.
@@ -171,10 +169,6 @@ impl Engine {
         }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
     /// Returns the cut of a turn that begins now: see [`intake`].
     pub(crate) fn cut(&self) -> u64 {
         self.shared.intake.cut(self.shared.try_now().unwrap_or(self.now).0)
@@ -183,7 +177,7 @@ impl Engine {
     /// Does what is due of what was scheduled before the cut, or a bounded share of it. Returns when to turn again.
     pub(crate) fn turn(&mut self, cut: u64) -> Next {
         // Marked first: also a shutdown runs observers and drops closures, which must not wait for this engine.
-        let _mark = TurningMark::new(self.shared.id());
+        let _mark = TurningMark::new(self.shared.id);
         if self.shared.is_closing() {
             self.shut_down();
             return Next::Ended;
@@ -230,7 +224,7 @@ impl Engine {
             earliest: Moment::NEVER,
         };
         // No holder is touched here, except in the sample: each would be a cache miss.
-        let add = |record: Record| filing.add(record.into());
+        let add = |record: Record| filing.add(record.entry);
         let tasks = self.reader.take(&self.shared.intake, cut, most, add);
         filing.file_all();
         let earliest = filing.earliest;

@@ -192,7 +192,7 @@ impl Engine {
         let (_, mut earliest) = self.take_in(cut);
         // A clock of coarse steps may give a record that was published before the arming, and has not rung, the stamp
         // of the cut. So what is left in the lanes has to be able to wait too.
-        self.reader.each_left(|record| earliest = earliest.min(needed_at(Entry::from(record))));
+        self.reader.each_left(|record| earliest = earliest.min(needed_at(record.entry)));
         !self.reader.is_behind(cut) && earliest >= threshold
     }
 

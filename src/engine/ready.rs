@@ -16,24 +16,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::clock::tick::Moment;
-use crate::engine::intake::lane::Record;
 use crate::engine::slots::blocks;
 use crate::executor::DueBatch;
 use crate::executor::due::AHEAD;
 use crate::wheel::Timed;
 pub(crate) use crate::wheel::entry::{Entry, Runner};
-
-impl Entry {
-    pub(crate) fn record(self, stamp: u64) -> Record {
-        Record { deadline: self.deadline, stamp, name: self.name }
-    }
-}
-
-impl From<Record> for Entry {
-    fn from(record: Record) -> Entry {
-        Entry { deadline: record.deadline, name: record.name }
-    }
-}
 
 impl Timed for Entry {
     fn deadline(&self) -> u64 {
@@ -139,7 +126,7 @@ impl ReadyQueue {
         let is_of_row =
             |entry: &&Entry| entry.deadline <= now.0 && entry.runner() == Runner::Default;
         let row = first.iter().take(most).take_while(is_of_row).count();
-        batch.extend(&first[..row]);
+        batch.due.extend_from_slice(&first[..row]);
         self.sorted.drain(..row);
         row
     }
@@ -282,7 +269,6 @@ fn spread(from: &[Entry], into: &mut Vec<Entry>, digit: impl Fn(&Entry) -> usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wheel::entry::SLOT;
 
     fn entry(deadline: u64, slot: u32) -> Entry {
         Entry::new(slot, 1, Moment(deadline), false, Runner::Default, false)
@@ -313,14 +299,6 @@ mod tests {
         assert_eq!(ready.pop(Moment(3)), None);
         assert_eq!(ready.pop(Moment(4)), Some(entry(4, 1)));
         assert_eq!(ready.pop(Moment(4)), None);
-    }
-
-    #[test]
-    fn an_entry_survives_its_way_through_the_lane() {
-        for is_series in [false, true] {
-            let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
-            assert_eq!(Entry::from(entry.record(7)), entry);
-        }
     }
 
     #[test]

@@ -13,14 +13,14 @@ use std::sync::Weak;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::own_lanes::with_lane;
-use super::shared::Shared;
+use super::admit::Publication;
+use super::shared::{Shared, with_lane};
 use super::this_thread;
 use crate::clock::clocks::Clock;
 use crate::clock::repeat::{Repeat, next_run};
 use crate::clock::tick::Moment;
 use crate::engine::slots::deadline::{Claim, NotRearmed};
-use crate::engine::slots::task::{Over, Repetition};
+use crate::engine::slots::task::Repetition;
 use crate::engine::slots::{Phase, Running, Thrown, blocks, task};
 use crate::engine::termination::{BehindRun, Decision, Leftover};
 use crate::executor::due;
@@ -44,14 +44,13 @@ thread_local! {
 impl Shared {
     // ----- runs ----------------------------------------------------------------------------
 
-    /// Runs a task that has been claimed, for `close_and_run` too. `repeats`: a series goes on. `was_pending`: the task
-    /// counts as pending until now.
+    /// Runs a task that has been claimed. `was_pending`: the task counts as pending until now. A leftover does not.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a run takes 25 instructions more with a call")]
-    pub(crate) fn run_claimed(&self, task: Running, due: Moment, repeats: bool, was_pending: bool) {
+    pub(crate) fn run_claimed(&self, task: Running, due: Moment, was_pending: bool) {
         // A panic of the clock must not lose the run: the task is claimed, so nobody else would run it.
         let now = self.recently().unwrap_or(due);
-        let (key, is_series) = (task.key(), task.is_series());
+        let (key, is_series) = (task.key, task.is_series());
         // All that the run changes is counted before the run. A series leaves only at its end.
         with_lane(self, move |writer| {
             let lane = &writer.lane;
@@ -63,10 +62,10 @@ impl Shared {
         });
         // So that a close or a schedule inside the task knows that it is inside, and does not wait for this very run.
         let outer = this_thread::enter_run(self.id, key);
-        match is_series {
-            false => self.run_once(task),
-            true if repeats => self.run_series(task, due, was_pending),
-            true => self.run_last(task),
+        if is_series {
+            self.run_series(task, due, was_pending);
+        } else {
+            self.run_once(task);
         }
         this_thread::leave_run(outer); // no task unwinds to here
         // A close may wait for this run. It looks by itself now and then, and this spares it the wait.
@@ -103,7 +102,7 @@ impl Shared {
     /// Asks the clock, which may be a user's, for something; `None` if it panics, which is reported (S17).
     #[inline]
     pub(crate) fn ask_clock<R>(&self, question: impl FnOnce(&dyn Clock) -> R) -> Option<R> {
-        caught(|| question(&*self.watch.clock)).map_err(|panic| self.hooks.report(panic)).ok()
+        self.hooks.catch(|| question(&*self.watch.clock))
     }
 
     #[inline]
@@ -123,24 +122,13 @@ impl Shared {
         }
     }
 
-    /// Runs a series for the last time. A cancel prevents nothing since the series was claimed, so it does not win.
-    fn run_last(&self, task: Running) {
-        let mut task = task.into_ending();
-        let name = task.names().name();
-        let ran = caught(|| ControlFlow::choose(|| task.run_in_place())); // the delay that it chooses is for nobody
-        if ran.is_err() {
-            self.count_panic();
-        }
-        let (dropped, over) = task.discard();
-        over.end();
-        self.report_end(name, ran.err(), dropped);
-    }
-
+    /// Runs a series. A leftover, which was not pending any more, runs for the last time.
     fn run_series(&self, mut task: Running, due: Moment, was_pending: bool) {
         // In place: its captures must stay where they are for the next run. Meanwhile a cancel only marks the word.
         let ran = caught(|| ControlFlow::choose(|| task.run_in_place()));
         let over = match ran {
-            Ok(ControlFlow::Continue(chosen)) => self.rearm(task, due, chosen).err(),
+            // A delay that a leftover chooses is for nobody.
+            Ok(ControlFlow::Continue(chosen)) if was_pending => self.rearm(task, due, chosen).err(),
             _ => Some(task),
         };
         if ran.is_err() {
@@ -150,7 +138,7 @@ impl Shared {
         // here again.
         let Some(over) = over else { return };
         let name = over.name();
-        let dropped = self.finish_series(over, was_pending);
+        let dropped = self.finish(over, was_pending, false);
         self.report_end(name, ran.err(), dropped);
     }
 
@@ -180,21 +168,13 @@ impl Shared {
             Some(delay) => now.after(delay),
             None => next_run(task.kind(), task.period(), due, now, self.watch.tick),
         };
-        let mut filed = None;
-        let announce = |entry| {
-            filed = self.file(entry, now, false).ok().map(|pushed| (entry, pushed));
-            filed.is_some()
-        };
-        // The bell is rung after this, because the task is held meanwhile, and a ring may run a user's waker.
-        let rearmed = task.rearm(next, now, announce);
-        if let Some((entry, pushed)) = filed {
-            self.ring_for(entry, &pushed);
-        }
-        match rearmed {
-            Ok(()) => Ok(()),
-            Err(NotRearmed::Closed(task)) => self.return_from_run(task),
-            Err(NotRearmed::Doomed(task)) => Err(task),
-        }
+        let mut filing = Publication::new(self, false);
+        let rearmed = task.rearm(next, now, |entry| filing.publish(entry, now));
+        filing.ring();
+        rearmed.or_else(|not_rearmed| match not_rearmed {
+            NotRearmed::Closed(task) => self.return_from_run(task),
+            NotRearmed::Doomed(task) => Err(task),
+        })
     }
 
     /// Makes a series a leftover behind its run (S29), or carries out what has been decided about it. Gives it back if a
@@ -202,14 +182,13 @@ impl Shared {
     #[cold]
     fn return_from_run(&self, task: Running) -> Result<(), Running> {
         // It runs under the lock of the termination, which decides between this thread and the engine (END-3).
-        let give_back = || self.give_back(task.key().slot, task.number(), Phase::Running);
-        match self.termination.return_from_run(task.key(), give_back, || self.drop_it()) {
+        let give_back = || self.give_back(task.key.slot, task.number(), Phase::Running);
+        match self.termination.return_from_run(task.key, give_back, || self.drop_it()) {
             BehindRun::Cancelled => return Err(task),
             BehindRun::Leftover => {}
             BehindRun::Decided(decision, task) => {
                 // It may run a user's code: for example the clock of the scheduler that the series moves to.
-                let carried_out = caught(|| decision(task));
-                carried_out.err().into_iter().for_each(|panic| self.hooks.report(panic));
+                self.hooks.catch(|| decision(task));
                 self.termination.runs_leftover(false);
             }
         }
@@ -225,26 +204,34 @@ impl Shared {
         })
     }
 
-    /// Ends a series: drops its closure, and returns what a panicking `Drop` has thrown.
-    fn finish_series(&self, task: Running, was_pending: bool) -> Option<Box<Thrown>> {
+    /// Ends a task that does not run any more: drops its closure, and returns what a panicking `Drop` has thrown.
+    /// `was_pending`: it counts as pending until now. `is_lost`: it counts as dropped.
+    fn finish(&self, task: Running, was_pending: bool, is_lost: bool) -> Option<Box<Thrown>> {
+        let is_series = task.is_series();
         let task = task.into_ending();
-        // A cancel in the last run has counted the task out itself.
-        if was_pending && !task.was_cancelled() {
-            with_lane(self, |writer| writer.lane.count_left());
+        // A cancel in the last run of a series has counted the task out itself.
+        if !task.was_cancelled() {
+            with_lane(self, |writer| {
+                writer.lane.counts.dropped.add(u64::from(is_lost));
+                if was_pending {
+                    writer.lane.count_left();
+                }
+            });
         }
         let (thrown, over) = task.discard();
-        self.end_series(over);
-        thrown
-    }
-
-    /// The last step of a series.
-    fn end_series(&self, over: Over) {
-        // The series may be on the list of runs that a close waits for. The word is written before `is_closing` is
-        // read, and the engine does the opposite, so one of the two sees the other (END-5).
+        // Only a series that its scheduler still had may be on the list of runs that a close waits for. A leftover has
+        // left that list.
+        if !(is_series && was_pending) {
+            over.end();
+            return thrown;
+        }
+        // The word is written before `is_closing` is read, and the engine does the opposite, so one of the two sees the
+        // other (END-5).
         let key = over.end_in_order();
         if self.termination.is_closing_in_order() {
             self.termination.run_is_over(key);
         }
+        thrown
     }
 
     // ----- wakers --------------------------------------------------------------------------
@@ -252,14 +239,28 @@ impl Shared {
     /// Wakes the wakers that are due. `wakers` is room for them. If the clock panics, `fallback` is used as the present.
     pub(crate) fn wake_all(
         &self,
-        mut due: impl Iterator<Item = Entry>,
+        due: impl Iterator<Item = Entry>,
         fallback: Moment,
         wakers: &mut Vec<Waker>,
     ) {
         // One reading and one borrow of the lane for all, so each waker costs little more than its wake.
         let now = self.recently().unwrap_or(fallback);
+        self.take_wakers(due, Some(now), wakers);
+        // A waker is user code, so it is called when the lane is not borrowed any more.
+        self.wake(wakers);
+    }
+
+    /// Takes wakers that fire now. If they are pending at the end, their time will not come, so `fired_at` is `None`, and
+    /// they count as dropped.
+    #[inline]
+    pub(crate) fn take_wakers(
+        &self,
+        mut entries: impl Iterator<Item = Entry>,
+        fired_at: Option<Moment>,
+        wakers: &mut Vec<Waker>,
+    ) {
         with_lane(self, |writer| {
-            for entry in due.by_ref() {
+            for entry in entries.by_ref() {
                 let Claim::Ours(task, due) = Running::claim(entry) else { continue }; // none is ever put off
                 let lane = &writer.lane;
                 // The holder is freed before the waker is called: the woken task must not find the alarm pending
@@ -267,32 +268,17 @@ impl Shared {
                 let (waker, over) = task.into_ending().take_waker();
                 wakers.push(waker);
                 if entry.is_counted() {
-                    lane.counts.fired.add(1);
-                    lane.counts.record_lateness(now, due);
+                    if let Some(now) = fired_at {
+                        lane.counts.fired.add(1);
+                        lane.counts.record_lateness(now, due);
+                    } else {
+                        lane.counts.dropped.add(1);
+                    }
                     lane.count_left();
                 }
                 over.end();
             }
         });
-        // A waker is user code, so it is called when the lane is not borrowed any more.
-        self.wake(wakers);
-    }
-
-    /// Takes the wakers that are pending at the end. Their time will not come, so they count as dropped.
-    pub(crate) fn take_wakers(&self, mut pending: impl Iterator<Item = Entry>) -> Vec<Waker> {
-        with_lane(self, |writer| {
-            let take = |entry: Entry| {
-                let Claim::Ours(task, _) = Running::claim(entry) else { return None };
-                let (waker, over) = task.into_ending().take_waker();
-                if entry.is_counted() {
-                    writer.lane.counts.dropped.add(1);
-                    writer.lane.count_left();
-                }
-                over.end();
-                Some(waker)
-            };
-            pending.by_ref().filter_map(take).collect()
-        })
     }
 
     /// Wakes these wakers, one after the other, also if some of them panic.
@@ -330,24 +316,7 @@ impl Shared {
 
     /// Drops a task that has been claimed. `was_pending`: it counts as pending until now.
     fn drop_claimed(&self, task: Running, was_pending: bool) {
-        let is_series = task.is_series();
-        let task = task.into_ending();
-        let was_cancelled = task.was_cancelled();
-        with_lane(self, |writer| {
-            let lane = &writer.lane;
-            lane.counts.dropped.add(u64::from(!was_cancelled));
-            if was_pending && !was_cancelled {
-                lane.count_left();
-            }
-        });
-        let (thrown, over) = task.discard();
-        // Only a series that its scheduler still had may be on the list of runs. A leftover has left that list.
-        if is_series && was_pending {
-            self.end_series(over);
-        } else {
-            over.end();
-        }
-        if let Some(thrown) = thrown {
+        if let Some(thrown) = self.finish(task, was_pending, true) {
             self.report(thrown.name, thrown.panics);
         }
     }
@@ -376,15 +345,10 @@ impl Shared {
     /// again, through this thread's lane (RESET-2).
     #[cold]
     fn claim_put_off(&self, entry: Entry) -> Option<(Running, Moment)> {
-        let mut filed = None;
-        let announce = |again, now: Moment| {
-            let pushed = self.push(again, self.intake.stamp(now.0), false);
-            filed = pushed.ok().map(|pushed| (again, pushed));
-            filed.is_some()
-        };
+        let mut filing = Publication::new(self, false);
+        let announce = |again, now| filing.publish(again, now);
         let claimed = Running::claim_put_off(entry, || self.try_now(), announce);
-        // Not before, because ringing may run a user's waker, and the task was held (WORD-5).
-        filed.into_iter().for_each(|(again, pushed)| self.ring_for(again, &pushed));
+        filing.ring();
         claimed
     }
 }
@@ -392,7 +356,7 @@ impl Shared {
 impl due::TaskOwner for Shared {
     fn run(&self, due: Entry) {
         if let Some((task, due)) = self.claim(due) {
-            self.run_claimed(task, due, true, true);
+            self.run_claimed(task, due, true);
         }
     }
 

@@ -9,26 +9,29 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | here | what is shared, the stop, what a program can see, and how a scheduler is found by its id |
+//! | here | what is shared, the stop, what a program can see, how a scheduler is found by its id, and the lanes of the calling thread |
 //! | [`admit`](super::admit) | the way in |
 //! | [`run`](super::run) | the ways out |
 //! | [`handles`](super::handles) | what handles do |
-//! | [`own_lanes`](super::own_lanes), [`this_thread`] | lanes, runs and turns of the calling thread |
+//! | [`this_thread`] | runs and turns of the calling thread |
 //!
 //! User code runs with no lock and no borrow of ours held, and its panics are caught (S11, S17).
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use super::this_thread;
 use crate::clock::clocks::SystemClock;
+use crate::clock::clocks::Watch;
 use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
-use crate::clock::watch::Watch;
+use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
+use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
 use crate::executor::backpressure::Backlog;
@@ -36,7 +39,7 @@ use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::quietly;
-use crate::platform::sync::Ordering;
+use crate::platform::sync::{Ordering, local, lock_std};
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.
@@ -46,7 +49,7 @@ pub(crate) const MOST_OVERDUE: u64 = 32 * 1024;
 pub(crate) struct Shared {
     // Everybody.
     /// No other scheduler that is alive has this id.
-    pub(super) id: SchedulerId,
+    pub(crate) id: SchedulerId,
     /// No other scheduler ever has this number. It tells schedulers apart where one that is gone may be remembered.
     pub(super) serial: u64,
     pub(super) me: Weak<Shared>,
@@ -111,10 +114,6 @@ impl Shared {
                 me: me.clone(),
             }
         })
-    }
-
-    pub(crate) fn id(&self) -> SchedulerId {
-        self.id
     }
 
     /// Notes when the engine wants to be turned again, before its thread sleeps.
@@ -224,7 +223,7 @@ impl Drop for Shared {
     /// Leftovers that nobody has taken go with the scheduler. Its id may be used again.
     fn drop(&mut self) {
         self.drop_leftovers(self.termination.take_the_rest());
-        registry().alive.remove(&self.id);
+        lock_std(&REGISTRY).alive.remove(&self.id);
         trim::at_the_end();
         // The rest of the user's values. Quietly, because the last `Arc` may be that of a `DueTask`, whose run never
         // unwinds (S17).
@@ -248,13 +247,9 @@ static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(|| {
     Mutex::new(Registry { alive: HashMap::new(), last: SchedulerId::FIRST, count: 0 })
 });
 
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns the id and the serial number of a new scheduler.
 fn register(shared: &Weak<Shared>) -> (SchedulerId, u64) {
-    let mut registry = registry();
+    let mut registry = lock_std(&REGISTRY);
     registry.count += 1;
     let serial = registry.count;
     loop {
@@ -269,5 +264,117 @@ fn register(shared: &Weak<Shared>) -> (SchedulerId, u64) {
 }
 
 pub(super) fn find(id: SchedulerId) -> Option<Arc<Shared>> {
-    registry().alive.get(&id)?.upgrade()
+    lock_std(&REGISTRY).alive.get(&id)?.upgrade()
+}
+
+// ----- the lanes that the calling thread has at schedulers ------------------------------------------
+
+/// A lane that this thread has.
+struct Held {
+    scheduler: SchedulerId,
+    serial: u64,
+    shared: Weak<Shared>,
+    timeline: Timeline,
+    has_system_clock: bool,
+    writer: LaneWriter,
+}
+
+/// All lanes of this thread. The one that was used last is in front.
+struct Lanes(RefCell<Vec<Held>>);
+
+local!(LANES: Lanes = Lanes(RefCell::new(Vec::new())));
+
+impl Drop for Lanes {
+    /// Leaves the lanes to other threads.
+    fn drop(&mut self) {
+        for Held { shared, writer, .. } in self.0.get_mut().drain(..) {
+            if let Some(shared) = shared.upgrade() {
+                shared.intake.leave_lane(writer);
+            }
+        }
+    }
+}
+
+/// Gives the calling thread's lane at this scheduler to `work`, which must not run user code.
+#[inline]
+pub(crate) fn with_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
+    let done = LANES.try_with(|lanes| {
+        let lanes = &mut *lanes.0.borrow_mut();
+        // By the serial number: the id of a scheduler that is gone may have been given to this one.
+        if lanes.first().is_none_or(|held| held.serial != shared.serial) {
+            bring_to_front(lanes, shared);
+        }
+        work(&mut lanes[0].writer)
+    });
+    match done {
+        Ok(done) => done,
+        // A thread that is about to end has lost its thread-locals already, and may still schedule, in the destructor
+        // of another one.
+        Err(_) => with_a_borrowed_lane(shared, work),
+    }
+}
+
+/// Borrows a lane for the length of one call.
+#[cold]
+fn with_a_borrowed_lane<R>(shared: &Shared, mut work: impl FnMut(&mut LaneWriter) -> R) -> R {
+    // It goes back at once, because nothing of this thread is left that would give it back later.
+    let mut writer = shared.intake.take_lane();
+    let result = work(&mut writer);
+    shared.intake.leave_lane(writer);
+    result
+}
+
+/// Gives what the calling thread has at the scheduler of this id to `work`, if it has a lane there.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a part of each cancel")]
+fn look<R>(scheduler: SchedulerId, work: impl FnOnce(&Held) -> Option<R>) -> Option<R> {
+    let done = LANES.try_with(|lanes| {
+        let lanes = lanes.0.borrow();
+        let is_meant = |held: &&Held| held.scheduler == scheduler;
+        // Most threads use one scheduler, so the first one is tried before the search.
+        work(lanes.first().filter(is_meant).or_else(|| lanes.iter().find(is_meant))?)
+    });
+    done.ok().flatten()
+}
+
+/// Gives the calling thread's lane at the scheduler of this id to `work`, if it has one.
+#[inline]
+pub(super) fn with_lane_at<R>(scheduler: SchedulerId, work: impl FnOnce(&Lane) -> R) -> Option<R> {
+    look(scheduler, |held| Some(work(&held.writer.lane)))
+}
+
+/// Returns what `moment` makes of the timeline of the scheduler of this id, if the calling thread has a lane there and its
+/// clock is the system's. Notes there that a deadline moves.
+#[inline]
+pub(super) fn moment_at(
+    scheduler: SchedulerId,
+    moment: impl FnOnce(&Timeline) -> Moment,
+) -> Option<Moment> {
+    look(scheduler, |held| {
+        // Before the caller moves the deadline, so that the engine looks at holders by then.
+        held.has_system_clock.then(|| {
+            held.writer.lane.note_reset();
+            moment(&held.timeline)
+        })
+    })
+}
+
+/// Returns the scheduler of this id, if the calling thread has a lane there.
+pub(super) fn shared_at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
+    look(scheduler, |held| held.shared.upgrade())
+}
+
+/// Puts the lane at this scheduler first, and takes one if the thread has none.
+#[cold]
+fn bring_to_front(lanes: &mut Vec<Held>, shared: &Shared) {
+    let at = lanes.iter().position(|held| held.serial == shared.serial).unwrap_or_else(|| {
+        // Schedulers that are gone are forgotten here, so a thread that makes and closes many of them remembers few.
+        lanes.retain(|held| held.shared.strong_count() > 0);
+        let (scheduler, serial) = (shared.id, shared.serial);
+        let (timeline, has_system_clock) = (shared.watch.timeline, shared.watch.has_system_clock);
+        let (shared, writer) = (shared.me.clone(), shared.intake.take_lane());
+        lanes.push(Held { scheduler, serial, shared, timeline, has_system_clock, writer });
+        lanes.len() - 1
+    });
+    lanes.swap(0, at);
 }

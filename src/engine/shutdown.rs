@@ -11,7 +11,7 @@ use crate::engine::slots::state::Word;
 use crate::engine::slots::{Phase, task};
 use crate::engine::termination::Leftover;
 use crate::observe::TaskPanic;
-use crate::platform::panics::{Payload, caught, discard};
+use crate::platform::panics::{Payload, discard};
 use crate::wheel::entry::TaskKey;
 
 impl Engine {
@@ -22,35 +22,31 @@ impl Engine {
         let (mut in_flight, mut entries, mut series) = (Vec::new(), Vec::new(), Vec::new());
         let hooks = &self.shared.hooks;
         // Each part by itself: if a fault of ours has broken one, what is in the others still comes back (S17).
-        let part = |drain: &mut dyn FnMut()| {
-            caught(drain).err().into_iter().for_each(|fault| hooks.report(fault));
-        };
+        let part = |drain: &mut dyn FnMut()| _ = hooks.catch(drain);
         part(&mut || (in_flight, entries, series) = self.outboxes.drain());
         part(&mut || self.ready.drain(&mut entries));
         part(&mut || self.wheel.drain(&mut entries));
         // The lanes are closed last. A task that comes in until then is collected, and one that comes later is refused
         // by its lane.
         part(&mut || {
-            self.reader.close(&self.shared.intake, |record| entries.push(Entry::from(record)));
+            self.reader.close(&self.shared.intake, |record| entries.push(record.entry));
         });
         // These three are empty unless a turn was broken off. A task that is met twice is given back once.
         entries.append(&mut self.incoming);
         entries.append(&mut self.given_out);
-        entries.extend_from_slice(self.batch.entries());
+        entries.extend_from_slice(&self.batch.due);
         let (wakers, entries): (Vec<_>, Vec<_>) =
             entries.into_iter().partition(|entry: &Entry| entry.is_waker());
-        let mut wakers = self.shared.take_wakers(wakers.into_iter());
+        self.shared.take_wakers(wakers.into_iter(), None, &mut self.wakers);
 
         let (mut leftovers, running) = self.claim_back(&in_flight);
         // The termination sorts them by deadline, stably. At equal deadlines the one-shots in flight come first, then
         // the refused tasks, then the others in the order of scheduling (S3), and at last the series in flight.
         leftovers.extend(entries.into_iter().filter_map(|entry| self.give_back(entry)));
         let count = self.fulfil(leftovers, running, &series);
-        self.shared.wake(&mut wakers); // they find the scheduler closed
+        self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
-        if let Err(panic) = caught(|| drop(executor)) {
-            self.shared.hooks.report(panic);
-        }
+        self.shared.hooks.catch(|| drop(executor));
         self.shared.bell.wakes(None); // it may be a user's, and handles keep the bell alive
         // From now on no engine of this scheduler trims memory. If it was the last one of all, the trim is done here.
         drop(self.trims.take());
@@ -99,33 +95,23 @@ impl Engine {
     }
 
     /// Fulfils the termination, and returns how many leftovers there are. `series` are those in flight.
-    fn fulfil(&self, mut tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
+    fn fulfil(&self, tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
         let shared = &self.shared;
-        if shared.termination.is_wanted() {
-            let give_back = |entry| self.give_back(entry);
-            let count = shared.termination.fulfil(tasks, running, series, give_back, || None);
-            shared.drop_leftovers(shared.termination.take_unwanted()); // given up just now
-            return count;
-        }
         // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their
         // runs behind those.
-        let keep = |entry| {
-            tasks.extend(self.give_back(entry));
-            None // it is dropped below, with nothing locked
-        };
-        let in_their_runs =
-            shared.termination.fulfil(Vec::new(), running, series, keep, || Some(shared.drop_it()));
-        let leftovers = tasks.len() + in_their_runs;
-        tasks.extend(shared.termination.take_unwanted());
-        shared.drop_leftovers(tasks);
-        leftovers
+        let is_wanted = shared.termination.is_wanted();
+        let unwanted = || (!is_wanted).then(|| shared.drop_it());
+        let give_back = |entry| self.give_back(entry);
+        let count = shared.termination.fulfil(tasks, running, series, give_back, unwanted);
+        shared.drop_leftovers(shared.termination.take_unwanted()); // also what was given up just now
+        count
     }
 }
 
 impl Drop for Engine {
     /// Ends the scheduler, for example when its driver is dropped.
     fn drop(&mut self) {
-        let _mark = TurningMark::new(self.shared.id());
+        let _mark = TurningMark::new(self.shared.id);
         self.shared.stop();
         self.shut_down();
     }

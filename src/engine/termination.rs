@@ -92,6 +92,17 @@ pub(crate) struct Termination {
     changed: Condvar,
 }
 
+/// One of those that may take the leftovers, or close the scheduler, when it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaver {
+    /// A caller that does not wait any more.
+    Taker,
+    /// The same, and its leftovers are given up although a close could come, unless another caller waits for them.
+    TakerThatGivesUp,
+    /// The last handle, or the driver.
+    Closer,
+}
+
 /// What is to become of the leftovers.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Fate {
@@ -153,6 +164,12 @@ impl State {
         self.forget_over();
         let in_runs = self.series.iter().filter(|series| matches!(series.stage, Stage::InRun));
         self.has_come && !in_runs.map(|series| series.task.key).any(holds_up)
+    }
+
+    /// Takes a series off the list of those that were in a run.
+    fn take_off(&mut self, key: TaskKey) -> Option<InRun> {
+        let at = self.series.iter().position(|series| series.task.key == key)?;
+        Some(self.series.swap_remove(at))
     }
 
     fn want(&mut self) {
@@ -242,39 +259,24 @@ impl Termination {
         self.lock().want();
     }
 
-    /// Notes that a caller may take the leftovers, until it calls [`leave`](Termination::leave) or
-    /// [`give_up`](Termination::give_up).
+    /// Notes that a caller may take the leftovers, until it [leaves](Termination::leave).
     pub(crate) fn join(&self) {
         let mut state = self.lock();
         state.want();
         state.takers += 1;
     }
 
-    /// Notes that a caller does not wait any more. If it was the last one, and no handle and no driver is left that could
-    /// close, gives the leftovers up. Returns what the caller has to drop, because no tick thread does so.
-    pub(crate) fn leave(&self) -> Vec<Leftover> {
+    /// Notes that a taker or a closer has gone. If no other one is left that may take the leftovers, gives them up.
+    /// Returns what the caller has to drop, because no tick thread does so.
+    pub(crate) fn leave(&self, leaver: Leaver) -> Vec<Leftover> {
         let mut state = self.lock();
-        state.takers -= 1;
-        // As long as a close can come, it finds what this caller has not taken.
-        if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
-    }
-
-    /// Like `leave`, but gives the leftovers up although a close could come, unless another caller waits for them.
-    pub(crate) fn give_up(&self) -> Vec<Leftover> {
-        let mut state = self.lock();
-        state.takers -= 1;
-        self.give_up_unless_wanted(state)
-    }
-
-    /// Notes that the last handle has gone, or the driver. Returns what `leave` does.
-    pub(crate) fn closer_has_gone(&self) -> Vec<Leftover> {
-        let mut state = self.lock();
-        state.closers -= 1;
-        if state.closers > 0 { Vec::new() } else { self.give_up_unless_wanted(state) }
-    }
-
-    fn give_up_unless_wanted(&self, mut state: MutexGuard<'_, State>) -> Vec<Leftover> {
-        if state.takers > 0 || state.fate == Fate::GivenUp {
+        match leaver {
+            Leaver::Taker | Leaver::TakerThatGivesUp => state.takers -= 1,
+            Leaver::Closer => state.closers -= 1,
+        }
+        // As long as a close can come, it finds what has not been taken.
+        let may_come = state.closers > 0 && leaver != Leaver::TakerThatGivesUp;
+        if may_come || state.takers > 0 || state.fate == Fate::GivenUp {
             return Vec::new();
         }
         state.fate = Fate::GivenUp;
@@ -393,9 +395,7 @@ impl Termination {
         let mut state = self.lock();
         // Under the lock, so the engine finds the series either in its run or among the leftovers (END-3).
         let Some(task) = give_back() else { return BehindRun::Cancelled };
-        let at = state.series.iter().position(|series| series.task.key == key);
-        let listed = at.map(|at| state.series.swap_remove(at).stage);
-        let decided = match listed {
+        let decided = match state.take_off(key).map(|series| series.stage) {
             None if state.has_come && !state.is_wanted() => Some(unwanted()),
             None | Some(Stage::InRun) => {
                 state.leftovers.push(task);
@@ -418,9 +418,7 @@ impl Termination {
     #[cold]
     pub(crate) fn run_is_over(&self, key: TaskKey) {
         let mut state = self.lock();
-        let at = state.series.iter().position(|series| series.task.key == key);
-        // A decision about a series that has ended by itself is dropped.
-        let decided = at.map(|at| state.series.swap_remove(at));
+        let decided = state.take_off(key); // a decision about a series that has ended by itself is dropped
         state.last_runs.retain(|one| *one != key);
         self.notify(state);
         quietly(|| drop(decided)); // it may hold the last handle to another scheduler, or to a user's executor
@@ -447,14 +445,15 @@ impl Termination {
         decision: Decision,
     ) -> Result<(), (Option<Leftover>, Decision)> {
         let mut state = self.lock();
-        let at = state.series.iter().position(|series| series.task.key == key);
-        let Some(at) = at else { return Err((None, decision)) };
-        if matches!(state.series[at].stage, Stage::Over) {
+        match state.take_off(key) {
+            None => Err((None, decision)),
             // The run has left the task here as it is now, with its next deadline.
-            return Err((Some(state.series.swap_remove(at).task), decision));
+            Some(InRun { task, stage: Stage::Over }) => Err((Some(task), decision)),
+            Some(InRun { task, .. }) => {
+                state.series.push(InRun { task, stage: Stage::Then(decision) });
+                Ok(())
+            }
         }
-        state.series[at].stage = Stage::Then(decision);
-        Ok(())
     }
 
     /// Returns when such a leftover is due, as far as is known.

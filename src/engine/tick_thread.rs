@@ -1,10 +1,8 @@
 //! The tick thread: a loop around [`Engine::turn`], which sleeps between the turns.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::shared::Shared;
 use super::this_thread::TurningMark;
 use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
@@ -16,7 +14,7 @@ use crate::platform::sync;
 
 /// Starts the thread that turns this engine until the scheduler ends.
 pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<()> {
-    let ticker = Ticker { shared: Arc::clone(engine.shared()), engine, sleeper, faults: 0 };
+    let ticker = Ticker { engine, sleeper, faults: 0 };
     let run = move || {
         // By default the system may delay the wake-ups of a thread, to save power.
         wake_on_time();
@@ -27,7 +25,6 @@ pub(crate) fn spawn(engine: Engine, sleeper: Sleeper, name: &str) -> io::Result<
 }
 
 struct Ticker {
-    shared: Arc<Shared>,
     engine: Engine,
     sleeper: Sleeper,
     /// How often in a row the clock has panicked instead of a sleep.
@@ -40,13 +37,13 @@ const MOST_FAULTS: u32 = 6;
 impl Ticker {
     fn run(mut self) {
         // Observers and clocks run on the tick thread between the turns, too (S21).
-        let _mark = TurningMark::new(self.shared.id());
+        let _mark = TurningMark::new(self.engine.shared.id);
         // User code does not unwind to here (S17), so a panic is a fault of ours.
         if let Err(fault) = caught(|| self.turn_until_the_end()) {
             self.engine.fail(fault);
         }
         // Closures that nobody takes are dropped here, and not by a caller that only drops its last handle (S24).
-        self.shared.drop_leftovers(self.shared.termination.attend());
+        self.engine.shared.drop_leftovers(self.engine.shared.termination.attend());
     }
 
     fn turn_until_the_end(&mut self) {
@@ -67,25 +64,25 @@ impl Ticker {
         if self.engine.is_blind {
             return self.nap();
         }
-        let until_instant = until.map(|at| self.shared.watch.timeline.instant(at));
-        self.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
+        let until_instant = until.map(|at| self.engine.shared.watch.timeline.instant(at));
+        self.engine.shared.hooks.observe(|observer| observer.will_sleep(until_instant));
         let threshold = until.map_or(Moment::NEVER, |at| self.engine.threshold(at));
-        self.shared.will_wake_at(until.unwrap_or(Moment::NEVER));
+        self.engine.shared.will_wake_at(until.unwrap_or(Moment::NEVER));
         // Arm, look, sleep, in this order (WAKE-1). A task that comes in after the arming rings by itself, so a flow
         // of tasks that are due later does not keep the thread awake (WAKE-5).
-        self.shared.bell.arm(threshold);
+        self.engine.shared.bell.arm(threshold);
         if !self.engine.can_wait(threshold) {
-            self.shared.bell.disarm();
+            self.engine.shared.bell.disarm();
             return;
         }
-        let slept = self.shared.ask_clock(|clock| clock.sleep(&self.sleeper, until_instant));
-        self.shared.bell.disarm();
+        let slept = self.engine.shared.ask_clock(|clock| clock.sleep(&self.sleeper, until_instant));
+        self.engine.shared.bell.disarm();
         match slept {
             Some(()) => self.faults = 0,
             None => self.nap(),
         }
-        self.shared.wakeups.add(1);
-        self.shared.hooks.observe(Observer::woke);
+        self.engine.shared.wakeups.add(1);
+        self.engine.shared.hooks.observe(Observer::woke);
     }
 
     /// Waits a little without the clock, which has panicked, and is asked again after that (S17).
@@ -99,18 +96,18 @@ impl Ticker {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
     use std::task::Waker;
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::clock::clocks::SystemClock;
+    use crate::clock::clocks::Watch;
     use crate::clock::parking::Doorbell;
     use crate::clock::timeline::Timeline;
-    use crate::clock::watch::Watch;
     use crate::engine::Precision;
     use crate::engine::error::ScheduleError;
-    use crate::engine::shared::Settings;
+    use crate::engine::shared::{Settings, Shared};
     use crate::engine::slots::OneShot;
     use crate::engine::slots::task::Repetition;
     use crate::engine::termination::after;
@@ -157,7 +154,7 @@ mod tests {
             return; // the checks are not there
         }
         let (engine, sleeper, reports) = faulty();
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         spawn(engine, sleeper, "faulty").expect("a thread");
 
         let leftovers = shared.termination.wait(None).expect("it comes to its end");
@@ -180,7 +177,7 @@ mod tests {
             return; // the checks are not there
         }
         let (mut engine, sleeper, reports) = faulty();
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         engine.executor = None; // as a shutdown that was broken off leaves it
         spawn(engine, sleeper, "faulty").expect("a thread");
 

@@ -29,9 +29,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
+
+use crate::platform::sync::lock_std;
 
 // ----- joins -------------------------------------------------------------------------------
 
@@ -121,10 +123,6 @@ struct Awaited {
     by: Option<PoolThreads>,
 }
 
-fn waits() -> MutexGuard<'static, PoolWaits> {
-    WAITS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A guard: the calling thread waits for a task until it is dropped.
 pub(crate) struct Waiting {
     /// `None` for a thread that belongs to no pool, because no task depends on it.
@@ -141,7 +139,7 @@ pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) ->
     }
     let by = by(); // before the lock: it may take another
     // Noted and checked under one lock. So if two waits close a circle together, the second one sees the first.
-    let mut waits = waits();
+    let mut waits = lock_std(&WAITS);
     let (number, waits_for) = (waits.next, Awaited { task, by });
     waits.next += 1;
     waits.all.push(PoolWait { number, pool, runs, waits_for });
@@ -155,7 +153,7 @@ pub(crate) fn wait_for(task: usize, by: impl FnOnce() -> Option<PoolThreads>) ->
 impl Drop for Waiting {
     fn drop(&mut self) {
         if self.number.is_some() {
-            waits().all.retain(|wait| Some(wait.number) != self.number);
+            lock_std(&WAITS).all.retain(|wait| Some(wait.number) != self.number);
         }
     }
 }

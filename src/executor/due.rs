@@ -4,11 +4,13 @@
 //! references. The batch holds [`Entry`]s by value. A [`DueTask`] keeps its scheduler alive, and is made only for an
 //! executor that takes single tasks out of the batch.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use thiserror::Error;
+
 use crate::clock::tick::Moment;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::{Entry, SchedulerId};
 
@@ -156,15 +158,11 @@ impl Drop for DueTask {
     }
 }
 
-impl fmt::Debug for DueTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DueTask")
-            .field("name", &self.name())
-            .field("deadline", &self.deadline())
-            .field("is_repeating", &self.is_repeating())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(DueTask, self,
+    name: self.name(),
+    deadline: self.deadline(),
+    is_repeating: self.is_repeating()
+);
 
 /// A task that an executor has refused. It goes back to its scheduler, which hands it over again later.
 ///
@@ -184,7 +182,11 @@ impl fmt::Debug for DueTask {
 /// let rejected = Full.execute(DueTask::new(Instant::now(), || ())).unwrap_err();
 /// rejected.into_task().run();
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error(
+    "the executor refused the task: run it by `into_task().run()`, or hand it over again{}",
+    if self.is_for_good() { " to another one: this one will never run anything again" } else { "" }
+)]
 #[must_use = "it holds the task, which is dropped with it: return it, or call `into_task`"]
 pub struct Rejected {
     task: DueTask,
@@ -289,20 +291,6 @@ impl Rejected {
     }
 }
 
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the executor refused the task: run it by `into_task().run()`, or hand it over again",
-        )?;
-        if self.is_for_good() {
-            f.write_str(" to another one: this one will never run anything again")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Rejected {}
-
 /// How many tasks before its run a task's holder is loaded into the cache.
 pub(crate) const AHEAD: usize = 16;
 
@@ -312,7 +300,8 @@ pub(crate) const AHEAD: usize = 16;
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
     owner: Arc<dyn TaskOwner>,
-    due: Vec<Entry>,
+    /// All entries that were put in, taken or not, in order.
+    pub(crate) due: Vec<Entry>,
     /// How many of `due` have been taken out.
     taken: usize,
     /// How many of those were run at once, by [`DueBatch::run_all`].
@@ -368,24 +357,11 @@ impl DueBatch {
         Some(due)
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) {
-        self.due.push(entry);
-    }
-
-    pub(crate) fn extend(&mut self, entries: &[Entry]) {
-        self.due.extend_from_slice(entries);
-    }
-
     /// Moves all entries that are left into an empty list, and returns their scheduler.
     pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> &Arc<dyn TaskOwner> {
         into.extend_from_slice(&self.due[self.taken..]);
         self.taken = self.due.len();
         &self.owner
-    }
-
-    /// Returns all entries that were put in, taken or not, in order.
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.due
     }
 
     /// Returns true if [`DueBatch::run_all`] has run all tasks of the batch.
@@ -435,8 +411,4 @@ impl Iterator for DueBatch {
     }
 }
 
-impl fmt::Debug for DueBatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DueBatch").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
+impl_debug!(DueBatch, self, len: self.len());

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, SendError, TrySendError};
 
 use crate::executor::deadlock::PoolThreads;
+use crate::platform::impls::call_target;
 
 pub use due::{DueBatch, DueTask, Rejected};
 #[cfg(feature = "tokio")]
@@ -180,16 +181,10 @@ impl Executor for mpsc::SyncSender<DueTask> {
 }
 
 impl<E: Executor + ?Sized> Executor for Arc<E> {
-    fn execute(&self, task: DueTask) -> Result<(), Rejected> {
-        (**self).execute(task)
-    }
-
-    fn execute_batch(&self, batch: &mut DueBatch) {
-        (**self).execute_batch(batch);
-    }
-
-    fn threads(&self) -> Option<PoolThreads> {
-        (**self).threads()
+    call_target! {
+        fn execute(&self, task: DueTask) -> Result<(), Rejected>;
+        fn execute_batch(&self, batch: &mut DueBatch);
+        fn threads(&self) -> Option<PoolThreads>;
     }
 }
 

@@ -4,39 +4,26 @@
 //! tick thread must not touch the body of a task that may be cancelled at the same time. So it finds the executor by a
 //! number, which the task's word carries. The number of an executor that is gone is used again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::Executor;
 use crate::executor::backpressure::Backlog;
+use crate::platform::sync::lock_std;
 
 /// An executor other than the scheduler's default one.
 pub(crate) struct OwnExecutor {
-    executor: Box<dyn Executor>,
-    number: u32,
+    pub(crate) executor: Box<dyn Executor>,
+    /// The number by which the tick thread finds it. It is never 0, which stands for the scheduler's executor.
+    pub(crate) number: u32,
     table: Arc<ExecutorTable>,
-    backlog: Arc<Backlog>,
-}
-
-impl OwnExecutor {
-    /// Returns the number by which the tick thread finds it. It is never 0, which stands for the scheduler's executor.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns the count of tasks that were handed over to it and have not started.
-    pub(crate) fn backlog(&self) -> &Arc<Backlog> {
-        &self.backlog
-    }
-
-    pub(crate) fn executor(&self) -> &dyn Executor {
-        &*self.executor
-    }
+    /// The count of tasks that were handed over to it and have not started.
+    pub(crate) backlog: Arc<Backlog>,
 }
 
 impl Drop for OwnExecutor {
     fn drop(&mut self) {
         // No live task has the number any more, because each task keeps its executor alive.
-        self.table.lock().free.push(self.number);
+        lock_std(&self.table.0).free.push(self.number);
     }
 }
 
@@ -52,10 +39,6 @@ struct Numbers {
 }
 
 impl ExecutorTable {
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Gives an executor a number below `numbers`. Returns `None` if all of them are taken. Producers are held back
     /// once more than `most_overdue` of its tasks are due and not started.
     pub(crate) fn add(
@@ -64,7 +47,7 @@ impl ExecutorTable {
         numbers: u32,
         most_overdue: u64,
     ) -> Option<Arc<OwnExecutor>> {
-        let mut table = self.lock();
+        let mut table = lock_std(&self.0);
         // Numbers have to fit into the word of a task, so those that are free come first.
         let number = match table.free.pop() {
             Some(free) => free,
@@ -86,7 +69,7 @@ impl ExecutorTable {
     /// has been cancelled.
     pub(crate) fn find(&self, number: u32) -> Option<Arc<OwnExecutor>> {
         // The table holds no executor, so it is dropped with the last handle or task that uses it.
-        self.lock().executors.get(number as usize - 1)?.upgrade()
+        lock_std(&self.0).executors.get(number as usize - 1)?.upgrade()
     }
 }
 
@@ -100,11 +83,11 @@ mod tests {
         let all = Arc::new(ExecutorTable::default());
         let add = || all.add(Box::new(Inline), 3, 1);
         let (first, second) = (add().expect("room"), add().expect("room"));
-        assert_eq!((first.number(), second.number()), (1, 2));
+        assert_eq!((first.number, second.number), (1, 2));
         assert!(add().is_none(), "0 is not given out, and 3 is too many");
         drop(first);
         assert!(all.find(1).is_none());
-        assert_eq!(add().map(|own| own.number()), Some(1));
+        assert_eq!(add().map(|own| own.number), Some(1));
         assert!(all.find(2).is_some());
     }
 }

@@ -24,6 +24,7 @@ use super::{DueBatch, Executor};
 use crate::executor::deadlock::PoolThreads;
 use crate::platform::panics::quietly;
 use crate::platform::sleep::wake_as_usual;
+use crate::platform::sync::lock_std;
 use crate::wheel::entry::Entry;
 
 /// An executor that runs tasks on threads of its own, which start on first use.
@@ -105,7 +106,7 @@ impl ThreadPool {
 
     /// Queues work. Returns it if the pool has no thread and none can be started.
     fn push(&self, work: Work) -> Result<(), Work> {
-        let mut queue = self.shared.lock();
+        let mut queue = lock_std(&self.shared.queue);
         // A thread starts only if none is idle, up to the limit.
         let no_thread = queue.idle == 0
             && queue.threads < self.shared.threads.limit()
@@ -151,7 +152,7 @@ impl Executor for ThreadPool {
             return;
         }
         // The entries are copied into a batch of our own, because the engine fills its own anew at once.
-        let mut queued = self.shared.lock().take_spare();
+        let mut queued = lock_std(&self.shared.queue).take_spare();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
         fill.owner = Some(Arc::clone(batch.take_all(&mut fill.due)));
         if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
@@ -170,7 +171,7 @@ impl Executor for ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.lock().is_closing = true;
+        lock_std(&self.shared.queue).is_closing = true;
         // The threads run what was accepted, and end. This does not wait for them, because a task may drop the pool.
         self.shared.work.notify_all();
     }
@@ -178,7 +179,7 @@ impl Drop for ThreadPool {
 
 impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Queue { threads, idle, .. } = *self.shared.lock(); // not locked while the formatter, user code, runs
+        let Queue { threads, idle, .. } = *lock_std(&self.shared.queue); // not locked while the formatter, user code, runs
         f.debug_struct("ThreadPool")
             .field("name", &self.shared.name)
             .field("limit", &self.shared.threads.limit())
@@ -189,10 +190,6 @@ impl fmt::Debug for ThreadPool {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts a thread.
     fn start_thread(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let shared = Arc::clone(self);
@@ -216,7 +213,7 @@ impl Shared {
                 Work::Task(task) => task.run(),
                 Work::Batch(batch) => {
                     batch.run();
-                    let owner = self.lock().retire(batch);
+                    let owner = lock_std(&self.queue).retire(batch);
                     drop(owner); // with the lock released, because it may drop a scheduler, and a user's clock with it
                 }
             });
@@ -225,7 +222,7 @@ impl Shared {
 
     /// Waits for work. Returns `None` if the pool is closing and has no more.
     fn next_work(self: &Arc<Self>) -> Option<Work> {
-        let mut queue = self.lock();
+        let mut queue = lock_std(&self.queue);
         loop {
             if let Some(work) = queue.take() {
                 self.wake_another(queue);

@@ -16,6 +16,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::platform::impls::{call_target, impl_debug};
 use crate::platform::panics::{Delivered, Payload, caught, discard, quietly};
 use crate::platform::sync::{Mutex, lock};
 
@@ -84,14 +85,7 @@ impl<'a> TaskPanic<'a> {
     }
 }
 
-impl fmt::Debug for TaskPanic<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskPanic")
-            .field("name", &self.name())
-            .field("message", &self.message())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(TaskPanic<'_>, self, name: self.name(), message: self.message());
 
 /// Watches the turns of a scheduler, on the tick thread.
 ///
@@ -121,73 +115,44 @@ impl fmt::Debug for TaskPanic<'_> {
 /// assert_eq!(handed.0.load(Ordering::Relaxed), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[expect(unused_variables, reason = "the defaults do nothing")]
 pub trait Observer: Send + Sync + 'static {
     /// Called when this many newly scheduled tasks were taken in.
-    fn took_in(&self, tasks: usize) {
-        let _ = tasks;
-    }
+    fn took_in(&self, tasks: usize) {}
 
     /// Called when this many tasks were handed to an executor, or wakers woken. Those that had been cancelled in the
     /// meantime count too.
-    fn handed_over(&self, tasks: usize) {
-        let _ = tasks;
-    }
+    fn handed_over(&self, tasks: usize) {}
 
     /// Called when an executor refused this many tasks. They will be handed over again.
-    fn rejected(&self, tasks: usize) {
-        let _ = tasks;
-    }
+    fn rejected(&self, tasks: usize) {}
 
     /// Called before the tick thread sleeps: until this instant, or until a task is scheduled if it is `None`.
-    fn will_sleep(&self, until: Option<Instant>) {
-        let _ = until;
-    }
+    fn will_sleep(&self, until: Option<Instant>) {}
 
     /// Called at the end of each turn, with a view of the wheel. Turns are frequent, so look at the wheel only now and
     /// then.
-    fn turned(&self, wheel: WheelView<'_>) {
-        let _ = wheel;
-    }
+    fn turned(&self, wheel: WheelView<'_>) {}
 
     /// Called when the tick thread woke from its sleep.
     fn woke(&self) {}
 
     /// Called when the scheduler has stopped, with this many tasks left over.
-    fn stopped(&self, leftovers: usize) {
-        let _ = leftovers;
-    }
+    fn stopped(&self, leftovers: usize) {}
 }
 
 /// Makes a pointer to an observer an observer: each method calls that of the target.
 macro_rules! observer_behind {
     ($($pointer:ty),*) => {$(
         impl<O: Observer + ?Sized> Observer for $pointer {
-            fn took_in(&self, tasks: usize) {
-                (**self).took_in(tasks);
-            }
-
-            fn handed_over(&self, tasks: usize) {
-                (**self).handed_over(tasks);
-            }
-
-            fn rejected(&self, tasks: usize) {
-                (**self).rejected(tasks);
-            }
-
-            fn will_sleep(&self, until: Option<Instant>) {
-                (**self).will_sleep(until);
-            }
-
-            fn turned(&self, wheel: WheelView<'_>) {
-                (**self).turned(wheel);
-            }
-
-            fn woke(&self) {
-                (**self).woke();
-            }
-
-            fn stopped(&self, leftovers: usize) {
-                (**self).stopped(leftovers);
+            call_target! {
+                fn took_in(&self, tasks: usize);
+                fn handed_over(&self, tasks: usize);
+                fn rejected(&self, tasks: usize);
+                fn will_sleep(&self, until: Option<Instant>);
+                fn turned(&self, wheel: WheelView<'_>);
+                fn woke(&self);
+                fn stopped(&self, leftovers: usize);
             }
         }
     )*};
@@ -261,15 +226,11 @@ impl<'a> WheelView<'a> {
     }
 }
 
-impl fmt::Debug for WheelView<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WheelView")
-            .field("buckets", &self.buckets())
-            .field("hand", &self.hand())
-            .field("waiting_far", &self.waiting_far())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(WheelView<'_>, self,
+    buckets: self.buckets(),
+    hand: self.hand(),
+    waiting_far: self.waiting_far()
+);
 
 /// Catches panics, and calls a closure for each: for executors and layers that run other people's code.
 ///
@@ -374,6 +335,12 @@ impl Hooks {
     /// Reports a panic, and drops its payload.
     pub(crate) fn report(&self, payload: Payload) {
         self.on_panic.report(payload);
+    }
+
+    /// Runs code of a user. A panic is reported, and `None` is returned.
+    #[inline]
+    pub(crate) fn catch<R>(&self, code: impl FnOnce() -> R) -> Option<R> {
+        caught(code).map_err(|payload| self.report(payload)).ok()
     }
 
     /// Reports a panic of the task with this name, in its run or when it is dropped by the scheduler. A driver resumes it

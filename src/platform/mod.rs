@@ -4,6 +4,8 @@
 
 pub(crate) mod cpu;
 #[cfg(feature = "std")]
+pub(crate) mod impls;
+#[cfg(feature = "std")]
 #[expect(unsafe_code, reason = "system calls for memory")]
 pub(crate) mod pages;
 #[cfg(feature = "std")]

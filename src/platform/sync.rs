@@ -26,7 +26,7 @@ pub(crate) use std::{
 };
 
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 /// `in_models!` keeps an item only in a loom model, `outside_models!` only outside of one.
 macro_rules! in_models {
@@ -62,6 +62,20 @@ pub(crate) const TRIMS_AT_THE_END: bool = !cfg!(loom);
 /// Locks a mutex, poisoned or not. User code never runs under a lock of ours, so the data under it is always consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Like [`lock`], for a mutex that stays std's in a model.
+pub(crate) fn lock_std<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Like [`lock_std`], without a wait. Returns `None` if another thread has it.
+pub(crate) fn try_lock_std<T>(mutex: &std::sync::Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// The patience of a thread that waits for another one, which will be done in some instructions.
@@ -133,37 +147,27 @@ pub(crate) trait InOrder {
     fn store_in_order(&self, value: Self::Value);
 }
 
-impl InOrder for AtomicU64 {
-    type Value = u64;
+macro_rules! in_order {
+    ($atomic:ty, $value:ty) => {
+        impl InOrder for $atomic {
+            type Value = $value;
 
-    #[inline]
-    fn load_in_order(&self) -> u64 {
-        load_in_models();
-        self.load(Ordering::SeqCst)
-    }
+            #[inline]
+            fn load_in_order(&self) -> $value {
+                load_in_models();
+                self.load(Ordering::SeqCst)
+            }
 
-    #[inline]
-    fn store_in_order(&self, value: u64) {
-        write_in_models();
-        self.store(value, Ordering::SeqCst);
-    }
+            #[inline]
+            fn store_in_order(&self, value: $value) {
+                write_in_models();
+                self.store(value, Ordering::SeqCst);
+            }
+        }
+    };
 }
-
-impl InOrder for AtomicBool {
-    type Value = bool;
-
-    #[inline]
-    fn load_in_order(&self) -> bool {
-        load_in_models();
-        self.load(Ordering::SeqCst)
-    }
-
-    #[inline]
-    fn store_in_order(&self, value: bool) {
-        write_in_models();
-        self.store(value, Ordering::SeqCst);
-    }
-}
+in_order!(AtomicU64, u64);
+in_order!(AtomicBool, bool);
 
 /// Read-modify-writes in order. Each counts as a write.
 pub(crate) trait ExchangeInOrder {

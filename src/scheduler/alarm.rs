@@ -8,7 +8,6 @@
 //!   that finds the alarm pending will be woken after that look. A thread that finds it over, or that was woken, finds
 //!   its end counted.
 
-use std::fmt;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -17,8 +16,9 @@ use crate::engine::admit::WakeAt;
 use crate::engine::error::ScheduleError;
 use crate::engine::handles;
 use crate::engine::shared::Shared;
-use crate::engine::slots::{Thrown, UncountedWake, Wake, task};
+use crate::engine::slots::{Thrown, Wake, task};
 use crate::executor::deadlock::OwnTimer;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -68,8 +68,8 @@ impl Scheduler {
     /// [`ScheduleError::Closed`] and [`ScheduleError::Full`].
     pub fn wake_at(&self, instant: Instant, waker: &Waker) -> Result<Option<Alarm>, ScheduleError> {
         let times = self.shared().watch.at(instant);
-        let woken = self.shared().wake_at(times, || Wake(waker.clone()))?;
-        Ok(Alarm::new(woken, self.shared(), waker, Kind::Counted))
+        let woken = self.shared().wake_at(times, || Wake::<true>(waker.clone()))?;
+        Ok(Alarm::new(woken, self.shared(), waker, true))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for an alarm that is counted nowhere: not in
@@ -102,8 +102,8 @@ impl Scheduler {
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
         let times = self.shared().watch.at(instant);
-        let woken = self.shared().wake_at(times, || UncountedWake(waker.clone()))?;
-        Ok(Alarm::new(woken, self.shared(), waker, Kind::Uncounted))
+        let woken = self.shared().wake_at(times, || Wake::<false>(waker.clone()))?;
+        Ok(Alarm::new(woken, self.shared(), waker, false))
     }
 
     /// Like [`wake_at`](Scheduler::wake_at), for a caller that has just read the scheduler's clock and saves a second
@@ -125,7 +125,7 @@ impl Scheduler {
         waker: &Waker,
     ) -> Result<Option<Alarm>, ScheduleError> {
         let woken = self.shared().wake_at_since(read, instant, waker)?;
-        Ok(Alarm::new(woken, self.shared(), waker, Kind::Counted))
+        Ok(Alarm::new(woken, self.shared(), waker, true))
     }
 
     /// Returns true if the calling thread is inside a turn of this scheduler: on the tick thread, or below a call of
@@ -146,18 +146,10 @@ pub struct Alarm {
     scheduler: SchedulerId,
     /// The waker's data and vtable, which tell it from other wakers.
     target: Target,
-    kind: Kind,
+    /// It counts as a task of the scheduler.
+    is_counted: bool,
     /// Counts this alarm for the detection of deadlocks, until its waker is given back or dropped.
     own_timer: Option<OwnTimer>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// It counts as a task of the scheduler.
-    Counted,
-    Uncounted,
-    /// It was woken at once, because the engine is far behind. The key is that of no task.
-    Spent,
 }
 
 /// The addresses of a waker's data and vtable.
@@ -173,23 +165,23 @@ impl Alarm {
     /// timeout that is set and dropped.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: row S4-pending of `benches/peers`")]
-    fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, kind: Kind) -> Option<Alarm> {
-        let (target, scheduler_id) = (target(waker), scheduler.id());
+    fn new(woken: WakeAt, scheduler: &Shared, waker: &Waker, is_counted: bool) -> Option<Alarm> {
+        let (target, scheduler_id) = (target(waker), scheduler.id);
         match woken {
             WakeAt::Now => None,
             WakeAt::Pending(key) => {
                 // A thread that blocks on this alarm would wait for ever if nobody but the thread itself can serve it.
                 let is_served_here =
-                    || scheduler.is_turned_here() || in_force::is_driven_here(scheduler.id());
+                    || scheduler.is_turned_here() || in_force::is_driven_here(scheduler.id);
                 let own_timer = OwnTimer::note(waker, is_served_here);
-                Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer })
+                Some(Alarm { key, scheduler: scheduler_id, target, is_counted, own_timer })
             }
             WakeAt::Later => {
                 // The engine is far behind, so the waker is not kept. The task polls again, and its thread never
                 // sleeps here (PRESSURE-3).
                 waker.wake_by_ref();
-                let (key, kind) = (TaskKey::NONE, Kind::Spent);
-                Some(Alarm { key, scheduler: scheduler_id, target, kind, own_timer: None })
+                let (key, own_timer) = (TaskKey::NONE, None);
+                Some(Alarm { key, scheduler: scheduler_id, target, is_counted, own_timer })
             }
         }
     }
@@ -198,7 +190,7 @@ impl Alarm {
     /// the scheduler ends.
     pub fn is_pending(&self) -> bool {
         // The holder is freed before the waker is called (ALARM-1).
-        self.kind != Kind::Spent && !task::is_over(self.key)
+        !task::is_over(self.key)
     }
 
     /// Returns true if this alarm, while it [is pending](Alarm::is_pending), will wake this waker, or one that wakes
@@ -217,15 +209,12 @@ impl Alarm {
     #[inline]
     fn cancel(&mut self) -> Option<Waker> {
         self.own_timer = None; // before another thread can have the waker
-        if self.kind == Kind::Spent {
-            return None;
-        }
         // Without a handle, the end of an alarm needs no note: `is_pending` looks at the holder.
-        let task = task::cancel(self.key).ok()?;
-        if self.kind == Kind::Counted {
-            handles::count_cancel(self.scheduler, task.was_pending());
+        let task = task::cancel(self.key, |_| ()).ok()?;
+        if self.is_counted {
+            handles::count_cancel::<true>(self.scheduler, task.was_pending());
         } else {
-            handles::note_uncounted_cancel(self.scheduler);
+            handles::count_cancel::<false>(self.scheduler, task.was_pending());
         }
         // Counted before the holder is free, as the tick thread does (ALARM-1).
         let (waker, over) = task.take_waker();
@@ -244,8 +233,4 @@ impl Drop for Alarm {
     }
 }
 
-impl fmt::Debug for Alarm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Alarm").field("is_pending", &self.is_pending()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Alarm, self, is_pending: self.is_pending());

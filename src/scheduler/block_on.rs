@@ -136,8 +136,8 @@ impl Driver {
         future: F,
     ) -> Result<F::Output, Stalled> {
         // The engine is out, so it cannot be turned for the future.
-        if self.is_turned_here() {
-            return Err(Stalled::inside_a_task());
+        if self.shared.is_turned_here() {
+            return Err(Stalled { pending: 0, is_inside_a_task: true });
         }
         // So that the functions of `time` inside of the future keep time by this driver.
         let _in_force = self.enter();
@@ -155,7 +155,7 @@ impl Driver {
             }
         };
         // A stop may have come in the last poll, and no turn follows.
-        self.end_if_stopped();
+        self.cell.end_if_stopped();
         self.resume_panic();
         result
     }
@@ -191,7 +191,10 @@ impl Blocking<'_> {
                 _ if self.has_more(next) => {}
                 Some(next) => _ = self.driver.moves_clock_to(next),
                 // Nothing is pending, and nobody has woken the future in the time that the caller gives them.
-                None => return Err(Stalled::waits_for_nothing(self.driver.pending())),
+                None => {
+                    let pending = self.driver.shared.pending();
+                    return Err(Stalled { pending, is_inside_a_task: false });
+                }
             }
         }
     }

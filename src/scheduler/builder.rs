@@ -1,21 +1,21 @@
 //! The [`Builder`], which makes a scheduler with a tick thread or with a [`Driver`].
 
 use std::any::TypeId;
-use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Scheduler;
+use crate::clock::clocks::Watch;
 use crate::clock::clocks::{Clock, ManualClock, SystemClock};
 use crate::clock::parking::{Doorbell, Sleeper};
 use crate::clock::timeline::Timeline;
-use crate::clock::watch::Watch;
 use crate::engine::error::BuildError;
 use crate::engine::shared::{Settings, Shared};
 use crate::engine::tick_thread;
 use crate::engine::{Engine, Precision};
 use crate::executor::{DueTask, ExecuteOutcome, Executor, Inline, ThreadPool};
 use crate::observe::{Hooks, Observer, PanicHook, TaskPanic};
+use crate::platform::impls::impl_debug;
 use crate::scheduler::driver::{Driver, EngineCell};
 
 /// Sets the options of a scheduler, and makes it: see [`Scheduler::builder`].
@@ -186,7 +186,7 @@ impl Builder {
         let name = name.unwrap_or_else(|| String::from("tickwheel"));
         let bell = Doorbell::new(Some(sleeper.waker()));
         let engine = self.build_engine(clock, executor, bell, true)?;
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         tick_thread::spawn(engine, sleeper, &name).map_err(BuildError::Thread)?;
         Ok(Scheduler::from_shared(shared, Weak::new(), threads))
     }
@@ -204,7 +204,7 @@ impl Builder {
         // A test whose task panics would pass otherwise.
         self.hooks.are_driven();
         let engine = self.build_engine(clock, executor, Doorbell::new(None), false)?;
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         let cell = EngineCell::new(engine);
         let scheduler = Scheduler::from_shared(shared, Arc::downgrade(&cell), threads);
         let driver = Driver::new(cell, &scheduler);
@@ -260,15 +260,11 @@ impl Default for Builder {
     }
 }
 
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("tick", &self.tick)
-            .field("wheel_size", &self.wheel_size)
-            .field("precision", &self.precision)
-            .field("thread_name", &self.thread_name)
-            .field("max_pending", &self.max_pending)
-            .field("shutdown_timeout", &self.shutdown_timeout)
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Builder, self,
+    tick: self.tick,
+    wheel_size: self.wheel_size,
+    precision: self.precision,
+    thread_name: self.thread_name,
+    max_pending: self.max_pending,
+    shutdown_timeout: self.shutdown_timeout
+);

@@ -1,6 +1,5 @@
 //! The [`Driver`], which turns an engine that has no thread: for tests, and for event loops.
 
-use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,10 +10,11 @@ use crate::clock::parking::Sleeper;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::short_of_never;
 use crate::engine::shared::Shared;
-use crate::engine::termination;
+use crate::engine::termination::{self, Leaver};
 use crate::engine::this_thread::TurningMark;
 use crate::engine::{Engine, Next};
-use crate::platform::sync::{Mutex, MutexGuard, lock};
+use crate::platform::impls::impl_debug;
+use crate::platform::sync::{Mutex, lock};
 use crate::scheduler::in_force::Guard;
 use crate::scheduler::leftovers::Leftovers;
 use crate::scheduler::{Scheduler, WeakScheduler};
@@ -56,8 +56,8 @@ use crate::scheduler::{Scheduler, WeakScheduler};
 /// ```
 #[must_use = "dropping the driver ends its scheduler: keep it, and call `turn` or `advance`"]
 pub struct Driver {
-    shared: Arc<Shared>,
-    cell: Arc<EngineCell>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) cell: Arc<EngineCell>,
     scheduler: WeakScheduler,
 }
 
@@ -69,22 +69,18 @@ pub(crate) struct EngineCell {
 
 impl EngineCell {
     pub(crate) fn new(engine: Engine) -> Arc<EngineCell> {
-        let shared = Arc::clone(engine.shared());
+        let shared = Arc::clone(&engine.shared);
         Arc::new(EngineCell { engine: Mutex::new(Some(Box::new(engine))), shared })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Box<Engine>>> {
-        lock(&self.engine)
     }
 
     /// Calls `work` with the engine. Returns `None` if the engine is out already, because another call has it.
     fn with_engine<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         // Taken out, so nothing is locked while tasks run (S11). A call from inside a task finds none.
-        let engine = self.lock().take()?;
+        let engine = lock(&self.engine).take()?;
         // It is put back also if something unwinds here.
         let mut guard = PutBack { cell: self, engine: Some(engine) };
         // Observers, clocks and wakers that run here are inside of a turn, too (S21).
-        let _mark = TurningMark::new(self.shared.id());
+        let _mark = TurningMark::new(self.shared.id);
         guard.engine.as_mut().map(|engine| work(engine))
     }
 
@@ -96,7 +92,7 @@ impl EngineCell {
 
     /// Does the last turn if a stop has come while the engine was out. A call that does not tell its caller to turn again
     /// at once ends with this.
-    fn end_if_stopped(&self) {
+    pub(super) fn end_if_stopped(&self) {
         // A stop stores `is_closing` before it looks for the engine. If it has found none, the engine came back after
         // that, under the same lock, so this load sees the store.
         if self.shared.is_closing() {
@@ -113,7 +109,7 @@ struct PutBack<'a> {
 
 impl Drop for PutBack<'_> {
     fn drop(&mut self) {
-        let mut cell = self.cell.lock();
+        let mut cell = lock(&self.cell.engine);
         debug_assert!(cell.is_none(), "an engine is taken out once");
         *cell = self.engine.take();
     }
@@ -139,7 +135,7 @@ impl Driver {
 
     /// Puts its scheduler in force on the calling thread, as long as a handle of it is left.
     pub(super) fn enter(&self) -> Guard {
-        Guard::driven(&self.scheduler, self.shared.id())
+        Guard::driven(&self.scheduler, self.shared.id)
     }
 
     /// Returns the present, on the scheduler's clock.
@@ -218,11 +214,6 @@ impl Driver {
         come_back
     }
 
-    /// Does the last turn if a stop has come in a turn that the caller of this driver is not told to follow by another.
-    pub(super) fn end_if_stopped(&self) {
-        self.cell.end_if_stopped();
-    }
-
     /// Moves the virtual time from deadline to deadline until `by` has passed, and runs all tasks in order, including
     /// tasks that are scheduled on the way. Returns how many runs were started.
     ///
@@ -261,7 +252,7 @@ impl Driver {
                 _ => break,
             }
         }
-        self.end_if_stopped();
+        self.cell.end_if_stopped();
         self.resume_panic();
         usize::try_from(self.shared.fired() - before).unwrap_or(usize::MAX)
     }
@@ -314,14 +305,6 @@ impl Driver {
         self.ask_clock(|clock| clock.sleep(sleeper, Some(step)));
     }
 
-    pub(super) fn is_turned_here(&self) -> bool {
-        self.shared.is_turned_here()
-    }
-
-    pub(super) fn pending(&self) -> usize {
-        self.shared.pending()
-    }
-
     /// Ends the scheduler, and returns the tasks that were pending.
     pub fn close(self) -> Leftovers {
         // Joined before the stop, so that the last turn keeps the leftovers for this call.
@@ -333,7 +316,7 @@ impl Driver {
         // Another thread that closes the scheduler may be turning the engine now.
         let waited = if self.shared.is_turned_here() { None } else { termination.wait(until) };
         let leftovers = waited.or_else(|| termination.take()).unwrap_or_default();
-        self.shared.drop_leftovers(termination.leave());
+        self.shared.drop_leftovers(termination.leave(Leaver::Taker));
         Leftovers::new(Arc::clone(&self.shared), leftovers)
     }
 
@@ -370,12 +353,8 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // Threads that have scheduled tasks may keep the bell for longer, and the user's waker must not stay in it.
         self.shared.bell.wakes(None);
-        self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
+        self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Closer));
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("pending", &self.shared.pending()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Driver, self, pending: self.shared.pending());

@@ -20,7 +20,6 @@
 //!   looks at `cancelled` once more. A cancel that dooms a series has no slot to keep. It stores `cancelled` in order,
 //!   and the clone loads it in order.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ use crate::engine::handles;
 use crate::engine::slots::state::NotEnded;
 use crate::engine::slots::task::Ending;
 use crate::engine::slots::{Phase, task};
+use crate::platform::impls::impl_debug;
 use crate::platform::sync::{AtomicBool, IS_MODEL, InOrder, Ordering};
 use crate::wheel::entry::{SchedulerId, TaskKey};
 
@@ -55,8 +55,10 @@ use crate::wheel::entry::{SchedulerId, TaskKey};
 /// assert!(!timeout.cancel(), "only one cancel wins");
 /// # Ok::<(), tickwheel::ScheduleError>(())
 /// ```
+#[derive(Clone)]
 pub struct Cancellable(Inner);
 
+#[derive(Clone)]
 enum Inner {
     Task(TaskHandle),
     Other(Arc<dyn Cancel>),
@@ -97,6 +99,7 @@ const _: () =
 /// let handle = Cancellable::from(Arc::new(Request::default()));
 /// assert!(handle.cancel() && !handle.cancel());
 /// ```
+#[expect(unused_variables, reason = "the defaults do nothing")]
 pub trait Cancel: Send + Sync + 'static {
     /// Cancels the task. Returns true if this call has prevented a run: see the contract.
     fn cancel(&self) -> bool;
@@ -108,13 +111,11 @@ pub trait Cancel: Send + Sync + 'static {
     /// Moves the deadline to `delay` from now: see [`Cancellable::reset`]. By default it does nothing, and returns
     /// false.
     fn reset(&self, delay: Duration) -> bool {
-        let _ = delay;
         false
     }
 
     /// Moves the deadline: see [`Cancellable::reset_at`]. By default it does nothing, and returns false.
     fn reset_at(&self, deadline: Instant) -> bool {
-        let _ = deadline;
         false
     }
 
@@ -278,15 +279,6 @@ impl Cancellable {
     }
 }
 
-impl Clone for Cancellable {
-    fn clone(&self) -> Cancellable {
-        Cancellable(match &self.0 {
-            Inner::Task(task) => Inner::Task(task.clone()),
-            Inner::Other(other) => Inner::Other(Arc::clone(other)),
-        })
-    }
-}
-
 /// Two handles are equal if they stand for the same task. Handles to [no task](Cancellable::already_cancelled) are
 /// equal to each other.
 ///
@@ -324,14 +316,7 @@ impl Hash for Cancellable {
     }
 }
 
-impl fmt::Debug for Cancellable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cancellable")
-            .field("is_cancelled", &self.is_cancelled())
-            .field("is_done", &self.is_done())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Cancellable, self, is_cancelled: self.is_cancelled(), is_done: self.is_done());
 
 /// A guard that cancels its task when it is dropped: see [`Cancellable::cancel_on_drop`].
 ///
@@ -360,11 +345,7 @@ impl std::ops::Deref for CancelOnDrop {
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        // A guard that was let go has a handle to nothing, and must look at no slot: there may be none.
-        let is_let_go = matches!(&self.handle.0, Inner::Task(task) if task.key == TaskKey::NONE);
-        if !is_let_go {
-            self.handle.cancel();
-        }
+        self.handle.cancel(); // a guard that was let go has a handle to nothing
     }
 }
 
@@ -391,24 +372,12 @@ impl TaskHandle {
     }
 
     fn cancel(&self) -> bool {
-        match task::cancel(self.key) {
-            Ok(task) => self.end(task, self.scheduler),
-            Err(NotEnded::Lost) => return false,
-            Err(NotEnded::Doomed) => self.note_doomed(self.scheduler),
-            Err(NotEnded::HasMoved) => return self.cancel_moved(),
-        }
-        true
-    }
-
-    #[cold]
-    fn cancel_moved(&self) -> bool {
         // The cancel is counted at the scheduler to which the task belongs now.
-        let (cancelled, scheduler) = task::cancel_moved(self.key);
-        let scheduler = scheduler.unwrap_or(self.scheduler);
-        match cancelled {
+        let mut scheduler = self.scheduler;
+        match task::cancel(self.key, |there| scheduler = there) {
             Ok(task) => self.end(task, scheduler),
             Err(NotEnded::Doomed) => self.note_doomed(scheduler),
-            Err(_) => return false,
+            Err(NotEnded::Lost) => return false,
         }
         true
     }
@@ -421,7 +390,7 @@ impl TaskHandle {
         self.cancelled.store(true, Ordering::Relaxed);
         self.tell_clones();
         // Counted before the closure is dropped, which may take long, and may schedule another task.
-        handles::count_cancel(scheduler, task.was_pending());
+        handles::count_cancel::<true>(scheduler, task.was_pending());
         let (thrown, over) = task.discard();
         over.end();
         if let Some(thrown) = thrown {
@@ -435,7 +404,7 @@ impl TaskHandle {
         self.cancelled.store_in_order(true); // pairs with the load in `is_cancelled` (HANDLE-2)
         self.tell_clones();
         // A series counts as pending in its runs too. The runner drops the closure.
-        handles::count_cancel(scheduler, true);
+        handles::count_cancel::<true>(scheduler, true);
     }
 
     /// Sets the shared outcome, if a clone has been made.
@@ -453,14 +422,8 @@ impl TaskHandle {
         // The cheap looks first. In order, for the cancel of a series in its run, which keeps no slot (HANDLE-2).
         self.cancelled.load_in_order()
             || self.shared_outcome.get().is_some_and(|outcome| outcome.load(Ordering::Relaxed))
-            || self.was_cancelled_by_word()
+            || task::is_known_as_cancelled(self.key) // in order with every cancel (HANDLE-1)
             || self.cancelled.load(Ordering::Relaxed) // once more, after the look at the word (HANDLE-2)
-    }
-
-    /// Returns true if the holder's word tells that the task was cancelled.
-    fn was_cancelled_by_word(&self) -> bool {
-        // In order with every cancel, which a clone relies on (HANDLE-1).
-        task::is_known_as_cancelled(self.key)
     }
 
     fn is_done(&self) -> bool {

@@ -14,7 +14,6 @@
 //! made at the first poll that needs it.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use crate::clock::clocks::{Clock, ManualClock, Sleeper, SystemClock};
 use crate::clock::timeline::after;
 use crate::engine::Precision;
 use crate::engine::this_thread::is_turning;
+use crate::platform::impls::impl_debug;
 use crate::platform::panics::quietly;
 use crate::wheel::entry::SchedulerId;
 
@@ -225,11 +225,7 @@ impl Scheduler {
     }
 }
 
-impl fmt::Debug for Entered<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entered").finish_non_exhaustive()
-    }
-}
+impl_debug!(Entered<'_>, self);
 
 /// Keeps something in force on this thread until it is dropped.
 pub(super) struct Guard(u64);

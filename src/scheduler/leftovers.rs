@@ -16,7 +16,6 @@
 //! A series whose run is in progress when it is returned (`is_in_run`) belongs to the thread of that run. What the user
 //! does with its `PendingTask` is done by this thread, after the run.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,9 +28,9 @@ use crate::engine::admit::Reservation;
 use crate::engine::error::{ScheduleError, TryScheduleError};
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Running, deadline, task};
-use crate::engine::termination::{self, Decision, Leftover};
+use crate::engine::termination::{self, Decision, Leaver, Leftover};
 use crate::executor::own_executor::OwnExecutor;
-use crate::platform::panics::caught;
+use crate::platform::impls::impl_debug;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
 
@@ -64,7 +63,8 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// Makes a `Stopping` for a scheduler that is about to be stopped.
+    /// Makes a `Stopping` for a scheduler that is about to be stopped: before the stop, so that the end finds a taker and
+    /// keeps the leftovers.
     pub(super) fn new(shared: &Arc<Shared>) -> Stopping {
         shared.termination.join();
         Stopping { shared: Arc::clone(shared), waiter: None, is_taker: true }
@@ -83,14 +83,19 @@ impl Stopping {
         // The tick thread would wait for itself.
         let may_wait = self.is_taker && !self.shared.is_turned_here();
         let taken = if may_wait { self.shared.termination.wait(None) } else { None };
+        self.leave_with(taken.unwrap_or_default())
+    }
+
+    /// Has taken the leftovers, and does not wait any more.
+    fn leave_with(&mut self, taken: Vec<Leftover>) -> Leftovers {
         self.leave();
-        Leftovers::new(Arc::clone(&self.shared), taken.unwrap_or_default())
+        Leftovers::new(Arc::clone(&self.shared), taken)
     }
 
     /// Notes that it does not wait any more.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         if std::mem::take(&mut self.is_taker) {
-            self.shared.drop_leftovers(self.shared.termination.leave());
+            self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Taker));
         }
     }
 
@@ -106,10 +111,7 @@ impl Stopping {
         // The tick thread would wait for itself, so it only looks.
         let timeout = if self.shared.is_turned_here() { Duration::ZERO } else { timeout };
         match self.shared.termination.wait(termination::after(timeout)) {
-            Some(leftovers) => {
-                self.leave();
-                Ok(Leftovers::new(Arc::clone(&self.shared), leftovers))
-            }
+            Some(leftovers) => Ok(self.leave_with(leftovers)),
             None => Err(self),
         }
     }
@@ -125,10 +127,7 @@ impl Future for Stopping {
         } else {
             Poll::Ready(Vec::new())
         };
-        if polled.is_ready() {
-            this.leave();
-        }
-        polled.map(|leftovers| Leftovers::new(Arc::clone(&this.shared), leftovers))
+        polled.map(|leftovers| this.leave_with(leftovers))
     }
 }
 
@@ -138,21 +137,15 @@ impl Drop for Stopping {
         // The end may be far, and the scheduler may live on. Neither must keep the waker of a task that waits no more.
         let waker = self.waiter.and_then(|waiter| self.shared.termination.forget(waiter));
         // A waker's `Drop` is user code, so its panic is reported (S9).
-        if let Err(panic) = caught(|| drop(waker)) {
-            self.shared.hooks.report(panic);
-        }
+        self.shared.hooks.catch(|| drop(waker));
         if self.is_taker {
-            self.shared.drop_leftovers(self.shared.termination.give_up());
+            let given_up = self.shared.termination.leave(Leaver::TakerThatGivesUp);
+            self.shared.drop_leftovers(given_up);
         }
     }
 }
 
-impl fmt::Debug for Stopping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has_ended = self.shared.termination.has_come();
-        f.debug_struct("Stopping").field("has_ended", &has_ended).finish_non_exhaustive()
-    }
-}
+impl_debug!(Stopping, self, has_ended: self.shared.termination.has_come());
 
 /// The tasks that were pending when a scheduler closed, in order of their deadlines.
 ///
@@ -217,11 +210,7 @@ impl IntoIterator for Leftovers {
     }
 }
 
-impl fmt::Debug for Leftovers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leftovers").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
+impl_debug!(Leftovers, self, len: self.len());
 
 /// The iterator over [`Leftovers`].
 #[derive(Debug)]
@@ -325,14 +314,14 @@ impl PendingTask {
         let Some(running) = Running::claim_leftover(task.key) else { return false };
         // So that `await_termination` waits for it: no queue has it any more.
         self.shared.termination.runs_leftover(true);
-        self.shared.run_claimed(running, due, false, false);
+        self.shared.run_claimed(running, due, false);
         self.shared.termination.runs_leftover(false);
         true
     }
 
     /// Cancels the task. Returns false if one of its handles has cancelled it before.
     pub fn cancel(self) -> bool {
-        let handle = self.task.map(|task| Cancellable::new(task.key, self.shared.id()));
+        let handle = self.task.map(|task| Cancellable::new(task.key, self.shared.id));
         handle.is_some_and(|handle| handle.cancel()) // the drop of `self` then finds it cancelled
     }
 
@@ -389,31 +378,30 @@ impl PendingTask {
         mut self,
         to: &Scheduler,
     ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
+        self.move_or_defer(to).map_err(|reason| TryScheduleError::new(reason, self))
+    }
+
+    /// Moves the task, or leaves that to the thread of its run. A task that is refused stays here.
+    fn move_or_defer(&mut self, to: &Scheduler) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
         if !task.is_in_run && !task::goes_on(task.key) {
             // A task that was cancelled needs no room, so it cannot be refused.
-            return Ok(Cancellable::cancelled(task.key, self.shared.id()));
+            return Ok(Cancellable::cancelled(task.key, self.shared.id));
         }
         let (shared, own) = (to.shared(), to.own.as_ref());
         // Room is reserved before the task leaves this scheduler, so a scheduler that is full leaves it where it is.
-        let mut reservation = match shared.reserve() {
-            Ok(reservation) => reservation,
-            Err(reason) => return Err(TryScheduleError::new(reason, self)),
-        };
+        let mut reservation = shared.reserve()?;
         if task.is_in_run {
             // The move has to wait for the end of the run, and keeps the room that was reserved.
             let (shared_there, own_there) = (Arc::clone(shared), own.cloned());
-            let move_later = move |task: PendingTask| {
-                drop(task.move_to(reservation, &shared_there, own_there.as_ref(), true));
+            let move_later = move |mut task: PendingTask| {
+                _ = task.move_to(reservation, &shared_there, own_there.as_ref(), true);
             };
             if self.defer_while_in_run(move_later) {
-                return Ok(Cancellable::new(task.key, self.shared.id()));
+                return Ok(Cancellable::new(task.key, self.shared.id));
             }
             // The run has ended in the meantime, and the reservation was dropped with `move_later`.
-            reservation = match shared.reserve() {
-                Ok(reservation) => reservation,
-                Err(reason) => return Err(TryScheduleError::new(reason, self)),
-            };
+            reservation = shared.reserve()?;
         }
         self.move_to(reservation, shared, own, task.is_in_run)
     }
@@ -421,27 +409,21 @@ impl PendingTask {
     /// Moves a task that is not in a run to another scheduler, onto this executor there. The task stays in its holder
     /// and keeps its key, so its handles keep working.
     fn move_to(
-        mut self,
+        &mut self,
         reservation: Reservation,
         shared: &Shared,
         executor: Option<&Arc<OwnExecutor>>,
         was_in_run: bool,
-    ) -> Result<Cancellable, TryScheduleError<PendingTask>> {
+    ) -> Result<Cancellable, ScheduleError> {
         let Some(task) = self.task else { return Ok(Cancellable::already_cancelled()) };
-        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id());
+        let (here, there, from) = (self.shared.watch.now(), shared.watch.now(), self.shared.id);
         // A reset may move the deadline until the task is held, so the translation is called then.
         let deadline = move |deadline| there.after(remaining(deadline, here));
-        let admitted =
-            shared.admit_leftover(task.key, from, there, deadline, executor, reservation);
-        let moved = match admitted {
-            Ok(moved) => moved,
-            Err(reason) => return Err(TryScheduleError::new(reason, self)),
-        };
+        let moved =
+            shared.admit_leftover(task.key, from, there, deadline, executor, reservation)?;
         self.task = None;
         // It may be the last hold on an executor, which is user code.
-        if let Err(panic) = caught(|| drop(moved.old_executor)) {
-            self.shared.hooks.report(panic);
-        }
+        self.shared.hooks.catch(|| drop(moved.old_executor));
         // A series that was in a run may be over because it has ended itself. Its holder knows.
         let is_cancelled = moved.was_cancelled && !was_in_run;
         let handle = if is_cancelled { Cancellable::cancelled } else { Cancellable::new };
@@ -486,12 +468,8 @@ impl Drop for PendingTask {
     }
 }
 
-impl fmt::Debug for PendingTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingTask")
-            .field("name", &self.name())
-            .field("remaining", &self.remaining())
-            .field("period", &self.period())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(PendingTask, self,
+    name: self.name(),
+    remaining: self.remaining(),
+    period: self.period()
+);

@@ -22,7 +22,6 @@ mod leftovers;
 mod schedule_methods;
 mod schedule_trait;
 
-use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -32,11 +31,13 @@ use self::driver::EngineCell;
 use crate::engine::error::{BuildError, CloseError};
 use crate::engine::shared::{MOST_OVERDUE, Shared};
 use crate::engine::slots::state::EXECUTORS;
-use crate::engine::{termination, this_thread};
+use crate::engine::termination::{self, Leaver};
+use crate::engine::this_thread;
 use crate::executor::Executor;
 use crate::executor::deadlock::PoolThreads;
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::stats::Stats;
+use crate::platform::impls::impl_debug;
 
 pub use alarm::Alarm;
 pub use builder::Builder;
@@ -105,12 +106,17 @@ impl Drop for Service {
     fn drop(&mut self) {
         // The handle of the futures cannot close, so it does not count.
         if !self.is_for_futures {
-            self.shared.drop_leftovers(self.shared.termination.closer_has_gone());
+            self.shared.drop_leftovers(self.shared.termination.leave(Leaver::Closer));
         }
     }
 }
 
 static GLOBAL: OnceCell<Scheduler> = OnceCell::new();
+
+#[track_caller]
+fn or_panic<T>(built: Result<T, BuildError>) -> T {
+    built.unwrap_or_else(|error| panic!("{error} ({error:?})"))
+}
 
 impl Scheduler {
     /// Makes a scheduler with the defaults: a tick of 1 ms, and a [`ThreadPool`](crate::ThreadPool) of as many threads
@@ -120,10 +126,7 @@ impl Scheduler {
     ///
     /// Panics if the system does not start the tick thread. [`Builder::build`] returns an error instead.
     pub fn new() -> Scheduler {
-        match Scheduler::builder().build() {
-            Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error} ({error:?})"),
-        }
+        or_panic(Scheduler::builder().build())
     }
 
     /// Returns a builder, which sets tick, executor, clock and other options.
@@ -153,10 +156,7 @@ impl Scheduler {
     /// Panics if the system does not start the tick thread. [`try_global`](Scheduler::try_global) returns an error
     /// instead, and can be called again.
     pub fn global() -> &'static Scheduler {
-        match Scheduler::try_global() {
-            Ok(scheduler) => scheduler,
-            Err(error) => panic!("{error} ({error:?})"),
-        }
+        or_panic(Scheduler::try_global())
     }
 
     /// Like [`global`](Scheduler::global), but returns an error instead of panicking.
@@ -277,7 +277,7 @@ impl Scheduler {
 
     /// Returns the pool that runs the tasks of this handle, if it is one of this crate's.
     pub(crate) fn threads(&self) -> Option<PoolThreads> {
-        self.own.as_ref().map_or(self.service.threads, |own| own.executor().threads())
+        self.own.as_ref().map_or(self.service.threads, |own| own.executor.threads())
     }
 
     // ----- shutdown ------------------------------------------------------------------------
@@ -316,13 +316,10 @@ impl Scheduler {
         if shared.is_turned_here() {
             return Err(CloseError::OnTickThread);
         }
-        // Joined before the stop, so that the end finds a taker and keeps the leftovers.
-        shared.termination.join();
-        self.begin_stop();
-        let leftovers = shared.termination.wait(termination::after(shared.termination.timeout));
-        shared.drop_leftovers(shared.termination.leave());
-        let leftovers = leftovers.ok_or(CloseError::Timeout)?;
-        Ok(Leftovers::new(Arc::clone(shared), leftovers))
+        self.stop().wait_timeout(shared.termination.timeout).map_err(|mut stopping| {
+            stopping.leave(); // it gives nothing up, so a later close can collect
+            CloseError::Timeout
+        })
     }
 
     /// Closes the scheduler, and then runs the tasks that have not started, on the calling thread. A repeating task runs
@@ -382,7 +379,7 @@ impl Scheduler {
     pub fn await_termination(&self, timeout: Duration) -> bool {
         let shared = self.shared();
         // The run of the calling task would have to end first.
-        let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id());
+        let is_inside = shared.is_turned_here() || this_thread::is_in_a_run_of(shared.id);
         !is_inside && shared.termination.wait_for_runs(termination::after(timeout))
     }
 
@@ -426,14 +423,7 @@ impl Default for Scheduler {
     }
 }
 
-impl fmt::Debug for Scheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scheduler")
-            .field("pending", &self.pending())
-            .field("is_closed", &self.is_closed())
-            .finish_non_exhaustive()
-    }
-}
+impl_debug!(Scheduler, self, pending: self.pending(), is_closed: self.is_closed());
 
 /// A handle that does not keep the service alive: for tasks that need their own scheduler.
 ///
@@ -468,12 +458,7 @@ impl WeakScheduler {
     }
 }
 
-impl fmt::Debug for WeakScheduler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_alive = self.service.strong_count() > 0;
-        f.debug_struct("WeakScheduler").field("is_alive", &is_alive).finish_non_exhaustive()
-    }
-}
+impl_debug!(WeakScheduler, self, is_alive: self.service.strong_count() > 0);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

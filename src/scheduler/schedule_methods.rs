@@ -16,7 +16,6 @@ use crate::engine::slots::{Content, Named, OneShot, Repeating, Series};
 use crate::executor::own_executor::OwnExecutor;
 use crate::observe::trace::{self, InSpan, RunOnce};
 use crate::scheduler::handle::Cancellable;
-use crate::scheduler::schedule_trait::{RepeatingTask, Task};
 use crate::wheel::entry::TaskKey;
 
 /// Admits a task. A task that is refused is dropped. Not inlined, so that callers do not each get a copy of `admit`.
@@ -140,14 +139,18 @@ impl Scheduler {
     ) -> Result<Cancellable, TryScheduleError<F>> {
         let shared = self.shared();
         match shared.admit(times, task, repetition, self.own.as_ref()) {
-            Ok(key) => Ok(Cancellable::new(key, shared.id())),
+            Ok(key) => Ok(Cancellable::new(key, shared.id)),
             Err((reason, task)) => Err(TryScheduleError::new(reason, unwrap(task))),
         }
     }
 
     /// Admits a one-shot, which will run in the span of the calling thread.
     #[inline]
-    fn admit_once<S: RunOnce>(&self, times: Times, task: S) -> Result<Cancellable, ScheduleError> {
+    pub(super) fn admit_once<S: RunOnce>(
+        &self,
+        times: Times,
+        task: S,
+    ) -> Result<Cancellable, ScheduleError> {
         // Only a task that is scheduled inside a span carries one, which costs room in its holder.
         match trace::current_span() {
             None => self.admit(times, OneShot(task), Repetition::NONE),
@@ -164,7 +167,7 @@ impl Scheduler {
         repetition: Repetition,
     ) -> Result<Cancellable, ScheduleError> {
         let key = admit_out_of_line(self.shared(), times, task, repetition, self.own.as_ref())?;
-        Ok(Cancellable::new(key, self.shared().id()))
+        Ok(Cancellable::new(key, self.shared().id))
     }
 
     // ----- repeating -----------------------------------------------------------------------
@@ -303,7 +306,7 @@ impl Scheduler {
         self.try_admit(times, Series(Repeating(task)), repetition, |Series(Repeating(task))| task)
     }
 
-    fn admit_series<T>(
+    pub(super) fn admit_series<T>(
         &self,
         initial: Duration,
         period: Period,
@@ -317,16 +320,6 @@ impl Scheduler {
     }
 
     // ----- with a name (S31) ---------------------------------------------------------------
-
-    pub(super) fn schedule_boxed_task(
-        &self,
-        name: &'static str,
-        delay: Duration,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        let times = self.shared().watch.after(delay);
-        self.admit_once(times, Named { name, task })
-    }
 
     /// Like [`schedule_at`](Scheduler::schedule_at), for a closure that wraps a user's closure. The task has the name
     /// of the user's closure, so a panic report and a leftover tell where the user wrote it.
@@ -361,16 +354,5 @@ impl Scheduler {
     {
         let times = self.shared().watch.at(instant);
         self.admit_once(times, Named { name, task })
-    }
-
-    pub(super) fn schedule_boxed_series(
-        &self,
-        name: &'static str,
-        initial: Duration,
-        period: Period,
-        mut task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        let task = move || trace::in_a_root_span(&mut task);
-        self.admit_series(initial, period, Named { name, task })
     }
 }

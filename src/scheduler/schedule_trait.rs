@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 use crate::clock::repeat::{Period, Repeat};
 use crate::engine::error::ScheduleError;
+use crate::engine::slots::Named;
+use crate::observe::trace;
+use crate::platform::impls::call_target;
 use crate::scheduler::Scheduler;
 use crate::scheduler::handle::Cancellable;
 
@@ -62,6 +65,7 @@ pub type RepeatingTask = Box<dyn FnMut() -> ControlFlow<()> + Send>;
 /// assert_eq!(driver.advance(Duration::from_secs(60)), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[expect(unused_variables, reason = "the defaults ignore names")]
 pub trait Schedule: Send + Sync {
     /// Returns the present time, on the clock that this schedule keeps.
     fn now(&self) -> Instant;
@@ -126,7 +130,6 @@ pub trait Schedule: Send + Sync {
         delay: Duration,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let _ = name;
         self.schedule_task(delay, task)
     }
 
@@ -141,7 +144,6 @@ pub trait Schedule: Send + Sync {
         deadline: Instant,
         task: Task,
     ) -> Result<Cancellable, ScheduleError> {
-        let _ = name;
         self.schedule_task_at(deadline, task)
     }
 
@@ -157,7 +159,6 @@ pub trait Schedule: Send + Sync {
         period: Period,
         task: RepeatingTask,
     ) -> Result<Cancellable, ScheduleError> {
-        let _ = name;
         self.schedule_series(initial, period, task)
     }
 
@@ -180,39 +181,27 @@ impl fmt::Debug for dyn Schedule + '_ {
 #[derive(Debug)]
 pub struct Unboxed<'a>(&'a Scheduler);
 
+type Scheduled = Result<Cancellable, ScheduleError>;
+
 impl Schedule for Scheduler {
     fn now(&self) -> Instant {
         Scheduler::now(self)
     }
 
-    fn schedule_task(&self, delay: Duration, task: Task) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled {
         self.schedule_once(delay, task)
     }
 
-    fn schedule_task_at(
-        &self,
-        deadline: Instant,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled {
         self.schedule_at(deadline, task)
     }
 
-    fn schedule_series(
-        &self,
-        initial: Duration,
-        period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
+    fn schedule_series(&self, initial: Duration, period: Period, task: RepeatingTask) -> Scheduled {
         self.schedule_periodic(initial, period, task)
     }
 
-    fn schedule_task_named(
-        &self,
-        name: &'static str,
-        delay: Duration,
-        task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_boxed_task(name, delay, task)
+    fn schedule_task_named(&self, name: &'static str, delay: Duration, task: Task) -> Scheduled {
+        self.admit_once(self.shared().watch.after(delay), Named { name, task })
     }
 
     fn schedule_task_at_named(
@@ -220,7 +209,7 @@ impl Schedule for Scheduler {
         name: &'static str,
         deadline: Instant,
         task: Task,
-    ) -> Result<Cancellable, ScheduleError> {
+    ) -> Scheduled {
         self.schedule_at_named(name, deadline, task)
     }
 
@@ -229,9 +218,10 @@ impl Schedule for Scheduler {
         name: &'static str,
         initial: Duration,
         period: Period,
-        task: RepeatingTask,
-    ) -> Result<Cancellable, ScheduleError> {
-        self.schedule_boxed_series(name, initial, period, task)
+        mut task: RepeatingTask,
+    ) -> Scheduled {
+        let task = move || trace::in_a_root_span(&mut task);
+        self.admit_series(initial, period, Named { name, task })
     }
 
     fn unboxed(&self) -> Option<Unboxed<'_>> {
@@ -239,69 +229,27 @@ impl Schedule for Scheduler {
     }
 }
 
-/// Makes a pointer to a schedule a schedule: each method calls that of the target, also where the trait has a default.
+/// Makes a pointer to a schedule a schedule.
 macro_rules! schedule_behind {
     ($($pointer:ty),*) => {$(
         impl<S: Schedule + ?Sized> Schedule for $pointer {
-            fn now(&self) -> Instant {
-                (**self).now()
-            }
-
-            fn schedule_task(
-                &self,
-                delay: Duration,
-                task: Task,
-            ) -> Result<Cancellable, ScheduleError> {
-                (**self).schedule_task(delay, task)
-            }
-
-            fn schedule_task_at(
-                &self,
-                deadline: Instant,
-                task: Task,
-            ) -> Result<Cancellable, ScheduleError> {
-                (**self).schedule_task_at(deadline, task)
-            }
-
-            fn schedule_series(
-                &self,
-                initial: Duration,
-                period: Period,
-                task: RepeatingTask,
-            ) -> Result<Cancellable, ScheduleError> {
-                (**self).schedule_series(initial, period, task)
-            }
-
-            fn schedule_task_named(
-                &self,
-                name: &'static str,
-                delay: Duration,
-                task: Task,
-            ) -> Result<Cancellable, ScheduleError> {
-                (**self).schedule_task_named(name, delay, task)
-            }
-
-            fn schedule_task_at_named(
-                &self,
-                name: &'static str,
-                deadline: Instant,
-                task: Task,
-            ) -> Result<Cancellable, ScheduleError> {
-                (**self).schedule_task_at_named(name, deadline, task)
-            }
-
-            fn schedule_series_named(
-                &self,
-                name: &'static str,
-                initial: Duration,
-                period: Period,
-                task: RepeatingTask,
-            ) -> Result<Cancellable, ScheduleError> {
-                (**self).schedule_series_named(name, initial, period, task)
-            }
-
-            fn unboxed(&self) -> Option<Unboxed<'_>> {
-                (**self).unboxed()
+            call_target! {
+                fn now(&self) -> Instant;
+                fn schedule_task(&self, delay: Duration, task: Task) -> Scheduled;
+                fn schedule_task_at(&self, deadline: Instant, task: Task) -> Scheduled;
+                fn schedule_series(
+                    &self, initial: Duration, period: Period, task: RepeatingTask
+                ) -> Scheduled;
+                fn schedule_task_named(
+                    &self, name: &'static str, delay: Duration, task: Task
+                ) -> Scheduled;
+                fn schedule_task_at_named(
+                    &self, name: &'static str, deadline: Instant, task: Task
+                ) -> Scheduled;
+                fn schedule_series_named(
+                    &self, name: &'static str, initial: Duration, period: Period, task: RepeatingTask
+                ) -> Scheduled;
+                fn unboxed(&self) -> Option<Unboxed<'_>>;
             }
         }
     )*};

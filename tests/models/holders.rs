@@ -67,7 +67,7 @@ fn run(key: TaskKey) -> bool {
 }
 
 fn cancel(key: TaskKey) -> bool {
-    match task::cancel(key) {
+    match task::cancel(key, |_| ()) {
         Ok(task) => _ = task.discard().1.end(),
         Err(NotEnded::Doomed) => {}
         Err(_) => return false,

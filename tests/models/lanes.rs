@@ -11,9 +11,10 @@ use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{LaneReader, LaneWriter, Record};
 use crate::engine::intake::reader::IntakeReader;
 use crate::platform::sync::Ordering;
+use crate::wheel::entry::Entry;
 
 fn record(name: u64) -> Record {
-    Record { deadline: name, stamp: name * 10, name: name * 100 }
+    Record { entry: Entry { deadline: name, name: name * 100 }, stamp: name * 10 }
 }
 
 /// What is pushed while the lane is closed is either taken, whole and in order, or refused (INTAKE-1, LANE-1,
@@ -32,9 +33,9 @@ fn models_a_push_is_taken_or_refused() {
         reader.close();
         reader.take_before(u64::MAX, usize::MAX, |record| taken.push(record));
         let accepted = writing.join().unwrap();
-        let names: Vec<_> = taken.iter().map(|record| record.name).collect();
+        let names: Vec<_> = taken.iter().map(|record| record.entry.name).collect();
         assert_eq!(names, [100, 200, 300][..accepted], "taken is what was accepted");
-        assert!(taken.iter().all(|record| record.stamp == record.deadline * 10), "and whole");
+        assert!(taken.iter().all(|record| record.stamp == record.entry.deadline * 10), "and whole");
     });
 }
 
@@ -44,7 +45,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
     let (intake, bell) = (Arc::new(Intake::new(false, None)), Doorbell::new(None));
     let mut writers = [(); 2].map(|()| intake.take_lane());
     let push = |writer: &mut LaneWriter, intake: &Intake, bell: &Doorbell, name| {
-        let record = Record { deadline: 0, stamp: intake.stamp(0), name };
+        let record = Record { entry: Entry { deadline: 0, name }, stamp: intake.stamp(0) };
         assert!(writer.push(record).is_ok());
         bell.ring_if_earlier(Moment(0), true); // as a schedule does
     };
@@ -61,7 +62,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
             for _ in 0..2 {
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, most, |record| taken.push(record.name));
+                reader.take(&intake, cut, most, |record| taken.push(record.entry.name));
             }
             (reader, taken)
         })
@@ -74,7 +75,7 @@ fn pushes_are_seen_or_signalled(most: usize) {
             break;
         }
         let cut = intake.cut(0);
-        reader.take(&intake, cut, most, |record| taken.push(record.name));
+        reader.take(&intake, cut, most, |record| taken.push(record.entry.name));
     }
     taken.sort_unstable();
     assert_eq!(taken, [1, 2, 3]);
@@ -98,17 +99,17 @@ fn models_a_lane_that_is_open_is_listed_once() {
         let intake = Arc::new(Intake::new(false, None));
         let mut writer = intake.take_lane();
         let mut push = |name| {
-            let record = Record { deadline: 0, stamp: intake.stamp(0), name };
+            let record = Record { entry: Entry { deadline: 0, name }, stamp: intake.stamp(0) };
             assert!(writer.push(record).is_ok());
         };
         push(1);
         push(2);
         let (mut reader, mut taken) = (IntakeReader::new(), Vec::new());
-        reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
+        reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
         let reading = {
             let intake = Arc::clone(&intake);
             thread::spawn(move || {
-                reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
+                reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
                 (reader, taken)
             })
         };
@@ -116,7 +117,7 @@ fn models_a_lane_that_is_open_is_listed_once() {
         push(4);
         let (mut reader, mut taken) = reading.join().unwrap();
         while reader.has_more(&intake) {
-            reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.name));
+            reader.take(&intake, intake.cut(0), 1, |record| taken.push(record.entry.name));
         }
         assert_eq!(taken, [1, 2, 3, 4]);
     });
@@ -132,7 +133,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
         let intake = Arc::new(Intake::new(false, None));
         let told = Arc::new(AtomicBool::new(false));
         let push = |writer: &mut LaneWriter, intake: &Intake, name: u64| {
-            let record = Record { deadline: 0, stamp: intake.stamp(0), name };
+            let record = Record { entry: Entry { deadline: 0, name }, stamp: intake.stamp(0) };
             assert!(writer.push(record).is_ok());
         };
         let mut first = intake.take_lane();
@@ -151,7 +152,7 @@ fn models_no_record_comes_before_what_was_scheduled_before_it() {
             thread::spawn(move || {
                 let (mut reader, mut names) = (IntakeReader::new(), Vec::new());
                 let cut = intake.cut(0);
-                reader.take(&intake, cut, usize::MAX, |record| names.push(record.name));
+                reader.take(&intake, cut, usize::MAX, |record| names.push(record.entry.name));
                 let is_alone = names.contains(&2) && !names.contains(&1);
                 assert!(!is_alone, "the later one has come without the earlier one");
             })

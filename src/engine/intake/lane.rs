@@ -18,18 +18,18 @@
 //!
 //! Stamps in a lane never go down, so a merge of lanes by their first stamps is in order.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use super::signals::Signals;
 use crate::engine::error::Refused;
-use crate::executor::backpressure::PendingLimit;
+use crate::executor::backpressure::{Backpressure, PendingLimit};
 use crate::observe::stats::{Counter, Counts};
 use crate::platform::sync::{
-    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering,
+    AtomicBool, AtomicU64, ExchangeInOrder, InOrder, LANE_BLOCK as BLOCK, Ordering, lock_std,
 };
+use crate::wheel::entry::Entry;
 
 /// The bit of `published` that says that the lane is closed (LANE-3).
 pub(super) const CLOSED: u64 = 1 << 63;
@@ -46,10 +46,8 @@ const CHECKED: usize = 64;
 /// What a schedule tells the engine of its task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
-    pub(crate) deadline: u64,
+    pub(crate) entry: Entry,
     pub(crate) stamp: u64,
-    /// Slot, flags and number: see [`Entry`](crate::wheel::entry::Entry).
-    pub(crate) name: u64,
 }
 
 /// A record as it lies in a lane.
@@ -72,9 +70,9 @@ impl Block {
         // Atomics that are only loaded and stored, Relaxed, because `published` orders them (LANE-1). That is a plain
         // move on every machine, and needs no `unsafe`.
         let [deadline, stamp, name] = &self.records[index];
-        deadline.store(record.deadline, Ordering::Relaxed);
+        deadline.store(record.entry.deadline, Ordering::Relaxed);
         stamp.store(record.stamp, Ordering::Relaxed);
-        name.store(record.name, Ordering::Relaxed);
+        name.store(record.entry.name, Ordering::Relaxed);
     }
 
     fn get(&self, index: usize) -> Record {
@@ -85,11 +83,9 @@ impl Block {
 impl Record {
     #[inline]
     fn read([deadline, stamp, name]: &Words) -> Record {
-        Record {
-            deadline: deadline.load(Ordering::Relaxed),
-            stamp: stamp.load(Ordering::Relaxed),
-            name: name.load(Ordering::Relaxed),
-        }
+        let [deadline, stamp, name] =
+            [deadline, stamp, name].map(|word| word.load(Ordering::Relaxed));
+        Record { entry: Entry { deadline, name }, stamp }
     }
 }
 
@@ -114,6 +110,35 @@ pub(crate) struct Lane {
     signals: Arc<Signals>,
 }
 
+/// What all lanes share with their reader: the ready list, and numbers that tell how far behind it is.
+///
+/// The numbers and hints only decide whether a thread sleeps or wakes, so all accesses to them are Relaxed.
+pub(super) struct Signals {
+    /// The link to the first lane of the ready list: the lane's number plus one, or 0 if the list is empty.
+    pub(super) ready: CachePadded<AtomicU64>,
+    /// How many blocks the writers have filled, all together.
+    pub(super) filled: CachePadded<AtomicU64>,
+    /// How many blocks the reader has emptied, and how often it has looked: while it looks, it does not stand still.
+    /// Both are written by the reader alone.
+    pub(super) emptied: Counter,
+    pub(super) looks: Counter,
+    /// What the reader's last look has left has waited for long.
+    pub(super) is_late: AtomicBool,
+    /// A thread has cancelled many tasks since the engine looked.
+    pub(super) many_cancelled: AtomicBool,
+    pub(super) pressure: Backpressure,
+    /// The deadline of some task was moved.
+    pub(super) has_resets: AtomicBool,
+}
+
+impl Signals {
+    /// Returns true if there are lanes on the ready list.
+    pub(super) fn has_ready(&self) -> bool {
+        // `SeqCst`, because it is also the sleeper's last look (WAKE-1).
+        self.ready.load_in_order() != 0
+    }
+}
+
 impl Lane {
     pub(super) fn new(
         number: usize,
@@ -132,10 +157,6 @@ impl Lane {
             limit,
             signals,
         })
-    }
-
-    fn first(&self) -> MutexGuard<'_, Option<Arc<Block>>> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts the lane on the ready list. Only its writer may do that, and only after it has found `listed` cleared
@@ -165,28 +186,18 @@ impl Lane {
         before & !CLOSED
     }
 
-    /// Counts a cancel by the thread that owns the lane. `was_pending`: the task counted as pending until then (S25).
-    /// Now and then it returns true, and then the caller must ring the bell.
+    /// Counts a cancel by the thread that owns the lane. One that is not `COUNTED`, of a waker, counts for sweeps only.
+    /// `was_pending`: the task counted as pending until then (S25). Now and then it returns true, and then the caller must
+    /// ring the bell.
     #[inline]
     #[must_use]
-    pub(crate) fn count_cancel(&self, was_pending: bool) -> bool {
-        self.counts.cancelled.add(1);
-        if was_pending {
+    pub(crate) fn count_cancel<const COUNTED: bool>(&self, was_pending: bool) -> bool {
+        let cancels = if COUNTED { &self.counts.cancelled } else { &self.uncounted_cancels };
+        cancels.add(1);
+        if COUNTED && was_pending {
             self.count_left();
         }
         // The bell is not rung here, because the lane is borrowed, and ringing may run a user's waker (S11).
-        self.asks_for_a_sweep(&self.counts.cancelled)
-    }
-
-    /// Notes a cancel of a waker that is counted nowhere. Now and then it returns true, as `count_cancel` does.
-    #[must_use]
-    pub(crate) fn note_uncounted_cancel(&self) -> bool {
-        self.uncounted_cancels.add(1);
-        self.asks_for_a_sweep(&self.uncounted_cancels)
-    }
-
-    #[inline]
-    fn asks_for_a_sweep(&self, cancels: &Counter) -> bool {
         let asks = cancels.get() % CANCELS == 0;
         if asks {
             self.signals.many_cancelled.store(true, Ordering::Relaxed); // a hint; the ring comes after it
@@ -227,7 +238,8 @@ pub(crate) struct LaneWriter {
     block: Option<Arc<Block>>,
     /// The stamp of the first record of that block.
     block_since: u64,
-    filled: Filled,
+    /// The block that was filled last.
+    pub(crate) filled: Filled,
     /// How many records it has published.
     published: u64,
     /// The highest stamp so far.
@@ -236,7 +248,7 @@ pub(crate) struct LaneWriter {
 
 /// The record was published.
 pub(crate) struct Pushed {
-    /// It is the first one of a new block, so the block before is full: see [`LaneWriter::filled`].
+    /// It is the first one of a new block, so the block before is full: see `LaneWriter::filled`.
     pub(crate) filled: bool,
 }
 
@@ -304,7 +316,7 @@ impl LaneWriter {
         let since = std::mem::replace(&mut self.block_since, stamp);
         let fresh = self.lane.spare.pop().unwrap_or_else(Block::new);
         let Some(last) = self.block.replace(Arc::clone(&fresh)) else {
-            *self.lane.first() = Some(fresh);
+            *lock_std(&self.lane.first) = Some(fresh);
             return Ok(false);
         };
         // The reader looks for it only once a record in it is published.
@@ -312,11 +324,6 @@ impl LaneWriter {
         let blocks = self.lane.signals.filled.fetch_add(1, Ordering::Relaxed) + 1;
         self.filled = Filled { blocks, since };
         Ok(true)
-    }
-
-    /// Returns the block that was filled last.
-    pub(crate) fn filled(&self) -> Filled {
-        self.filled
     }
 }
 
@@ -366,7 +373,7 @@ impl LaneReader {
     pub(super) fn peek(&self) -> impl Iterator<Item = Record> {
         let (mut block, mut index) = match &self.block {
             Some(block) => (Some(Arc::clone(block)), self.index),
-            None => (self.lane.first().clone(), 0),
+            None => (lock_std(&self.lane.first).clone(), 0),
         };
         (0..self.left()).map_while(move |_| {
             if index == BLOCK {
@@ -427,7 +434,7 @@ impl LaneReader {
     fn next_block(&mut self) {
         let next = match &self.block {
             Some(block) => block.next.get().cloned(),
-            None => self.lane.first().take(),
+            None => lock_std(&self.lane.first).take(),
         };
         self.index = 0;
         let Some(mut emptied) = std::mem::replace(&mut self.block, next) else { return };
@@ -454,14 +461,29 @@ impl LaneReader {
 mod tests {
     use super::super::Intake;
     use super::*;
+    use crate::clock::tick::Moment;
+    use crate::wheel::entry::{Runner, SLOT};
 
     #[test]
     fn what_a_closed_lane_refuses_leaves_nothing_behind() {
         let mut writer = Intake::new(true, None).take_lane();
         LaneReader::new(&writer.lane).close();
         for _ in 0..3 {
-            assert!(writer.push(Record { deadline: 1, stamp: 1, name: 1 }).is_err());
+            assert!(writer.push(Record { entry: Entry::default(), stamp: 1 }).is_err());
         }
-        assert!(writer.lane.first().is_none() && writer.block.is_none());
+        assert!(lock_std(&writer.lane.first).is_none() && writer.block.is_none());
+    }
+
+    #[test]
+    fn an_entry_survives_its_way_through_the_lane() {
+        let mut writer = Intake::new(true, None).take_lane();
+        let mut reader = LaneReader::new(&writer.lane);
+        for is_series in [false, true] {
+            let entry = Entry::new(SLOT, u32::MAX, Moment(42), true, Runner::Own, is_series);
+            assert!(writer.push(Record { entry, stamp: 7 }).is_ok());
+            reader.look();
+            reader.take_before(8, 1, |record| assert_eq!((record.entry, record.stamp), (entry, 7)));
+            assert_eq!(reader.left(), 0);
+        }
     }
 }

@@ -36,14 +36,12 @@
 
 pub(crate) mod lane;
 pub(crate) mod reader;
-mod signals;
 
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use self::lane::{Filled, Lane, LaneReader, LaneWriter};
-use self::signals::Signals;
+use self::lane::{Filled, Lane, LaneReader, LaneWriter, Signals};
 use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::observe::stats::Counter;
 use crate::platform::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};

@@ -178,9 +178,10 @@ impl IntakeReader {
 mod tests {
     use super::super::lane::LaneWriter;
     use super::*;
+    use crate::wheel::entry::Entry;
 
     fn record(stamp: u64) -> Record {
-        Record { deadline: 1, stamp, name: stamp }
+        Record { entry: Entry { deadline: 1, name: stamp }, stamp }
     }
 
     /// Returns an intake with so many writers.
@@ -284,7 +285,7 @@ mod tests {
         for stamp in 0..1_000 {
             let writer = &mut writers[stamp as usize % 2];
             if writer.push(record(stamp)).is_ok_and(|pushed| pushed.filled) {
-                filled.push(writer.filled().blocks);
+                filled.push(writer.filled.blocks);
             }
         }
         assert_eq!(filled, [1, 2, 3, 4, 5, 6], "three of each lane");

@@ -55,11 +55,8 @@ pub(crate) struct OneShot<S>(pub(crate) S);
 /// A task that runs until its closure returns `Break`.
 pub(crate) struct Series<B>(pub(crate) B);
 
-/// A waker. A run wakes it. A drop wakes nobody.
-pub(crate) struct Wake(pub(crate) Waker);
-
-/// A [`Wake`] that is counted nowhere.
-pub(crate) struct UncountedWake(pub(crate) Waker);
+/// A waker. A run wakes it. A drop wakes nobody. Unless it is `COUNTED`, it is counted nowhere.
+pub(crate) struct Wake<const COUNTED: bool>(pub(crate) Waker);
 
 /// The closure of a [`Series`].
 pub(crate) trait RunRepeatedly: Send + 'static {
@@ -126,25 +123,14 @@ impl<F: FnMut() -> ControlFlow<()> + Send + 'static> RunRepeatedly for Named<F> 
     }
 }
 
-impl RunOnce for Wake {
+impl RunOnce for Wake<true> {
     fn run_once(self) {
         self.0.wake();
     }
 }
 
-impl<F: RunOnce> Content for OneShot<F> {
-    #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        put(self, place);
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        closure.take()
-    }
-}
-
-impl<B: RunRepeatedly> Content for Series<B> {
-    const IS_SERIES: bool = true;
+impl<T: Stored> Content for T {
+    const IS_SERIES: bool = T::IS_A_SERIES;
 
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
@@ -156,37 +142,26 @@ impl<B: RunRepeatedly> Content for Series<B> {
     }
 }
 
-impl Content for Wake {
+impl<const COUNTED: bool> Content for Wake<COUNTED> {
     const IS_WAKER: bool = true;
+    const IS_COUNTED: bool = COUNTED;
 
     #[inline]
     fn write(self, place: &mut MaybeUninit<Closure>) {
-        put(OneShot(self), place);
+        // Both are stored alike, for `take_waker`.
+        put(OneShot(Wake::<true>(self.0)), place);
     }
 
     fn take_back(closure: Closure) -> Self {
-        closure.take::<OneShot<Wake>>().0
-    }
-}
-
-impl Content for UncountedWake {
-    const IS_WAKER: bool = true;
-    const IS_COUNTED: bool = false;
-
-    #[inline]
-    fn write(self, place: &mut MaybeUninit<Closure>) {
-        Wake(self.0).write(place);
-    }
-
-    fn take_back(closure: Closure) -> Self {
-        UncountedWake(Wake::take_back(closure).0)
+        Wake(closure.take::<OneShot<Wake<true>>>().0.0)
     }
 }
 
 // ----- how it is stored -----------------------------------------------------------------------
 
 /// A value as it is stored, one-shot or repeating.
-trait Stored: Sized + Send + 'static {
+pub(crate) trait Stored: Sized + Send + 'static {
+    const IS_A_SERIES: bool;
     const IS_NAMED: bool;
     fn type_name() -> &'static str;
     fn own_name(&self) -> &'static str;
@@ -195,6 +170,7 @@ trait Stored: Sized + Send + 'static {
 }
 
 impl<S: RunOnce> Stored for OneShot<S> {
+    const IS_A_SERIES: bool = false;
     const IS_NAMED: bool = S::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -217,6 +193,7 @@ impl<S: RunOnce> Stored for OneShot<S> {
 }
 
 impl<B: RunRepeatedly> Stored for Series<B> {
+    const IS_A_SERIES: bool = true;
     const IS_NAMED: bool = B::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -239,6 +216,7 @@ impl<B: RunRepeatedly> Stored for Series<B> {
 
 /// A value that does not fit into the storage.
 impl<T: Stored> Stored for Box<T> {
+    const IS_A_SERIES: bool = T::IS_A_SERIES;
     const IS_NAMED: bool = T::IS_NAMED;
 
     fn type_name() -> &'static str {
@@ -399,7 +377,7 @@ impl Closure {
     #[inline]
     pub(super) unsafe fn take_waker(&mut self) -> Waker {
         // SAFETY: as the caller promises.
-        unsafe { self.take_in_place::<OneShot<Wake>>() }.0.0
+        unsafe { self.take_in_place::<OneShot<Wake<true>>>() }.0.0
     }
 
     /// # Safety

@@ -24,10 +24,10 @@
 //!   engine takes it. If the engine is closed, the task stays what it was: its old entry stays live, and the engine
 //!   finds it at its end. A series is still at the end of its run, and a leftover is still one.
 
-use super::holder::{TaskHolder, entry};
+use super::blocks;
+use super::holder::{self, TaskHolder, entry};
 use super::state::{Phase, Word};
 use super::task::Running;
-use super::{blocks, moved};
 use crate::clock::tick::{Moment, Times};
 use crate::platform::sync::Patience;
 use crate::wheel::entry::{Entry, SchedulerId, TaskKey};
@@ -162,7 +162,7 @@ pub(crate) fn reset(
             Phase::Free | Phase::Doomed | Phase::Ending => return Reset::TooLate,
         };
         let Some(word) = holder.word.hold(|_| holder.is_of(key), from) else { continue };
-        if word.has_moved() && moved::scheduler(key) != Some(scheduler) {
+        if word.has_moved() && holder::moved_to(key) != Some(scheduler) {
             // The other scheduler may have another timeline, in which `to` means something else.
             holder.word.put_back(word);
             return Reset::Elsewhere;
@@ -285,7 +285,7 @@ impl Running {
         now: Moment,
         announce: impl FnOnce(Entry) -> bool,
     ) -> Result<(), NotRearmed> {
-        let holder = self.holder();
+        let holder = self.holder;
         let is_it = |word: Word| word.number() == self.number();
         // A cancel may doom the series at any time until it is held.
         let Some(word) = holder.word.hold(is_it, Phase::Running) else {
@@ -296,7 +296,7 @@ impl Running {
         let next = chosen.unwrap_or(next);
         holder.set_deadline(next);
         let again = word.filed_again().in_phase(Phase::Pending);
-        if announce(entry(self.key().slot, again, next, now)) {
+        if announce(entry(self.key.slot, again, next, now)) {
             holder.word.put_back(again);
             Ok(())
         } else {

@@ -17,13 +17,13 @@
 //! The first block is one of these: a process with few timers has few pages.
 
 use std::ops::Range;
+use std::sync::Mutex as StdMutex;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex as StdMutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::blocks::{self, Block};
 use super::holder::{BLOCK_BITS, BLOCKS, PAGE};
-use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock};
+use crate::platform::sync::{MAGAZINE, Mutex, MutexGuard, Ordering, global, lock, try_lock_std};
 
 const PAGES_PER_BLOCK: usize = (1 << BLOCK_BITS) / PAGE;
 
@@ -79,11 +79,7 @@ pub(crate) fn add_block_ahead() {
     if !IS_SHORT.load(Ordering::Relaxed) {
         return;
     }
-    let mut ahead = match AHEAD.try_lock() {
-        Ok(ahead) => ahead,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return, // another tick thread is at it
-    };
+    let Some(mut ahead) = try_lock_std(&AHEAD) else { return }; // another tick thread is at it
     if ahead.again_at.is_some_and(|at| Instant::now() < at) {
         return;
     }

@@ -15,15 +15,16 @@
 //! - HOLDER-2 Only one thread at a time touches the body: the one that fills a vacancy, the runner, the thread that holds
 //!   the task, or a canceller that has won. The task's own executor, in the annex, belongs to the body.
 
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use super::closure::{Closure, Content};
 use super::state::{AtomicWord, Phase, Word};
 use crate::clock::tick::Moment;
 use crate::executor::own_executor::OwnExecutor;
-use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models};
-use crate::wheel::entry::{Entry, Runner, TaskKey};
+use crate::platform::sync::{AtomicU64, IS_MODEL, Ordering, UnsafeCell, in_models, lock_std};
+use crate::wheel::entry::{Entry, Runner, SchedulerId, TaskKey};
 
 #[repr(C, align(64))]
 pub(crate) struct TaskHolder {
@@ -199,6 +200,40 @@ impl Births {
             }
         }
         false
+    }
+}
+
+// ----- where tasks have moved ------------------------------------------------------------------
+
+/// The schedulers of tasks that have moved. A handle knows the scheduler that gave it out, and a leftover that moves to
+/// another one keeps its holder, and so its handles. Its word says that it has moved, and this table says where to. A
+/// task is put in before its word says so, and is removed when its holder is freed.
+static MOVED: LazyLock<Mutex<HashMap<TaskKey, SchedulerId>>> = LazyLock::new(Mutex::default);
+
+/// Notes that a task belongs to this scheduler from now on. The caller holds the task.
+pub(super) fn note_move(key: TaskKey, scheduler: SchedulerId) {
+    lock_std(&MOVED).insert(key, scheduler);
+}
+
+/// Returns the scheduler that a task which has moved belongs to now.
+#[cold]
+#[inline(never)]
+pub(super) fn moved_to(key: TaskKey) -> Option<SchedulerId> {
+    lock_std(&MOVED).get(&key).copied()
+}
+
+/// Removes a task that is over, and gives back what a large move has left of the table.
+#[cold]
+#[inline(never)]
+pub(super) fn forget_move(key: TaskKey) {
+    const WORTH_SHRINKING: usize = 1024;
+    let mut table = lock_std(&MOVED);
+    table.remove(&key);
+    // A close of a scheduler with a million tasks may move them all at once. That should not be paid for until the end
+    // of the process.
+    let few = table.len();
+    if table.capacity() > WORTH_SHRINKING.max(8 * few) {
+        table.shrink_to(2 * few);
     }
 }
 

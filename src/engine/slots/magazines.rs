@@ -28,23 +28,21 @@ struct Magazines {
     spare: Magazine,
 }
 
-struct Cache(RefCell<Magazines>);
-
 local!(
-    CACHE: Cache =
-        Cache(RefCell::new(Magazines { loaded: Magazine::new(), spare: Magazine::new() }))
+    CACHE: RefCell<Magazines> =
+        RefCell::new(Magazines { loaded: Magazine::new(), spare: Magazine::new() })
 );
 
-impl Drop for Cache {
+impl Drop for Magazines {
     fn drop(&mut self) {
-        self.0.get_mut().flush();
+        self.flush();
     }
 }
 
 /// Takes a free slot. `None` if there is no memory, or if 268 million tasks are pending.
 #[inline]
 pub(super) fn take() -> Option<u32> {
-    let cached = CACHE.try_with(|cache| cache.0.borrow_mut().take());
+    let cached = CACHE.try_with(|cache| cache.borrow_mut().take());
     cached.unwrap_or_else(|_| depot().take_one())
 }
 
@@ -52,7 +50,7 @@ pub(super) fn take() -> Option<u32> {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "saves 12 instructions of a cancel and of a run")]
 pub(super) fn give(slot: u32) {
-    let cached = CACHE.try_with(|cache| cache.0.borrow_mut().give(slot));
+    let cached = CACHE.try_with(|cache| cache.borrow_mut().give(slot));
     if cached.is_err() {
         depot().put(&[slot]);
     }
@@ -60,7 +58,7 @@ pub(super) fn give(slot: u32) {
 
 /// Gives the free slots that the calling thread has at hand to the depot.
 pub(crate) fn flush() {
-    let _ = CACHE.try_with(|cache| cache.0.borrow_mut().flush());
+    let _ = CACHE.try_with(|cache| cache.borrow_mut().flush());
 }
 
 impl Magazines {

@@ -27,9 +27,8 @@
 //! | --- | --- |
 //! | [`state`] | the word: the rule of filing numbers, phases, transitions |
 //! | [`closure`] | a closure without its type |
-//! | [`holder`] | the memory of one task |
+//! | [`holder`] | the memory of one task, and which scheduler it has moved to |
 //! | [`blocks`], [`depot`], [`magazines`] | the memory of all holders, and the free ones: of the process, and of a thread |
-//! | [`moved`] | which scheduler a task has moved to |
 //! | [`task`] | a task in its holder, by its owner: fill, cancel, run, drop, move |
 //! | [`deadline`] | resets, claims, and the next run of a series |
 //! | [`trim`] | memory that goes back to the system |
@@ -54,12 +53,11 @@ pub(crate) mod depot;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod holder;
 pub(crate) mod magazines;
-pub(crate) mod moved;
 pub(crate) mod state;
 #[expect(unsafe_code, reason = "the body belongs to whom the word says")]
 pub(crate) mod task;
 pub(crate) mod trim;
 
-pub(crate) use closure::{Content, Named, OneShot, Repeating, Series, UncountedWake, Wake};
+pub(crate) use closure::{Content, Named, OneShot, Repeating, Series, Wake};
 pub(crate) use state::Phase;
 pub(crate) use task::{Running, Thrown};

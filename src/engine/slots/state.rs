@@ -55,7 +55,7 @@
 //!   back. A thread that only looks takes any entry of its slot for live.
 //!
 //! The word also carries what seldom changes in the life of a task: the kind of repetition, the number of the task's own
-//! executor, whether the task has [moved](super::moved) to another scheduler, and whether its entry is filed under
+//! executor, whether the task has moved to another scheduler, and whether its entry is filed under
 //! another time than its deadline. The word of a free holder says whether the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
@@ -225,8 +225,6 @@ pub(crate) enum NotEnded {
     Lost,
     /// It has won: a series is in a run, and will not run again after it. The runner ends it.
     Doomed,
-    /// The task has moved, and the caller does not know to which scheduler.
-    HasMoved,
 }
 
 /// The word of a holder.
@@ -338,12 +336,12 @@ impl AtomicWord {
     /// owns the body. A series that runs is `Doomed` instead. The cancel is lost if the task had run, was running, or was
     /// cancelled before, or is not the one that is meant.
     ///
-    /// `knows_scheduler` is called between the look at a task that has moved and the exchange.
+    /// `has_moved` is called between the look at a task that has moved and the exchange.
     #[inline]
     pub(super) fn cancel(
         &self,
         is_meant: impl Fn() -> bool,
-        mut knows_scheduler: impl FnMut() -> bool,
+        mut has_moved: impl FnMut(),
     ) -> Result<Word, NotEnded> {
         let mut patience = Patience::default();
         let mut seen = self.load();
@@ -363,9 +361,9 @@ impl AtomicWord {
             } else {
                 return Err(NotEnded::Lost);
             };
-            // Asked before the exchange: the look-up needs the task in the table, and its end removes it from there.
-            if seen.has_moved() && !knows_scheduler() {
-                return Err(NotEnded::HasMoved);
+            // Told before the exchange: a look-up needs the task in the table, and its end removes it from there.
+            if seen.has_moved() {
+                has_moved();
             }
             // `SeqCst`, because handles that share their outcome rely on one order of cancels and of their own loads.
             match self.exchange(seen, next) {
@@ -406,7 +404,7 @@ mod tests {
 
     /// Returns the phase before the cancel, if the cancel won.
     fn cancel(task: &AtomicWord) -> Option<Phase> {
-        match task.cancel(|| true, || false) {
+        match task.cancel(|| true, || ()) {
             Ok(word) => Some(word.phase()),
             Err(NotEnded::Doomed) => Some(Phase::Running),
             Err(_) => None,
@@ -446,7 +444,7 @@ mod tests {
     #[test]
     fn s10_a_stale_entry_or_handle_changes_nothing() {
         let task = filled(Kind::Once);
-        assert!(task.cancel(|| false, || true).is_err());
+        assert!(task.cancel(|| false, || ()).is_err());
         assert!(claim(&task, |word| word.number() == 6).is_none());
         assert!(claim(&task, is_7).is_some());
     }
@@ -474,8 +472,8 @@ mod tests {
         assert_eq!((word.phase(), word.kind()), (Phase::Pending, Kind::Gap));
         assert_eq!((word.number(), word.executor()), (8, EXECUTORS - 1));
         assert!(word.has_moved());
-        assert!(task.cancel(|| true, || false) == Err(NotEnded::HasMoved));
-        assert!(task.cancel(|| true, || true).is_ok());
+        let mut is_told = false;
+        assert!(task.cancel(|| true, || is_told = true).is_ok() && is_told);
         assert!(!task.vacant().expect("used").has_moved(), "the next task has not");
     }
 

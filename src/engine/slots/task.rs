@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::closure::{Closure, Content, Names};
-use super::holder::{TaskHolder, entry};
+use super::holder::{self, TaskHolder, entry};
 use super::state::{NotEnded, Phase, Word};
-use super::{blocks, magazines, moved};
+use super::{blocks, magazines};
 use crate::clock::repeat::{Kind, Period};
 use crate::clock::tick::{Moment, Times};
 use crate::engine::error::Refused;
@@ -94,7 +94,7 @@ impl Vacancy {
         let number = executor.map_or(0, |own| {
             // SAFETY: as above.
             unsafe { replace_executor(slot, Some(Arc::clone(own))) };
-            own.number()
+            own.number
         });
         // Before the word: a thread that sees the new word finds this birth (WORD-4).
         holder.set_births(holder.births().followed_by(birth, was_cancelled));
@@ -118,36 +118,28 @@ fn first_number(slot: u32) -> u32 {
 
 // ----- by its key: cancel, look, move -----------------------------------------------------------
 
-/// Cancels a task that is still to run. The caller has to drop its closure and its executor.
+/// Cancels a task that is still to run. The caller has to drop its closure and its executor. If the task has moved,
+/// `moved_to` is told the scheduler to which it belongs.
 #[inline(always)]
 #[expect(
     clippy::inline_always,
     reason = "saves 30 instructions of a handle's cancel: what it returns stays in registers"
 )]
-pub(crate) fn cancel(key: TaskKey) -> Result<Ending, NotEnded> {
+pub(crate) fn cancel(
+    key: TaskKey,
+    mut moved_to: impl FnMut(SchedulerId),
+) -> Result<Ending, NotEnded> {
     // The key of no task has slot 0, which may have no memory yet.
     let holder = blocks::holder(key.slot).ok_or(NotEnded::Lost)?;
-    let word = holder.word.cancel(|| holder.is_of(key), || false)?;
-    Ok(Ending(Over { key, word, holder }))
-}
-
-/// Cancels a task that has moved. Also returns the scheduler to which it belongs.
-#[cold]
-pub(crate) fn cancel_moved(key: TaskKey) -> (Result<Ending, NotEnded>, Option<SchedulerId>) {
-    let mut moved_to = None;
-    let Some(holder) = blocks::holder(key.slot) else { return (Err(NotEnded::Lost), None) };
-    let look_up = || {
-        moved_to = moved::scheduler(key);
-        true
-    };
     // Each move gives the task another number, so an exchange that succeeds shows that the last look-up is still right.
-    let word = holder.word.cancel(|| holder.is_of(key), look_up);
-    (word.map(|word| Ending(Over { key, word, holder })), moved_to)
+    let look_up = || holder::moved_to(key).into_iter().for_each(&mut moved_to);
+    let word = holder.word.cancel(|| holder.is_of(key), look_up)?;
+    Ok(Ending(Over { key, word, holder }))
 }
 
 /// Takes back a task that nobody else knows of yet, because its schedule was refused.
 pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
-    match cancel(key) {
+    match cancel(key, |_| ()) {
         Ok(ending) => ending.take_back(),
         Err(_) => unreachable!("a task without a handle and without an entry was touched"),
     }
@@ -158,13 +150,6 @@ pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
 pub(crate) fn word(key: TaskKey) -> Option<Word> {
     let holder = blocks::holder(key.slot)?;
     let word = holder.word.load();
-    holder.is_of(key).then_some(word)
-}
-
-/// Like [`word`], in one total order with every cancel.
-pub(crate) fn word_in_order(key: TaskKey) -> Option<Word> {
-    let holder = blocks::holder(key.slot)?;
-    let word = holder.word.load_in_order();
     holder.is_of(key).then_some(word)
 }
 
@@ -180,14 +165,17 @@ pub(crate) fn is_known_as_cancelled(key: TaskKey) -> bool {
     }
 }
 
-/// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for.
+/// Returns true if the task will run, or is in a run and may run again. A task that is held is waited for. In one total
+/// order with every cancel.
 pub(crate) fn goes_on(key: TaskKey) -> bool {
+    let Some(holder) = blocks::holder(key.slot) else { return false };
     let mut patience = Patience::default();
     loop {
-        match word_in_order(key).map(Word::phase) {
-            Some(Phase::Held) => patience.spin(),
-            Some(Phase::Pending | Phase::Running | Phase::Returned) => return true,
-            _ => return false,
+        let word = holder.word.load_in_order();
+        match word.phase() {
+            _ if !holder.is_of(key) => return false,
+            Phase::Held => patience.spin(),
+            phase => return matches!(phase, Phase::Pending | Phase::Running | Phase::Returned),
         }
     }
 }
@@ -201,7 +189,7 @@ pub(crate) fn is_over(key: TaskKey) -> bool {
 /// Returns the scheduler that any task belongs to now, if `first` is the one that gave out its handle.
 pub(crate) fn scheduler_now(key: TaskKey, first: SchedulerId) -> SchedulerId {
     let word = word(key).filter(|word| word.has_moved());
-    let there = word.and_then(|_| moved::scheduler(key));
+    let there = word.and_then(|_| holder::moved_to(key));
     there.unwrap_or(first)
 }
 
@@ -232,9 +220,9 @@ pub(crate) fn move_to(
     // All that follows happens while the task is held, so no reset comes in between (RESET-4).
     let before = holder.deadline();
     let Times { now, deadline } = times(before);
-    let moved = word.moved(executor.map_or(0, |own| own.number())).in_phase(Phase::Pending);
+    let moved = word.moved(executor.map_or(0, |own| own.number)).in_phase(Phase::Pending);
     // Before the word says that the task has moved, so a handle that reads the word finds the scheduler.
-    moved::insert(key, to);
+    holder::note_move(key, to);
     holder.set_deadline(deadline);
     // The engine there may look at the entry at once, and read the number of the executor.
     holder.word.put_back(moved.in_phase(Phase::Held));
@@ -246,7 +234,7 @@ pub(crate) fn move_to(
     }
     // The word still says that it has moved, so the table has to name the old scheduler: handles may have looked
     // already.
-    moved::insert(key, from);
+    holder::note_move(key, from);
     holder.set_deadline(before);
     holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
     Some(Err(Refused))
@@ -319,9 +307,9 @@ pub(crate) fn give_back(
 
 /// A task that its owner has claimed, to run or to drop it.
 pub(crate) struct Running {
-    key: TaskKey,
+    pub(crate) key: TaskKey,
     word: Word,
-    holder: &'static TaskHolder,
+    pub(super) holder: &'static TaskHolder,
 }
 
 impl Running {
@@ -343,18 +331,9 @@ impl Running {
         Some(Running { key, word: word.in_phase(last(word)), holder })
     }
 
-    #[inline]
-    pub(crate) fn key(&self) -> TaskKey {
-        self.key
-    }
-
     /// Returns the number of the filing that has come to its run.
     pub(crate) fn number(&self) -> u32 {
         self.word.number()
-    }
-
-    pub(super) fn holder(&self) -> &'static TaskHolder {
-        self.holder
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -437,12 +416,6 @@ impl Ending {
         // its own stores.
         let ran = caught(|| self.0.holder.closure.with_mut(run));
         (ran, self.0)
-    }
-
-    /// Runs the closure of a series for the last time.
-    pub(crate) fn run_in_place(&mut self) -> ControlFlow<()> {
-        // SAFETY: see `names`.
-        self.0.holder.closure.with_mut(|place| unsafe { (*place).assume_init_mut() }.run())
     }
 
     /// Drops the closure, and then the executor. Returns the panics, if there were any.
@@ -540,7 +513,7 @@ impl Over {
     pub(crate) fn end(self) -> TaskKey {
         let Over { key, word, holder } = self;
         if word.has_moved() {
-            moved::forget(key); // before the holder is free, so the table never names a task that is over
+            holder::forget_move(key); // before the holder is free, so the table never names a task that is over
         }
         if !word.waits() {
             holder.word.end(word); // otherwise a cancel has ended it

@@ -8,8 +8,8 @@
 //! is worth it: if more slots are free than in use, and have been for the [`GRACE`] period.
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use super::blocks;
@@ -18,7 +18,7 @@ use super::holder::{PAGE, TaskHolder, index_of};
 use super::magazines;
 use super::state::Word;
 use crate::platform::pages;
-use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END};
+use crate::platform::sync::{IS_MODEL, TRIMS_AT_THE_END, try_lock_std};
 
 /// The most pages that one slice of work gives back, and how many pages it looks at for each.
 const SLICE: usize = 64;
@@ -82,14 +82,14 @@ pub(crate) fn at_the_end() {
 fn start() {
     // This thread may have been idle since the peak, with the slots of whole pages in its magazines.
     magazines::flush();
-    if let Some(mut trimmer) = trimmer() {
+    if let Some(mut trimmer) = try_lock_std(&TRIMMER) {
         trimmer.get_or_insert_with(|| depot().pages());
     }
 }
 
 /// Does a slice of the trim that is under way. Returns true if there is more to do.
 pub(crate) fn slice() -> bool {
-    let Some(mut trimmer) = trimmer() else { return false };
+    let Some(mut trimmer) = try_lock_std(&TRIMMER) else { return false }; // another thread is at it
     let Some(below) = *trimmer else { return false };
     // The depot is locked to take the pages out and to put them back, not while the system works.
     let (taken, below) = take_free_pages(&mut depot(), below);
@@ -103,15 +103,6 @@ pub(crate) fn slice() -> bool {
         depot().trimmed();
     }
     below > 0
-}
-
-/// Returns `None` if another thread is at it.
-fn trimmer() -> Option<MutexGuard<'static, Option<usize>>> {
-    match TRIMMER.try_lock() {
-        Ok(trimmer) => Some(trimmer),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// Takes free pages below `below` out of the depot, from the top downwards. Also returns the page down to which it

@@ -1,9 +1,10 @@
 //! Blocks out of mappings that are reserved many at a time, for systems whose pages can go back.
 
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::{ANNEX_BYTES, BLOCK_BYTES, Mapped, PAGE_BYTES, system};
+use crate::platform::sync::lock_std;
 
 /// How many blocks are reserved at a time. Addresses cost little, and a caller that adds a block itself then
 /// seldom waits for the system.
@@ -34,7 +35,7 @@ pub(crate) fn block(is_ahead: bool) -> Option<Mapped> {
 }
 
 fn take_reserved() -> Option<(*mut u8, *mut u8)> {
-    let mut reserve = RESERVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reserve = lock_std(&RESERVE);
     if reserve.left == 0 {
         // A process with few addresses left may still have room for one block.
         *reserve = [RESERVED, 1].into_iter().find_map(reserve_blocks)?;

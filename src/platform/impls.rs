@@ -1,0 +1,25 @@
+//! Impls that many types would otherwise write out by hand, in the same words.
+
+/// Implements `Debug` for a type with fields that are not to be shown: it shows these values, and `..` for the rest.
+macro_rules! impl_debug {
+    ($type:ident $(<$lifetime:lifetime>)?, $this:ident $(, $name:ident: $value:expr)*) => {
+        impl ::std::fmt::Debug for $type $(<$lifetime>)? {
+            fn fmt(&$this, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($type));
+                $(shown.field(stringify!($name), &$value);)*
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use impl_debug;
+
+/// Writes methods of a trait for a pointer: each calls that of the target, also where the trait has a default.
+macro_rules! call_target {
+    ($(fn $method:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
+        fn $method(&self $(, $argument: $type)*) $(-> $result)? {
+            (**self).$method($($argument),*)
+        }
+    )*};
+}
+pub(crate) use call_target;
