@@ -63,7 +63,7 @@ const OPERATIONS: &[Operation] = &[
     Operation { name: "schedule", instructions: 334.0, allocations: 0.002, run: schedule },
     Operation { name: "cancel", instructions: 176.0, allocations: 0.002, run: cancel },
     Operation { name: "reset", instructions: 148.0, allocations: 0.0, run: reset },
-    Operation { name: "churn", instructions: 742.0, allocations: 0.002, run: churn },
+    Operation { name: "churn", instructions: 567.0, allocations: 0.002, run: churn },
     Operation { name: "take-in", instructions: 108.0, allocations: 0.002, run: take_in },
     Operation {
         name: "take-in-dead",

@@ -1130,13 +1130,13 @@ fn s19_a_thread_is_held_back_while_the_first_task_is_late_and_no_longer() {
         let clock = ManualClock::new();
         let pool = ScheduledThreadPool::builder().threads(1).clock(clock.clone());
         let pool = pool.build().expect("threads");
-        let ((tell, told), (hold, held)) = (channel::<()>(), channel::<()>());
+        let ((tell, told), (end, ended)) = (channel::<()>(), channel::<()>());
         pool.execute(move || _ = told.recv()).expect("open");
         until("its thread is busy", || pool.pending() == 0);
-        pool.schedule(at(100), || ()).expect("open");
-        pool.schedule(at(148), move || _ = held.recv()).expect("open");
+        drop(pool.schedule(at(100), || ()).expect("open"));
+        drop(pool.schedule(at(148), move || _ = ended.recv()).expect("open"));
         for _ in 0..20_000 {
-            pool.schedule(at(149), || ()).expect("open");
+            drop(pool.schedule(at(149), || ()).expect("open"));
         }
         clock.advance(at(150)); // the first one is 50 ms late, and the others 2 ms at most
         let release = thread::spawn(move || {
@@ -1147,7 +1147,7 @@ fn s19_a_thread_is_held_back_while_the_first_task_is_late_and_no_longer() {
         pool.execute(|| ()).expect("open");
         let took = begin.elapsed();
         release.join().expect("it ends");
-        drop(hold);
+        drop(end);
         took
     };
     // A machine that is busy may take longer, but not each time. Without an end it takes 100 ms.
