@@ -162,11 +162,9 @@
 //! | an exchange of the word, and one of the deadline | 9.7 to 12.4 |
 //! | hold, store, put back, with a load of the word before the exchange | 7.3 to 10.9 |
 //!
-//! The layers keep their own tasks, so each moves them in its own queue, under the lock of the job (`job`). A worker's
-//! delayed task has a timer of the scheduler, which follows the task; a queued one tells in its position that it is due
-//! later, and the drain looks there. A pool moves the item in its wheel. A loop notes a later
-//! deadline, and files the task again when its entry comes out; an earlier one goes through the inbox. The rows `s28` of
-//! `tests/layers/conformance` hold for all of them.
+//! The layers keep their own tasks, so each moves them in its own queue, under the lock of the job (`job`). All of them have
+//! their delayed tasks in a [`Wheel`](crate::wheel::Wheel), and move them there. A worker's delayed task has a timer of the
+//! scheduler beside that, which follows the task. The rows `s28` of `tests/layers/conformance` hold for all of them.
 //!
 //! # What was tried
 //!
@@ -282,9 +280,11 @@
 //!
 //! # The message loop
 //!
-//! Tasks come in under one lock, into an inbox. When the loop has run what it had, it takes all of them over by a swap.
-//! A cancelled task is not searched for in either queue. Its closure goes at once, and its entry when its turn comes,
-//! or with a sweep, which starts as soon as more than half of what waits is cancelled. So neither queue needs places.
+//! Tasks come in under one lock, into an inbox. When the loop has run what it had, it takes all immediate tasks over by a
+//! swap. Delayed tasks stay in a wheel under that lock, so a cancel takes its task out, and a reset moves it, on any thread.
+//! Earlier they were in a heap of the loop's thread, and a cancelled one stayed there until a sweep. An immediate task that
+//! is cancelled is not searched for. Its closure goes at once, and its entry when its turn comes, or with a sweep, which
+//! starts as soon as more than half of what waits is cancelled.
 //!
 //! What was tried, in nanoseconds, alternating with `crossbeam-channel` and a thread (`cargo bench -p peers --bench
 //! loops`):
