@@ -190,13 +190,13 @@
 //! | --- | --- | --- | --- |
 //! | schedule | 420 | 322 | its steps are one function for the compiler; an entry is two words, a key one |
 //! | cancel | 238 | 170 | the closure is dropped where it lies, or forgotten if it owns nothing; tasks that have moved are apart |
-//! | reset to later | 171 | 142 | its lane is found without a call |
-//! | take-in | 163 | 104 | one division; no bitmap where a block has room |
-//! | take-in, cancelled | 158 | 72 | a look at the holder, where one in sixteen shows that most are stale |
-//! | hand-over | 144 | 78 | rows for the scheduler's executor are copied at once |
-//! | fire inline | 640 | 509 | the same, one claim, the closure runs where it lies, far entries are not copied twice |
-//! | repetition | 902 | 754 | the same |
-//! | cancel and schedule | 920 | 714 | the same |
+//! | reset to later | 171 | 143 | its lane is found without a call |
+//! | take-in | 163 | 106 | one division; no bitmap where a block has room |
+//! | take-in, cancelled | 158 | 73 | a look at the holder, where one in sixteen shows that most are stale |
+//! | hand-over | 144 | 77 | rows for the scheduler's executor are copied at once |
+//! | fire inline | 640 | 516 | the same, one claim, the closure runs where it lies, far entries are not copied twice |
+//! | repetition | 902 | 771 | the same |
+//! | cancel and schedule | 920 | 551 | the same |
 //!
 //! In alternating runs of `benches/peers` (medians of four) the process took 74 ns for a schedule (W1) where it had
 //! taken 80, 91 in a fresh process (134), 48 for a cancel (W3; 56), and 83 for a pair of cancel and schedule (W4; 95).
@@ -206,16 +206,15 @@
 //! `pool` stands beside the engine and not on it. What it promises (leader and followers, one order for all its
 //! threads, results) wants one queue under one lock. That queue is a [`Wheel`](crate::wheel::Wheel) with ticks of a nanosecond
 //! and 256 buckets of 64 ms. It came in place of a heap with four children, a run for what came in order
-//! of deadline, and pages of slots, which were three times its code. What was tried, in nanoseconds; W1, W4, W5 and W6 are
-//! those of `benches/peers`, before and after in alternating runs, against `scheduled-thread-pool` in the same:
+//! of deadline, and pages of slots, which were three times its code. The table says what was tried, in nanoseconds. W1, W4, W5
+//! and W6 are rows of `benches/peers`, before and after in alternating runs, beside `scheduled-thread-pool` in the same:
 //!
 //! | what | before | after | the other | kept |
 //! | --- | --- | --- | --- | --- |
-//! | a wheel in place of the heap and the run: W1, schedule | 155 | 117 | 100 | yes |
-//! | the same: W4, a pair of cancel and schedule | 180 | 163 | 135 | yes |
-//! | the same: W5, million tasks a second | 0.96 | 1.19 | 1.09 | yes |
-//! | the same: poll of the first of a million, over an hour | 525 | 388 | - | yes |
-//! | the same: remove, offer, poll with 500 items | 22, 27, 52 | 20, 35, 61 | - | yes |
+//! | a wheel in place of the heap and the run: W1, schedule | 141 | 118 | 98 | yes |
+//! | the same: W4, a pair of cancel and schedule | 178 | 162 | 132 | yes |
+//! | the same: W5, million tasks a second | 1.27 | 1.39 | 1.41 | yes |
+//! | the same: remove, offer with 500 items | 22, 27 | 34, 38 | - | yes |
 //! | slots in pages of 64, 1024 and 65,536, so that memory goes back although some values stay: D4, on a delay queue | 110 | 145 | - | for the pool alone |
 //! | the system's slack of 50 us set aside while a thread sleeps: W6, late in the median, ms | 0.089 | 0.043 | 0.086 | yes |
 //!

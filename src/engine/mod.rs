@@ -325,8 +325,8 @@ impl Filing<'_> {
 
     #[inline(never)]
     fn file_all(&mut self) {
-        // Most timeouts are cancelled. If that comes before they are taken in, a look at the holder (72 instructions
-        // with the reading) costs less than to file the entry (104) and to sweep it later. Otherwise a look is wasted,
+        // Most timeouts are cancelled. If that comes before they are taken in, a look at the holder (73 instructions
+        // with the reading) costs less than to file the entry (106) and to sweep it later. Otherwise a look is wasted,
         // and takes the holder's cache line from its owner. So a sample is looked at, and all of them if most of the
         // sample are stale.
         let stale = self.sample().filter(|&entry| !is_live(entry)).count();

@@ -18,8 +18,8 @@ use core::ops::{Index, IndexMut};
 /// A page has at most 1024 slots.
 pub(super) const PAGES: u32 = 10;
 
-/// A million slots are in one page, so the memory of a peak goes back when the last value has gone. Every look at a slot is one step
-/// shorter: a pair of removal and insertion in a delay queue (D4) takes 115 ns in place of 145.
+/// A million slots are in one page, so the memory of a peak goes back when the last value has gone. Every look at a slot is
+/// one step shorter: a pair of removal and insertion in a delay queue (D4) takes 115 ns in place of 145.
 #[cfg(feature = "std")]
 pub(super) const ONE_PAGE: u32 = 20;
 
