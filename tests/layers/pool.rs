@@ -1099,6 +1099,7 @@ fn s17_hooks_around_runs_see_each_run_and_may_panic() {
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     until("the first run has ended", || seen.lock().expect("no panic").len() == 8);
+    until("the next one waits", || pool.pending() == 1); // and so goes by the clock from before the advance
     clock.advance(SECOND);
     series.expect("open").join().expect("it ends");
     pool.schedule(HOUR, note("unstarted")).expect("open").is_done();
