@@ -125,8 +125,8 @@
 //! until its runner comes, makes it a leftover with the deadline of the next run, and wakes the threads that wait for it.
 //!
 //! **Leftovers that move** stay in their holders. The word goes from returned to pending, with the number of an
-//! executor at the other scheduler and a bit that says that the task has moved. A handle that finds this bit looks up
-//! the scheduler in a table, so that the cancel is counted there. An entry that an executor of the old scheduler still
+//! executor at the other scheduler. The holder names the scheduler that the task belongs to, beside its birth, so a cancel
+//! is counted there. An entry that an executor of the old scheduler still
 //! has is stale, because the move is a filing. While the task moves, or has its name read, it is held, and every other
 //! thread that wants it spins.
 //!

@@ -111,7 +111,7 @@ impl Shared {
         };
         // The closure is in its holder before its record is in a lane: the engine may run the task as soon as it sees
         // the record.
-        let key = vacancy.fill(task, repetition, executor, deadline);
+        let key = vacancy.fill(task, repetition, executor, deadline, self.id);
         // The entry names the runner, so that the tick thread need not look into the holder, which is a cache
         // miss.
         let runner = match executor {

@@ -503,10 +503,16 @@ mod tests {
     fn over_and_waiting() -> (Entry, Entry) {
         let fill = || {
             let vacancy = task::Vacancy::take().expect("room");
-            vacancy.fill(OneShot(|| ()), task::Repetition::NONE, None, Moment(5))
+            vacancy.fill(
+                OneShot(|| ()),
+                task::Repetition::NONE,
+                None,
+                Moment(5),
+                SchedulerId::FIRST,
+            )
         };
         let (over, waiting) = (fill(), fill());
-        task::cancel(over, |_| ()).expect("pending").discard().1.end();
+        task::cancel(over).0.expect("pending").discard().1.end();
         let entry = |key: TaskKey| {
             Entry::new(key.slot, key.birth(), Moment(5), true, Runner::Default, false)
         };

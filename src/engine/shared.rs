@@ -359,9 +359,9 @@ pub(super) fn moment_at(
     })
 }
 
-/// Returns the scheduler of this id, if the calling thread has a lane there.
-pub(super) fn shared_at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
-    look(scheduler, |held| held.shared.upgrade())
+/// Returns the scheduler of this id, if it is alive: from the calling thread's lane there, or from the registry.
+pub(super) fn at(scheduler: SchedulerId) -> Option<Arc<Shared>> {
+    look(scheduler, |held| held.shared.upgrade()).or_else(|| find(scheduler))
 }
 
 /// Puts the lane at this scheduler first, and takes one if the thread has none.
