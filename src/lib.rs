@@ -153,6 +153,8 @@ compile_error!(
 
 extern crate alloc;
 
+#[cfg(feature = "std")]
+mod backpressure;
 mod clock;
 #[cfg(feature = "std")]
 pub mod delay;
@@ -160,6 +162,8 @@ pub mod delay;
 mod docs;
 #[cfg(feature = "std")]
 mod engine;
+#[cfg(feature = "std")]
+mod error;
 #[cfg(feature = "std")]
 mod executor;
 #[cfg(feature = "std")]
@@ -195,7 +199,7 @@ pub use docs::{coming_from, design, platforms, waking};
 #[cfg(feature = "std")]
 pub use engine::Precision;
 #[cfg(feature = "std")]
-pub use engine::error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
+pub use error::{BuildError, CloseError, ScheduleError, Stalled, TryScheduleError};
 #[cfg(feature = "tokio")]
 pub use executor::TokioBlocking;
 #[cfg(feature = "std")]

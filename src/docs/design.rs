@@ -359,7 +359,7 @@
 //! # Under overload
 //!
 //! A flood is bounded in three places. Each bound is soft: a producer beyond it sleeps for some milliseconds, and in
-//! the meantime the thread that works for it has the processor (`executor/backpressure.rs`). A task of a runtime does
+//! the meantime the thread that works for it has the processor (`backpressure.rs`). A task of a runtime does
 //! not sleep there, because its thread has other tasks: it is woken at once, and polls until it is let in.
 //!
 //! - **The way in.** Producers may be 262,144 records ahead of the tick thread. The bound is lower as soon as a turn

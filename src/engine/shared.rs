@@ -25,6 +25,7 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use super::this_thread;
+use crate::backpressure::Backlog;
 use crate::clock::clocks::SystemClock;
 use crate::clock::clocks::Watch;
 use crate::clock::parking::Doorbell;
@@ -34,7 +35,6 @@ use crate::engine::intake::Intake;
 use crate::engine::intake::lane::{Lane, LaneWriter};
 use crate::engine::slots::trim;
 use crate::engine::termination::Termination;
-use crate::executor::backpressure::Backlog;
 use crate::executor::own_executor::ExecutorTable;
 use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};

@@ -106,11 +106,11 @@ mod tests {
     use crate::clock::parking::Doorbell;
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
-    use crate::engine::error::ScheduleError;
     use crate::engine::shared::{Settings, Shared};
     use crate::engine::slots::OneShot;
     use crate::engine::slots::task::Repetition;
     use crate::engine::termination::after;
+    use crate::error::ScheduleError;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
 

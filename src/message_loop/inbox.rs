@@ -23,7 +23,7 @@
 //! - INBOX-5 `changed` says that something other than an immediate task has come. It spares the loop's thread the lock
 //!   in most turns. It is written under the lock, so it is exact there. Without the lock it is a hint, which may be late
 //!   because it is Relaxed. A late hint costs one turn, because the loop always takes the lock before it sleeps.
-//! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::executor::backpressure), after
+//! - INBOX-6 A thread that posts much faster than the loop runs is [held back](crate::backpressure), after
 //!   its task was taken, and with no lock held. The measure is the number of immediate tasks in the inbox, plus the delayed
 //!   tasks that have come since the loop last looked at them, or that were overdue then. Never held back are the loop's own
 //!   thread, a wake of a future, a reply, and a scheduler that hands a task over, because other threads wait for these.
@@ -48,7 +48,7 @@ use super::entry::{LoopPosition, QueuedTask};
 use super::queue::SMALL;
 use super::run_loop::Quit;
 use super::turn;
-use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::platform::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock};
 use crate::pool::job::{Due, Epoch, Job, Next, Owner, Place, Run, Work};
 use crate::wheel::Wheel;
