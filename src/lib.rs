@@ -181,6 +181,8 @@ pub mod rx;
 mod scheduler;
 #[cfg(feature = "std")]
 pub mod time;
+#[cfg(feature = "std")]
+mod wake;
 pub mod wheel;
 
 /// Models of the concurrent parts, of which loom runs every interleaving.

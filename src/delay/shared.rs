@@ -54,11 +54,9 @@ use crate::clock::timeline::Timeline;
 use crate::platform::cpu::prefetch;
 use crate::platform::panics::quietly;
 use crate::platform::sync::{AtomicU64, IS_MODEL, Mutex, MutexGuard, Ordering, local, lock};
-use crate::pool::waiters::{Ticket, WaitList};
+use crate::wake::wait_list::{Ticket, WaitList};
+use crate::wake::{AWAKE, asleep};
 use crate::{ScheduleError, Scheduler};
-
-/// Nobody sleeps.
-const AWAKE: u64 = 0;
 
 /// What the handles of a queue share.
 pub(super) struct Shared<K, V> {
@@ -306,7 +304,7 @@ impl<K, V> Shared<K, V> {
 
     /// Returns true if the leader sleeps until then, and nobody has woken it.
     pub(super) fn is_asleep_until(&self, until: Moment) -> bool {
-        self.asleep_until.load(Ordering::Relaxed) == until.0.max(AWAKE + 1)
+        self.asleep_until.load(Ordering::Relaxed) == asleep(until)
     }
 
     /// Finds out until when the leader may sleep (LINE-1). The line is locked.
@@ -319,7 +317,7 @@ impl<K, V> Shared<K, V> {
             self.heads[shard].store(head.0, Ordering::Relaxed);
             until = until.min(head);
         }
-        self.asleep_until.store(until.0.max(AWAKE + 1), Ordering::Relaxed);
+        self.asleep_until.store(asleep(until), Ordering::Relaxed);
         until
     }
 
@@ -329,9 +327,9 @@ impl<K, V> Shared<K, V> {
         if line.takers.leads(ticket) {
             self.asleep_until.store(AWAKE, Ordering::Relaxed);
         }
-        let mine = line.takers.leave(ticket);
-        // A follower sleeps without end, so a new leader sleeps past everything. One that leads already does not.
-        let next = line.takers.leader_to_wake(Moment::NEVER);
+        // A follower sleeps without end, so a new leader sleeps past everything, and sets an alarm even if there is no
+        // item. One that leads already does not.
+        let (mine, next) = line.takers.leave(ticket, Some(Moment::NEVER));
         drop(line);
         next.into_iter().for_each(wake);
         quietly(|| drop(mine)); // its panic must not cost the taker its item

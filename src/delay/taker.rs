@@ -27,7 +27,7 @@ use super::shared::{Shared, Wait};
 use super::{DelayQueue, Expired};
 use crate::clock::tick::Moment;
 use crate::platform::panics::quietly;
-use crate::pool::waiters::Ticket;
+use crate::wake::wait_list::Ticket;
 use crate::{Alarm, ScheduleError};
 
 /// A place in the line of takers. It must [leave](Taker::leave) before it is dropped.

@@ -28,7 +28,6 @@ use super::this_thread;
 use crate::backpressure::Backlog;
 use crate::clock::clocks::SystemClock;
 use crate::clock::clocks::Watch;
-use crate::clock::parking::Doorbell;
 use crate::clock::tick::Moment;
 use crate::clock::timeline::Timeline;
 use crate::engine::intake::Intake;
@@ -40,6 +39,7 @@ use crate::observe::Hooks;
 use crate::observe::stats::{Counter, Stats};
 use crate::platform::panics::quietly;
 use crate::platform::sync::{Ordering, local, lock_std};
+use crate::wake::doorbell::Doorbell;
 use crate::wheel::entry::SchedulerId;
 
 /// How many tasks of one executor may be due and not started before producers of further ones are held back.

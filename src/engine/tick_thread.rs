@@ -103,7 +103,6 @@ mod tests {
     use super::*;
     use crate::clock::clocks::SystemClock;
     use crate::clock::clocks::Watch;
-    use crate::clock::parking::Doorbell;
     use crate::clock::timeline::Timeline;
     use crate::engine::Precision;
     use crate::engine::shared::{Settings, Shared};
@@ -113,6 +112,7 @@ mod tests {
     use crate::error::ScheduleError;
     use crate::executor::Inline;
     use crate::observe::{Hooks, PanicHook};
+    use crate::wake::doorbell::Doorbell;
 
     type Report = (&'static str, Option<String>);
 

@@ -11,6 +11,7 @@ const RANKS: &[&str] = &[
     "backpressure",
     "platform",
     "clock",
+    "wake",
     "observe",
     "wheel",
     "executor",
@@ -22,7 +23,7 @@ const RANKS: &[&str] = &[
 const LAYERS: &[&str] = &["pool", "delay", "time", "future", "message_loop", "rx"];
 
 /// What layers may use of the inside: the switch between std and loom, a fetch into the cache, what catches panics,
-/// instants as numbers, a wait with a bound, spans, and what knows the threads of all pools. A crate outside would have its
+/// instants as numbers, a wait with a bound, sleepers that wait for a deadline, spans, and what knows the threads of all pools. A crate outside would have its
 /// own.
 /// `time` and `block_on` also ask which scheduler is in force on a thread. `Driver::block_on` says so, which is below them.
 const FOR_LAYERS: &[&str] = &[
@@ -35,6 +36,7 @@ const FOR_LAYERS: &[&str] = &[
     "scheduler::in_force",
     "clock::tick",
     "clock::timeline",
+    "wake",
     "wheel",
 ];
 
@@ -47,9 +49,9 @@ const WITHOUT_RANK: &[&str] = &["docs", "lib"];
 /// Stand in for threads and for memory in a loom model, so `platform` and the slots name them.
 const MODELS: &str = "models";
 
-/// The most entries that `src/` may have. Beside the folders of the layers, and those that they stand on, there are single
-/// files that all of them use: errors, back-pressure. Each lies at the top because it belongs to none of its users.
-const MOST_ENTRIES: usize = 17;
+/// The most entries that `src/` may have. Beside the folders of the layers, and those that they stand on, there are what
+/// all of them use: errors, back-pressure, and who has to wake whom. Each lies at the top because it belongs to none of its users.
+const MOST_ENTRIES: usize = 18;
 
 /// The files that have `unsafe` code, each with its reason at the module's declaration.
 const WITH_UNSAFE: &[&str] = &[
