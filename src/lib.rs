@@ -127,7 +127,7 @@
 //! # More pages
 //!
 //! [`shutdown`] tells what becomes of each task at the end of a scheduler, [`testing`] how to test in virtual time,
-//! [`design`] how the crate works inside, [`waking`] how the tick thread sleeps and wakes, [`coming_from`] which method
+//! [`design`] how the crate works inside, [`waking`] how threads sleep and wake, [`coming_from`] which method
 //! replaces each call of other timers, [`adopting`] how services, libraries and tests on tokio or another runtime take these
 //! timers, and [`platforms`] what the crate promises on which system, and which clock to take on a machine that sleeps.
 //!

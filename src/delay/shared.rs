@@ -26,12 +26,15 @@
 //!
 //! # The wake-up of a leader
 //!
+//! The line is a [`WaitList`] under a lock of its own (WAKE-2, WAKE-6). An insert seldom has to wake anybody, so a word says
+//! whether it has to ask there.
+//!
 //! - LINE-1 A leader that is about to sleep stores `Moment::NEVER` in `asleep_until`, looks at each shard under its lock,
 //!   and then stores the earliest deadline that it has found. A thread that inserts or resets loads `asleep_until` after it
 //!   has released the shard's lock. If it had that lock before the leader, the leader has seen its item. Otherwise it sees
 //!   what the leader has stored, and asks at the line. So all loads and stores can be Relaxed: the shard's lock orders them.
-//! - What asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
-//!   lock. Whoever wakes it marks it as awake, stores 0, and wakes it after that. An awake leader looks again.
+//! - A thread that asks at the line finds the leader as it is: the leader has its entry there before it releases the line's
+//!   lock. Whoever wakes the leader stores [`AWAKE`] under that lock.
 
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;

@@ -154,7 +154,10 @@ fn models_a_burst_of_offers_is_one_wake_up() {
         burst.join().unwrap();
         queue.offer(clock.start, 0).expect("open");
         assert_eq!(taker.join().unwrap(), Some(0));
-        assert!(clock.sleeps.load(Ordering::Relaxed) <= 2, "woken for an item that is not the head");
+        assert!(
+            clock.sleeps.load(Ordering::Relaxed) <= 2,
+            "woken for an item that is not the head"
+        );
     });
 }
 
