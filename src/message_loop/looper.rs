@@ -17,7 +17,7 @@ use super::pump::{DefaultPump, MessagePump};
 use super::run_loop::Quit;
 use super::runner::TaskRunner;
 use super::turn::{self, IdleKey, LoopCore};
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::{Clock, PanicHook, Repeat, SystemClock, TaskPanic};
 
 /// A queue of immediate and delayed tasks that belongs to one thread, which runs them.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::scheduled::ScheduledThreadPool;
 use super::shared::Shared;
 use super::workers::{ThreadFactory, WorkerSettings};
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::{BuildError, Clock, PanicHook, SystemClock, TaskPanic};
 
 /// How long threads above the core stay idle by default.

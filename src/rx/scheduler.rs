@@ -7,7 +7,7 @@ use super::drain::RetryQueue;
 use super::serial::SerialQueue;
 use super::timer::Timers;
 use super::worker::Worker;
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::{Executor, PanicHook, Schedule, Scheduler, TaskPanic};
 
 /// Gives out workers that run their tasks on an executor. Each worker runs its own tasks in order.

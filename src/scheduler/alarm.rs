@@ -13,10 +13,10 @@ use std::time::Instant;
 
 use super::{Scheduler, in_force};
 use crate::engine::admit::WakeAt;
-use crate::engine::error::ScheduleError;
 use crate::engine::handles;
 use crate::engine::shared::Shared;
 use crate::engine::slots::{Thrown, Wake, task};
+use crate::error::ScheduleError;
 use crate::executor::deadlock::OwnTimer;
 use crate::platform::impls::impl_debug;
 use crate::platform::panics::caught;

@@ -394,7 +394,8 @@ fn models_postpone_against_claim() {
             let announce = |again, _| filed.replace(again).is_none();
             super::deadlines::claim(entry, announce)
         };
-        let resetter = thread::spawn(move || deadline::postpone(key, SchedulerId::FIRST, Moment(9)));
+        let resetter =
+            thread::spawn(move || deadline::postpone(key, SchedulerId::FIRST, Moment(9)));
         let mut filed = None;
         let claimed = claim(&mut filed);
         let postponed = resetter.join().unwrap();

@@ -15,7 +15,7 @@ use super::state::{NotEnded, Phase, Word};
 use super::{blocks, magazines};
 use crate::clock::repeat::{Kind, Period};
 use crate::clock::tick::{Moment, Times};
-use crate::engine::error::Refused;
+use crate::error::Refused;
 use crate::executor::own_executor::OwnExecutor;
 use crate::platform::panics::{Payload, caught};
 use crate::platform::sync::{Ordering, Patience};
