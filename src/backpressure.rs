@@ -123,38 +123,59 @@ impl Wait {
     }
 }
 
-/// The state of a queue, as its consumer has stated it last, for producers on other threads.
+/// How far an executor is behind, for producers on other threads: what is due and it has not done.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// Both are written by the consumer alone.
-    ahead: AtomicU64,
-    passed: AtomicU64,
+    /// How many tasks it was handed and has not refused.
+    handed: AtomicU64,
+    /// How many tasks wait that it has refused.
+    refused: AtomicU64,
+    /// How many tasks it has done, those that were cancelled in the meantime included.
+    done: AtomicU64,
     pressure: Backpressure,
 }
 
 impl Backlog {
     pub(crate) const fn new(limit: u64) -> Backlog {
-        let (ahead, passed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Backlog { ahead, passed, pressure: Backpressure::new(limit) }
+        let [handed, refused, done] = [const { AtomicU64::new(0) }; 3];
+        Backlog { handed, refused, done, pressure: Backpressure::new(limit) }
     }
 
-    /// States how the queue stands. Called by the consumer alone.
-    pub(crate) fn tell(&self, flow: Flow) {
-        self.ahead.store(flow.ahead, Ordering::Relaxed);
-        self.passed.store(flow.passed, Ordering::Relaxed);
+    /// Counts tasks that are handed over.
+    pub(crate) fn hand(&self, tasks: usize) {
+        self.handed.fetch_add(tasks as u64, Ordering::Relaxed);
     }
 
-    fn flow(&self) -> Flow {
-        let ahead = self.ahead.load(Ordering::Relaxed);
-        Flow { ahead, passed: self.passed.load(Ordering::Relaxed) }
+    /// Takes back what was counted for tasks that have come back, or were done at once.
+    pub(crate) fn take_back(&self, tasks: usize) {
+        self.handed.fetch_sub(tasks as u64, Ordering::Relaxed);
     }
 
-    /// Holds the calling thread back while the queue is too long and `goes_on` returns true. `goes_on` is called before
-    /// each look at the queue. It may wake the consumer, so that the consumer states the queue's length anew.
-    pub(crate) fn hold_back(&self, mut goes_on: impl FnMut() -> bool) {
+    /// States how many refused tasks wait.
+    pub(crate) fn set_refused(&self, tasks: usize) {
+        self.refused.store(tasks as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a task that is done.
+    pub(crate) fn count_done(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Holds the calling thread back while the executor is too far behind and `goes_on` returns true. `goes_on` is called
+    /// before each further look. `done_elsewhere` returns how many tasks are done beside those that are counted here.
+    pub(crate) fn hold_back(
+        &self,
+        done_elsewhere: impl Fn() -> u64,
+        mut goes_on: impl FnMut() -> bool,
+    ) {
+        let flow = || {
+            let passed = self.done.load(Ordering::Relaxed) + done_elsewhere();
+            let handed = self.handed.load(Ordering::Relaxed).saturating_sub(passed);
+            Flow { ahead: handed + self.refused.load(Ordering::Relaxed), passed }
+        };
         // Before `goes_on`, which may wake a thread: most calls end here.
-        if self.pressure.is_over(self.flow().ahead) {
-            self.pressure.hold_back(|| if goes_on() { self.flow() } else { Flow::NONE });
+        if self.pressure.is_over(flow().ahead) {
+            self.pressure.hold_back(|| if goes_on() { flow() } else { Flow::NONE });
         }
     }
 }

@@ -133,9 +133,10 @@ impl Shared {
                 }
                 Ok(key)
             }
-            // The engine has closed since the first look. It has not seen the record, so the task is ours to take
-            // back.
-            Err(Refused) => Err((ScheduleError::Closed, self.take_back(key))),
+            // The engine has closed since the first look. It has not seen the record.
+            Err(Refused) => {
+                self.take_back(key).map_or(Ok(key), |task| Err((ScheduleError::Closed, task)))
+            }
         }
     }
 
@@ -242,13 +243,17 @@ impl Shared {
         if self.intake.count_in() { Ok(()) } else { Err(ScheduleError::Full) }
     }
 
-    /// Undoes what was done for a task that the engine has refused.
+    /// Undoes what was done for a task that the engine has refused. `None` if its last turn has found the task in its holder
+    /// in the meantime. Then the task is accepted, and is a leftover.
     #[cold]
-    fn take_back<T: Content>(&self, key: TaskKey) -> T {
-        if T::IS_COUNTED {
+    fn take_back<T: Content>(&self, key: TaskKey) -> Option<T> {
+        let task = task::withdraw(key);
+        if task.is_none() {
+            with_lane(self, |writer| writer.lane.counts.scheduled.add(1));
+        } else if T::IS_COUNTED {
             self.intake.count_out();
         }
-        task::withdraw(key)
+        task
     }
 
     /// Tells the engine of a new task, and wakes it if need be.
@@ -288,8 +293,10 @@ impl Shared {
         // executor, because the executor may need this very thread.
         let is_soon = times.deadline <= times.now.after_nanos(SOON);
         if !is_held && is_soon && !this_thread::is_in_a_run() && !self.is_exempt(times.now) {
-            let backlog = executor.map_or(&self.backlog, |own| &own.backlog);
-            backlog.hold_back(|| self.goes_on());
+            match executor {
+                None => self.backlog.hold_back(|| self.intake.done(), || self.goes_on()),
+                Some(own) => own.backlog.hold_back(|| 0, || self.goes_on()),
+            }
         }
     }
 

@@ -23,9 +23,7 @@ pub(super) const SHARE_NANOS: u64 = 4_000_000;
 /// Stale entries: how many are dropped per turn at the head of each part of the ready queue (sorted, late), and per offer
 /// at the head of a retry queue.
 pub(super) const SKIP: usize = 1024;
-/// Outboxes of tasks' own executors: how many are looked through per turn on average, if there are many.
-pub(super) const OUTBOXES: usize = 64;
-/// Entries: how many a sweep or a scan looks at. A sweep of the wheel looks at two more for each task that has come in,
+/// Entries: how many a sweep looks at. A sweep of the wheel looks at two more for each task that has come in,
 /// so it ends even in a flood.
 pub(super) const SWEEP: usize = 2048;
 /// Entries: how many move from far to near ahead of their time, and one more for each task that has come in.
@@ -47,6 +45,8 @@ pub(super) const SAMPLE: usize = 16;
 pub(super) const STALE: usize = 4096;
 /// A wheel with more buckets than this is no faster.
 pub(super) const MOST_BUCKETS: usize = 1 << 22;
+/// How many retry queues a check of the invariants looks at.
+pub(super) const RETRY_QUEUES: usize = 64;
 /// How many entries and buckets a check of the wheel's invariants looks at, per turn on average and at a time.
 pub(super) const CHECK: usize = 8;
 pub(super) const MOST_CHECKED: usize = 16 * 1024;

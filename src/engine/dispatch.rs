@@ -1,13 +1,14 @@
 //! Hands over what is due, in batches. Each goes to one executor: the scheduler's, or the own one of some tasks.
 //!
-//! The engine remembers the tasks that an executor takes in the executor's [`outbox`](super::outbox). The tasks that an
+//! The engine remembers the tasks that an executor takes in the executor's [`outbox`](super::retries). The tasks that an
 //! executor refuses or leaves in the batch wait in its retry queue (S18, S30). Wakers go to no executor: the tick thread
 //! wakes them.
 
 use super::Engine;
 use super::bounds::{BATCH, HAND_OVER, SHARE_NANOS, SKIP, TAKE_IN};
-use super::outbox::Target;
+use super::retries::Target;
 use super::retry_queue::LONGEST_PAUSE_NANOS;
+use crate::backpressure::Backlog;
 use crate::clock::clocks::Clock;
 use crate::engine::ready::{Entry, Runner};
 use crate::engine::slots::deadline::{self, CameOut};
@@ -25,7 +26,7 @@ impl Engine {
     pub(super) fn hand_over(&mut self, taken_in: usize) {
         let now = self.now;
         let (mut target, mut left, mut more) = (Target::Default, HAND_OVER, taken_in);
-        let mut is_refusing = self.outboxes.is_refusing(&target);
+        let mut is_refusing = self.retries.is_refusing(&target);
         loop {
             if left == 0 {
                 left = more.min(BATCH);
@@ -69,13 +70,13 @@ impl Engine {
                 if !next.is(&target) || self.batch.len() == BATCH {
                     self.flush(&target);
                     self.release(std::mem::replace(&mut target, next));
-                    is_refusing = self.outboxes.is_refusing(&target);
+                    is_refusing = self.retries.is_refusing(&target);
                 }
             }
             match target {
                 // An executor that refuses is offered nothing new until it has taken what it refused, so the order of
                 // its tasks stays.
-                _ if is_refusing => self.outboxes.of(&target).retries.push(entry),
+                _ if is_refusing => self.retries.of(&target).push(entry),
                 Target::TickThread => left -= self.wake(entry, left.min(BATCH - 1)),
                 _ => self.batch.due.push(entry),
             }
@@ -148,7 +149,9 @@ impl Engine {
         if tasks == 0 {
             return 0;
         }
+        self.backlog(target).hand(tasks);
         let batch = &mut self.batch;
+        batch.goes_to(target.number());
         // An executor is user code. If it panics, the tasks that it has not taken out of the batch count as refused,
         // so none is lost, and the turn goes on (S17).
         self.shared.hooks.catch(|| match (target, &self.executor) {
@@ -161,17 +164,16 @@ impl Engine {
         // An executor that serves several schedulers may give back another one's task. That scheduler does not know of
         // it, so it would be lost.
         of_others.into_iter().for_each(|task| quietly(|| self.adopt(task)));
-        let backlog = match target {
-            Target::Own(own) => &own.backlog,
-            _ => &self.shared.backlog,
-        };
-        // The batch still lists all entries here, which is how the outbox learns what was taken. It is cleared after
-        // that.
-        self.outboxes.taken(target, &self.batch, &refused, backlog);
+        self.backlog(target).take_back(self.batch.over() + refused.len());
         self.batch.clear();
         let refused = self.queue_refused(target, refused);
         self.shared.hooks.observe(|observer| observer.handed_over(tasks.saturating_sub(refused)));
         refused
+    }
+
+    /// Returns the count of what a target has not done.
+    fn backlog<'a>(&'a self, target: &'a Target) -> &'a Backlog {
+        if let Target::Own(own) = target { &own.backlog } else { &self.shared.backlog }
     }
 
     /// Puts what an executor has refused or left into retry queues. Returns how many tasks those are.
@@ -196,10 +198,15 @@ impl Engine {
                 number if number == target.number() => None,
                 number => self.shared.own_executors.find(number).map(Target::Own),
             };
+            if let Some(other) = other.as_ref().map(|other| self.backlog(other)) {
+                // It was handed the task, in an earlier batch, and not this one.
+                self.backlog(target).hand(of_one.len());
+                other.take_back(of_one.len());
+            }
             let refused = of_one.iter().map(|(_, entry, _)| *entry);
             let for_good = of_one.iter().any(|(.., for_good)| *for_good);
             let (to, first_pause) = (other.as_ref().unwrap_or(target), self.first_pause());
-            let retries = self.outboxes.refusing(to);
+            let retries = self.retries.of(to);
             retries.put_back(refused, for_good, self.now, first_pause);
             other.into_iter().for_each(|other| self.release(other));
         }
@@ -224,16 +231,16 @@ impl Engine {
 
     /// Retries with the executors whose pause is over: at least with one, and with as many as there is time for.
     pub(super) fn retry_refused(&mut self) {
-        if self.outboxes.retry_at().is_none_or(|at| at > self.now) {
+        if self.retries.retry_at().is_none_or(|at| at > self.now) {
             return;
         }
         let mut is_first = true;
-        for target in self.outboxes.to_retry(self.now) {
+        for target in self.retries.to_retry(self.now) {
             // One executor is retried in each turn, even if the time is up. Otherwise a slow turn would starve all of
             // them.
             if is_first || !self.is_out_of_time() {
                 is_first = false;
-                self.outboxes.retried = target.number();
+                self.retries.retried = target.number();
                 self.retry(&target);
             }
             self.release(target);
@@ -257,13 +264,13 @@ impl Engine {
             // it is full.
             if offered == 1 && refused == 1 && (took == 0 || is_second_try) {
                 let (now, first_pause) = (self.now, self.first_pause());
-                return self.outboxes.of(target).retries.rest(took, now, first_pause);
+                return self.retries.of(target).rest(took, now, first_pause);
             }
             is_second_try = offered == 1 && refused == 1;
             offer = if refused > 0 { 1 } else { BATCH.min(2 * offer) };
         }
         // It would take more, and only the time of this turn is over. So no pause begins.
-        self.outboxes.of(target).retries.retry_soon(self.now);
+        self.retries.of(target).retry_soon(self.now);
     }
 
     /// Fills the batch with up to `most` of the first tasks that an executor has refused, and returns how many they are,
@@ -271,7 +278,7 @@ impl Engine {
     fn offer(&mut self, target: &Target, most: usize) -> (usize, usize) {
         let mut passed_over = 0;
         while self.batch.len() < most && passed_over < SKIP {
-            let Some(entry) = self.outboxes.of(target).retries.pop() else { break };
+            let Some(entry) = self.retries.of(target).pop() else { break };
             match deadline::come_out(entry) {
                 CameOut::Due => {
                     self.batch.due.push(entry);
@@ -281,7 +288,7 @@ impl Engine {
                 // It was put off, and is due again by now. It goes to its new position in this queue. In the ready
                 // queue, many of these would stand before the tasks of other executors (S30).
                 CameOut::PutOff(entry) if entry.moment() <= self.now => {
-                    self.outboxes.of(target).retries.push(entry);
+                    self.retries.of(target).push(entry);
                 }
                 // It was put off and is not due, so the executor must not see it (S28).
                 CameOut::PutOff(entry) => self.file_again(entry),
@@ -290,7 +297,7 @@ impl Engine {
         }
         // Nothing was left to offer: all of it was cancelled or put off in the meantime.
         if self.batch.is_empty() {
-            self.outboxes.of(target).retries.recover();
+            self.retries.of(target).recover();
         }
         (self.batch.len(), passed_over)
     }

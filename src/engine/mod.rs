@@ -6,7 +6,7 @@
 //! ```text
 //!   turn:  take in --> advance --> hand over --> retry --> tidy --> when to come back
 //!             |           |            |           |         |
-//!          intake       wheel     ready queue   outboxes   sweep, settle
+//!          intake       wheel     ready queue   retries   sweep, settle
 //! ```
 //!
 //! The engine is the only owner of the wheel, so its own data needs no lock. A turn takes only short locks of shared
@@ -21,7 +21,7 @@
 //! | --- | --- |
 //! | here | the turn, which takes in and advances |
 //! | [`dispatch`] | hands over what is due, and retries what was refused |
-//! | [`outbox`] | what is remembered of executors: the tasks [`in_flight`] and the [`retry_queue`] of each |
+//! | [`retries`] | what executors have refused: the [`retry_queue`] of each |
 //! | [`next_wakeup`] | the end of a turn: tidies, and says when to turn again |
 //! | [`shutdown`] | the last turn |
 
@@ -29,11 +29,10 @@ pub(crate) mod admit;
 mod bounds;
 mod dispatch;
 pub(crate) mod handles;
-mod in_flight;
 pub(crate) mod intake;
 mod next_wakeup;
-mod outbox;
 pub(crate) mod ready;
+mod retries;
 mod retry_queue;
 mod run;
 pub(crate) mod shared;
@@ -51,7 +50,7 @@ use self::bounds::{
     CHECK, INCOMING, LATE_NANOS, MOST_BUCKETS, MOST_CHECKED, MOST_DUE, MOST_LATE, SAMPLE, TAKE_IN,
     TAKE_IN_DRIVEN,
 };
-use self::outbox::Outboxes;
+use self::retries::Retries;
 use self::shared::Shared;
 use self::this_thread::TurningMark;
 use crate::clock::tick::{Moment, Tick};
@@ -107,7 +106,7 @@ pub(crate) struct Engine {
     reader: IntakeReader,
     wheel: Buckets<Entry>,
     ready: ReadyQueue,
-    outboxes: Outboxes,
+    retries: Retries,
     /// Entries that are about to be filed, and those that the wheel has just given out. Empty between turns, as `batch`
     /// and `wakers` are.
     incoming: Vec<Entry>,
@@ -135,8 +134,6 @@ struct Tidying {
     is_trimming: bool,
     /// When memory that stays free until then goes back to the system.
     trim_at: Option<Moment>,
-    /// When a scan begins to look at what is in flight.
-    scan_at: Option<Moment>,
 }
 
 impl Engine {
@@ -159,7 +156,7 @@ impl Engine {
             precision,
             reader: IntakeReader::new(),
             ready: ReadyQueue::default(),
-            outboxes: Outboxes::default(),
+            retries: Retries::default(),
             incoming: Vec::with_capacity(INCOMING),
             given_out: Vec::new(),
             wakers: Vec::new(),
@@ -194,7 +191,7 @@ impl Engine {
         self.advance();
         self.hand_over(taken_in);
         self.retry_refused(); // after `hand_over`, which has put due tasks into the retry queues
-        self.outboxes.forget_over(&self.shared.backlog);
+        self.retries.tell(&self.shared.backlog);
         let is_tidy = self.tidy(taken_in);
         self.shared.hooks.observe(|observer| observer.turned(WheelView::of(&self.wheel)));
         let next = self.next(cut, earliest, is_tidy);
@@ -289,7 +286,7 @@ impl Engine {
         let is_idle = self.incoming.is_empty() && self.given_out.is_empty();
         assert!(is_idle && self.batch.is_empty() && self.wakers.is_empty(), "left behind");
         self.ready.check_invariants(|deadline| self.wheel.tick_of(deadline) <= self.wheel.now());
-        self.outboxes.check_invariants();
+        self.retries.check_invariants();
         let size = self.wheel.len() + self.wheel.buckets();
         self.unchecked += CHECK;
         if self.unchecked >= size && size < MOST_CHECKED {

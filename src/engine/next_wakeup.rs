@@ -19,11 +19,11 @@ impl Engine {
         if !self.tidying.is_sweeping_wheel && self.is_time_to_count() {
             let most = 2 * self.shared.pending() + STALE;
             self.tidying.is_sweeping_wheel = self.wheel.len() > most;
-            self.tidying.is_sweeping_retries = self.outboxes.waiting() > most;
+            self.tidying.is_sweeping_retries = self.retries.waiting() > most;
         }
         let tidying = &mut self.tidying;
         if tidying.is_sweeping_retries {
-            tidying.is_sweeping_retries = !self.outboxes.sweep(SWEEP);
+            tidying.is_sweeping_retries = !self.retries.sweep(SWEEP);
         }
         if tidying.is_sweeping_wheel {
             // Twice what has come in, so that the sweep comes to its end even if each task that comes in leaves a
@@ -46,34 +46,21 @@ impl Engine {
         self.tidying.filed = 0;
         // Four tasks for each lane, so the walk costs a fraction of a step for each task.
         self.tidying.count_after = (self.wheel.len() / 4).max(4 * self.reader.lanes());
-        self.wheel.len() + self.outboxes.waiting() > STALE
+        self.wheel.len() + self.retries.waiting() > STALE
     }
 
-    /// Gives back memory that a peak has left, and scans what is in flight. The engine calls this only if it has
-    /// nothing else to do. Returns true if there is more to do at once.
+    /// Gives back memory that a peak has left. The engine calls this only if it has nothing else to do. Returns true if there is more to do at once.
     fn trim(&mut self) -> bool {
-        // A trim or a scan that has begun goes on, a slice per turn.
+        // A trim that has begun goes on, a slice per turn.
         let (tidying, now) = (&mut self.tidying, self.now);
         tidying.is_trimming = tidying.is_trimming && self.wheel.give_back(GIVE_BACK);
-        let is_scanning = self.outboxes.scan(SWEEP);
-        if trim::slice() || tidying.is_trimming || is_scanning {
+        if trim::slice() || tidying.is_trimming {
             return true;
-        }
-        if tidying.scan_at.is_some_and(|at| at <= now) {
-            tidying.scan_at = None;
-            return self.outboxes.begin_scan();
-        }
-        if tidying.scan_at.is_none() && self.outboxes.is_bloated() {
-            // An executor may keep its tasks for a day. Each scan that finds as many as the one before doubles the
-            // wait.
-            let wait = trim::GRACE.saturating_mul(self.outboxes.patience());
-            tidying.scan_at = Some(now.after(wait));
         }
         match tidying.trim_at {
             Some(at) if at <= now => {
                 tidying.trim_at = None;
                 self.ready.shrink();
-                self.outboxes.shrink();
                 self.given_out.shrink_to(HAND_OVER);
                 tidying.is_trimming = self.wheel.is_bloated();
                 trim::begin() || tidying.is_trimming
@@ -96,7 +83,7 @@ impl Engine {
         // No thread has to wake up for a cancelled task. Those beyond the bound cost one turn more.
         self.ready.skip(SKIP, |entry| !is_live(entry));
         let is_due = self.ready.next().is_some_and(|next| next <= now);
-        let retry_at = self.outboxes.retry_at();
+        let retry_at = self.retries.retry_at();
         let is_retry_due = retry_at.is_some_and(|at| at <= now);
         if is_due || !is_tidy || is_retry_due || self.reader.is_behind(cut) {
             return Next::Again;
@@ -119,7 +106,7 @@ impl Engine {
             // deadline anyway. The next task of such a flow is likely to be cancelled as soon, and due no earlier, and
             // would wake the thread again. This costs at most one wake-up for nothing after the flow has ended.
             let news_at = self.served_at(earliest).filter(|at| *at > now);
-            let times = [next, self.tidying.trim_at, self.tidying.scan_at, settle_at, news_at];
+            let times = [next, self.tidying.trim_at, settle_at, news_at];
             next = times.into_iter().flatten().min();
         }
         match next {
@@ -155,7 +142,7 @@ impl Engine {
             };
             self.ready.skip(usize::MAX, |entry| !is_valid(entry));
             let first = self.wheel.first(usize::MAX, |entry| is_valid(*entry)).map(Moment);
-            let refused = self.outboxes.first_refused(is_valid);
+            let refused = self.retries.first_refused(is_valid);
             if moved.is_empty() {
                 let first = [first, self.ready.next(), refused];
                 return first.into_iter().flatten().min().filter(|first| *first != Moment::NEVER);

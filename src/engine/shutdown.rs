@@ -1,29 +1,40 @@
 //! The last turn: it makes leftovers of what is pending, or drops it, and wakes the wakers.
 //!
 //! A task is pending in a lane, in the wheel, in the ready queue, in a retry queue, or in the queue of an executor that
-//! has taken it and not started it (S29). The engine claims each of them by its word. So a task that starts at this
+//! has taken it and not started it (S29). Those of an executor are found in their holders, which say whose they are. The
+//! engine claims each task by its word. So a task that starts at this
 //! moment runs and is no leftover, and an executor that comes to a claimed task later runs nothing.
 
 use super::Engine;
 use super::this_thread::TurningMark;
 use crate::engine::ready::Entry;
-use crate::engine::slots::state::Word;
 use crate::engine::slots::{Phase, task};
 use crate::engine::termination::Leftover;
 use crate::observe::TaskPanic;
 use crate::platform::panics::{Payload, discard};
-use crate::wheel::entry::TaskKey;
+use crate::wheel::entry::{Runner, TaskKey};
+
+/// What executors have at the end.
+#[derive(Default)]
+struct Found {
+    /// One-shots that have not started.
+    leftovers: Vec<Leftover>,
+    /// One-shots that run.
+    running: Vec<TaskKey>,
+    /// Series, in a run or not.
+    series: Vec<Entry>,
+}
 
 impl Engine {
     /// Closes the intake, collects what is pending, and fulfils the termination. Does nothing the second time.
     pub(super) fn shut_down(&mut self) {
         // The executor is there exactly until the first shutdown, so it also marks that there was one.
         let Some(executor) = self.executor.take() else { return };
-        let (mut in_flight, mut entries, mut series) = (Vec::new(), Vec::new(), Vec::new());
+        let mut entries = Vec::new();
         let hooks = &self.shared.hooks;
         // Each part by itself: if a fault of ours has broken one, what is in the others still comes back (S17).
         let part = |drain: &mut dyn FnMut()| _ = hooks.catch(drain);
-        part(&mut || (in_flight, entries, series) = self.outboxes.drain());
+        part(&mut || entries = self.retries.drain());
         part(&mut || self.ready.drain(&mut entries));
         part(&mut || self.wheel.drain(&mut entries));
         // The lanes are closed last. A task that comes in until then is collected, and one that comes later is refused
@@ -39,10 +50,14 @@ impl Engine {
             entries.into_iter().partition(|entry: &Entry| entry.is_waker());
         self.shared.take_wakers(wakers.into_iter(), None, &mut self.wakers);
 
-        let (mut leftovers, running) = self.claim_back(&in_flight);
-        // The termination sorts them by deadline, stably. At equal deadlines the one-shots in flight come first, then
-        // the refused tasks, then the others in the order of scheduling (S3), and at last the series in flight.
-        leftovers.extend(entries.into_iter().filter_map(|entry| self.give_back(entry)));
+        let others: Vec<_> =
+            entries.into_iter().filter_map(|entry| self.give_back(entry)).collect();
+        let mut found = Found::default();
+        self.shared.hooks.catch(|| self.look_into_the_holders(&mut found));
+        let Found { mut leftovers, running, series } = found;
+        // The termination sorts them by deadline, stably. At equal deadlines those that executors have come first, then the
+        // refused tasks, then the others in the order of scheduling (S3), and at last the series that executors have.
+        leftovers.extend(others);
         let count = self.fulfil(leftovers, running, &series);
         self.shared.wake(&mut self.wakers); // they find the scheduler closed
         self.shared.hooks.observe(|observer| observer.stopped(count));
@@ -76,25 +91,25 @@ impl Engine {
         self.shared.give_back(entry.slot(), entry.number(), Phase::Pending)
     }
 
-    /// Claims back the one-shots that executors have. Returns those that have not started, and the keys of those that
-    /// run.
-    fn claim_back(&self, in_flight: &[Entry]) -> (Vec<Leftover>, Vec<TaskKey>) {
-        let (mut leftovers, mut running) = (Vec::new(), Vec::new());
-        for entry in in_flight {
-            if let Some(task) = self.give_back(*entry) {
-                leftovers.push(task);
-                continue;
+    /// Finds the tasks that are in none of our lists, because executors have them, and claims back the one-shots that have
+    /// not started.
+    fn look_into_the_holders(&self, found: &mut Found) {
+        task::each_of(self.shared.id, |key, word| {
+            // The end of a series is decided later, under the lock of the termination (END-3).
+            if word.is_series() {
+                let (number, runner) = (word.number(), Runner::Default);
+                found.series.push(Entry::new(key.slot, number, self.now, false, runner, true));
+            } else if let Some(task) =
+                self.shared.give_back(key.slot, word.number(), Phase::Pending)
+            {
+                found.leftovers.push(task);
+            } else {
+                found.running.push(key);
             }
-            // The phase tells a task that runs from one that stands here twice, because its executor gave it back late
-            // and got it again.
-            let runs = |word: Word| word.is_in(Phase::Running);
-            running
-                .extend(task::settled(*entry).filter(|(_, word)| runs(*word)).map(|(key, _)| key));
-        }
-        (leftovers, running)
+        });
     }
 
-    /// Fulfils the termination, and returns how many leftovers there are. `series` are those in flight.
+    /// Fulfils the termination, and returns how many leftovers there are. `series` are those that executors have.
     fn fulfil(&self, tasks: Vec<Leftover>, running: Vec<TaskKey>, series: &[Entry]) -> usize {
         let shared = &self.shared;
         // After the last handle is gone nobody can want the leftovers, so they are dropped here (S24), series in their

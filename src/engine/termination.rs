@@ -19,7 +19,7 @@
 //!
 //! - END-3 A series that is in a run when the end comes has exactly one fate: it becomes a leftover when the run has
 //!   ended, or it is over by then (it broke, panicked or was cancelled). The engine looks at the word of each series
-//!   that it has handed over, after it has closed the lanes. The runner comes here when the lanes refuse the next run.
+//!   that an executor has, after it has closed the lanes. The runner comes here when the lanes refuse the next run.
 //!   Both do so with the lock held, so the one that comes second finds what the first one has left. Between the
 //!   refusal and the runner's coming the series is in its run, so no other thread starts or returns it.
 //! - END-5 A series that ends of itself during the end is taken off the list by its runner, or found to be over by the
@@ -314,7 +314,8 @@ impl Termination {
 
     /// Tells that the end has come. Returns how many leftovers there are, with those to come.
     ///
-    /// `handed` are the series that executors have, and `give_back` makes one of them a leftover if it has not started.
+    /// `handed` are the series that executors have, filed under the present, and `give_back` makes one of them a leftover if
+    /// it has not started.
     /// `one_shots` are those that may be in a run. `unwanted` returns what is to be done with a leftover that nobody
     /// will take, and `None` if some caller may.
     pub(crate) fn fulfil(

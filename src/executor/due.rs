@@ -20,6 +20,8 @@ pub(crate) trait TaskOwner: Send + Sync {
     fn run(&self, entry: Entry);
     /// Claims the task and drops it, unless it was cancelled. Never unwinds.
     fn forfeit(&self, entry: Entry);
+    /// Counts a task that the executor of this number has done, or dropped.
+    fn count_done(&self, executor: u32);
     /// Loads the task's holder into the cache, because it will be run soon.
     fn prefetch(&self, entry: Entry);
     /// Returns true if the task is still to run.
@@ -31,6 +33,31 @@ pub(crate) trait TaskOwner: Send + Sync {
     /// Converts a moment of the scheduler's timeline.
     fn instant(&self, moment: Moment) -> Instant;
     fn id(&self) -> SchedulerId;
+}
+
+/// Where due tasks come from: their scheduler, and the number of the executor that they were handed to.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    owner: Arc<dyn TaskOwner>,
+    executor: u32,
+}
+
+impl Origin {
+    /// Runs a task, unless it was cancelled.
+    #[inline]
+    pub(super) fn run(&self, entry: Entry) {
+        self.owner.run(entry);
+        self.owner.count_done(self.executor);
+    }
+
+    fn forfeit(&self, entry: Entry) {
+        self.owner.forfeit(entry);
+        self.owner.count_done(self.executor);
+    }
+
+    pub(super) fn prefetch(&self, entry: Entry) {
+        self.owner.prefetch(entry);
+    }
 }
 
 /// A task whose time has come, on its way to being run.
@@ -52,7 +79,7 @@ pub struct DueTask(Inner);
 
 enum Inner {
     Scheduled {
-        owner: Arc<dyn TaskOwner>,
+        origin: Origin,
         entry: Entry,
     },
     Standalone {
@@ -72,8 +99,8 @@ impl DueTask {
         DueTask(Inner::Standalone { deadline, name, task: Mutex::new(Box::new(f)) })
     }
 
-    pub(super) fn scheduled(owner: Arc<dyn TaskOwner>, entry: Entry) -> DueTask {
-        DueTask(Inner::Scheduled { owner, entry })
+    pub(super) fn scheduled(origin: Origin, entry: Entry) -> DueTask {
+        DueTask(Inner::Scheduled { origin, entry })
     }
 
     /// Runs the task here and now. Does nothing if it was cancelled in the meantime.
@@ -82,7 +109,7 @@ impl DueTask {
     pub fn run(mut self) {
         match std::mem::replace(&mut self.0, Inner::Empty) {
             // Its panic is caught there, and told to the hook.
-            Inner::Scheduled { owner, entry } => owner.run(entry),
+            Inner::Scheduled { origin, entry } => origin.run(entry),
             Inner::Standalone { task, .. } => {
                 quietly(task.into_inner().unwrap_or_else(PoisonError::into_inner));
             }
@@ -93,7 +120,7 @@ impl DueTask {
     /// Returns the instant at which the task was due.
     pub fn deadline(&self) -> Instant {
         match &self.0 {
-            Inner::Scheduled { owner, entry } => owner.instant(entry.moment()),
+            Inner::Scheduled { origin, entry } => origin.owner.instant(entry.moment()),
             Inner::Standalone { deadline, .. } => *deadline,
             Inner::Empty => Instant::now(),
         }
@@ -102,7 +129,7 @@ impl DueTask {
     /// Returns how long ago the task was due, on its scheduler's clock. Returns zero if that clock panics.
     pub fn lateness(&self) -> Duration {
         let now = match &self.0 {
-            Inner::Scheduled { owner, .. } => owner.now(),
+            Inner::Scheduled { origin, .. } => origin.owner.now(),
             Inner::Standalone { .. } | Inner::Empty => Some(Instant::now()),
         };
         now.map_or(Duration::ZERO, |now| now.saturating_duration_since(self.deadline()))
@@ -128,8 +155,8 @@ impl DueTask {
     /// ```
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Inner::Scheduled { owner, entry } => {
-                owner.name(*entry).unwrap_or("a task that is over")
+            Inner::Scheduled { origin, entry } => {
+                origin.owner.name(*entry).unwrap_or("a task that is over")
             }
             Inner::Standalone { name, .. } => name,
             Inner::Empty => "a task that is over",
@@ -140,7 +167,7 @@ impl DueTask {
     fn into_entry(mut self, owner: SchedulerId) -> Result<Entry, DueTask> {
         match self.0 {
             // By reference and then emptied, because a drop would forfeit the task.
-            Inner::Scheduled { owner: ref its_owner, entry } if its_owner.id() == owner => {
+            Inner::Scheduled { ref origin, entry } if origin.owner.id() == owner => {
                 self.0 = Inner::Empty;
                 Ok(entry)
             }
@@ -152,8 +179,8 @@ impl DueTask {
 impl Drop for DueTask {
     fn drop(&mut self) {
         // The executor has lost the task, so it is over: nobody else would run it.
-        if let Inner::Scheduled { owner, entry } = &self.0 {
-            owner.forfeit(*entry);
+        if let Inner::Scheduled { origin, entry } = &self.0 {
+            origin.forfeit(*entry);
         }
     }
 }
@@ -299,13 +326,13 @@ pub(crate) const AHEAD: usize = 16;
 ///
 /// See [`Executor::execute_batch`](crate::Executor::execute_batch).
 pub struct DueBatch {
-    owner: Arc<dyn TaskOwner>,
+    origin: Origin,
     /// All entries that were put in, taken or not, in order.
     pub(crate) due: Vec<Entry>,
     /// How many of `due` have been taken out.
     taken: usize,
-    /// How many of those were run at once, by [`DueBatch::run_all`].
-    run_here: usize,
+    /// How many of those are over already: they were run at once, by [`DueBatch::run_all`], or had been cancelled.
+    over: usize,
     /// What the executor gave back, and true if it was refused for good.
     refused: Vec<(Entry, bool)>,
     /// Tasks of other schedulers that the executor gave back here.
@@ -315,7 +342,8 @@ pub struct DueBatch {
 impl DueBatch {
     pub(crate) fn new(owner: Arc<dyn TaskOwner>) -> DueBatch {
         let (due, refused, of_others) = (Vec::new(), Vec::new(), Vec::new());
-        DueBatch { owner, due, taken: 0, run_here: 0, refused, of_others }
+        let origin = Origin { owner, executor: 0 };
+        DueBatch { origin, due, taken: 0, over: 0, refused, of_others }
     }
 
     /// Returns how many tasks are left in the batch, including cancelled ones.
@@ -332,8 +360,8 @@ impl DueBatch {
     pub fn run_all(&mut self) {
         // Without a `DueTask` for each, which would count a reference. And counted first: a run never unwinds to here.
         while let Some(due) = self.next_entry() {
-            self.run_here += 1;
-            self.owner.run(due);
+            self.over += 1;
+            self.origin.owner.run(due);
         }
     }
 
@@ -341,7 +369,7 @@ impl DueBatch {
     pub fn reject(&mut self, rejected: Rejected) {
         // An executor that serves several schedulers may reject a task here that came in the batch of another one.
         let for_good = rejected.is_for_good();
-        match rejected.into_task().into_entry(self.owner.id()) {
+        match rejected.into_task().into_entry(self.origin.owner.id()) {
             Ok(due) => self.refused.push((due, for_good)),
             Err(other) => self.of_others.push(other),
         }
@@ -351,22 +379,27 @@ impl DueBatch {
     fn next_entry(&mut self) -> Option<Entry> {
         let due = self.due.get(self.taken).copied()?;
         if let Some(soon) = self.due.get(self.taken + AHEAD) {
-            self.owner.prefetch(*soon);
+            self.origin.prefetch(*soon);
         }
         self.taken += 1;
         Some(due)
     }
 
-    /// Moves all entries that are left into an empty list, and returns their scheduler.
-    pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> &Arc<dyn TaskOwner> {
+    /// Moves all entries that are left into an empty list, and returns where they come from.
+    pub(super) fn take_all(&mut self, into: &mut Vec<Entry>) -> Origin {
         into.extend_from_slice(&self.due[self.taken..]);
         self.taken = self.due.len();
-        &self.owner
+        self.origin.clone()
     }
 
-    /// Returns true if [`DueBatch::run_all`] has run all tasks of the batch.
-    pub(crate) fn was_run_here(&self) -> bool {
-        self.run_here == self.due.len()
+    /// Notes the number of the executor that will get the batch.
+    pub(crate) fn goes_to(&mut self, executor: u32) {
+        self.origin.executor = executor;
+    }
+
+    /// Returns how many of the tasks that were taken out are over already.
+    pub(crate) fn over(&self) -> usize {
+        self.over
     }
 
     /// Moves out what the executor has not taken: into `refused` the entries that it has refused (true: for good) or
@@ -386,9 +419,9 @@ impl DueBatch {
     /// Empties the batch for the next hand-over.
     pub(crate) fn clear(&mut self) {
         debug_assert!(self.refused.is_empty() && self.of_others.is_empty(), "settled before");
-        debug_assert!(self.run_here <= self.taken && self.taken <= self.due.len());
+        debug_assert!(self.over <= self.taken && self.taken <= self.due.len());
         self.due.clear();
-        (self.taken, self.run_here) = (0, 0);
+        (self.taken, self.over) = (0, 0);
     }
 }
 
@@ -399,9 +432,10 @@ impl Iterator for DueBatch {
         loop {
             let due = self.next_entry()?;
             // A hint that spares executors most of what was cancelled. The claim decides.
-            if self.owner.is_pending(due) {
-                return Some(DueTask::scheduled(Arc::clone(&self.owner), due));
+            if self.origin.owner.is_pending(due) {
+                return Some(DueTask::scheduled(self.origin.clone(), due));
             }
+            self.over += 1;
         }
     }
 

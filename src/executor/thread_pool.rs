@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::due::{AHEAD, DueTask, Rejected, TaskOwner};
+use super::due::{AHEAD, DueTask, Origin, Rejected};
 use super::{DueBatch, Executor};
 use crate::executor::deadlock::PoolThreads;
 use crate::platform::panics::quietly;
@@ -67,7 +67,7 @@ enum Work {
 
 struct QueuedBatch {
     /// `None` while the batch is spare, so that it keeps no scheduler alive.
-    owner: Option<Arc<dyn TaskOwner>>,
+    origin: Option<Origin>,
     due: Vec<Entry>,
     /// How many tasks have been taken. It may exceed their number.
     taken: AtomicUsize,
@@ -154,12 +154,12 @@ impl Executor for ThreadPool {
         // The entries are copied into a batch of our own, because the engine fills its own anew at once.
         let mut queued = lock_std(&self.shared.queue).take_spare();
         let fill = Arc::get_mut(&mut queued).expect("nobody else has a spare batch");
-        fill.owner = Some(Arc::clone(batch.take_all(&mut fill.due)));
+        fill.origin = Some(batch.take_all(&mut fill.due));
         if let Err(Work::Batch(refused)) = self.push(Work::Batch(queued)) {
             // The pool has no thread, so each task goes back as refused, and the engine offers it again.
-            let Some(owner) = &refused.owner else { return };
+            let Some(origin) = &refused.origin else { return };
             for due in &refused.due {
-                batch.reject(Rejected::new(DueTask::scheduled(Arc::clone(owner), *due)));
+                batch.reject(Rejected::new(DueTask::scheduled(origin.clone(), *due)));
             }
         }
     }
@@ -213,8 +213,8 @@ impl Shared {
                 Work::Task(task) => task.run(),
                 Work::Batch(batch) => {
                     batch.run();
-                    let owner = lock_std(&self.queue).retire(batch);
-                    drop(owner); // with the lock released, because it may drop a scheduler, and a user's clock with it
+                    let origin = lock_std(&self.queue).retire(batch);
+                    drop(origin); // with the lock released, because it may drop a scheduler, and a user's clock with it
                 }
             });
         }
@@ -279,42 +279,42 @@ impl Queue {
 
     fn take_spare(&mut self) -> Arc<QueuedBatch> {
         self.spare.pop().unwrap_or_else(|| {
-            Arc::new(QueuedBatch { owner: None, due: Vec::new(), taken: AtomicUsize::new(0) })
+            Arc::new(QueuedBatch { origin: None, due: Vec::new(), taken: AtomicUsize::new(0) })
         })
     }
 
     /// Drops a worker's share in a batch that is used up. The last worker to do so makes the batch spare, and gets its
     /// scheduler, to be dropped outside of the lock.
-    fn retire(&mut self, mut batch: Arc<QueuedBatch>) -> Option<Arc<dyn TaskOwner>> {
+    fn retire(&mut self, mut batch: Arc<QueuedBatch>) -> Option<Origin> {
         if matches!(self.work.front(), Some(Work::Batch(front)) if Arc::ptr_eq(front, &batch)) {
             self.work.pop_front();
         }
         // Other workers may still run tasks of it. The last of them comes past here.
         let last = Arc::get_mut(&mut batch)?;
         debug_assert!(*last.taken.get_mut() >= last.due.len(), "every task was taken");
-        let owner = last.owner.take();
-        // The owner goes now, so that a spare batch keeps no scheduler alive.
+        let origin = last.origin.take();
+        // The scheduler goes now, so that a spare batch keeps no scheduler alive.
         last.due.clear();
         *last.taken.get_mut() = 0;
         if self.spare.len() < MAX_SPARE {
             self.spare.push(batch);
         }
-        owner
+        origin
     }
 }
 
 impl QueuedBatch {
     /// Takes and runs tasks until none is left.
     fn run(&self) {
-        let Some(owner) = &self.owner else { return };
+        let Some(origin) = &self.origin else { return };
         loop {
             // Relaxed: the queue's lock has published the batch, and each index is given out once.
             let index = self.taken.fetch_add(1, Ordering::Relaxed);
             let Some(due) = self.due.get(index) else { break };
             if let Some(soon) = self.due.get(index + AHEAD) {
-                owner.prefetch(*soon);
+                origin.prefetch(*soon);
             }
-            owner.run(*due);
+            origin.run(*due);
         }
     }
 }

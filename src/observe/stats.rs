@@ -48,6 +48,8 @@ pub(crate) struct Counts {
     pub(crate) cancelled: Counter,
     pub(crate) panicked: Counter,
     pub(crate) dropped: Counter,
+    /// Tasks that the scheduler's executor has done, those that were cancelled in its queue included.
+    pub(crate) done: Counter,
     /// Made by a thread's first run: other threads need none.
     lateness: OnceLock<Box<Histogram>>,
 }

@@ -311,6 +311,54 @@ fn models_move_against_a_turn_there() {
     });
 }
 
+/// A leftover moves to a scheduler that closes. It is a leftover of one of the two, and counts as a run of neither (S29).
+#[test]
+fn models_move_against_a_close_there() {
+    loom::model(|| {
+        let ((first, driver, keeper), (second, other, there)) = (scheduler(), scheduler());
+        first.schedule_once(Duration::ZERO, || ()).expect("open");
+        let leftover = driver.close().into_iter().next().expect("one");
+        let onto = second.clone();
+        let mover = thread::spawn(move || {
+            let moved = leftover.try_reschedule(&onto);
+            drop(onto);
+            magazines::flush();
+            moved
+        });
+        let returned = other.close();
+        assert!(second.await_termination(SECOND), "nothing runs");
+        let moved = mover.join().unwrap();
+        assert_eq!(returned.len(), usize::from(moved.is_ok()));
+        drop((moved, returned, first, keeper, second, there));
+        magazines::flush();
+    });
+}
+
+/// A schedule against the last turn, which may find the task in its holder before its record is refused. It is accepted and
+/// a leftover, or refused and none (S20).
+#[test]
+fn models_schedule_against_the_last_turn() {
+    loom::model(|| {
+        let (scheduler, driver, keeper) = scheduler();
+        let producer = {
+            let scheduler = scheduler.clone();
+            thread::spawn(move || {
+                let is_accepted = scheduler.schedule_once(SECOND, || ()).is_ok();
+                drop(scheduler);
+                magazines::flush();
+                is_accepted
+            })
+        };
+        let leftovers = driver.close();
+        let accepted = usize::from(producer.join().unwrap());
+        assert_eq!(leftovers.len(), accepted);
+        drop(leftovers);
+        assert_eq!((scheduler.pending(), scheduler.stats().scheduled()), (0, accepted as u64));
+        drop((scheduler, keeper));
+        magazines::flush();
+    });
+}
+
 /// A look at the name, which holds the task for a moment, hides it from nobody (WORD-5).
 #[test]
 fn models_a_look_at_the_name_against_a_cancel() {

@@ -191,6 +191,13 @@ impl Intake {
         lock(&self.lanes).idle.push(writer);
     }
 
+    /// Returns how many tasks the scheduler's executor has done.
+    pub(crate) fn done(&self) -> u64 {
+        let mut done = 0;
+        self.each_lane(|lane| done += lane.counts.done.get());
+        done
+    }
+
     /// Visits all lanes, to add up their counters.
     pub(crate) fn each_lane(&self, mut visit: impl FnMut(&Lane)) {
         let mut visited = 0;

@@ -56,7 +56,7 @@
 //!   back. A thread that only looks takes any entry of its slot for live.
 //!
 //! The word also carries what seldom changes in the life of a task: the kind of repetition, the number of the task's own
-//! executor, and whether its entry is filed under another time than its deadline. The word of a free holder says whether
+//! executor, whether it is a waker, and whether its entry is filed under another time than its deadline. The word of a free holder says whether
 //! the last task ended by a cancel.
 
 use crate::clock::repeat::Kind;
@@ -76,13 +76,14 @@ pub(crate) enum Phase {
     Ending = 6,
 }
 
-/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, two unused, executor 19, put off 1, three
-/// unused, number 32.
+/// One value of the word. From the low end: phase 3 bits, kind 3, cancelled 1, one unused, waker 1, executor 19, put off 1,
+/// three unused, number 32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
 const KIND_AT: u32 = 3;
 const CANCELLED: u64 = 1 << 6;
+const WAKER: u64 = 1 << 8;
 const EXECUTOR_AT: u32 = 9;
 const PUT_OFF: u64 = 1 << 28;
 const NUMBER_AT: u32 = 32;
@@ -103,6 +104,17 @@ impl Word {
                 | (kind as u64) << KIND_AT
                 | Phase::Pending as u64,
         )
+    }
+
+    /// Returns the word of a waker, if it is one.
+    #[inline]
+    pub(super) fn of_waker(self, is_waker: bool) -> Word {
+        Word(self.0 | if is_waker { WAKER } else { 0 })
+    }
+
+    /// Returns true for a waker, which is never a leftover.
+    pub(super) fn is_waker(self) -> bool {
+        self.0 & WAKER != 0
     }
 
     /// Returns the number of the last filing.

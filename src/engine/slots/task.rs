@@ -12,7 +12,7 @@ use std::task::Waker;
 use super::closure::{Closure, Content, Names};
 use super::holder::{TaskHolder, entry};
 use super::state::{NotEnded, Phase, Word};
-use super::{blocks, magazines};
+use super::{blocks, depot, magazines};
 use crate::clock::repeat::{Kind, Period};
 use crate::clock::tick::{Moment, Times};
 use crate::error::Refused;
@@ -101,7 +101,7 @@ impl Vacancy {
             blocks::annex(slot).inspect(|annex| annex.period.store(period, Ordering::Relaxed));
         }
         // The last step: it publishes all of the above.
-        holder.word.fill(Word::pending(birth, kind, number));
+        holder.word.fill(Word::pending(birth, kind, number).of_waker(T::IS_WAKER));
         TaskKey::new(slot, birth)
     }
 }
@@ -135,12 +135,13 @@ pub(crate) fn cancel(key: TaskKey) -> (Result<Ending, NotEnded>, SchedulerId) {
     (ended, scheduler)
 }
 
-/// Takes back a task that nobody else knows of yet, because its schedule was refused.
-pub(crate) fn withdraw<T: Content>(key: TaskKey) -> T {
-    match cancel(key) {
-        (Ok(ending), _) => ending.take_back(),
-        (Err(_), _) => unreachable!("a task without a handle and without an entry was touched"),
-    }
+/// Takes back a task whose schedule was refused, and of which no other thread has a handle or an entry. `None` if the last
+/// turn of the engine has found it in its holder, and made a leftover of it.
+pub(crate) fn withdraw<T: Content>(key: TaskKey) -> Option<T> {
+    let holder = blocks::holder(key.slot)?;
+    let is_it = |word: Word| word.number() == key.birth();
+    let word = holder.word.transition(is_it, Phase::Pending, |_| Phase::Ending)?;
+    Some(Ending(Over { key, word: word.in_phase(Phase::Ending), holder }).take_back())
 }
 
 /// Returns the word of the task's holder, if no later task has it.
@@ -229,6 +230,33 @@ pub(crate) fn move_to(
     holder.set_deadline(before);
     holder.word.put_back(word.moved(word.executor()).in_phase(Phase::Returned));
     Some(Err(Refused))
+}
+
+/// Calls `visit` for each task of this scheduler that is pending or in a run, and no waker, with its word. In one total
+/// order with every cancel.
+///
+/// It looks at the holders of all tasks in the process, so it is for the end of a scheduler. A task that comes in meanwhile,
+/// or ends, may be visited or not.
+pub(crate) fn each_of(scheduler: SchedulerId, mut visit: impl FnMut(TaskKey, Word)) {
+    let slots = depot::depot().slots_in_use(); // not locked any more
+    for slot in slots {
+        let Some(holder) = blocks::holder(slot) else { continue };
+        let mut patience = Patience::default();
+        loop {
+            let word = holder.word.load_in_order();
+            let (birth, whose) = holder.identity();
+            // The identity is that of a later task only if the word has changed by then.
+            if word.is_in(Phase::Held) || holder.word.load() != word {
+                patience.spin();
+                continue;
+            }
+            let is_meant = whose == scheduler && !word.is_waker();
+            if is_meant && !matches!(word.phase(), Phase::Free | Phase::Returned) {
+                visit(TaskKey::new(slot, birth), word);
+            }
+            break;
+        }
+    }
 }
 
 // ----- by an entry: look, give back -------------------------------------------------------------
