@@ -99,6 +99,8 @@ struct Inbox {
     /// The loop is run or turned (INBOX-2).
     is_run: bool,
     quit: Quit,
+    /// The loop was [woken](Shared::wake) since it last drained the inbox.
+    is_woken: bool,
     /// The loop has drained the inbox for the last time.
     is_gone: bool,
     /// How many immediate tasks were cancelled since the last sweep, or since the loop took them all.
@@ -126,6 +128,17 @@ pub(super) struct Enqueued {
     is_over: bool,
     /// The poster has to wake the loop.
     pub(super) must_wake: bool,
+}
+
+/// What the loop finds in the inbox, beside immediate tasks.
+pub(super) struct Drained {
+    /// How the loop was told to quit.
+    pub(super) quit: Quit,
+    /// When the first delayed task is due, or somewhat earlier.
+    pub(super) first: Option<Instant>,
+    pub(super) is_woken: bool,
+    /// What the caller has to drop.
+    pub(super) to_drop: Vec<ToDrop>,
 }
 
 impl Inbox {
@@ -187,6 +200,7 @@ impl Shared {
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
             quit: Quit::No,
+            is_woken: false,
             is_gone: false,
             cancelled: 0,
             delayed_ahead: 0,
@@ -330,6 +344,16 @@ impl Shared {
         self.notify_and_unlock(inbox);
     }
 
+    /// Makes the loop take a turn soon, and begin a new idle phase.
+    pub(super) fn wake(&self) {
+        let mut inbox = self.inbox();
+        // The pump and the wakers of a loop that is gone are left alone.
+        if !inbox.is_gone {
+            inbox.is_woken = true;
+            self.notify_and_unlock(inbox);
+        }
+    }
+
     /// Makes the loop take a turn soon, because something outside of the inbox has changed.
     pub(super) fn notify(&self) {
         self.notify_and_unlock(self.inbox());
@@ -353,12 +377,8 @@ impl Shared {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Takes out what has come in, and immediate tasks if `immediate` is empty. Returns how the loop was told to quit, when
-    /// the first delayed task is due, or somewhat earlier, and what the caller has to drop.
-    pub(super) fn drain(
-        &self,
-        immediate: &mut VecDeque<QueuedTask>,
-    ) -> (Quit, Option<Instant>, Vec<ToDrop>) {
+    /// Takes out what has come in, and immediate tasks if `immediate` is empty.
+    pub(super) fn drain(&self, immediate: &mut VecDeque<QueuedTask>) -> Drained {
         let mut inbox = self.inbox();
         // Under the lock, so what comes later says so again (INBOX-5).
         self.changed.store(false, Ordering::Relaxed);
@@ -367,8 +387,12 @@ impl Shared {
             std::mem::swap(immediate, &mut inbox.immediate);
             inbox.cancelled = 0;
         }
-        let to_drop = std::mem::take(&mut inbox.to_drop);
-        (inbox.quit, inbox.look(self.epoch), to_drop)
+        Drained {
+            quit: inbox.quit,
+            first: inbox.look(self.epoch),
+            is_woken: std::mem::take(&mut inbox.is_woken),
+            to_drop: std::mem::take(&mut inbox.to_drop),
+        }
     }
 
     /// Takes out the first delayed task, if it may start at this reading of the clock. Returns it, and when the one after

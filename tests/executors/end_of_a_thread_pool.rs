@@ -62,7 +62,9 @@ fn a_pool_that_has_never_had_a_thread_terminates_at_once() {
         for _ in 0..4 {
             scope.spawn(|| {
                 begin.wait();
+                let start = Instant::now();
                 assert!(pool.await_termination(PATIENCE));
+                assert!(start.elapsed() < PATIENCE, "nobody has told it");
             });
         }
         begin.wait();

@@ -200,6 +200,28 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     });
 }
 
+/// Another thread wakes the loop while it calls an idle handler, and while it goes to sleep. The handler sees what that
+/// thread has done before.
+#[test]
+fn models_a_wake_without_a_task_against_a_loop_that_goes_to_sleep() {
+    loom::model(|| {
+        let (looper, runner) = prepare();
+        let is_set = Arc::new(AtomicBool::new(false));
+        let sets = Arc::clone(&is_set);
+        looper.add_idle_handler(move || {
+            if is_set.load(Ordering::Relaxed) {
+                quit();
+            }
+        });
+        let other = thread::spawn(move || {
+            sets.store(true, Ordering::Relaxed);
+            runner.wake();
+        });
+        looper.run();
+        other.join().unwrap();
+    });
+}
+
 /// Another thread cancels a local task. The loop drops the closure, although nothing else wakes it (LOCAL-1).
 #[test]
 fn models_a_local_closure_that_is_cancelled_elsewhere_is_dropped_by_its_loop() {
