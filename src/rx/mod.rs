@@ -41,7 +41,7 @@
 //! | `scheduler.scheduleDirect(r)` | a worker for it alone, or the executor itself |
 //! | `Disposable.isDisposed()` of a task, which is true when it has run too | [`is_done`](crate::Cancellable::is_done); [`is_cancelled`](crate::Cancellable::is_cancelled) is true after a cancel alone |
 //! | `dispose()` interrupts a task that runs (`newThread`, `io`, an interruptible `from`) | nothing: a thread in Rust cannot be interrupted. The task runs to its end |
-//! | `ScheduledAction.add(subscription)` (`RxJava` 1) | nothing: put both handles into a [`CompositeCancellable`] |
+//! | `ScheduledAction.add(subscription)` (`RxJava` 1) | [`Cleanups::add`]: `cleanups.add(move \|\| _ = handle.cancel())`; to cancel both with one call, put both handles into a [`CompositeCancellable`] |
 //! | `GenericScheduledExecutorService`, the helper of `Schedulers.from`: it keeps the delays of an executor that cannot | the scheduler that you give; [`Scheduler::global`](crate::Scheduler::global) is one for the process |
 //! | a worker whose executor is shut down runs what is queued | the same after a graceful stop, and a hard one cancels it: see [`Worker`] |
 //! | `Disposable`, `dispose()` | [`Cancellable`](crate::Cancellable), [`cancel`](crate::Cancellable::cancel), which also returns whether it came in time |
@@ -60,6 +60,7 @@
 //! | a cancelled task stays in the queue until its turn, or is searched for | its closure is dropped at once, without a search |
 //! | `RejectedExecutionException` drops the task, `Disposable.disposed()` comes back | the worker offers its work again; if the executor is gone for good, it disposes itself |
 
+mod cleanups;
 mod composite;
 mod context;
 mod debounce;
@@ -77,6 +78,7 @@ mod timer;
 mod trampoline;
 mod worker;
 
+pub use cleanups::Cleanups;
 pub use composite::{CompositeCancellable, CompositeKey};
 pub use context::{ContextAwareScheduler, ContextCapture};
 pub use debounce::{Debounced, debounce};

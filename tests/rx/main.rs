@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod cleanups;
 mod contract;
 mod debounce;
 mod end;
