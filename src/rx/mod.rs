@@ -70,6 +70,7 @@ mod position;
 mod rate;
 mod scheduler;
 mod serial;
+mod shared_queue;
 mod single;
 #[cfg(feature = "tracing")]
 mod spans;
@@ -83,7 +84,7 @@ pub use composite::{CompositeCancellable, CompositeKey};
 pub use context::{ContextAwareScheduler, ContextCapture};
 pub use debounce::{Debounced, debounce};
 pub use scheduler::ExecutorScheduler;
-pub use single::{new_thread, single};
+pub use single::{SingleThreadScheduler, new_thread, single};
 #[cfg(feature = "tracing")]
 pub use spans::{Spans, TracingSpans};
 pub use throttle::{Throttled, throttle};
