@@ -530,6 +530,8 @@ MUTATIONS = [
      tests("message_loop::own_thread")),
     ("loop: an idle phase without an end", "src/message_loop/turn.rs",
      "if self.queue.has_idled.replace(true) {", "if self.queue.has_idled.get() {", tests("message_loop::own_thread", "message_loop::hosts")),
+    ("loop: a second wake publishes nothing", "src/message_loop/inbox.rs",
+     "self.is_woken.swap(true, Ordering::AcqRel)", "self.is_woken.swap(true, Ordering::Relaxed)", models("loops")),
     ("loop: a wake calls no idle handler", "src/message_loop/queue.rs",
      "            if is_woken {\n", "            if is_woken && false {\n", tests("message_loop::wake")),
     ("pool: a shutdown without a thread tells nobody", "src/executor/thread_pool.rs",

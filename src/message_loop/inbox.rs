@@ -77,6 +77,9 @@ pub(super) struct Shared {
     /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own.
     /// Relaxed suffices, because it orders nothing.
     passed: CachePadded<AtomicU64>,
+    /// The loop was [woken](Shared::wake), and has not drained the inbox since. Both sides swap it with AcqRel: the turn of
+    /// one wake sees what was done before each wake that found the flag set.
+    is_woken: AtomicBool,
     limit: PendingLimit,
     pressure: Backpressure,
     clock: Arc<dyn Clock>,
@@ -99,8 +102,6 @@ struct Inbox {
     /// The loop is run or turned (INBOX-2).
     is_run: bool,
     quit: Quit,
-    /// The loop was [woken](Shared::wake) since it last drained the inbox.
-    is_woken: bool,
     /// The loop has drained the inbox for the last time.
     is_gone: bool,
     /// How many immediate tasks were cancelled since the last sweep, or since the loop took them all.
@@ -200,7 +201,6 @@ impl Shared {
             sleep: SleepState::Asleep(None, ()),
             is_run: false,
             quit: Quit::No,
-            is_woken: false,
             is_gone: false,
             cancelled: 0,
             delayed_ahead: 0,
@@ -209,6 +209,7 @@ impl Shared {
             inbox: CachePadded::new(Mutex::new(inbox)),
             changed: CachePadded::new(AtomicBool::new(false)),
             passed: CachePadded::new(AtomicU64::new(0)),
+            is_woken: AtomicBool::new(false),
             limit,
             pressure: Backpressure::new(MAX_AHEAD),
             clock,
@@ -346,10 +347,14 @@ impl Shared {
 
     /// Makes the loop take a turn soon, and begin a new idle phase.
     pub(super) fn wake(&self) {
-        let mut inbox = self.inbox();
+        // If the flag is set, another thread has notified the loop, or is about to. So threads that wake it without a pause
+        // do not keep the lock from it.
+        if self.is_woken.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inbox = self.inbox();
         // The pump and the wakers of a loop that is gone are left alone.
         if !inbox.is_gone {
-            inbox.is_woken = true;
             self.notify_and_unlock(inbox);
         }
     }
@@ -390,7 +395,8 @@ impl Shared {
         Drained {
             quit: inbox.quit,
             first: inbox.look(self.epoch),
-            is_woken: std::mem::take(&mut inbox.is_woken),
+            is_woken: self.is_woken.load(Ordering::Relaxed) // the lock shows a wake that has notified
+                && self.is_woken.swap(false, Ordering::AcqRel),
             to_drop: std::mem::take(&mut inbox.to_drop),
         }
     }

@@ -85,7 +85,7 @@ impl Cleanups {
         (move || series.run_again(), cleanups)
     }
 
-    /// Adds a clean-up. If the task has ended, it runs here and now.
+    /// Adds a clean-up. If the task has ended, it runs here and now, and its panic is the caller's.
     ///
     /// It may run at the same time as others that the end of the task runs on another thread.
     pub fn add(&self, cleanup: impl FnOnce() + Send + 'static) {

@@ -50,13 +50,14 @@
 //! | `CompositeDisposable`: `add`, `delete`, `dispose`, `size` | [`CompositeCancellable`]: [`add`](CompositeCancellable::add), [`remove`](CompositeCancellable::remove) by key, [`cancel`](CompositeCancellable::cancel), [`len`](CompositeCancellable::len) |
 //! | `Schedulers.trampoline()` | [`TrampolineScheduler`] |
 //! | `Schedulers.single()`, `newThread()` | [`single()`], [`new_thread`] |
+//! | `Schedulers.from(newSingleThreadScheduledExecutor(factory))`, `RxJavaPlugins.createSingleScheduler(factory)` | [`SingleThreadScheduler::new`], with a name |
 //! | `Schedulers.io()`, `computation()` | an [`ExecutorScheduler`] on a [`ThreadPool`](crate::ThreadPool), or on your own executor |
 //! | `TestScheduler`, `advanceTimeBy` | [`Builder::build_driven`](crate::Builder::build_driven), [`Driver::advance`](crate::Driver::advance), with [`Inline`](crate::Inline) |
 //! | `debounce`, `throttleWithTimeout` | [`debounce()`], with [`max_wait`](Debounced::max_wait) for a stream that never stops |
 //! | `throttleLatest` | [`throttle()`] |
 //! | `throttleLast`, `sample` | [`debounce()`] with a [`max_wait`](Debounced::max_wait) as long as the quiet time: a window begins with its first value |
 //! | `RxJavaPlugins.setScheduleHandler`, for context | [`ContextAwareScheduler`], [`ContextCapture`] |
-//! | `RxJavaPlugins.onError` | [`ExecutorScheduler::on_panic`] |
+//! | `RxJavaPlugins.onError` | [`ExecutorScheduler::on_panic`], [`SingleThreadScheduler::on_panic`] |
 //! | a cancelled task stays in the queue until its turn, or is searched for | its closure is dropped at once, without a search |
 //! | `RejectedExecutionException` drops the task, `Disposable.disposed()` comes back | the worker offers its work again; if the executor is gone for good, it disposes itself |
 

@@ -200,25 +200,27 @@ fn models_a_quit_when_idle_against_a_run_that_goes_to_sleep() {
     });
 }
 
-/// Another thread wakes the loop while it calls an idle handler, and while it goes to sleep. The handler sees what that
-/// thread has done before.
+/// Two threads wake the loop while it calls an idle handler, and while it goes to sleep. The handler sees what both have
+/// done before, although one turn may be for both.
 #[test]
 fn models_a_wake_without_a_task_against_a_loop_that_goes_to_sleep() {
     loom::model(|| {
         let (looper, runner) = prepare();
-        let is_set = Arc::new(AtomicBool::new(false));
-        let sets = Arc::clone(&is_set);
+        let are_set = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let others = are_set.clone().map(|sets| {
+            let runner = runner.clone();
+            thread::spawn(move || {
+                sets.store(true, Ordering::Relaxed);
+                runner.wake();
+            })
+        });
         looper.add_idle_handler(move || {
-            if is_set.load(Ordering::Relaxed) {
+            if are_set.iter().all(|is_set| is_set.load(Ordering::Relaxed)) {
                 quit();
             }
         });
-        let other = thread::spawn(move || {
-            sets.store(true, Ordering::Relaxed);
-            runner.wake();
-        });
         looper.run();
-        other.join().unwrap();
+        others.map(|other| other.join().unwrap());
     });
 }
 
