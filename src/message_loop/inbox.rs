@@ -77,7 +77,7 @@ pub(super) struct Shared {
     /// How many tasks the loop has run or skipped (INBOX-6). Only the loop writes it, on a cache line of its own.
     /// Relaxed suffices, because it orders nothing.
     passed: CachePadded<AtomicU64>,
-    /// The loop was [woken](Shared::wake), and has not drained the inbox since. Both sides swap it with AcqRel: the turn of
+    /// The loop was [woken](Shared::wake), and has not drained the inbox since. Both sides swap it with `AcqRel`: the turn of
     /// one wake sees what was done before each wake that found the flag set.
     is_woken: AtomicBool,
     limit: PendingLimit,

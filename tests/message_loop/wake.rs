@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use crate::common::log::Log;
+use crate::common::told::Poller;
 use crate::common::{OnDrop, PATIENCE, count, panic_on_purpose, silence};
 use tickwheel::ManualClock;
 use tickwheel::message_loop::{
@@ -93,15 +93,8 @@ fn a_wake_on_the_loop_s_own_thread_is_not_slept_over() {
 
 #[test]
 fn a_wake_after_the_end_changes_nothing() {
-    let rings = Arc::new(AtomicUsize::new(0));
-    struct Rings(Arc<AtomicUsize>);
-    impl Wake for Rings {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    let waker = Waker::from(Arc::new(Rings(Arc::clone(&rings))));
-    let looper = MessageLoop::builder().wake_with(waker).prepare().expect("no other one");
+    let told = Poller::new();
+    let looper = MessageLoop::builder().wake_with(told.waker()).prepare().expect("no other one");
     let (runner, idled) = (looper.runner(), Rc::new(Cell::new(0)));
     let count = Rc::clone(&idled);
     looper.add_idle_handler(move || count.set(count.get() + 1));
@@ -110,19 +103,19 @@ fn a_wake_after_the_end_changes_nothing() {
     assert_eq!((looper.turn(), idled.get()), (Next::Quit, 0));
     looper.run();
     // A destructor wakes the loop with which it is dropped.
-    let (own, woke) = (runner.clone(), Rc::new(Cell::new(false)));
-    let told = Rc::clone(&woke);
-    let wakes = OnDrop(move || {
+    let (own, has_woken) = (runner.clone(), Rc::new(Cell::new(false)));
+    let told_so = Rc::clone(&has_woken);
+    let captured = OnDrop(move || {
         own.wake();
-        told.set(true);
+        told_so.set(true);
     });
-    looper.add_idle_handler(move || _ = &wakes);
+    looper.add_idle_handler(move || _ = &captured);
     drop(looper);
-    let before = rings.load(Ordering::Relaxed);
+    let before = told.woken();
     runner.wake();
     thread::spawn(move || runner.wake()).join().expect("no panic");
-    assert!(woke.get() && idled.get() == 0);
-    assert_eq!(rings.load(Ordering::Relaxed), before, "nobody is woken for a loop that is gone");
+    assert!(has_woken.get() && idled.get() == 0);
+    assert_eq!(told.woken(), before, "nobody is woken for a loop that is gone");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn watch_the_end(worker: &Worker) -> Arc<AtomicBool> {
 fn s03_all_workers_have_one_order_of_deadline_and_age() {
     let (workers, clock) = on_virtual_time();
     let [one, two, three] = [(); 3].map(|()| workers.worker());
-    let (release, log) = (occupy(&three), Log::default());
+    let (release, log, begin) = (occupy(&three), Log::default(), three.now());
     one.schedule_after(2 * SECOND, log.task(5));
     two.schedule_after(SECOND, log.task(1));
     one.schedule_after(SECOND, log.task(2));
@@ -63,8 +63,8 @@ fn s03_all_workers_have_one_order_of_deadline_and_age() {
     one.schedule(log.task(4));
     clock.advance(SECOND);
     two.schedule(log.task(6));
-    let late = three.now() - SECOND / 2;
-    three.schedule_at(late, log.task(7)).expect("open");
+
+    three.schedule_at(begin, log.task(7)).expect("open");
     one.schedule_after(SECOND, log.task(8));
     drop(release);
     until("all that is due has run", || log.all().len() == 7);
