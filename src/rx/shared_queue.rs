@@ -10,7 +10,7 @@
 //!
 //! - One thread at a time drains the queue. It stops under the lock, when it finds no task and need not wait for more, so no
 //!   task is left behind. While it waits for a deadline it does not hold the lock. A task that comes wakes it only if it is
-//!   due before the time until which the thread sleeps.
+//!   due before the time until which the thread sleeps (WAKE-2).
 //! - A task that waits is in the wheel, and its key is in the set of its worker. Both change under the lock of the queue. The
 //!   task that was taken out last is in `running`. So `dispose` finds each task that has not started, and a series
 //!   between two runs, and no task of another worker.
@@ -31,9 +31,10 @@ use super::drain;
 use super::position::{AtomicPosition, Position};
 use super::timer::{BLIND_PAUSE, When, later};
 use super::worker::TaskQueue;
-use crate::executor::backpressure::{Backpressure, Flow, PendingLimit};
+use crate::backpressure::{Backpressure, Flow, PendingLimit};
 use crate::platform::sync::lock_std;
 use crate::pool::job::{Due, Epoch, Next, Owner, Ran};
+use crate::wake::SleepState;
 use crate::wheel::{Wheel, WheelKey};
 use crate::{Clock, PanicHook, ScheduleError, Sleeper, SystemClock};
 
@@ -62,8 +63,8 @@ struct State {
     running: Option<Queued>,
     /// Tells whether a thread drains.
     has_drain: bool,
-    /// Set while the draining thread sleeps, or is about to: until then, or until `u64::MAX` if nothing waits.
-    asleep_until: Option<u64>,
+    /// What the draining thread does.
+    sleep: SleepState<u64, ()>,
 }
 
 /// A task, and its worker.
@@ -118,7 +119,7 @@ impl Drop for Handles {
 impl SharedQueue {
     fn new(clock: Arc<dyn Clock>, has_thread: bool) -> Arc<SharedQueue> {
         let (tasks, running) = (wheel(), None);
-        let state = State { tasks, running, has_drain: has_thread, asleep_until: None };
+        let state = State { tasks, running, has_drain: has_thread, sleep: SleepState::Awake };
         Arc::new(SharedQueue {
             state: Mutex::new(state),
             epoch: Epoch(clock.now()),
@@ -165,7 +166,7 @@ impl SharedQueue {
             let mut state = self.state();
             debug_assert!(state.has_drain, "one thread drains");
             before = before.or(state.running.take());
-            state.asleep_until = None;
+            state.sleep = SleepState::Awake;
             if let Some((key, _, (job, member))) = state.tasks.pop(now) {
                 member.own().waiting.remove(&key.to_bits());
                 job.position().set(Position::Gone);
@@ -178,7 +179,7 @@ impl SharedQueue {
                 state.has_drain = false;
                 return None;
             }
-            state.asleep_until = Some(due.unwrap_or(u64::MAX));
+            state.sleep = SleepState::Asleep(due, ());
             drop(state);
             drop(before.take()); // now, or it would keep the handles for the length of the sleep
             self.clock.sleep(&self.sleeper, due.map(|due| self.epoch.instant(due)));
@@ -187,9 +188,9 @@ impl SharedQueue {
 
     /// Wakes the draining thread for something that is due then, if it would sleep past that.
     fn wake_for(&self, mut state: MutexGuard<'_, State>, due: u64) {
-        let sleeps = state.asleep_until.take_if(|until| due < *until).is_some();
+        let has_to_wake = state.sleep.wake_for(due).is_some();
         drop(state);
-        if sleeps {
+        if has_to_wake {
             self.sleeper.waker().wake();
         }
     }
@@ -197,7 +198,9 @@ impl SharedQueue {
     /// Wakes a caller's thread that drains, because a task that it waits for has left. A thread of the queue's own wakes up
     /// at the old deadline, and finds that out.
     fn wake_for_less(&self, state: MutexGuard<'_, State>) {
-        self.wake_for(state, if self.has_thread() { u64::MAX } else { 0 });
+        if !self.has_thread() {
+            self.wake_for(state, 0);
+        }
     }
 }
 

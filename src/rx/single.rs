@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::scheduler::ExecutorScheduler;
 use super::shared_queue::Handles;
 use super::worker::Worker;
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 use crate::{Clock, PanicHook, Scheduler, SystemClock, TaskPanic, ThreadPool};
 
 /// Gives out workers that run their tasks on one thread of its own, in one order for all of them.

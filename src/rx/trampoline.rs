@@ -4,7 +4,7 @@
 use super::shared_queue::Handles;
 use super::worker::Worker;
 use crate::PanicHook;
-use crate::executor::backpressure::PendingLimit;
+use crate::backpressure::PendingLimit;
 
 /// Gives out workers that run their tasks on the caller's own thread, one after the other.
 ///
