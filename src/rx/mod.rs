@@ -19,7 +19,7 @@
 //!     let sender = sender.clone();
 //!     move || sender.send(word).unwrap()
 //! };
-//! connection.schedule_after(Duration::from_millis(2), say("timers"));
+//! connection.schedule_after(Duration::from_millis(50), say("timers"));
 //! connection.schedule(say("queue"));
 //! connection.schedule(say("up"));
 //! assert_eq!(said.iter().take(3).collect::<Vec<_>>(), ["queue", "up", "timers"]);

@@ -31,10 +31,10 @@ use crate::{Clock, PanicHook, Scheduler, SystemClock, TaskPanic, ThreadPool};
 ///     let sender = sender.clone();
 ///     move || sender.send((number, std::thread::current().name().map(String::from))).unwrap()
 /// };
-/// index.schedule_after(Duration::from_millis(20), write(4));
-/// journal.schedule_after(Duration::from_millis(10), write(3));
 /// index.schedule(write(1));
 /// journal.schedule(write(2));
+/// index.schedule_after(Duration::from_millis(150), write(4));
+/// journal.schedule_after(Duration::from_millis(50), write(3));
 /// for number in 1..=4 {
 ///     assert_eq!(ran.recv()?, (number, Some("disk".into())), "two workers, one order");
 /// }

@@ -220,7 +220,7 @@ fn models_a_wake_without_a_task_against_a_loop_that_goes_to_sleep() {
             }
         });
         looper.run();
-        others.map(|other| other.join().unwrap());
+        others.into_iter().for_each(|other| other.join().unwrap());
     });
 }
 
